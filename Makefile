@@ -1,0 +1,44 @@
+# Two commands do everything for a newcomer: `make demo` and `make test`.
+# Both set up what they need in .venv; nothing is installed elsewhere, except the real components that
+# tests run against (tools/install-components), and those only as root on Debian or Ubuntu.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+PROTO_DIR := src/colocate/wire
+
+.PHONY: demo test lint types contracts pytest bench proto components clean
+
+demo: $(VENV)/.ready
+	@$(BIN)/colocate demo $(ARGS)
+
+test: lint components pytest
+
+lint: $(VENV)/.ready
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+pytest: $(VENV)/.ready
+	@$(BIN)/pytest -n auto --dist worksteal $(ARGS)
+
+bench: $(VENV)/.ready
+	@$(BIN)/python -m bench $(ARGS)
+
+proto: $(VENV)/.ready
+	@$(BIN)/python tools/generate_wire.py $(PROTO_DIR)
+
+components:
+	@tools/install-components
+
+$(VENV)/.ready: pyproject.toml
+	@echo "setting up $(VENV) (once)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Colocate needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say which one to use: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

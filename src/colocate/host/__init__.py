@@ -1,0 +1,1 @@
+"""The edge to the machine: files, cgroups. Nothing is decided here."""

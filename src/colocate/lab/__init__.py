@@ -1,0 +1,1 @@
+"""The embedded cluster: a kubelet to try and test against with no cluster at hand. Never the production path."""
