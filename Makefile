@@ -6,7 +6,6 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
-PROTO_DIR := src/colocate/wire
 
 .PHONY: demo test lint types contracts pytest bench proto components clean
 
@@ -28,7 +27,7 @@ bench: $(VENV)/.ready
 	@$(BIN)/python -m bench $(ARGS)
 
 proto: $(VENV)/.ready
-	@$(BIN)/python tools/generate_wire.py $(PROTO_DIR)
+	@$(BIN)/python tools/generate_wire.py
 
 components:
 	@tools/install-components

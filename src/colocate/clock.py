@@ -4,8 +4,6 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Protocol
 
 
@@ -87,27 +85,3 @@ class ManualClock:
 async def _let_others_run() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
-
-
-@asynccontextmanager
-async def deadline(clock: Clock, seconds: float) -> AsyncIterator[None]:
-    """Raise TimeoutError in the body once `seconds` have passed on `clock`."""
-    body = asyncio.current_task()
-    assert body is not None
-    expired = False
-
-    async def expire() -> None:
-        nonlocal expired
-        await clock.sleep(seconds)
-        expired = True
-        body.cancel()
-
-    timer = asyncio.create_task(expire())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if expired and body.uncancel() == 0:
-            raise TimeoutError from None
-        raise
-    finally:
-        timer.cancel()

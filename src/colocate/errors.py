@@ -4,6 +4,10 @@
 Everything else is a fault of the program or of its surroundings.
 """
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class ColocateError(Exception):
     """The root of all errors raised by Colocate on purpose."""
@@ -15,3 +19,21 @@ class UserError(ColocateError):
 
 class Unavailable(ColocateError):
     """A component that is needed does not answer; trying again later may help."""
+
+
+@contextmanager
+def exit_on_user_error() -> Iterator[None]:
+    """End the process with exit code 2 and one sentence on standard error, never a traceback."""
+    refused: UserError | None = None
+    try:
+        yield
+    except* UserError as group:
+        refused = _first(group)
+    if refused is not None:
+        sys.stderr.write(f"colocate: {refused}\n")
+        raise SystemExit(2)
+
+
+def _first(group: BaseExceptionGroup[UserError]) -> UserError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

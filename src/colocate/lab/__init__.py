@@ -1,1 +1,1 @@
-"""The embedded cluster: a kubelet to try and test against with no cluster at hand. Never the production path."""
+"""The embedded cluster: a kubelet to try things on with no cluster at hand. Never the production path."""

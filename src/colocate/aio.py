@@ -1,0 +1,74 @@
+"""The few asyncio idioms that this project repeats."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from colocate.clock import Clock
+
+
+async def first(*coroutines: Coroutine[Any, Any, Any]) -> int:
+    """Run all until one is done; cancel the others. Returns which one it was; its error is raised."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        pending = [task for task in tasks if not task.done()]
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    winner = next(index for index, task in enumerate(tasks) if task not in pending)
+    tasks[winner].result()
+    return winner
+
+
+@asynccontextmanager
+async def deadline(clock: Clock, seconds: float) -> AsyncIterator[None]:
+    """Raise TimeoutError in the body once `seconds` have passed on `clock`."""
+    body = asyncio.current_task()
+    assert body is not None
+    expired = False
+
+    async def expire() -> None:
+        nonlocal expired
+        await clock.sleep(seconds)
+        expired = True
+        body.cancel()
+
+    timer = asyncio.create_task(expire())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if expired and body.uncancel() == 0:
+            raise TimeoutError from None
+        raise
+    finally:
+        timer.cancel()
+
+
+class Watched:
+    """A counter of changes that tasks can wait on: none is lost, and many at once count as one.
+
+    A waiter says which count it has seen. That is what an Event cannot do: cleared after a wait, it
+    forgets the change that came in between.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._next: asyncio.Future[None] | None = None
+
+    def changed(self) -> None:
+        """Say that something has changed."""
+        self.count += 1
+        if self._next is not None and not self._next.done():
+            self._next.set_result(None)
+        self._next = None
+
+    async def beyond(self, seen: int) -> int:
+        """Return the count as soon as it is greater than `seen`."""
+        while self.count <= seen:
+            if self._next is None:
+                self._next = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._next)
+        return self.count

@@ -1,0 +1,33 @@
+"""Where the kubelet keeps its sockets and its checkpoint."""
+
+from pathlib import Path
+
+import msgspec
+
+DEFAULT_ROOT = Path("/var/lib/kubelet")
+
+
+class KubeletPaths(msgspec.Struct, frozen=True):
+    """The kubelet's folder and what is where in it."""
+
+    root: Path = DEFAULT_ROOT
+
+    @property
+    def device_plugins(self) -> Path:
+        return self.root / "device-plugins"
+
+    @property
+    def kubelet_socket(self) -> Path:
+        return self.device_plugins / "kubelet.sock"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.device_plugins / "kubelet_internal_checkpoint"
+
+    @property
+    def plugins_registry(self) -> Path:
+        return self.root / "plugins_registry"
+
+    @property
+    def pod_resources_socket(self) -> Path:
+        return self.root / "pod-resources" / "kubelet.sock"

@@ -1,0 +1,48 @@
+"""A plugin's own sockets: a fresh name for every start, and what a killed plugin left behind."""
+
+import re
+import secrets
+import socket as sockets
+from pathlib import Path
+
+from colocate import telemetry
+from colocate.crashpoints import reached
+from colocate.telemetry import Event
+
+_PREFIX = "colocate"
+
+
+def fresh(folder: Path, resource: str) -> Path:
+    """A socket path that nobody has used: kubelets confuse a new plugin with the old one of that name."""
+    return folder / f"{_PREFIX}-{_slug(resource)}-{secrets.token_hex(4)}.sock"
+
+
+def remove(socket: Path) -> None:
+    """Delete a socket of ours, if it is still there."""
+    reached("socket.remove")
+    socket.unlink(missing_ok=True)
+    reached("socket.removed")
+
+
+def remove_stale(folder: Path, resource: str) -> None:
+    """Delete the sockets of earlier starts of this plugin on which nobody listens any more."""
+    for socket in folder.glob(f"{_PREFIX}-{_slug(resource)}-????????.sock"):
+        if not _answers(socket):
+            remove(socket)
+            telemetry.logger().info(Event.STALE_SOCKET_REMOVED, resource=resource, socket=socket.name)
+
+
+def _slug(resource: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", resource)[-40:].strip("-")
+
+
+def _answers(socket: Path) -> bool:
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(socket))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+    return True

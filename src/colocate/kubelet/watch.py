@@ -1,0 +1,79 @@
+"""Notices when a socket appears, is replaced or vanishes, within milliseconds (inotify).
+
+A socket is known by its inode and change time: a new file under the old name is a new server, even where
+the file system gives it the old inode again. A slow look at the clock's pace stands in where inotify is
+blind (a folder that does not exist yet, a file system that tells nothing).
+"""
+
+import asyncio
+from pathlib import Path
+
+from asyncinotify import Inotify, Mask
+
+from colocate.aio import Watched
+from colocate.clock import Clock
+
+Identity = tuple[int, int]
+
+_MASK = (
+    Mask.CREATE
+    | Mask.MOVED_TO
+    | Mask.MOVED_FROM
+    | Mask.DELETE
+    | Mask.DELETE_SELF
+    | Mask.MOVE_SELF
+    | Mask.ATTRIB
+)
+_FOLDER_GONE = Mask.IGNORED | Mask.DELETE_SELF | Mask.MOVE_SELF
+_SLOW_LOOK = 1.0
+
+
+def identity(path: Path) -> Identity | None:
+    """Which file is at `path` now; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_ino, found.st_ctime_ns)
+
+
+class FolderWatch:
+    """Wakes its waiters whenever a file of the folder comes, goes or is replaced."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.folder = folder
+        self._clock = clock
+        self._events = Watched()
+
+    async def run(self) -> None:
+        """Watch until cancelled, through removals of the folder itself."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen())
+            tasks.create_task(self._look_slowly())
+
+    async def differs(self, path: Path, known: Identity | None) -> None:
+        """Return once another file than `known` is at `path` (None: no file)."""
+        while True:
+            seen = self._events.count
+            if identity(path) != known:
+                return
+            await self._events.beyond(seen)
+
+    async def _look_slowly(self) -> None:
+        while True:
+            await self._clock.sleep(_SLOW_LOOK)
+            self._events.changed()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                with Inotify() as inotify:
+                    inotify.add_watch(self.folder, _MASK)
+                    self._events.changed()
+                    async for event in inotify:
+                        self._events.changed()
+                        if event.mask & _FOLDER_GONE:
+                            break
+            except OSError:
+                pass  # No such folder, or no inotify instance left: the slow look goes on.
+            await self._clock.sleep(_SLOW_LOOK)

@@ -1,0 +1,94 @@
+"""What Colocate tells about itself: every metric and every log event, named in this one place.
+
+docs/telemetry.md explains each; a test keeps the two in step. Decisions never log and never count: they
+return their reasons, and the process that carries them out tells.
+"""
+
+import logging
+import sys
+from enum import StrEnum
+from typing import TextIO
+
+import structlog
+from prometheus_client import Counter, Gauge, Histogram
+
+
+class Event(StrEnum):
+    """Names of log events; the details travel as fields."""
+
+    AGENT_STARTED = "agent.started"
+    AGENT_STOPPED = "agent.stopped"
+    CONFIG_RELOADED = "config.reloaded"
+    CONFIG_REFUSED = "config.refused"
+    KUBELET_AWAITED = "kubelet.awaited"
+    KUBELET_REPLACED = "kubelet.replaced"
+    KUBELET_STREAM_LOST = "kubelet.stream_lost"
+    PLUGIN_SERVING = "plugin.serving"
+    PLUGIN_REGISTERED = "plugin.registered"
+    PLUGIN_REGISTRATION_FAILED = "plugin.registration_failed"
+    PLUGIN_STOPPED = "plugin.stopped"
+    PLUGIN_DEVICES_FAILED = "plugin.devices_failed"
+    PLUGIN_CALL_FAILED = "plugin.call_failed"
+    DEVICES_PUBLISHED = "devices.published"
+    DEVICES_RETIRED = "devices.retired"
+    DEVICES_DROPPED = "devices.dropped"
+    HOLDERS_UNKNOWN = "holders.unknown"
+    STALE_SOCKET_REMOVED = "stale_socket.removed"
+    MOCK_FAULT_SET = "mock.fault_set"
+    MOCK_FAULT_CLEARED = "mock.fault_cleared"
+
+
+PLUGIN_REGISTRATIONS = Counter(
+    "colocate_plugin_registrations_total", "Attempts to register with the kubelet.", ["resource", "outcome"]
+)
+PLUGIN_REGISTERED = Gauge(
+    "colocate_plugin_registered", "1 while the kubelet listens to this plugin's device list.", ["resource"]
+)
+PLUGIN_DEVICES = Gauge(
+    "colocate_plugin_devices", "Devices in the list that the kubelet is given.", ["resource", "health"]
+)
+PLUGIN_UPDATES = Counter(
+    "colocate_plugin_list_updates_total", "Device lists sent to the kubelet.", ["resource"]
+)
+PLUGIN_CALLS = Counter(
+    "colocate_plugin_calls_total",
+    "Calls from the kubelet, by method and outcome.",
+    ["resource", "method", "outcome"],
+)
+PLUGIN_CALL_SECONDS = Histogram(
+    "colocate_plugin_call_duration_seconds",
+    "How long the plugin took to answer the kubelet.",
+    ["resource", "method"],
+    buckets=(0.001, 0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
+)
+PLUGIN_ERRORS = Counter(
+    "colocate_plugin_errors_total", "Exceptions and refusals in a plugin's own code.", ["resource", "where"]
+)
+
+
+def configure_logs(style: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
+    """Log to standard error: `json`, `text`, or `auto`, which is text on a terminal and JSON elsewhere."""
+    out = stream or sys.stderr
+    as_text = style == "text" or (style == "auto" and out.isatty())
+    render: list[structlog.typing.Processor] = (
+        [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        if as_text
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S" if as_text else "iso", utc=not as_text),
+            *render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(out),
+        cache_logger_on_first_use=False,
+    )
+
+
+def logger() -> structlog.typing.FilteringBoundLogger:
+    """The logger of this process."""
+    log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+    return log

@@ -1,0 +1,186 @@
+"""gRPC over unix sockets: typed methods, called and served.
+
+A `Method` names one RPC with its message types. The tables in `methods` are all that is known of the
+kubelet's services; generated service stubs are not used, because a server here may answer with bytes
+that were serialised earlier.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import grpc
+import grpc.aio
+import msgspec
+from google.protobuf.message import Message
+
+from colocate.errors import UserError
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+ProtoRequest = TypeVar("ProtoRequest", bound=Message)
+ProtoResponse = TypeVar("ProtoResponse", bound=Message)
+
+# sun_path has 108 bytes with the closing NUL.
+MAX_SOCKET_PATH = 107
+
+
+class Method(Generic[Request, Response]):
+    """One RPC: its path, and how what travels is written and read."""
+
+    def __init__(
+        self,
+        path: str,
+        write_request: Callable[[Request], bytes],
+        read_request: Callable[[bytes], Request],
+        write_response: Callable[[Response], bytes],
+        read_response: Callable[[bytes], Response],
+    ) -> None:
+        self.path = path
+        self.write_request = write_request
+        self.read_request = read_request
+        self.write_response = write_response
+        self.read_response = read_response
+
+
+def proto(
+    path: str, request: type[ProtoRequest], response: type[ProtoResponse]
+) -> Method[ProtoRequest, ProtoResponse]:
+    """An RPC whose messages are protobuf."""
+    return Method(
+        path,
+        request.SerializeToString,
+        request.FromString,
+        response.SerializeToString,
+        response.FromString,
+    )
+
+
+def json(path: str, request: type[Request], response: type[Response]) -> Method[Request, Response]:
+    """An RPC between two processes of this project: msgspec structs as JSON, no .proto needed."""
+    return Method(
+        path,
+        msgspec.json.encode,
+        msgspec.json.Decoder(request).decode,
+        msgspec.json.encode,
+        msgspec.json.Decoder(response).decode,
+    )
+
+
+class RpcError(Exception):
+    """Raised by a handler to end a call with a status of its choice."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+Unary = Callable[[Any], Awaitable[Any]]
+Stream = Callable[[Any], AsyncIterator[bytes]]
+
+
+def connect(socket: Path, *, receive_limit: int | None = None) -> grpc.aio.Channel:
+    """A channel to the server behind a unix socket; every call decides how long it waits for it."""
+    options: list[tuple[str, int | str]] = [
+        # A replaced socket is another server: never share a connection between channels.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.default_authority", "localhost"),
+        ("grpc.enable_http_proxy", 0),
+    ]
+    if receive_limit is not None:
+        options.append(("grpc.max_receive_message_length", receive_limit))
+    return grpc.aio.insecure_channel(f"unix:{socket.absolute()}", options=options)
+
+
+async def call(
+    channel: grpc.aio.Channel,
+    method: Method[Request, Response],
+    request: Request,
+    *,
+    timeout: float | None = None,
+) -> Response:
+    """Call a unary method and wait for its answer."""
+    invoke = channel.unary_unary(
+        method.path,
+        request_serializer=method.write_request,
+        response_deserializer=method.read_response,
+    )
+    answer: Response = await invoke(request, timeout=timeout)
+    return answer
+
+
+def subscribe(
+    channel: grpc.aio.Channel, method: Method[Request, Response], request: Request
+) -> grpc.aio.UnaryStreamCall:
+    """Call a method that answers with a stream; iterate over it, or cancel() it."""
+    invoke = channel.unary_stream(
+        method.path,
+        request_serializer=method.write_request,
+        response_deserializer=method.read_response,
+    )
+    return invoke(request)
+
+
+class Service:
+    """The methods of one gRPC service with their handlers.
+
+    A unary handler takes a message and returns one; a streaming handler yields serialised messages.
+    """
+
+    def __init__(
+        self,
+        unary: Mapping[Method[Any, Any], Unary],
+        streams: Mapping[Method[Any, Any], Stream] | None = None,
+    ) -> None:
+        handlers: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
+        for method, answer in unary.items():
+            service, _, name = method.path[1:].partition("/")
+            handlers.setdefault(service, {})[name] = grpc.unary_unary_rpc_method_handler(
+                _unary(answer),
+                request_deserializer=method.read_request,
+                response_serializer=method.write_response,
+            )
+        for method, stream in (streams or {}).items():
+            service, _, name = method.path[1:].partition("/")
+            handlers.setdefault(service, {})[name] = grpc.unary_stream_rpc_method_handler(
+                _stream(stream), request_deserializer=method.read_request
+            )
+        self.handlers = [
+            grpc.method_handlers_generic_handler(service, methods) for service, methods in handlers.items()
+        ]
+
+
+def _unary(answer: Unary) -> Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]]:
+    async def handle(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        try:
+            return await answer(request)
+        except RpcError as error:
+            await context.abort(error.code, str(error))
+
+    return handle
+
+
+def _stream(stream: Stream) -> Callable[[Any, grpc.aio.ServicerContext], AsyncIterator[bytes]]:
+    async def handle(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        async for payload in stream(request):
+            yield payload
+
+    return handle
+
+
+async def serve(socket: Path, *services: Service) -> grpc.aio.Server:
+    """Serve on a new unix socket; on return the socket accepts connections."""
+    path = str(socket.absolute())
+    if len(path.encode()) > MAX_SOCKET_PATH:
+        raise UserError(
+            f"the socket path {path} has {len(path.encode())} bytes and a unix socket allows "
+            f"{MAX_SOCKET_PATH}: use a folder with a shorter path"
+        )
+    server = grpc.aio.server(
+        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20)]
+    )
+    for service in services:
+        server.add_generic_rpc_handlers(service.handlers)
+    server.add_insecure_port(f"unix:{path}")
+    await server.start()
+    return server
