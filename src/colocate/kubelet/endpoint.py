@@ -233,13 +233,15 @@ class Endpoint:
         if end == 0:
             await self._withdraw()
         elif end == 2:
-            self._log.warning(Event.KUBELET_STREAM_LOST)
             # A kubelet that restarts closes the stream a moment before it replaces its socket.
-            return "the kubelet closed the device-list stream or never opened it"
+            return "the kubelet closed the device-list stream, or never opened it"
         elif end >= 3:
-            self._failures = 0
-            self._log.info(Event.KUBELET_REPLACED)
+            self._kubelet_replaced()
         return None
+
+    def _kubelet_replaced(self) -> None:
+        self._failures = 0
+        self._log.info(Event.KUBELET_REPLACED)
 
     async def _lost(self, by_call: bool) -> None:
         """Return when the kubelet does not listen to the list: not in time, or not any more.
@@ -274,12 +276,14 @@ class Endpoint:
     async def _retry_later(self, reason: str, kubelet: tuple[int, int] | None) -> None:
         pause = min(self._settings.first_retry * 2**self._failures, self._settings.last_retry)
         self._failures = min(self._failures + 1, 16)
-        self._log.warning(Event.PLUGIN_REGISTRATION_FAILED, reason=reason, retry_in=pause)
-        await first(
-            self._clock.sleep(pause),
-            self._watch.differs(self._settings.paths.kubelet_socket, kubelet),
+        self._log.warning(Event.PLUGIN_NOT_REGISTERED, reason=reason, retry_in=pause)
+        woken_by = await first(
             self._stopping.wait(),
+            self._watch.differs(self._settings.paths.kubelet_socket, kubelet),
+            self._clock.sleep(pause),
         )
+        if woken_by == 1:
+            self._kubelet_replaced()
 
 
 async def _stream(plugin: DevicePlugin) -> AsyncGenerator[DeviceList, None]:
