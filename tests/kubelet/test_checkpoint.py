@@ -388,6 +388,14 @@ def test_written_strings_are_escaped_as_go_escapes_them() -> None:
     assert expected.encode() in render(Checkpoint(None, {text: ()}))
 
 
+def test_keys_are_written_in_the_order_of_strings_and_hashed_in_the_order_of_integers() -> None:
+    by_node = Entry("u", "c", "r", {10: ("a",), 2: ("a",), 0: ("a",), NO_TOPOLOGY: ("a",)}, None)
+    checkpoint = Checkpoint((by_node,), {"é": (), "b": (), "B": ()})
+    assert b'{"-1":["a"],"0":["a"],"10":["a"],"2":["a"]}' in render(checkpoint)
+    assert '{"B":[],"b":[],"é":[]}'.encode() in render(checkpoint)
+    assert "map[-1:[a] 0:[a] 2:[a] 10:[a]]" in hash_text(checkpoint)
+
+
 texts = st.text(max_size=12)
 ids = st.none() | st.lists(texts, max_size=4).map(tuple)
 int64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 12)

@@ -54,7 +54,7 @@ class Holders:
             reason = f"there is no {self._paths.pod_resources_socket}"
         try:
             blob = await asyncio.to_thread(self._paths.checkpoint.read_bytes)
-            return checkpoint.parse(blob).checkpoint.holders(resource)
+            return checkpoint.parse(blob).checkpoint.held(resource)
         except (OSError, ColocateError) as error:
             self._tell_once(f"{reason}; checkpoint: {error}")
             return None

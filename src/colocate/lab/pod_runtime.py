@@ -30,7 +30,9 @@ _JOIN = 'for procs in $1; do echo $$ > "$procs" || exit 126; done; shift; exec "
 class RunningContainer(Protocol):
     """A container that was started."""
 
-    pid: int | None
+    @property
+    def pid(self) -> int | None:
+        """The container's first process, where there is one."""
 
     async def wait(self) -> int:
         """The exit code, once it has ended; 128 + n if signal n ended it."""

@@ -3,7 +3,9 @@
 import re
 from fractions import Fraction
 
-_PATTERN = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE]))?")
+_PATTERN = re.compile(
+    r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE]))?", re.ASCII
+)
 _SUFFIXES = {
     **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", start=1)},
     **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
