@@ -35,10 +35,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture
 async def node() -> AsyncIterator[TestNode]:
     """A node with an embedded kubelet; the test fails if a task or a socket is left."""
-    before = asyncio.all_tasks()
     async with new_node() as node:
         yield node
-    left = asyncio.all_tasks() - before
+    left = asyncio.all_tasks() - {asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
 
 

@@ -48,6 +48,7 @@ class Endpoint:
         self._inventory = Inventory()
         self._broadcast = Broadcast(self.resource)
         self._service = PluginService(plugin, self._broadcast, self._knows, settings, clock)
+        self._on_stop = settings.on_stop
         self._again = Watched()
         self._stopping = asyncio.Event()
         self._failures = 0
@@ -66,10 +67,11 @@ class Endpoint:
                     task.cancel()
         finally:
             await self._stream.aclose()
-        self._log.info(Event.PLUGIN_STOPPED, on_stop=self._settings.on_stop)
+        self._log.info(Event.PLUGIN_STOPPED, on_stop=self._on_stop)
 
-    def stop(self) -> None:
-        """Begin to stop, as the settings say."""
+    def stop(self, on_stop: OnStop | None = None) -> None:
+        """Begin to stop: as the settings say, unless told otherwise."""
+        self._on_stop = on_stop or self._on_stop
         self._stopping.set()
 
     async def reload(self) -> None:
@@ -260,7 +262,7 @@ class Endpoint:
 
     async def _withdraw(self) -> None:
         """Give the kubelet a list without the devices, all of them Unhealthy first."""
-        if self._settings.on_stop is OnStop.WITHDRAW and self._broadcast.listeners:
+        if self._on_stop is OnStop.WITHDRAW and self._broadcast.listeners:
             held = await self._holders.held(self.resource)
             self._publish(inventory.replace(self._inventory, [], self._clock.monotonic()))
             await first(self._broadcast.all_taken(), self._clock.sleep(self._settings.stop_grace))

@@ -87,6 +87,7 @@ class DeviceManager:
         self._clients[resource] = client
         self._stopped_at.pop(resource, None)
         self.table.devices.setdefault(resource, {})
+        self.changes.changed()
         return client
 
     def socket_of(self, resource: str) -> Path | None:
