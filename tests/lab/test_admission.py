@@ -247,12 +247,12 @@ def test_affinity_has_room_and_no_smaller_set_has(free: dict[str, tuple[int, ...
 def test_policies_differ_in_what_they_admit() -> None:
     free = {"r": {"a": (0,), "b": (1,)}}
     assert affinity(TopologyPolicy.NONE, {"r": 2}, free) is None
-    assert affinity(TopologyPolicy.BEST_EFFORT, {"r": 2}, free) == {0, 1}
-    assert affinity(TopologyPolicy.RESTRICTED, {"r": 2}, free) == {0, 1}
+    assert affinity(TopologyPolicy.BEST_EFFORT, {"r": 2}, free) == frozenset({0, 1})
+    assert affinity(TopologyPolicy.RESTRICTED, {"r": 2}, free) == frozenset({0, 1})
     with pytest.raises(NotAligned):
         affinity(TopologyPolicy.SINGLE_NUMA_NODE, {"r": 2}, free)
     apart = {"r": {"a": (0,)}, "s": {"x": (1,)}}
-    assert affinity(TopologyPolicy.BEST_EFFORT, {"r": 1, "s": 1}, apart) == {0, 1}
+    assert affinity(TopologyPolicy.BEST_EFFORT, {"r": 1, "s": 1}, apart) == frozenset({0, 1})
     with pytest.raises(NotAligned):
         affinity(TopologyPolicy.RESTRICTED, {"r": 1, "s": 1}, apart)
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import FileDescriptor
+from tools.generate_wire import SOURCES, generate
 
 from colocate.wire import deviceplugin_pb2, methods, pluginregistration_pb2, podresources_pb2
 from colocate.wire.rpc import Method
-from tools.generate_wire import SOURCES, generate
 
 WIRE = Path("colocate", "wire")
 

@@ -6,7 +6,6 @@ The types are read by msgspec; what a type cannot say (ranges, names, what goes 
 
 import math
 import re
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A mapping of the file. A field that it does not know is refused."""
 
 
-class Kubelet(Section):
+class Kubelet(Section, frozen=True):
     """How the agent meets the kubelet."""
 
     root: Path = DEFAULT_ROOT
@@ -82,14 +81,14 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-class Log(Section):
+class Log(Section, frozen=True):
     """What the agent writes to standard error."""
 
     format: LogFormat = LogFormat.AUTO
     level: LogLevel = LogLevel.INFO
 
 
-class Metrics(Section):
+class Metrics(Section, frozen=True):
     """The Prometheus endpoint; off unless an address is given, so that two agents never clash."""
 
     address: Address = Address("off")
@@ -98,7 +97,7 @@ class Metrics(Section):
 DEFAULT_CONTROL_SOCKET = Path("/run/colocate/agent.sock")
 
 
-class Control(Section):
+class Control(Section, frozen=True):
     """Where `colocate mock` and its like reach the agent."""
 
     socket: Path = DEFAULT_CONTROL_SOCKET
@@ -113,19 +112,19 @@ class Spread(StrEnum):
     """The first devices are near the first node, the next near the second."""
 
 
-class Numa(Section):
+class Numa(Section, frozen=True):
     """The NUMA nodes that devices are near to."""
 
-    nodes: Sequence[int]
+    nodes: tuple[int, ...]
     spread: Spread = Spread.INTERLEAVE
 
 
-class MockResource(Section):
+class MockResource(Section, frozen=True):
     """A resource with devices that do not exist: `count` of them, or those in `ids`."""
 
     name: str
     count: int | None = None
-    ids: Sequence[str] | None = None
+    ids: tuple[str, ...] | None = None
     id_prefix: str | None = None
     """Put before the number of each device where `count` is given; the last part of the name by default."""
     numa: Numa | None = None
@@ -133,13 +132,13 @@ class MockResource(Section):
     """What a container gets with its devices. Values may hold {ids}, {count} and {resource}."""
 
 
-class Mock(Section):
+class Mock(Section, frozen=True):
     """Mock devices."""
 
-    resources: Sequence[MockResource] = ()
+    resources: tuple[MockResource, ...] = ()
 
 
-class Config(Section):
+class Config(Section, frozen=True):
     """The whole configuration of `colocate agent`."""
 
     version: int = VERSION
@@ -159,7 +158,7 @@ def to_seconds(value: object) -> Seconds:
     if isinstance(value, str) and (match := _SPAN.fullmatch(value.strip())):
         value = float(match[1]) * _UNIT[match[2]]
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("a span of time: a number of seconds, or as in '500ms', '10s', '1m', '1h'")  # noqa: TRY004
+        raise ValueError("a span of time; write a number of seconds, or as in 500ms, 10s, 1m, 1h")
     return Seconds(value)
 
 
@@ -172,13 +171,13 @@ def to_address(value: object) -> Address:
             colon and host and plain and port.isascii() and port.isdigit() and len(port) < 6
         ):
             return Address(value)
-    raise ValueError("an address such as '127.0.0.1:9464' or '[::1]:9464', or 'off'")
+    raise ValueError("an address; write one as in 127.0.0.1:9464 or [::1]:9464, or off")
 
 
 def to_path(value: object) -> Path:
     """Read a path; ValueError says what is wanted."""
     if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError("a path")
+        raise ValueError("a path; write one as in /var/lib/kubelet")
     return Path(value)
 
 

@@ -51,7 +51,7 @@ def _check_kubelet(config: Config) -> None:
     if not 0 < kubelet.allocate_timeout <= _MAX_TIMEOUT:
         raise Problem(
             "kubelet.allocateTimeout",
-            f"{kubelet.allocate_timeout:g} s is out of range; choose more than 0 s and at most 1h",
+            f"{kubelet.allocate_timeout:g}s is out of range; choose more than 0s and at most 1h",
         )
     paths = kubelet.settings().paths
     by_call = kubelet.registration is Registration.REGISTER
@@ -128,6 +128,6 @@ def _check_ids(resource: MockResource, ids: Sequence[str], path: str) -> None:
     if len(ids) > fit:
         raise Problem(
             path,
-            f"{len(ids)} devices do not fit into the 4 MiB that a kubelet takes in one message; keep the first "
-            f"{fit}, shorten the ids, or split them over several resources",
+            f"{len(ids)} devices do not fit into the 4 MiB that a kubelet takes in one message; keep the "
+            f"first {fit}, shorten the ids, or split them over several resources",
         )

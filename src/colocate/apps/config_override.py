@@ -65,12 +65,10 @@ def from_environment(environ: Mapping[str, str]) -> list[Override]:
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """A sentence for every COLOCATE_ variable that nobody reads."""
-    known = {one.variable for one in settable().values()} | _NOT_CONFIGURATION
-    strangers = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
-    return [
-        f"{name}: nobody reads this variable; {words.suggest(name, sorted(known - _NOT_CONFIGURATION), 'ones')}"
-        for name in strangers
-    ]
+    known = [one.variable for one in settable().values()]
+    read = {*known, *_NOT_CONFIGURATION}
+    strangers = sorted(name for name in environ if name.startswith(PREFIX) and name not in read)
+    return [f"{name}: nobody reads this variable; {words.suggest(name, known, 'ones')}" for name in strangers]
 
 
 def from_assignments(assignments: Iterable[str]) -> list[Override]:

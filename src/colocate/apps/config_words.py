@@ -39,7 +39,7 @@ def check(kind: inspect.Type, value: Any, hook: DecHook, path: str = "") -> None
             for name, item in value.items():
                 if not isinstance(item, str):
                     # What containers are given may be secret: say what it is, never how it reads.
-                    raise Problem(f"{path}.{name}", f"{_kind_of(item)} is not text; put it in quotes")
+                    raise Problem(dotted(path, name), f"{_kind_of(item)} is not text; put it in quotes")
         case _:
             _check_scalar(kind, value, hook, path)
 
@@ -76,13 +76,13 @@ def misfit(kind: inspect.Type, value: Any, error: Exception) -> str:
 def _wanted(kind: inspect.Type, error: Exception) -> str:
     match kind:
         case inspect.EnumType(cls=choices):
-            return f"one of {list_of(choice.value for choice in choices)}"
+            return f"known here; choose one of {list_of(choice.value for choice in choices)}"
         case inspect.CustomType():
             return str(error).partition(" - at `$")[0]
         case inspect.IntType():
-            return "a whole number"
+            return "a whole number; write one as in 8"
         case inspect.BoolType():
-            return "true or false"
+            return "true or false; write one of the two"
         case _:
             return "text"
 
@@ -92,7 +92,7 @@ def _hint(kind: inspect.Type, value: Any) -> str:
         return "; put it in quotes"
     if isinstance(kind, inspect.EnumType) and isinstance(value, str):
         close = difflib.get_close_matches(value.lower(), [str(choice.value) for choice in kind.cls], 1)
-        return f"; did you mean {close[0]}?" if close else ""
+        return f" (did you mean {close[0]}?)" if close else ""
     return ""
 
 
@@ -137,7 +137,9 @@ _SECTIONS = inspect.StructType | inspect.ListType | inspect.VarTupleType | inspe
 
 
 def dotted(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    """The path of a field; a name that could break the sentence is quoted."""
+    plain = name.isprintable() and 0 < len(name) <= 80
+    return ".".join(filter(None, (path, name if plain else show(name))))
 
 
 def show(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-Tree: TypeAlias = "None | bool | int | float | str | list[Tree] | dict[str, Tree]"
+Tree: TypeAlias = "bool | int | float | str | list[Tree] | dict[str, Tree] | None"
 
 _MAX_DEPTH = 40
 _MAX_NODES = 300_000
@@ -42,7 +42,9 @@ def parse(text: str) -> Tree:
     try:
         return _Reader(yaml.parse(text, Loader=_Loader)).document()
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        mark = error.problem_mark
+        if error.context_mark is not None and (mark is None or mark.line >= len(text.splitlines())):
+            mark = error.context_mark  # Where it began: that it has not ended shows at the end of the file.
         raise NotYaml(mark, _syntax_error(text, error.problem or "", mark)) from error
     except yaml.YAMLError as error:
         raise NotYaml(None, "it holds characters that YAML does not allow; remove them") from error
@@ -96,9 +98,7 @@ class _Reader:
                 raise NotYaml(key.start_mark, "a field's name must be plain text")
             name: str = key.value
             if name in found:
-                raise NotYaml(
-                    key.start_mark, f"{name!r} is already given in this mapping; remove one of them"
-                )
+                raise NotYaml(key.start_mark, "this field is given twice; remove one of them")
             found[name] = self._value(next(self._events), depth + 1)
         return found
 

@@ -53,7 +53,7 @@ class Endpoint:
         self._stopping = asyncio.Event()
         self._failures = 0
         self._stream = _stream(plugin)
-        self._log = telemetry.logger().bind(resource=self.resource)
+        self._log = telemetry.logger(resource=self.resource)
 
     async def run(self) -> None:
         """Serve the plugin; returns after `stop`, and raises where its very first list is unusable."""
@@ -190,11 +190,10 @@ class Endpoint:
         started = self._clock.monotonic()
         try:
             if by_call:
-                await first(
-                    register(paths, socket, self.resource, self._service.options), self._stopping.wait()
-                )
-                telemetry.PLUGIN_REGISTRATIONS.labels(self.resource, "ok").inc()
-                self._log.info(Event.PLUGIN_REGISTERED, way="register", socket=socket.name)
+                registering = register(paths, socket, self.resource, self._service.options)
+                if await first(registering, self._stopping.wait()) == 0:
+                    telemetry.PLUGIN_REGISTRATIONS.labels(self.resource, "ok").inc()
+                    self._log.info(Event.PLUGIN_REGISTERED, way="register", socket=socket.name)
             reason = await self._until_over(socket, kubelet, seen, by_call)
         except grpc.RpcError as error:
             telemetry.PLUGIN_REGISTRATIONS.labels(self.resource, "failed").inc()
@@ -262,7 +261,8 @@ class Endpoint:
 
     async def _withdraw(self) -> None:
         """Give the kubelet a list without the devices, all of them Unhealthy first."""
-        if self._on_stop is OnStop.WITHDRAW and self._broadcast.listeners:
+        if self._on_stop is OnStop.WITHDRAW:
+            await first(self._broadcast.listened(), self._clock.sleep(self._settings.stop_grace))
             held = await self._holders.held(self.resource)
             self._publish(inventory.replace(self._inventory, [], self._clock.monotonic()))
             await first(self._broadcast.all_taken(), self._clock.sleep(self._settings.stop_grace))

@@ -9,7 +9,7 @@ import grpc.aio
 
 from colocate.wire import deviceplugin_pb2 as dp
 from colocate.wire import methods
-from colocate.wire.rpc import call, connect, subscribe
+from colocate.wire.rpc import call, cancelled, connect, subscribe
 
 DIAL_TIMEOUT = 10.0
 PRE_START_TIMEOUT = 30.0
@@ -41,11 +41,10 @@ class PluginClient:
             async for message in self._stream:
                 await take(message.devices)
         except grpc.RpcError:
-            return
+            pass
         except asyncio.CancelledError:
-            if self._over.is_set():  # The call was cancelled by disconnect(), not this task.
-                return
-            raise
+            if cancelled():
+                raise
 
     async def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         request = dp.PreferredAllocationRequest()

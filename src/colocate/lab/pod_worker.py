@@ -147,8 +147,9 @@ class PodWorker:
             if self._clock.monotonic() - since >= FORGIVEN_AFTER:
                 pause = FIRST_BACK_OFF
             message = f"back-off {pause:g}s restarting failed container={container.name} pod={self._pod.key}"
-            before = self._status(container).state
-            self._set(container, state=_waiting("CrashLoopBackOff", message), last_state=before)
+            status = self._status(container)
+            if status.state.terminated:
+                self._set(container, state=_waiting("CrashLoopBackOff", message), last_state=status.state)
             await self._clock.sleep(pause)
             pause = min(2 * pause, LAST_BACK_OFF)
             self._set(container, restart_count=self._status(container).restart_count + 1)
@@ -213,7 +214,7 @@ class PodWorker:
 
         status = self._record.status
         app = replaced(status.container_statuses)
-        started = any(s.state.running or s.state.terminated or s.restart_count for s in app)
+        started = all(s.state.running or s.state.terminated or s.last_state.terminated for s in app)
         self._update(
             init_container_statuses=replaced(status.init_container_statuses),
             container_statuses=app,

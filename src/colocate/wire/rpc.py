@@ -5,6 +5,7 @@ kubelet's services; generated service stubs are not used, because a server here 
 that were serialised earlier.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -100,13 +101,25 @@ async def call(
     timeout: float | None = None,
 ) -> Response:
     """Call a unary method and wait for its answer."""
-    invoke = channel.unary_unary(
-        method.path,
-        request_serializer=method.write_request,
-        response_deserializer=method.read_response,
-    )
-    answer: Response = await invoke(request, timeout=timeout)
+    # Written before the call: gRPC would turn a failure to write into an empty request.
+    payload = method.write_request(request)
+    invoke = channel.unary_unary(method.path, response_deserializer=method.read_response)
+    try:
+        answer: Response = await invoke(payload, timeout=timeout)
+    except asyncio.CancelledError:
+        if cancelled():
+            raise
+        nothing = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(
+            grpc.StatusCode.UNAVAILABLE, nothing, nothing, "the connection was closed on this side"
+        ) from None
     return answer
+
+
+def cancelled() -> bool:
+    """Whether this task was cancelled. If not, a CancelledError comes from a channel closed under a call."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def subscribe(
