@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.apps.config import Config, Kubelet, to_seconds
-from colocate.apps.config_file import MAX_BYTES, Loaded, build, load
-from colocate.apps.config_override import Override, from_assignments, settable, unknown_variables
+from colocate.apps.config.file import MAX_BYTES, Loaded, build, load
+from colocate.apps.config.override import Override, from_assignments, settable, unknown_variables
+from colocate.apps.config.schema import Config, Kubelet, to_seconds
 from colocate.cli.config import render
 from colocate.errors import UserError
 from colocate.kubelet import OnStop, Registration
@@ -404,7 +404,7 @@ def test_what_is_shown_says_where_values_come_from() -> None:
 
 def test_the_example_is_the_one_that_is_printed() -> None:
     root = Path(__file__).parents[2]
-    printed = (root / "src" / "colocate" / "apps" / "example.yaml").read_text()
+    printed = (root / "src" / "colocate" / "apps" / "config" / "example.yaml").read_text()
     assert (root / "examples" / "agent.yaml").read_text() == printed
 
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from colocate.apps.config import MockResource
-from colocate.apps.mock import MockPlugin
-from colocate.apps.mock_faults import Clear, Fail, Hang, Healthy, Return, Slow, Unhealthy, Vanish
+from colocate.apps.config.schema import MockResource
+from colocate.apps.mock.faults import Clear, Fail, Hang, Healthy, Return, Slow, Unhealthy, Vanish
+from colocate.apps.mock.plugin import MockPlugin
 from colocate.clock import ManualClock
 from colocate.errors import UserError
 from colocate.kubelet import Refused

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.apps import mock_inject
-from colocate.apps.config import MockResource, Numa, Spread
-from colocate.apps.mock_devices import devices_of, how_many_fit, ids_of, preferred
+from colocate.apps.config.schema import MockResource, Numa, Spread
+from colocate.apps.mock import inject as mock_inject
+from colocate.apps.mock.devices import devices_of, how_many_fit, ids_of, preferred
 from colocate.errors import UserError
 from colocate.kubelet.broadcast import Broadcast
 from colocate.model.device import Allocation, DeviceNode, Mount

@@ -13,9 +13,10 @@ import msgspec
 
 from colocate import __version__, telemetry
 from colocate.aio import Watched, first
-from colocate.apps import control, metrics, mock_control
-from colocate.apps.config import Config
-from colocate.apps.mock import MockPlugin
+from colocate.apps import control, metrics
+from colocate.apps.config.schema import Config
+from colocate.apps.mock import control as mock_control
+from colocate.apps.mock.plugin import MockPlugin
 from colocate.clock import Clock, SystemClock
 from colocate.errors import UserError
 from colocate.kubelet.process import Plugins, with_signals
@@ -44,12 +45,11 @@ class Agent:
         self._clock = clock
         self._mocks = {resource.name: MockPlugin(resource, clock) for resource in config.mock.resources}
         self._plugins = Plugins(*self._mocks.values(), settings=config.kubelet.settings(), clock=clock)
-        self._hung_up = Watched()
 
     async def run(self) -> None:
         """Serve until a signal says stop."""
         log = telemetry.logger()
-        with_signals(stop=self._plugins.stop, reload=self._hang_up)
+        hung_up = with_signals(stop=self._plugins.stop)
         with metrics.serving(self._config.metrics.address) as address:
             async with control.serving(self._config.control.socket, mock_control.service(self._mocks)):
                 log.info(
@@ -61,17 +61,14 @@ class Agent:
                     control=str(self._config.control.socket),
                 )
                 self._tell_if_idle()
-                await first(self._plugins.run(), self._reload_on_demand())
+                await first(self._plugins.run(), self._reload_on_demand(hung_up))
         log.info(Event.AGENT_STOPPED)
 
-    async def _hang_up(self) -> None:
-        self._hung_up.changed()
-
-    async def _reload_on_demand(self) -> None:
+    async def _reload_on_demand(self, hung_up: Watched) -> None:
         """Reload after every SIGHUP; one that comes during a reload is answered by another."""
         seen = 0
         while True:
-            seen = await self._hung_up.beyond(seen)
+            seen = await hung_up.beyond(seen)
             try:
                 config = self._load()
             except UserError as error:

@@ -6,7 +6,6 @@ this module knows none of them, only how they are served, asked, and refused.
 
 import errno
 import os
-import socket as sockets
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -79,25 +78,13 @@ def _make_room(socket: Path) -> None:
         ) from error
     if not stat.S_ISSOCK(found.st_mode):
         raise UserError(f"control.socket: {socket} is there and is no socket; choose another path")
-    if _answers(socket):
+    if rpc.is_served(socket):
         raise UserError(
             f"control.socket: an agent already runs with the control socket {socket}; "
             f"stop it, or give this one another with control.socket or COLOCATE_CONTROL_SOCKET"
         )
     socket.unlink(missing_ok=True)
     telemetry.logger().info(Event.STALE_SOCKET_REMOVED, socket=str(socket))
-
-
-def _answers(socket: Path) -> bool:
-    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(str(socket))
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True
-    return True
 
 
 async def ask(socket: Path, method: Method[Request, Response], request: Request) -> Response:

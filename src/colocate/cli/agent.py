@@ -7,9 +7,9 @@ from pathlib import Path
 import uvloop
 
 from colocate.apps.agent import run_agent
-from colocate.apps.config import Config
-from colocate.apps.config_file import load
-from colocate.apps.config_override import unknown_variables
+from colocate.apps.config.file import load
+from colocate.apps.config.override import unknown_variables
+from colocate.apps.config.schema import Config
 from colocate.cli.main import GROUPS
 from colocate.cli.overrides import add_flags, from_flags
 

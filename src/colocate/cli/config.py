@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import yaml
 
-from colocate.apps.config import encode
-from colocate.apps.config_file import Loaded, load
-from colocate.apps.config_override import unknown_variables
-from colocate.apps.mock_devices import ids_of
+from colocate.apps.config.file import Loaded, load
+from colocate.apps.config.override import unknown_variables
+from colocate.apps.config.schema import encode
+from colocate.apps.mock.devices import ids_of
 from colocate.cli.main import GROUPS
 from colocate.cli.overrides import add_flags, from_flags
 
@@ -48,7 +48,7 @@ def show(args: argparse.Namespace) -> None:
 
 
 def example(args: argparse.Namespace) -> None:
-    print(resources.files("colocate.apps").joinpath("example.yaml").read_text(), end="")
+    print(resources.files("colocate.apps.config").joinpath("example.yaml").read_text(), end="")
 
 
 def _load(args: argparse.Namespace) -> Loaded:

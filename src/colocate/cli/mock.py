@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from colocate.apps import control
-from colocate.apps.config import DEFAULT_CONTROL_SOCKET, to_seconds
-from colocate.apps.config_override import settable
-from colocate.apps.config_words import list_of
-from colocate.apps.mock_control import LIST, SET, ListMocks, ResourceStatus, SetFault, no_such_resource
-from colocate.apps.mock_faults import Change, Clear, Fail, Hang, Healthy, Return, Slow, Unhealthy, Vanish
+from colocate.apps.config.override import settable
+from colocate.apps.config.schema import DEFAULT_CONTROL_SOCKET, to_seconds
+from colocate.apps.config.words import list_of
+from colocate.apps.mock.control import LIST, SET, ListMocks, ResourceStatus, SetFault, no_such_resource
+from colocate.apps.mock.faults import Change, Clear, Fail, Hang, Healthy, Return, Slow, Unhealthy, Vanish
 from colocate.cli.main import GROUPS
 from colocate.errors import UserError
 from colocate.model.device import Health

@@ -2,7 +2,7 @@
 
 import argparse
 
-from colocate.apps.config_override import Override, from_assignments, settable
+from colocate.apps.config.override import Override, from_assignments, settable
 
 _SHORT = {
     "--kubelet-root": ("kubelet.root", "DIR", "the kubelet's folder"),

@@ -75,8 +75,14 @@ class Endpoint:
         self._stopping.set()
 
     async def reload(self) -> None:
-        """Let the plugin re-read what it reads, and register again."""
-        await run(self.plugin.reload)
+        """Let the plugin re-read what it reads, and register again, even if it fails to read."""
+        try:
+            await run(self.plugin.reload)
+        except Exception as error:  # noqa: BLE001 -- the plugin's own code may raise anything
+            telemetry.PLUGIN_ERRORS.labels(self.resource, "reload").inc()
+            self._log.error(
+                Event.PLUGIN_CALL_FAILED, method="reload", reason=f"{type(error).__name__}: {error}"
+            )
         self._again.changed()
 
     # --- the device list -------------------------------------------------------------------------

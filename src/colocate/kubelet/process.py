@@ -2,12 +2,12 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import uvloop
 
 from colocate import telemetry
+from colocate.aio import Watched, first
 from colocate.clock import Clock, SystemClock
 from colocate.errors import exit_on_user_error
 from colocate.kubelet.endpoint import Endpoint
@@ -85,24 +85,25 @@ class Plugins:
 async def serve(*plugins: DevicePlugin, settings: Settings | None = None) -> None:
     """Serve plugins in a running event loop until SIGTERM or SIGINT; SIGHUP reloads them."""
     group = Plugins(*plugins, settings=settings)
-    with_signals(stop=group.stop, reload=group.reload)
-    await group.run()
+    hung_up = with_signals(stop=group.stop)
+    await first(group.run(), _reload_on_demand(group, hung_up))
 
 
-def with_signals(stop: Callable[[], None], reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """SIGTERM and SIGINT call `stop`; SIGHUP starts `reload`, one at a time."""
+def with_signals(stop: Callable[[], None]) -> Watched:
+    """SIGTERM and SIGINT call `stop`; SIGHUP is counted in what is returned, for someone to wait on."""
     loop = asyncio.get_running_loop()
-    running: set[asyncio.Task[None]] = set()
-
-    def hang_up() -> None:
-        if not running:
-            task = loop.create_task(reload())
-            running.add(task)
-            task.add_done_callback(running.discard)
-
+    hung_up = Watched()
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, stop)
-    loop.add_signal_handler(signal.SIGHUP, hang_up)
+    loop.add_signal_handler(signal.SIGHUP, hung_up.changed)
+    return hung_up
+
+
+async def _reload_on_demand(group: Plugins, hung_up: Watched) -> None:
+    seen = 0
+    while True:
+        seen = await hung_up.beyond(seen)
+        await group.reload()
 
 
 def run(*plugins: DevicePlugin, settings: Settings | None = None) -> None:

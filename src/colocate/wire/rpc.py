@@ -6,6 +6,7 @@ that were serialised earlier.
 """
 
 import asyncio
+import socket as sockets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -197,3 +198,16 @@ async def serve(socket: Path, *services: Service) -> grpc.aio.Server:
     server.add_insecure_port(f"unix:{path}")
     await server.start()
     return server
+
+
+def is_served(socket: Path) -> bool:
+    """Whether anybody listens on a unix socket; one that a killed process left behind refuses."""
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(socket))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True

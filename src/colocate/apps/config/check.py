@@ -7,9 +7,10 @@ import os
 import re
 from collections.abc import Sequence
 
-from colocate.apps import mock_devices, mock_inject
-from colocate.apps.config import Config, MockResource
-from colocate.apps.config_words import Problem, show
+from colocate.apps.config.schema import Config, MockResource
+from colocate.apps.config.words import Problem, show
+from colocate.apps.mock import devices as mock_devices
+from colocate.apps.mock import inject as mock_inject
 from colocate.kubelet import sockets
 from colocate.kubelet.settings import Registration
 from colocate.model.resource_name import why_not_allowed

@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from colocate.apps import config_check, config_override
-from colocate.apps import config_words as words
-from colocate.apps.config import VERSION, Config, decode
-from colocate.apps.config_override import Override
-from colocate.apps.config_yaml import NotYaml, Tree, parse
+from colocate.apps.config import check, override, words
+from colocate.apps.config.override import Override
+from colocate.apps.config.schema import VERSION, Config, decode
+from colocate.apps.config.strict_yaml import NotYaml, Tree, parse
 from colocate.errors import UserError
 
 MAX_BYTES = 1 << 20
@@ -47,11 +46,11 @@ def build(
         kind = inspect.type_info(Config)
         tree = words.without_blank_sections(kind, tree)
         words.check(kind, tree, decode)
-        for override in (*config_override.from_environment(environ or {}), *flags):
-            _put(tree, override.path.split("."), config_override.value_of(override))
-            origins[override.path] = override.origin
+        for one in (*override.from_environment(environ or {}), *flags):
+            _put(tree, one.path.split("."), override.value_of(one))
+            origins[one.path] = one.origin
         config = msgspec.convert(tree, Config, dec_hook=decode)
-        config_check.check(config)
+        check.check(config)
     except words.Problem as problem:
         if problem.path in origins:
             raise UserError(f"{origins[problem.path]}: {problem.what}") from problem

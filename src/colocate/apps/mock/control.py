@@ -6,9 +6,9 @@ import msgspec
 
 from colocate import telemetry
 from colocate.apps import control
-from colocate.apps.config_words import suggest
-from colocate.apps.mock import MockPlugin
-from colocate.apps.mock_faults import MENDING, Change, Fail
+from colocate.apps.config.words import suggest
+from colocate.apps.mock.faults import MENDING, Change, Fail
+from colocate.apps.mock.plugin import MockPlugin
 from colocate.errors import UserError
 from colocate.model.device import Health
 from colocate.telemetry import Event

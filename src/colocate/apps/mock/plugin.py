@@ -7,10 +7,11 @@ What the devices are comes from `mock_devices`, what a container gets from `mock
 from collections.abc import AsyncIterator, Sequence
 
 from colocate.aio import Watched
-from colocate.apps import mock_devices, mock_inject
-from colocate.apps.config import MockResource
-from colocate.apps.config_words import suggest
-from colocate.apps.mock_faults import Change, Faults, after
+from colocate.apps.config.schema import MockResource
+from colocate.apps.config.words import suggest
+from colocate.apps.mock import devices as mock_devices
+from colocate.apps.mock import inject as mock_inject
+from colocate.apps.mock.faults import Change, Faults, after
 from colocate.clock import Clock
 from colocate.errors import UserError
 from colocate.kubelet.plugin import DevicePlugin, Refused

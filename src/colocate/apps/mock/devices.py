@@ -6,7 +6,7 @@ without changing those that were there.
 
 from collections.abc import Iterable, Sequence
 
-from colocate.apps.config import MockResource, Spread
+from colocate.apps.config.schema import MockResource, Spread
 from colocate.kubelet.broadcast import MESSAGE_LIMIT
 from colocate.model.device import Device, Health
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from colocate.apps import config_words as words
-from colocate.apps.config import Config, decode, encode
+from colocate.apps.config import words
+from colocate.apps.config.schema import Config, decode, encode
 from colocate.errors import UserError
 
 PREFIX = "COLOCATE_"

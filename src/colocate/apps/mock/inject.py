@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from colocate.apps.config import MockResource
-from colocate.apps.config_words import dotted
+from colocate.apps.config.schema import MockResource
+from colocate.apps.config.words import dotted
 from colocate.model.device import Allocation, DeviceNode, Mount
 
 PLACEHOLDERS = ("ids", "count", "resource")
