@@ -121,11 +121,12 @@ class Story:
             self._console.print(f"All of it held, in {time.monotonic() - self._started:.1f} s.")
             return
         socket = self._demo.root / "agent.sock"
+        agent = self._demo.agent.pid if self._demo.agent else ""
         self._closing = [
             "Try it from another terminal:",
             f"  colocate mock unhealthy {RESOURCE} gpu-0004 --socket {socket}",
             f"  colocate mock vanish {RESOURCE} gpu-0005 --socket {socket}",
-            f"  kill -9 {self._demo.agent.pid if self._demo.agent else ''}   # the agent; it is started again",
+            f"  kill -9 {agent}   # the agent; it is started again",
             "Ctrl-C ends the demo and leaves nothing behind.",
         ]
         self.refresh()

@@ -157,7 +157,7 @@ class Demo:
     # --- life ------------------------------------------------------------------------------------
 
     async def tend(self) -> None:
-        """Start the agent again if someone has killed it, as a DaemonSet would; the node status is synced at once."""
+        """Start the agent again if someone has killed it, as a DaemonSet would; sync the node's status."""
         if self.agent is not None and self.agent.returncode is not None:
             await self._spawn_agent()
         self.kubelet.sync_status()
