@@ -35,6 +35,7 @@ class Event(StrEnum):
     DEVICES_DROPPED = "devices.dropped"
     HOLDERS_UNKNOWN = "holders.unknown"
     STALE_SOCKET_REMOVED = "stale_socket.removed"
+    WATCH_IS_SLOW = "watch.is_slow"
     MOCK_FAULT_SET = "mock.fault_set"
     MOCK_FAULT_CLEARED = "mock.fault_cleared"
 
@@ -63,7 +64,7 @@ PLUGIN_CALL_SECONDS = Histogram(
     buckets=(0.001, 0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
 )
 PLUGIN_ERRORS = Counter(
-    "colocate_plugin_errors_total", "Exceptions and refusals in a plugin's own code.", ["resource", "where"]
+    "colocate_plugin_errors_total", "Exceptions in a plugin's own code.", ["resource", "where"]
 )
 
 

@@ -12,7 +12,12 @@ from colocate.model.device import Device, Health
 from colocate.wire import deviceplugin_pb2 as dp
 
 devices = st.lists(
-    st.builds(Device, st.text(max_size=5), st.sampled_from(Health), st.lists(st.integers(0, 9)).map(tuple)),
+    st.builds(
+        Device,
+        st.text(min_size=1, max_size=5),
+        st.sampled_from(Health),
+        st.lists(st.integers(0, 9)).map(tuple),
+    ),
     unique_by=lambda device: device.id,
 )
 
@@ -44,10 +49,43 @@ async def test_a_listener_gets_the_newest_list_and_every_later_one() -> None:
     broadcast.publish([Device("c")])
     broadcast.publish([Device("d")])
     assert b"d" in await pending
-    broadcast.close()
+    broadcast.hang_up()
     with pytest.raises(StopAsyncIteration):
         await anext(stream)
     assert broadcast.listeners == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.sampled_from(Health)), max_size=20), st.integers(0, 3))
+def test_a_change_in_place_gives_the_bytes_of_the_whole(
+    changes: list[tuple[int, Health]], leaving: int
+) -> None:
+    listed = [Device(f"d{n}") for n in range(100)]
+    gone = [Device(f"x{n}", Health.UNHEALTHY) for n in range(leaving)]
+    broadcast = Broadcast("example.com/fan")
+    broadcast.publish(listed, gone)
+    for place, health in changes:
+        listed = [*listed[:place], Device(f"d{place}", health), *listed[place + 1 :]]
+        broadcast.publish(listed, gone, changed=[place])
+    fresh = Broadcast("example.com/fan")
+    fresh.publish([*listed, *gone])
+    assert payload_of(broadcast) == payload_of(fresh)
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        (Device(""), "not empty"),
+        (Device(3), "not empty"),  # type: ignore[arg-type]
+        (Device("x" * 1025), "1024 are the most"),
+        (Device("a", "sick"), "Health.HEALTHY or"),  # type: ignore[arg-type]
+        (Device("a", numa=(-1,)), "from 0 on"),
+        (Device("a", numa=[0]), "a tuple of numbers"),  # type: ignore[arg-type]
+        (Device("a", numa=(2**70,)), "from 0 on"),
+    ],
+)
+def test_a_device_that_a_kubelet_would_choke_on_is_refused(device: Device, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Broadcast("example.com/fan").publish([device])
 
 
 async def test_a_change_between_two_reads_is_not_lost() -> None:

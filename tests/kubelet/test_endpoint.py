@@ -241,7 +241,7 @@ async def test_nothing_is_dropped_while_nobody_can_say_who_holds_what(node: Test
     node.kubelet.devices._changed = lambda: None  # type: ignore[method-assign] # keeps the rubbish in place
     for _ in range(20):
         await node.clock.advance(10)
-    assert ids(node).get("fan-1") in (Health.UNHEALTHY, Health.HEALTHY)
+    assert ids(node) == {"fan-0": Health.HEALTHY, "fan-1": Health.UNHEALTHY}
 
 
 async def test_a_restarted_plugin_that_forgot_a_held_id_keeps_it_unhealthy(node: TestNode) -> None:

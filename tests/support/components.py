@@ -1,11 +1,21 @@
-"""Real components that tests run against: which program stands for each, and the package it comes in."""
+"""Real components that tests run against: which program stands for each, and where it may be."""
 
 import shutil
+import sys
+from pathlib import Path
 
-PROGRAMS = {"promtool": "promtool"}
-"""By component, the program that must be on the PATH; tools/install-components knows the packages."""
+PROGRAMS = {"promtool": "promtool", "protoc": "protoc"}
+"""By component, the program; tools/install-components knows the packages."""
+
+_PLACES = [Path(sys.executable).parent]
+
+
+def find(name: str) -> str | None:
+    """The program of a component: on the PATH, or in this virtual environment."""
+    program = PROGRAMS[name]
+    return shutil.which(program) or next((str(p / program) for p in _PLACES if (p / program).exists()), None)
 
 
 def missing(*names: str) -> str:
     """The first of the components that this machine lacks, or nothing."""
-    return next((name for name in names if shutil.which(PROGRAMS[name]) is None), "")
+    return next((name for name in names if find(name) is None), "")

@@ -1,6 +1,5 @@
 """The committed protocol code is what the .proto files say, and the method tables are what they declare."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ from colocate.wire.rpc import Method
 WIRE = Path("colocate", "wire")
 
 
-@pytest.mark.skipif(
-    not Path(sys.executable).with_name("protoc").exists(), reason="no protoc for this kind of machine on PyPI"
-)
+@pytest.mark.needs("protoc")
 def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
     generate(tmp_path)
     generated = sorted(path.name for path in (tmp_path / WIRE).iterdir())

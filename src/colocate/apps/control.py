@@ -1,6 +1,6 @@
 """The agent's control socket: how commands on the same machine reach a running agent.
 
-Only the agent's own user may connect. A feature brings its own methods and messages (see `mock_control`);
+Only the agent's own user may connect. A feature brings its own methods and messages (see `mock.control`);
 this module knows none of them, only how they are served, asked, and refused.
 """
 

@@ -1,20 +1,26 @@
 """The device list on its way to the kubelet: serialised once per change, sent to whoever listens.
 
-Many changes before a listener is ready are one message: the newest list. Each device is serialised once and
-kept, so that a change to one of ten thousand costs one device and a join: a protobuf message with a repeated
-field is the concatenation of messages with one element each.
+Many changes before a listener is ready are one message: the newest list. The list is kept serialised in blocks,
+so that a change to one of ten thousand devices costs one block and a join: a protobuf message with a repeated
+field is the concatenation of messages that have a part of it each.
 """
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from colocate.aio import Watched
 from colocate.crashpoints import reached
 from colocate.errors import UserError
-from colocate.model.device import Device
+from colocate.model.device import Device, Health
 from colocate.wire import deviceplugin_pb2 as dp
 
 MESSAGE_LIMIT = 4 << 20
 """What a kubelet receives in one message, in bytes."""
+
+LONGEST_ID = 1024
+"""Far more than any kubelet was seen with; a longer one is a mistake."""
+
+_BLOCK = 32
 
 
 class Broadcast:
@@ -22,10 +28,11 @@ class Broadcast:
 
     def __init__(self, resource: str) -> None:
         self._resource = resource
-        self._parts: dict[Device, bytes] = {}
+        self._listed: list[Device] = []
+        self._blocks: list[bytes] = []
         self._payload = b""
         self._changes = Watched()
-        self._closed = False
+        self._calls = 0
         self._listeners: dict[object, int] = {}
         self._listening = Watched()
 
@@ -34,28 +41,36 @@ class Broadcast:
         """How many different lists have been published; 0 before the first."""
         return self._changes.count
 
-    def publish(self, devices: Sequence[Device]) -> bool:
-        """Make this the list that is sent. False where nothing changed; a list too long is refused."""
-        payload = self._serialise(devices)
+    def publish(
+        self,
+        listed: list[Device],
+        leaving: Sequence[Device] = (),
+        changed: Sequence[int] | None = None,
+    ) -> bool:
+        """Make this the list that is sent. False where nothing changed; a list too long is refused.
+
+        `changed` says where `listed`, which is not changed any more, differs from the one before; None where
+        that is not known.
+        """
+        blocks = self._serialise(listed, changed)
+        payload = b"".join([*blocks, _message(leaving)] if leaving else blocks)
         if len(payload) > MESSAGE_LIMIT:
+            count = len(listed) + len(leaving)
             raise UserError(
-                f"{self._resource}: {len(devices)} devices make a message of {len(payload)} bytes and the "
-                f"kubelet takes {MESSAGE_LIMIT}: {self._how_many_fit(devices)} of these would fit; "
+                f"{self._resource}: {count} devices make a message of {len(payload)} bytes and the "
+                f"kubelet takes {MESSAGE_LIMIT}: {how_many_fit([*listed, *leaving])} of these would fit; "
                 f"publish fewer devices or shorten their ids"
             )
+        self._listed, self._blocks = listed, blocks
         if self.generation and payload == self._payload:
             return False
         self._payload = payload
         self._changes.changed()
         return True
 
-    async def first(self) -> None:
-        """Return once there is a list."""
-        await self._changes.beyond(0)
-
-    def close(self) -> None:
-        """End every stream once it has sent the newest list."""
-        self._closed = True
+    def hang_up(self) -> None:
+        """End every open stream once it has sent the newest list; later ones are served."""
+        self._calls += 1
         self._changes.changed()
 
     @property
@@ -85,7 +100,7 @@ class Broadcast:
 
     async def lists(self) -> AsyncIterator[bytes]:
         """The newest list now, and again whenever it changes."""
-        me = object()
+        me, call = object(), self._calls
         self._hear(me, 0)
         try:
             sent = None
@@ -97,7 +112,7 @@ class Broadcast:
                     yield sent
                     reached("list.sent")
                 self._hear(me, seen)
-                if self._closed and seen == self.generation:
+                if call != self._calls and seen == self.generation:
                     return
         finally:
             del self._listeners[me]
@@ -107,30 +122,60 @@ class Broadcast:
         self._listeners[listener] = seen
         self._listening.changed()
 
-    def _serialise(self, devices: Sequence[Device]) -> bytes:
-        parts = self._parts
-        try:
-            return b"".join([parts[device] for device in devices])
-        except KeyError:
-            if len(parts) > 2 * len(devices) + 1000:
-                parts = self._parts = {device: parts[device] for device in devices if device in parts}
-            for device in devices:
-                if device not in parts:
-                    parts[device] = _one(device)
-            return b"".join([parts[device] for device in devices])
-
-    def _how_many_fit(self, devices: Sequence[Device]) -> int:
-        size = 0
-        for count, device in enumerate(devices):
-            size += len(self._parts[device])
-            if size > MESSAGE_LIMIT:
-                return count
-        return len(devices)
+    def _serialise(self, listed: list[Device], changed: Sequence[int] | None) -> list[bytes]:
+        if changed is not None and len(listed) == len(self._listed):
+            blocks = self._blocks.copy()
+            for block in {place // _BLOCK for place in changed}:
+                blocks[block] = _message(listed[block * _BLOCK : (block + 1) * _BLOCK])
+            return blocks
+        blocks = []
+        for block, start in enumerate(range(0, len(listed), _BLOCK)):
+            devices = listed[start : start + _BLOCK]
+            same = block < len(self._blocks) and devices == self._listed[start : start + _BLOCK]
+            blocks.append(self._blocks[block] if same else _message(devices))
+        return blocks
 
 
-def _one(device: Device) -> bytes:
+def how_many_fit(devices: Sequence[Device]) -> int:
+    """How many of these, from the first on, make a message that a kubelet takes."""
+    size = 0
+    for count, device in enumerate(devices):
+        size += len(_message([device]))
+        if size > MESSAGE_LIMIT:
+            return count
+    return len(devices)
+
+
+def _message(devices: Sequence[Device]) -> bytes:
     message = dp.ListAndWatchResponse()
-    entry = message.devices.add(ID=device.id, health=device.health)
-    for node in device.numa:
-        entry.topology.nodes.add(ID=node)
+    add = message.devices.add
+    for device in devices:
+        # Almost every device is plain; only others are worth a closer look.
+        if (
+            device.numa != ()
+            or type(device.id) is not str
+            or type(device.health) is not Health
+            or not 0 < len(device.id) <= LONGEST_ID
+        ):
+            _check(device)
+        entry = add(ID=device.id, health=device.health)
+        for node in device.numa:
+            entry.topology.nodes.add(ID=node)
     return message.SerializeToString()
+
+
+def _check(device: Any) -> None:
+    """Refuse what a kubelet would choke on: structs do not look at what they are made of."""
+    wrong = ""
+    if not isinstance(device.id, str) or not device.id:
+        wrong = "its id must be a text that is not empty"
+    elif len(device.id) > LONGEST_ID:
+        wrong = f"its id has {len(device.id)} characters, and {LONGEST_ID} are the most"
+    elif device.health not in (Health.HEALTHY, Health.UNHEALTHY):
+        wrong = "its health must be Health.HEALTHY or Health.UNHEALTHY"
+    elif not isinstance(device.numa, tuple) or not all(
+        isinstance(node, int) and 0 <= node < 1 << 31 for node in device.numa
+    ):
+        wrong = "its NUMA nodes must be a tuple of numbers from 0 on, such as (0,)"
+    if wrong:
+        raise ValueError(f"{device!r:.200} cannot be listed: {wrong}")

@@ -5,6 +5,8 @@ import asyncio
 import grpc
 
 from colocate import telemetry
+from colocate.aio import deadline
+from colocate.clock import Clock
 from colocate.errors import ColocateError
 from colocate.kubelet import checkpoint
 from colocate.kubelet.paths import KubeletPaths
@@ -16,10 +18,10 @@ from colocate.wire.rpc import call, connect
 TIMEOUT = 5.0
 
 
-async def list_pods(paths: KubeletPaths, *, timeout: float = TIMEOUT) -> pr.ListPodResourcesResponse:
+async def list_pods(paths: KubeletPaths) -> pr.ListPodResourcesResponse:
     """The kubelet's own answer to who holds what."""
     async with connect(paths.pod_resources_socket, receive_limit=-1) as channel:
-        return await call(channel, methods.LIST_PODS, pr.ListPodResourcesRequest(), timeout=timeout)
+        return await call(channel, methods.LIST_PODS, pr.ListPodResourcesRequest())
 
 
 def held_in(pods: pr.ListPodResourcesResponse, resource: str) -> frozenset[str]:
@@ -35,33 +37,57 @@ def held_in(pods: pr.ListPodResourcesResponse, resource: str) -> frozenset[str]:
 
 
 class Holders:
-    """Answers which ids of a resource are held; None where neither source can be read."""
+    """Answers which ids of a resource are held; None where nobody can say."""
 
-    def __init__(self, paths: KubeletPaths) -> None:
+    def __init__(self, paths: KubeletPaths, clock: Clock) -> None:
         self._paths = paths
+        self._clock = clock
         self._told = False
 
     async def held(self, resource: str) -> frozenset[str] | None:
-        if self._paths.pod_resources_socket.exists():
-            try:
-                answer = await list_pods(self._paths)
-            except grpc.RpcError as error:
-                reason = f"podresources: {error.details() or error.code()}"
-            else:
-                self._told = False
-                return held_in(answer, resource)
-        else:
-            reason = f"there is no {self._paths.pod_resources_socket}"
-            if not self._paths.checkpoint.exists():
-                return frozenset()  # No kubelet has ever run here, so nobody holds anything.
-        try:
-            blob = await asyncio.to_thread(self._paths.checkpoint.read_bytes)
-            return checkpoint.parse(blob).checkpoint.held(resource)
-        except (OSError, ColocateError) as error:
-            self._tell_once(f"{reason}; checkpoint: {error}")
-            return None
+        """By the kubelet's own word, or, where that is not to be had, by its checkpoint."""
+        asked, why = await self._ask(resource)
+        if asked is not None:
+            return asked
+        read, why_not = await self._read(resource)
+        self._tell_once(read is None, f"{why}; {why_not}")
+        return read
 
-    def _tell_once(self, reason: str) -> None:
-        if not self._told:
+    async def ever_held(self, resource: str) -> frozenset[str] | None:
+        """By both together: just after its start a kubelet may not know all of its pods yet."""
+        asked, why = await self._ask(resource)
+        read, why_not = await self._read(resource)
+        self._tell_once(asked is None and read is None, f"{why}; {why_not}")
+        if asked is None and read is None:
+            return None
+        return (asked or frozenset()) | (read or frozenset())
+
+    async def _ask(self, resource: str) -> tuple[frozenset[str] | None, str]:
+        socket = self._paths.pod_resources_socket
+        try:
+            socket.stat()
+            async with deadline(self._clock, TIMEOUT):
+                return held_in(await list_pods(self._paths), resource), ""
+        except TimeoutError:
+            return None, f"podresources did not answer within {TIMEOUT:g} s"
+        except OSError as error:
+            return None, f"{socket}: {(error.strerror or str(error)).lower()}"
+        except grpc.RpcError as error:
+            return None, f"podresources: {error.details() or error.code()}"
+
+    async def _read(self, resource: str) -> tuple[frozenset[str] | None, str]:
+        file = self._paths.checkpoint
+        try:
+            blob = await asyncio.to_thread(file.read_bytes)
+            return checkpoint.parse(blob).checkpoint.held(resource), ""
+        except FileNotFoundError:
+            if self._paths.device_plugins.is_dir():
+                return frozenset(), ""  # A kubelet that has given out a device has written it down.
+            return None, f"there is no {self._paths.device_plugins}"
+        except (OSError, ColocateError) as error:
+            return None, f"checkpoint: {error}"
+
+    def _tell_once(self, unknown: bool, reason: str) -> None:
+        if unknown and not self._told:
             telemetry.logger().warning(Event.HOLDERS_UNKNOWN, reason=reason, effect="no id is dropped")
-        self._told = True
+        self._told = unknown

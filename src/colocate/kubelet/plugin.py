@@ -51,6 +51,9 @@ class DevicePlugin:
         """Called on SIGHUP, before the plugin registers again."""
         return None
 
+    async def gate(self) -> None:
+        """Awaited before anything is said to the kubelet, with no deadline: for mocks that hang on purpose."""
+
     @property
     def has_prefer(self) -> bool:
         return type(self).prefer is not DevicePlugin.prefer

@@ -9,7 +9,7 @@ import uvloop
 from colocate import telemetry
 from colocate.aio import Watched, first
 from colocate.clock import Clock, SystemClock
-from colocate.errors import exit_on_user_error
+from colocate.errors import UserError, exit_on_user_error
 from colocate.kubelet.endpoint import Endpoint
 from colocate.kubelet.holders import Holders
 from colocate.kubelet.paths import KubeletPaths
@@ -29,8 +29,10 @@ class Plugins:
         paths = self.settings.paths
         by_call = self.settings.registration is Registration.REGISTER
         self._watch = FolderWatch(paths.device_plugins if by_call else paths.plugins_registry, self._clock)
-        self._holders = Holders(paths)
-        self.endpoints = [self._endpoint(plugin) for plugin in plugins]
+        self._holders = Holders(paths, self._clock)
+        self.endpoints: list[Endpoint] = []
+        for plugin in plugins:
+            self.endpoints.append(self._endpoint(plugin))
         self._serving: dict[Endpoint, asyncio.Task[None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping = asyncio.Event()
@@ -71,11 +73,15 @@ class Plugins:
 
     async def reload(self) -> None:
         """Let every plugin re-read its configuration and register again."""
-        for endpoint in self.endpoints:
-            await endpoint.reload()
+        await asyncio.gather(*(endpoint.reload() for endpoint in self.endpoints))
 
     def _endpoint(self, plugin: DevicePlugin) -> Endpoint:
-        return Endpoint(plugin, self.settings, self._clock, self._watch, self._holders)
+        made = Endpoint(plugin, self.settings, self._clock, self._watch, self._holders)
+        if any(other.resource == made.resource for other in self.endpoints):
+            raise UserError(
+                f"two plugins serve {made.resource}, and a kubelet listens to one; give one of them another name"
+            )
+        return made
 
     def _start(self, endpoint: Endpoint) -> None:
         assert self._tasks is not None

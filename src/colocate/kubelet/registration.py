@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from colocate import telemetry
+from colocate.aio import deadline
+from colocate.clock import Clock
 from colocate.crashpoints import reached
 from colocate.kubelet.paths import KubeletPaths
 from colocate.telemetry import Event
@@ -17,14 +19,17 @@ TIMEOUT = 15.0
 """Seconds for Register: the kubelet dials back for up to 10 before it answers."""
 
 
-async def register(paths: KubeletPaths, socket: Path, resource: str, options: dp.DevicePluginOptions) -> None:
+async def register(
+    paths: KubeletPaths, socket: Path, resource: str, options: dp.DevicePluginOptions, clock: Clock
+) -> None:
     """Call Register on kubelet.sock; returns when the kubelet has dialled back and said yes."""
     request = dp.RegisterRequest(
         version=API_VERSION, endpoint=socket.name, resource_name=resource, options=options
     )
     async with connect(paths.kubelet_socket) as channel:
         reached("register.call")
-        await call(channel, methods.REGISTER, request, timeout=TIMEOUT)
+        async with deadline(clock, TIMEOUT):
+            await call(channel, methods.REGISTER, request)
         reached("register.answered")
 
 

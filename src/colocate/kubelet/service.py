@@ -3,18 +3,17 @@
 Whatever a plugin's own code does wrong ends that one call; the plugin lives on.
 """
 
-import asyncio
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import grpc
 
 from colocate import telemetry
-from colocate.aio import deadline
+from colocate.aio import Watched, deadline
 from colocate.clock import Clock
 from colocate.crashpoints import reached
 from colocate.kubelet.broadcast import Broadcast
+from colocate.kubelet.calling import Caller, PluginFailed
 from colocate.kubelet.plugin import DevicePlugin, Refused
 from colocate.kubelet.settings import Settings
 from colocate.model.device import Allocation
@@ -24,6 +23,7 @@ from colocate.wire import methods
 from colocate.wire.rpc import RpcError, Service
 
 Result = TypeVar("Result")
+Message = TypeVar("Message")
 
 
 class PluginService:
@@ -33,15 +33,20 @@ class PluginService:
         self,
         plugin: DevicePlugin,
         broadcast: Broadcast,
-        knows: Callable[[Sequence[str]], bool],
+        knows: Callable[[str], bool],
         settings: Settings,
         clock: Clock,
+        caller: Caller,
     ) -> None:
         self._plugin = plugin
         self._broadcast = broadcast
         self._knows = knows
         self._settings = settings
         self._clock = clock
+        self._caller = caller
+        self._refusal = ""
+        self._calls = 0
+        self._ended = Watched()
         self.options = dp.DevicePluginOptions(
             pre_start_required=plugin.has_prestart,
             get_preferred_allocation_available=plugin.has_prefer,
@@ -59,12 +64,22 @@ class PluginService:
             streams={methods.LIST_AND_WATCH: self._list_and_watch},
         )
 
+    def refuse(self, reason: str) -> None:
+        """Turn every further container away."""
+        self._refusal = reason
+
+    async def idle(self) -> None:
+        """Return once no call of the plugin's code is in flight."""
+        while self._calls:
+            await self._ended.beyond(self._ended.count)
+
     async def _options(self, _: dp.Empty) -> dp.DevicePluginOptions:
         return self.options
 
     async def _list_and_watch(self, _: dp.Empty) -> AsyncIterator[bytes]:
         updates = telemetry.PLUGIN_UPDATES.labels(self._plugin.resource)
         async for payload in self._broadcast.lists():
+            await self._plugin.gate()
             yield payload
             updates.inc()
 
@@ -72,78 +87,105 @@ class PluginService:
         answer = dp.AllocateResponse()
         for wish in request.container_requests:
             ids = list(wish.devices_ids)
-            if not self._knows(ids):
-                self._count("allocate", "unknown id")
-                raise RpcError(
-                    grpc.StatusCode.FAILED_PRECONDITION,
-                    f"{self._plugin.resource} has no device {self._unknown(ids)!r}; it has left the list "
-                    f"since the kubelet chose it",
+            self._check(ids)
+            answer.container_responses.append(
+                await self._call(
+                    "allocate", self._settings.allocate_timeout, self._plugin.allocate, ids, send=to_wire
                 )
-            allocation = await self._call(
-                "allocate", self._settings.allocate_timeout, self._plugin.allocate, ids
             )
-            with self._readable("allocate", allocation):
-                answer.container_responses.append(to_wire(allocation))
         reached("allocate.answer")
         return answer
 
     async def _prefer(self, request: dp.PreferredAllocationRequest) -> dp.PreferredAllocationResponse:
         answer = dp.PreferredAllocationResponse()
         for wish in request.container_requests:
-            chosen = await self._call(
+            preferred = await self._call(
                 "prefer",
                 self._settings.allocate_timeout,
                 self._plugin.prefer,
                 list(wish.available_deviceIDs),
                 list(wish.must_include_deviceIDs),
                 wish.allocation_size,
+                send=lambda ids: dp.ContainerPreferredAllocationResponse(deviceIDs=ids),
             )
-            with self._readable("prefer", chosen):
-                answer.container_responses.add(deviceIDs=chosen)
+            answer.container_responses.append(preferred)
         reached("prefer.answer")
         return answer
 
     async def _prestart(self, request: dp.PreStartContainerRequest) -> dp.PreStartContainerResponse:
         if self._plugin.has_prestart:
-            await self._call(
-                "prestart", self._settings.prestart_timeout, self._plugin.prestart, list(request.devices_ids)
-            )
+            timeout, ids = self._settings.prestart_timeout, list(request.devices_ids)
+            await self._call("prestart", timeout, self._plugin.prestart, ids, send=lambda _: None)
         reached("prestart.answer")
         return dp.PreStartContainerResponse()
 
-    def _unknown(self, ids: Sequence[str]) -> str:
-        return next(id for id in ids if not self._knows([id]))
+    def _check(self, ids: Sequence[str]) -> None:
+        """Turn a container away whose devices cannot be had, whatever the kubelet thinks."""
+        if self._refusal:
+            self._count("allocate", "refused")
+            raise RpcError(grpc.StatusCode.FAILED_PRECONDITION, self._refusal)
+        unknown = next((id for id in ids if not self._knows(id)), None)
+        if unknown is not None:
+            self._count("allocate", "unknown id")
+            raise RpcError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"{self._plugin.resource} has no device {unknown!r}; it has left the list since the kubelet "
+                f"chose it",
+            )
 
     async def _call(
-        self, method: str, timeout: float, function: Callable[..., Result | Awaitable[Result]], *args: Any
-    ) -> Result:
-        """Call the plugin's code; what goes wrong becomes a gRPC status, a counter and a log event."""
-        resource = self._plugin.resource
+        self,
+        method: str,
+        timeout: float,
+        function: Callable[..., Result | Awaitable[Result]],
+        *args: Any,
+        send: Callable[[Result], Message],
+    ) -> Message:
+        """Call the plugin's code and make a message of its answer.
+
+        What goes wrong becomes a gRPC status, a counter and a log event.
+        """
+        self._calls += 1
         started = self._clock.monotonic()
         try:
+            await self._plugin.gate()
             async with deadline(self._clock, timeout):
-                result = await run(function, *args)
+                result = await self._caller(function, *args)
+            message = self._sendable(method, result, send)
         except Refused as refusal:
             self._count(method, "refused")
             raise RpcError(grpc.StatusCode.FAILED_PRECONDITION, str(refusal)) from refusal
+        except RpcError:
+            raise
         except TimeoutError:
+            resource = self._plugin.resource
             self._failed(method, "timeout", f"no answer within {timeout:g} s")
             raise RpcError(
                 grpc.StatusCode.DEADLINE_EXCEEDED,
                 f"the plugin for {resource} did not finish {method} within {timeout:g} s",
             ) from None
-        except Exception as error:  # The plugin's own code may raise anything.
-            self._failed(method, "error", f"{type(error).__name__}: {error}", exc_info=error)
+        except Exception as error:
+            reason = str(error) if isinstance(error, PluginFailed) else f"{type(error).__name__}: {error}"
+            self._failed(method, "error", reason, exc_info=error)
             raise RpcError(
                 grpc.StatusCode.INTERNAL,
-                f"the plugin for {resource} failed in {method}: {type(error).__name__}: {error}",
+                f"the plugin for {self._plugin.resource} failed in {method}: {reason}",
             ) from error
+        finally:
+            self._calls -= 1
+            self._ended.changed()
         self._count(method, "ok")
-        telemetry.PLUGIN_CALL_SECONDS.labels(resource, method).observe(self._clock.monotonic() - started)
-        return result
+        took = self._clock.monotonic() - started
+        telemetry.PLUGIN_CALL_SECONDS.labels(self._plugin.resource, method).observe(took)
+        return message
 
-    def _readable(self, method: str, value: object) -> "_Readable":
-        return _Readable(self, method, value)
+    def _sendable(self, method: str, result: Result, send: Callable[[Result], Message]) -> Message:
+        try:
+            return send(result)
+        except (TypeError, AttributeError, ValueError) as error:
+            reason = f"{method} returned {result!r:.200}, which cannot be sent: {error}"
+            self._failed(method, "bad answer", reason)
+            raise RpcError(grpc.StatusCode.INTERNAL, reason) from error
 
     def _count(self, method: str, outcome: str) -> None:
         telemetry.PLUGIN_CALLS.labels(self._plugin.resource, method, outcome).inc()
@@ -154,33 +196,6 @@ class PluginService:
         telemetry.logger().error(
             Event.PLUGIN_CALL_FAILED, resource=self._plugin.resource, method=method, reason=reason, **details
         )
-
-
-class _Readable:
-    """Turns the error of putting a plugin's answer on the wire into one that names the plugin."""
-
-    def __init__(self, service: PluginService, method: str, value: object) -> None:
-        self._service, self._method, self._value = service, method, value
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, TypeError | AttributeError | ValueError):
-            reason = f"{self._method} returned {self._value!r:.200}, which cannot be sent: {error}"
-            self._service._failed(self._method, "bad answer", reason)
-            raise RpcError(grpc.StatusCode.INTERNAL, reason) from error
-
-
-async def run(function: Callable[..., Result | Awaitable[Result]], *args: Any) -> Result:
-    """Call a plain function in a thread, a coroutine function here."""
-    if inspect.iscoroutinefunction(function):
-        result: Result | Awaitable[Result] = function(*args)
-    else:
-        result = await asyncio.to_thread(function, *args)
-    if inspect.isawaitable(result):
-        return await result
-    return result
 
 
 def to_wire(allocation: Allocation) -> dp.ContainerAllocateResponse:

@@ -17,6 +17,11 @@ def fresh(folder: Path, resource: str) -> Path:
     return folder / f"{_PREFIX}-{_slug(resource)}-{secrets.token_hex(4)}.sock"
 
 
+def pattern(resource: str) -> str:
+    """Matches the sockets of every start and every instance of this plugin."""
+    return f"{_PREFIX}-{_slug(resource)}-????????.sock"
+
+
 def remove(socket: Path) -> None:
     """Delete a socket of ours, if it is still there."""
     reached("socket.remove")
@@ -26,7 +31,7 @@ def remove(socket: Path) -> None:
 
 def remove_stale(folder: Path, resource: str) -> None:
     """Delete the sockets of earlier starts of this plugin on which nobody listens any more."""
-    for socket in folder.glob(f"{_PREFIX}-{_slug(resource)}-????????.sock"):
+    for socket in folder.glob(pattern(resource)):
         if not is_served(socket):
             remove(socket)
             telemetry.logger().info(Event.STALE_SOCKET_REMOVED, resource=resource, socket=socket.name)

@@ -6,12 +6,15 @@ blind (a folder that does not exist yet, a file system that tells nothing).
 """
 
 import asyncio
+import errno
 from pathlib import Path
 
 from asyncinotify import Inotify, Mask
 
+from colocate import telemetry
 from colocate.aio import Watched
 from colocate.clock import Clock
+from colocate.telemetry import Event
 
 Identity = tuple[int, int]
 
@@ -37,6 +40,15 @@ def identity(path: Path) -> Identity | None:
     return (found.st_ino, found.st_ctime_ns)
 
 
+def why_absent(path: Path) -> str:
+    """Why `identity` finds nothing: there is nothing, or this process may not look."""
+    try:
+        path.stat()
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return "it is there by now"
+
+
 class FolderWatch:
     """Wakes its waiters whenever a file of the folder comes, goes or is replaced."""
 
@@ -59,6 +71,17 @@ class FolderWatch:
                 return
             await self.events.beyond(seen)
 
+    async def one_goes(self, pattern: str, but: Path) -> None:
+        """Return once a file that matches the pattern, and is not `but`, has been there and is gone."""
+        known: set[Path] = set()
+        while True:
+            seen = self.events.count
+            present = {path for path in self.folder.glob(pattern) if path != but}
+            if known - present:
+                return
+            known = present
+            await self.events.beyond(seen)
+
     async def _look_slowly(self) -> None:
         while True:
             await self._clock.sleep(_SLOW_LOOK)
@@ -74,6 +97,9 @@ class FolderWatch:
                         self.events.changed()
                         if event.mask & _FOLDER_GONE:
                             break
-            except OSError:
-                pass  # No such folder, or no inotify instance left: the slow look goes on.
+            except OSError as error:
+                # The slow look goes on. A folder that is not there yet is nothing to tell of.
+                if error.errno != errno.ENOENT:
+                    reason = f"no inotify on {self.folder}: {error.strerror}"
+                    telemetry.logger().warning(Event.WATCH_IS_SLOW, reason=reason)
             await self._clock.sleep(_SLOW_LOOK)

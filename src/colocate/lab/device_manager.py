@@ -78,7 +78,7 @@ class DeviceManager:
 
     async def connect(self, resource: str, socket: Path) -> PluginClient:
         """Dial a plugin that registered, and make it the resource's one."""
-        client = PluginClient(resource, socket)
+        client = PluginClient(resource, socket, self._clock)
         try:
             await client.open()
         except BaseException:
@@ -101,7 +101,8 @@ class DeviceManager:
         async def take(devices: Sequence[dp.Device]) -> None:
             if self._faults.list_delay:
                 await self._clock.sleep(self._faults.list_delay)
-            if self._clients.get(resource) is client:
+            # Up to 1.36 a list counts whichever stream of the resource it comes from.
+            if self._clients.get(resource) is client or (self._joint_streams and resource in self._clients):
                 self.table.replace(resource, devices)
                 self._changed()
 
@@ -109,6 +110,11 @@ class DeviceManager:
             await client.follow(take)
         finally:
             await self._disconnected(client)
+
+    async def forget(self, socket: Path) -> None:
+        """The plugin watcher's socket is gone: so is its plugin."""
+        for client in [one for one in self._clients.values() if one.socket == socket]:
+            await client.disconnect()
 
     async def _disconnected(self, client: PluginClient) -> None:
         """A stream has ended. Up to 1.36 that takes down whichever client the resource has by now."""

@@ -120,13 +120,10 @@ class DeviceTable:
     def of_container(self, pod_uid: str, container: str) -> list[Held]:
         return [e for e in self.held.values() if (e.pod_uid, e.container) == (pod_uid, container)]
 
-    def forget_all_but(self, active: Iterable[str]) -> bool:
-        """Free what pods held that are no longer active. True where that changed anything."""
+    def forget_all_but(self, active: Iterable[str]) -> None:
+        """Free what pods held that are no longer active."""
         keep = set(active)
-        left = {key: entry for key, entry in self.held.items() if entry.pod_uid in keep}
-        changed = len(left) < len(self.held)
-        self.held = left
-        return changed
+        self.held = {key: entry for key, entry in self.held.items() if entry.pod_uid in keep}
 
     # --- what a container would get --------------------------------------------------------------
 

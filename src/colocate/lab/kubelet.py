@@ -24,7 +24,7 @@ from colocate.lab.pod_worker import PodRecord, PodWorker
 from colocate.lab.podresources import PodResources
 from colocate.lab.registry import Registry
 from colocate.lab.topology_policy import TopologyPolicy
-from colocate.model.pod import Pod, PodStatus
+from colocate.model.pod import Pod
 
 STATUS_SYNC = 10.0
 
@@ -69,6 +69,9 @@ class EmbeddedKubelet:
         self.status = NodeStatus()
         self.events: list[KubeletEvent] = []
         self.panics: list[str] = []
+        """What would have crashed a real kubelet."""
+        self.faults_of_its_own: list[Exception] = []
+        """What went wrong in the lab itself; a test that finds any here fails."""
         self.starts = 0
         self.records: dict[str, PodRecord] = {}
         self._policy = policy
@@ -163,15 +166,14 @@ class EmbeddedKubelet:
                 return record
         raise ColocateError(f"there is no pod {key} on this node")
 
-    def pod_status(self, key: str) -> PodStatus:
-        return self.pod(key).status
-
     async def until(self, holds: Callable[[], bool], what: str = "", seconds: float = 60) -> None:
         """Return as soon as `holds()` is true; Unavailable after so many real seconds."""
         try:
             async with deadline(SystemClock(), seconds):
                 while True:
                     seen = self.changes.count
+                    if self.faults_of_its_own:
+                        raise self.faults_of_its_own[0]
                     if holds():
                         return
                     await self.changes.beyond(seen)
@@ -202,6 +204,10 @@ class EmbeddedKubelet:
         except KubeletPanic as panic:
             self.panics.append(str(panic))
             self._spawn(self.restart())
+            return
+        except Exception as error:  # noqa: BLE001 -- a fault of the lab's own must be seen, not waited for
+            self.faults_of_its_own.append(error)
+            self.changes.changed()
             return
         self.records.pop(record.pod.uid, None)
         self._workers.pop(record.pod.uid, None)

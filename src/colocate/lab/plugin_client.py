@@ -7,6 +7,8 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from colocate.aio import deadline
+from colocate.clock import Clock
 from colocate.wire import deviceplugin_pb2 as dp
 from colocate.wire import methods
 from colocate.wire.rpc import call, cancelled, connect, subscribe
@@ -19,18 +21,20 @@ RECEIVE_LIMIT = 4 << 20
 class PluginClient:
     """One connected plugin."""
 
-    def __init__(self, resource: str, socket: Path) -> None:
+    def __init__(self, resource: str, socket: Path, clock: Clock) -> None:
         self.resource = resource
         self.socket = socket
         self.options = dp.DevicePluginOptions()
+        self._clock = clock
         self._channel = connect(socket, receive_limit=RECEIVE_LIMIT)
         self._stream: grpc.aio.UnaryStreamCall | None = None
         self._over = asyncio.Event()
 
     async def open(self) -> None:
         """Dial the plugin and take its options, which win over those of Register."""
-        await asyncio.wait_for(self._channel.channel_ready(), DIAL_TIMEOUT)
-        self.options = await call(self._channel, methods.OPTIONS, dp.Empty(), timeout=DIAL_TIMEOUT)
+        async with deadline(self._clock, DIAL_TIMEOUT):
+            await self._channel.channel_ready()
+            self.options = await call(self._channel, methods.OPTIONS, dp.Empty())
 
     async def follow(self, take: Callable[[Sequence[dp.Device]], Awaitable[None]]) -> None:
         """Hand every list to `take`; returns when the stream ends, for whatever reason."""
@@ -62,7 +66,8 @@ class PluginClient:
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         request = dp.PreStartContainerRequest(devices_ids=ids)
-        await call(self._channel, methods.PRE_START, request, timeout=PRE_START_TIMEOUT)
+        async with deadline(self._clock, PRE_START_TIMEOUT):
+            await call(self._channel, methods.PRE_START, request)
 
     async def disconnect(self) -> None:
         """End the stream and the connection."""

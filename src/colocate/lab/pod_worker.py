@@ -147,9 +147,8 @@ class PodWorker:
             if self._clock.monotonic() - since >= FORGIVEN_AFTER:
                 pause = FIRST_BACK_OFF
             message = f"back-off {pause:g}s restarting failed container={container.name} pod={self._pod.key}"
-            status = self._status(container)
-            if status.state.terminated:
-                self._set(container, state=_waiting("CrashLoopBackOff", message), last_state=status.state)
+            ended = self._status(container).state
+            self._set(container, state=_waiting("CrashLoopBackOff", message), last_state=ended)
             await self._clock.sleep(pause)
             pause = min(2 * pause, LAST_BACK_OFF)
             self._set(container, restart_count=self._status(container).restart_count + 1)
@@ -157,13 +156,7 @@ class PodWorker:
     async def _run_once(self, container: Container) -> int:
         running: RunningContainer | None = self._runtime.running(self._pod, container.name)
         if running is None:
-            try:
-                await self._devices.pre_start(self._pod, container)
-            except AdmissionError as error:
-                message = f"device plugin PreStartContainer rpc failed with err: {error}"
-                self._event(self._pod, "Warning", "Failed", f"Error: {message}")
-                self._set(container, state=_waiting("CreateContainerError", message))
-                return 128
+            await self._pre_start(container)
             running = await self._runtime.start(self._pod, container, self._env(container))
             self._set(container, state=ContainerState(running=Running(self._now())), ready=True, started=True)
         started = self._status(container).state.running
@@ -173,6 +166,21 @@ class PodWorker:
         )
         self._set(container, state=ContainerState(terminated=ended), ready=code == 0, started=False)
         return code
+
+    async def _pre_start(self, container: Container) -> None:
+        """Call PreStartContainer until it succeeds: a container that was never created has not failed."""
+        pause = FIRST_BACK_OFF
+        while True:
+            try:
+                await self._devices.pre_start(self._pod, container)
+            except (AdmissionError, TimeoutError) as error:
+                message = f"device plugin PreStartContainer rpc failed with err: {error}"
+                self._event(self._pod, "Warning", "Failed", f"Error: {message}")
+                self._set(container, state=_waiting("CreateContainerConfigError", message))
+            else:
+                return
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, LAST_BACK_OFF)
 
     def _env(self, container: Container) -> dict[str, str]:
         """The plugins' variables first, then the pod's own, which may override them."""

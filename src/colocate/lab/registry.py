@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from colocate.aio import deadline
 from colocate.clock import Clock
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.watch import FolderWatch, identity
@@ -21,6 +22,7 @@ from colocate.wire import pluginregistration_pb2 as reg
 from colocate.wire.rpc import RpcError, Service, call, connect, serve
 
 SUPPORTED_VERSIONS = ["v1beta1"]
+ASK_TIMEOUT = 1.0
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -79,12 +81,12 @@ class Registry:
                 f"requested API version {request.version!r} is not supported by kubelet. "
                 f"Supported versions are {SUPPORTED_VERSIONS}",
             )
-        if why_not_allowed(request.resource_name):
-            raise RpcError(grpc.StatusCode.UNKNOWN, f"the ResourceName {request.resource_name!r} is invalid")
         await self._connect(request.resource_name, self._paths.device_plugins / request.endpoint)
         return dp.Empty()
 
     async def _connect(self, resource: str, socket: Path) -> None:
+        if why_not_allowed(resource):
+            raise RpcError(grpc.StatusCode.UNKNOWN, f"the ResourceName {resource!r} is invalid")
         if self._refuse_same_socket and self._devices.socket_of(resource) == socket:
             raise RpcError(grpc.StatusCode.UNKNOWN, f"{socket} is connected already")
         try:
@@ -102,18 +104,21 @@ class Registry:
             tasks.create_task(watch.run())
             while True:
                 seen = watch.events.count
-                present = {path: identity(path) for path in folder.glob("*.sock")}
+                present = {path: identity(path) for path in folder.iterdir() if _is_plugin(path)}
                 for path, current in present.items():
                     if current is not None and known.get(path) != current and await self._ask(path):
                         known[path] = current
-                known = {path: current for path, current in known.items() if path in present}
+                for path in known.keys() - present.keys():
+                    del known[path]
+                    await self._devices.forget(path)
                 await watch.events.beyond(seen)
 
     async def _ask(self, socket: Path) -> bool:
         async with connect(socket) as channel:
             try:
-                info = await call(channel, methods.GET_INFO, reg.InfoRequest(), timeout=1)
-            except grpc.RpcError:
+                async with deadline(self._clock, ASK_TIMEOUT):
+                    info = await call(channel, methods.GET_INFO, reg.InfoRequest())
+            except (grpc.RpcError, TimeoutError):
                 return False
             status = reg.RegistrationStatus(plugin_registered=True)
             try:
@@ -123,7 +128,12 @@ class Registry:
             except RpcError as error:
                 status = reg.RegistrationStatus(plugin_registered=False, error=str(error))
             try:
-                await call(channel, methods.NOTIFY, status, timeout=1)
-            except grpc.RpcError:
+                async with deadline(self._clock, ASK_TIMEOUT):
+                    await call(channel, methods.NOTIFY, status)
+            except (grpc.RpcError, TimeoutError):
                 return False
             return status.plugin_registered
+
+
+def _is_plugin(path: Path) -> bool:
+    return path.is_socket() and not path.name.startswith(".")

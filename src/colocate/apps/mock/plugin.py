@@ -1,7 +1,7 @@
 """A device plugin for devices that do not exist, with faults on demand.
 
-What the devices are comes from `mock_devices`, what a container gets from `mock_inject`, what goes wrong from
-`mock_faults`; this joins them and waits where something waits.
+What the devices are comes from `devices`, what a container gets from `inject`, what goes wrong from
+`faults`; this joins them and waits where something waits.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -55,7 +55,6 @@ class MockPlugin(DevicePlugin):
             await self._changes.beyond(seen)
 
     async def allocate(self, ids: Sequence[str]) -> Allocation:
-        await self._while_hanging()
         if self.faults.slow:
             await self._clock.sleep(self.faults.slow)
         if self.faults.fail is not None:
@@ -68,10 +67,10 @@ class MockPlugin(DevicePlugin):
         return mock_inject.filled(self._config, ids)
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        await self._while_hanging()
         return mock_devices.preferred(self._numa, available, must_include, size)
 
-    async def _while_hanging(self) -> None:
+    async def gate(self) -> None:
+        """While it hangs, nothing reaches the kubelet: no list, no answer, and no deadline helps."""
         while self.faults.hang:
             await self._changes.beyond(self._changes.count)
 
