@@ -159,7 +159,14 @@ def connected_elsewhere(node: TestNode, socket: Path | None) -> bool:
     return node.kubelet.devices.socket_of(FAN) != socket
 
 
-async def test_up_to_1_36_the_end_of_an_old_stream_takes_down_the_new_one() -> None:
+async def test_up_to_1_36_the_end_of_an_old_stream_takes_down_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    # The SDK registers again when its twin goes, which would hide what the kubelet does.
+    monkeypatch.setattr("colocate.kubelet.watch.FolderWatch.one_goes", never)
     for version, survives in (((1, 36), False), ((1, 37), True)):
         async with embedded_kubelet(version=version) as node:
             old = await node.serve(Fans("fan-0"))
@@ -199,11 +206,14 @@ async def test_from_1_37_a_connected_socket_path_cannot_register_again() -> None
     ],
 )
 async def test_registrations_that_are_refused(
-    node: TestNode, request_: dp.RegisterRequest, message: str, monkeypatch: pytest.MonkeyPatch
+    node: TestNode, request_: dp.RegisterRequest, message: str
 ) -> None:
-    monkeypatch.setattr("colocate.lab.plugin_client.DIAL_TIMEOUT", 0.1)
+    refused = asyncio.create_task(node.kubelet._registry._register(request_))
+    while not refused.done():
+        await node.clock.advance(1)
+        await asyncio.sleep(0.001)
     with pytest.raises(Exception, match=message):
-        await node.kubelet._registry._register(request_)
+        await refused
 
 
 # --- NUMA ----------------------------------------------------------------------------------------

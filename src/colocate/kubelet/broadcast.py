@@ -17,9 +17,6 @@ from colocate.wire import deviceplugin_pb2 as dp
 MESSAGE_LIMIT = 4 << 20
 """What a kubelet receives in one message, in bytes."""
 
-LONGEST_ID = 1024
-"""Far more than any kubelet was seen with; a longer one is a mistake."""
-
 _BLOCK = 32
 
 
@@ -169,8 +166,6 @@ def _check(device: Any) -> None:
     wrong = ""
     if not isinstance(device.id, str) or not device.id:
         wrong = "its id must be a text that is not empty"
-    elif len(device.id) > LONGEST_ID:
-        wrong = f"its id has {len(device.id)} characters, and {LONGEST_ID} are the most"
     elif device.health not in (Health.HEALTHY, Health.UNHEALTHY):
         wrong = "its health must be Health.HEALTHY or Health.UNHEALTHY"
     elif not isinstance(device.numa, tuple) or not all(
