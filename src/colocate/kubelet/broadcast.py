@@ -152,7 +152,7 @@ def _message(devices: Sequence[Device]) -> bytes:
             device.numa != ()
             or type(device.id) is not str
             or type(device.health) is not Health
-            or not 0 < len(device.id) <= LONGEST_ID
+            or not device.id
         ):
             _check(device)
         entry = add(ID=device.id, health=device.health)
