@@ -1,4 +1,4 @@
-"""What is in a cluster before anybody adds to it: namespaces, priority classes, and the least of the roles."""
+"""What is in a cluster before anybody adds to it: namespaces, priority classes and the fewest roles."""
 
 from colocate.lab.api import resources
 from colocate.lab.api.objects import Object

@@ -107,7 +107,7 @@ def _covers(rule: Object, deed: Deed) -> bool:
 
 
 def _listed(given: list[str] | None, wanted: str) -> bool:
-    return bool(given) and ("*" in given or wanted in given)
+    return given is not None and ("*" in given or wanted in given)
 
 
 def _covers_resource(given: list[str], deed: Deed) -> bool:

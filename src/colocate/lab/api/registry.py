@@ -100,6 +100,8 @@ class Registry:
         new = self._merged(resource, current.body, defaults.without_nulls(body), subresource)
         defaults.on_write(resource.storage, new)
         validation.check_change(resource, new, current.body)
+        if resource.generation and new.get("spec") != current.body.get("spec"):
+            new["metadata"]["generation"] = int(metadata(new).get("generation") or 0) + 1
         return self._replace(resource, current, new, dry_run)
 
     def modify(
@@ -127,9 +129,6 @@ class Registry:
     def _replace(self, resource: Resource, current: Stored, new: Object, dry_run: bool) -> Stored:
         if new == current.body:
             return current
-        marks = metadata(new)
-        if resource.generation and new.get("spec") != current.body.get("spec"):
-            marks["generation"] = int(marks.get("generation") or 0) + 1
         if dry_run:
             return Stored(current.key, current.revision, new, encode(new))
         try:

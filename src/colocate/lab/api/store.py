@@ -7,6 +7,7 @@ is atomic, and costs the same however many objects there are.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from colocate.aio import Watched
 from colocate.errors import ColocateError
 from colocate.lab.api.changes import Change, Changes, Key, Stored, Type
 from colocate.lab.api.disk import Disk
@@ -42,6 +43,8 @@ class Store:
         self._changes: dict[str, Changes] = {}
         self._kept: dict[str, bytes] = {}
         self._undo: list[Change] | None = None
+        self.changed = Watched()
+        """Counts commits, of whatever resource."""
         self.generation = 0
         """How often history was expired by force; what is remembered of older ones is void."""
         self._opened_at = self.revision = disk.revision() if disk else 0
@@ -106,6 +109,8 @@ class Store:
             self._undo = None
         for resource in {change.now.key.resource for change in undo}:
             self.changes(resource).announce()
+        if undo:
+            self.changed.changed()
 
     def expire(self) -> None:
         """Forget all history, as a compaction does: every older resourceVersion is Gone from now on."""
