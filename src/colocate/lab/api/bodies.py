@@ -1,16 +1,17 @@
-"""The bodies of requests: JSON or YAML in, plain data out; anything else gets the right Status."""
+"""The bodies of requests: JSON, YAML and some protobuf in, plain data out; the rest gets the right Status."""
 
 from typing import Any
 
 import msgspec
 import yaml
 
+from colocate.lab.api import protobuf
 from colocate.lab.api.objects import Object, decode, namespace_of
 from colocate.lab.api.registry import wrong_namespace
 from colocate.lab.api.resources import Resource
 from colocate.lab.api.status import bad_request, unsupported_media_type
 
-ACCEPTED = ("application/json", "application/yaml")
+ACCEPTED = ("application/json", "application/yaml", protobuf.MEDIA_TYPE)
 _DEEPEST_YAML = 200
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml", "application/apply-patch+yaml")
 
@@ -23,6 +24,8 @@ def media_type(content_type: str) -> str:
 def read(content_type: str, data: bytes) -> Any:
     """An object's body."""
     media = media_type(content_type)
+    if media == protobuf.MEDIA_TYPE:
+        return protobuf.read(data)
     if media not in (*ACCEPTED, *_YAML):
         raise unsupported_media_type(ACCEPTED)
     return parse(data, as_yaml=media in _YAML)
