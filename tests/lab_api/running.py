@@ -1,7 +1,5 @@
 """Stands in for scheduler and kubelets in these tests: pods are bound and run at once, and stop at once."""
 
-import asyncio
-
 from colocate.lab.api import pods
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import DeleteOptions, delete
@@ -65,9 +63,3 @@ def _run(pod: Object, now: str) -> None:
         }
         for container in pod["spec"]["containers"]
     ]
-
-
-async def run_pods(registry: Registry) -> None:
-    """Run pods until cancelled."""
-    await asyncio.shield(asyncio.sleep(0))
-    await Runner(registry).run()

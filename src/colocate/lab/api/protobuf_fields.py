@@ -4,7 +4,7 @@ From 1.32 on, `kubectl create <kind>` and `kubectl auth` send protobuf and do no
 those commands fill in is listed; a message with any other field is refused, never read in part.
 
 Entries are `number name type`. Types: text, int, flag, the name of a message, `{type}` for a map from text,
-and `skip` for what a client may send but not decide. `*` marks a list, `?` a field whose zero means something.
+and `skip` for what a client may send but not decide. `*` marks a list, `?` one whose zero means something.
 """
 
 from collections.abc import Mapping
