@@ -18,14 +18,15 @@ class Event(StrEnum):
 
     AGENT_STARTED = "agent.started"
     AGENT_STOPPED = "agent.stopped"
+    AGENT_IDLE = "agent.idle"
+    CONFIG_DOUBTFUL = "config.doubtful"
     CONFIG_RELOADED = "config.reloaded"
     CONFIG_REFUSED = "config.refused"
     KUBELET_AWAITED = "kubelet.awaited"
     KUBELET_REPLACED = "kubelet.replaced"
-    KUBELET_STREAM_LOST = "kubelet.stream_lost"
     PLUGIN_SERVING = "plugin.serving"
     PLUGIN_REGISTERED = "plugin.registered"
-    PLUGIN_REGISTRATION_FAILED = "plugin.registration_failed"
+    PLUGIN_NOT_REGISTERED = "plugin.not_registered"
     PLUGIN_STOPPED = "plugin.stopped"
     PLUGIN_DEVICES_FAILED = "plugin.devices_failed"
     PLUGIN_CALL_FAILED = "plugin.call_failed"
@@ -71,7 +72,12 @@ def configure_logs(style: str = "auto", level: str = "info", stream: TextIO | No
     out = stream or sys.stderr
     as_text = style == "text" or (style == "auto" and out.isatty())
     render: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        # Plain tracebacks: the pretty ones print local variables, and with them secrets.
+        [
+            structlog.dev.ConsoleRenderer(
+                colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
         if as_text
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
@@ -88,7 +94,7 @@ def configure_logs(style: str = "auto", level: str = "info", stream: TextIO | No
     )
 
 
-def logger() -> structlog.typing.FilteringBoundLogger:
-    """The logger of this process."""
-    log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+def logger(**fields: str) -> structlog.typing.FilteringBoundLogger:
+    """The logger of this process; with fields, one that says them with every event."""
+    log: structlog.typing.FilteringBoundLogger = structlog.get_logger(**fields)
     return log

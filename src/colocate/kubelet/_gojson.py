@@ -8,12 +8,11 @@ one regular expression per token and one stack, so its cost is linear and depth 
 No I/O, and no knowledge of checkpoints.
 """
 
-import binascii
-import codecs
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableSequence
 from typing import Any, Generic, TypeAlias, TypeVar
+
+from colocate.kubelet._gotext import fold, from_base64, from_utf8, parse_int64, unescape
 
 MAX_DEPTH = 10_000  # where Go stops, too
 
@@ -30,7 +29,7 @@ class Object(list[tuple[str, "Json"]]):
 
 
 # A number stays the literal that was read: 1.0, 1e0 and 1 differ for whoever wants an integer.
-Json: TypeAlias = "None | bool | str | bytes | Array | Object"
+Json: TypeAlias = "bool | str | bytes | Array | Object | None"
 
 # Takes what was read and the value that is already there, as Go decodes into existing memory.
 Decoder: TypeAlias = Callable[[Json, T], T]
@@ -48,7 +47,7 @@ class Malformed(Exception):
 class Mismatch(Exception):
     """Valid JSON, but not of the type wanted; knows the path of the value that does not fit."""
 
-    def __init__(self, wanted: str, found: Json | str) -> None:
+    def __init__(self, wanted: str, found: Json) -> None:
         self.path = ""
         self.wanted = wanted
         self.found = _describe(found)
@@ -63,7 +62,7 @@ class Mismatch(Exception):
         return f"{self.path.lstrip('.') or 'the document'} should be {self.wanted} but is {self.found}"
 
 
-def _describe(value: Json | str) -> str:
+def _describe(value: Json) -> str:
     if isinstance(value, bytes):
         text = value.decode("ascii")
         return f"the number {text[:40]}{'…' if len(text) > 40 else ''}"
@@ -71,13 +70,17 @@ def _describe(value: Json | str) -> str:
         return f"the string {value[:40]!r}{'…' if len(value) > 40 else ''}"
     if isinstance(value, bool):
         return str(value).lower()
-    return {Array: "a list", Object: "an object"}.get(type(value), "null")
+    if value is None:
+        return "null"
+    return "a list" if isinstance(value, Array) else "an object"
 
 
 # Reading ---------------------------------------------------------------------------------------------
 
 _WS = rb"[ \t\r\n]*"
-_STRING = rb'"([^"\\\x00-\x1f]*)"|("(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+")'
+_CHARS = rb'[^"\\\x00-\x1f]*+'
+_STARTED = rb'"' + _CHARS + rb'(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})' + _CHARS + rb")*+"
+_STRING = rb'"(' + _CHARS + rb')"|(' + _STARTED + rb'")'
 _value = re.compile(
     _WS + rb"(?:" + _STRING + rb"|(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
     rb"|(true|false|null)|([\[{]))"
@@ -85,32 +88,16 @@ _value = re.compile(
 _PLAIN, _ESCAPED, _NUMBER, _WORD, _OPEN = range(1, 6)
 _name = re.compile(_WS + rb"(?:" + _STRING + rb")" + _WS + rb":").match
 _blank = re.compile(_WS).match
+_started = re.compile(_STARTED).match
 _punctuation = re.compile(_WS + rb"([,\]}])").match
 _empty_array = re.compile(_WS + rb"\]").match
 _empty_object = re.compile(_WS + rb"\}").match
 _WORDS: dict[bytes, Json] = {b"true": True, b"false": False, b"null": None}
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def _byte_for_byte(error: UnicodeError) -> tuple[str, int]:
-    """One U+FFFD for every byte that is not UTF-8; Python's own "replace" would join some of them."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    return "\ufffd" * (error.end - error.start), error.end
-
-
-codecs.register_error("colocate-go", _byte_for_byte)
-
-
-def _unescaped(literal: bytes) -> str:
-    """The text of a quoted literal that is known to be well-formed; lone surrogates become U+FFFD."""
-    text: str = json.loads(literal.decode("utf-8", "colocate-go"))
-    return _SURROGATE.sub("\ufffd", text)
-
-
-def _text(match: re.Match[bytes]) -> str:
-    plain = match[_PLAIN]
-    return _unescaped(match[_ESCAPED]) if plain is None else plain.decode("utf-8", "colocate-go")
+def _text(token: re.Match[bytes]) -> str:
+    plain: bytes | None = token[_PLAIN]
+    return unescape(token[_ESCAPED]) if plain is None else from_utf8(plain)
 
 
 def read(blob: bytes) -> Json:
@@ -118,45 +105,46 @@ def read(blob: bytes) -> Json:
 
     def malformed(what: str, at: int) -> Malformed:
         blank = _blank(blob, at)
-        return Malformed(what, blob, blank.end() if blank else at)
+        at = blank.end() if blank else at
+        string = _started(blob, at)
+        if string and blob[string.end() : string.end() + 1] != b'"':
+            return Malformed("a proper character or the end of a string", blob, string.end())
+        return Malformed(what, blob, at)
 
     def name(at: int) -> int:
-        match = _name(blob, at)
-        if match is None:
+        token = _name(blob, at)
+        if token is None:
             raise malformed("a quoted name and a colon", at)
-        names.append(_text(match))
-        return match.end()
+        names.append(_text(token))
+        return token.end()
 
     enclosing: list[Array | Object] = []
     names: list[str] = []  # the name that waits for its value, for every object in `enclosing`
     at = 0
     while True:
-        match = _value(blob, at)
-        if match is None:
+        token = _value(blob, at)
+        if token is None:
             raise malformed("a JSON value", at)
-        at = match.end()
+        at = token.end()
+        kind = token.lastindex
         value: Json
-        match match.lastindex:
-            case 1:  # _PLAIN
-                value = match[1].decode("utf-8", "colocate-go")
-            case 2:  # _ESCAPED
-                value = _unescaped(match[2])
-            case 3:  # _NUMBER
-                value = match[3]
-            case 4:  # _WORD
-                value = _WORDS[match[4]]
-            case _:
-                if len(enclosing) == MAX_DEPTH:
-                    raise malformed(f"nested no deeper than {MAX_DEPTH} levels", match.start())
-                is_object = match[_OPEN] == b"{"
-                value = Object() if is_object else Array()
-                empty = (_empty_object if is_object else _empty_array)(blob, at)
-                if empty is None:
-                    enclosing.append(value)
-                    if is_object:
-                        at = name(at)
-                    continue
-                at = empty.end()
+        if kind in (_PLAIN, _ESCAPED):
+            value = _text(token)
+        elif kind == _NUMBER:
+            value = token[_NUMBER]
+        elif kind == _WORD:
+            value = _WORDS[token[_WORD]]
+        else:
+            if len(enclosing) == MAX_DEPTH:
+                raise malformed(f"nested no deeper than {MAX_DEPTH} levels", token.start())
+            value = Object() if token[_OPEN] == b"{" else Array()
+            is_object = isinstance(value, Object)
+            empty = (_empty_object if is_object else _empty_array)(blob, at)
+            if empty is None:
+                enclosing.append(value)
+                at = name(at) if is_object else at
+                continue
+            at = empty.end()
         while enclosing:
             inside = enclosing[-1]
             mark = _punctuation(blob, at)
@@ -189,13 +177,13 @@ class Slice(Generic[T]):
 
     __slots__ = ("backing", "length")
 
-    def __init__(self, backing: list[T], length: int) -> None:
+    def __init__(self, backing: MutableSequence[T], length: int) -> None:
         self.backing = backing
         self.length = length
 
     @property
-    def values(self) -> tuple[T, ...]:
-        return tuple(self.backing[: self.length])
+    def values(self) -> MutableSequence[T]:
+        return self.backing[: self.length]
 
 
 def string(value: Json, old: str) -> str:
@@ -223,13 +211,10 @@ def uint(bits: int) -> Decoder[int]:
 
 
 def int64_key(name: str) -> int:
-    """A member's name as an int64 map key: an optional sign and decimal digits, leading zeros allowed."""
-    parts = re.fullmatch("([+-]?)0*([0-9]+)", name)
-    if parts and len(parts[2]) <= 19:
-        number = int(parts[1] + parts[2])
-        if -(2**63) <= number < 2**63:
-            return number
-    raise Mismatch("named by a whole number of 64 bits", name)
+    number = parse_int64(name)
+    if number is None:
+        raise Mismatch("named by a whole number of 64 bits", name)
+    return number
 
 
 def string_key(name: str) -> str:
@@ -244,7 +229,7 @@ def slice_of(element: Decoder[T], zero: Callable[[], T]) -> Decoder[Slice[T] | N
             return None
         if not isinstance(value, Array):
             raise Mismatch("a list", value)
-        backing = old.backing if old and value else []
+        backing: MutableSequence[T] = old.backing if old and value else []
         known = len(backing)
         for i, item in enumerate(value):
             try:
@@ -278,11 +263,6 @@ def map_of(key: Callable[[str], K], element: Decoder[T], zero: Callable[[], T]) 
     return decode
 
 
-def fold(name: str) -> str:
-    """Fold the case of a field's name as Go does, which counts K (Kelvin) and ſ as letters k and s."""
-    return name.lower().replace("ſ", "s")
-
-
 def struct_of(fields: Mapping[str, tuple[str, Decoder[Any]]]) -> Decoder[Any]:
     """Decode into an object's attributes: fields is {Go's name: (attribute, decoder)}.
 
@@ -308,16 +288,15 @@ def struct_of(fields: Mapping[str, tuple[str, Decoder[Any]]]) -> Decoder[Any]:
     return decode
 
 
-_BASE64 = re.compile("[A-Za-z0-9+/]*={0,2}")
 _byte_list = slice_of(uint(8), int)
 
 
 def byte_slice(value: Json, old: Slice[int] | None) -> Slice[int] | None:
     """Base64 with its padding, line breaks ignored; or, as Go also accepts, a list of small numbers."""
-    if not isinstance(value, str):
-        return _byte_list(value, old) if value is None or isinstance(value, Array) else _not_base64(value)
-    encoded = value.replace("\r", "").replace("\n", "")
-    if len(encoded) % 4 or not _BASE64.fullmatch(encoded):
-        return _not_base64(value)
-    decoded = binascii.a2b_base64(encoded)
-    return Slice(list(decoded), len(decoded))
+    if value is None or isinstance(value, Array):
+        return _byte_list(value, old)
+    if isinstance(value, str):
+        decoded = from_base64(value)
+        if decoded is not None:
+            return Slice(bytearray(decoded), len(decoded))
+    raise Mismatch("base64 with padding", value)

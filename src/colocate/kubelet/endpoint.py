@@ -48,11 +48,12 @@ class Endpoint:
         self._inventory = Inventory()
         self._broadcast = Broadcast(self.resource)
         self._service = PluginService(plugin, self._broadcast, self._knows, settings, clock)
+        self._on_stop = settings.on_stop
         self._again = Watched()
         self._stopping = asyncio.Event()
         self._failures = 0
         self._stream = _stream(plugin)
-        self._log = telemetry.logger().bind(resource=self.resource)
+        self._log = telemetry.logger(resource=self.resource)
 
     async def run(self) -> None:
         """Serve the plugin; returns after `stop`, and raises where its very first list is unusable."""
@@ -66,15 +67,22 @@ class Endpoint:
                     task.cancel()
         finally:
             await self._stream.aclose()
-        self._log.info(Event.PLUGIN_STOPPED, on_stop=self._settings.on_stop)
+        self._log.info(Event.PLUGIN_STOPPED, on_stop=self._on_stop)
 
-    def stop(self) -> None:
-        """Begin to stop, as the settings say."""
+    def stop(self, on_stop: OnStop | None = None) -> None:
+        """Begin to stop: as the settings say, unless told otherwise."""
+        self._on_stop = on_stop or self._on_stop
         self._stopping.set()
 
     async def reload(self) -> None:
-        """Let the plugin re-read what it reads, and register again."""
-        await run(self.plugin.reload)
+        """Let the plugin re-read what it reads, and register again, even if it fails to read."""
+        try:
+            await run(self.plugin.reload)
+        except Exception as error:  # noqa: BLE001 -- the plugin's own code may raise anything
+            telemetry.PLUGIN_ERRORS.labels(self.resource, "reload").inc()
+            self._log.error(
+                Event.PLUGIN_CALL_FAILED, method="reload", reason=f"{type(error).__name__}: {error}"
+            )
         self._again.changed()
 
     # --- the device list -------------------------------------------------------------------------
@@ -188,11 +196,10 @@ class Endpoint:
         started = self._clock.monotonic()
         try:
             if by_call:
-                await first(
-                    register(paths, socket, self.resource, self._service.options), self._stopping.wait()
-                )
-                telemetry.PLUGIN_REGISTRATIONS.labels(self.resource, "ok").inc()
-                self._log.info(Event.PLUGIN_REGISTERED, way="register", socket=socket.name)
+                registering = register(paths, socket, self.resource, self._service.options)
+                if await first(registering, self._stopping.wait()) == 0:
+                    telemetry.PLUGIN_REGISTRATIONS.labels(self.resource, "ok").inc()
+                    self._log.info(Event.PLUGIN_REGISTERED, way="register", socket=socket.name)
             reason = await self._until_over(socket, kubelet, seen, by_call)
         except grpc.RpcError as error:
             telemetry.PLUGIN_REGISTRATIONS.labels(self.resource, "failed").inc()
@@ -233,13 +240,15 @@ class Endpoint:
         if end == 0:
             await self._withdraw()
         elif end == 2:
-            self._log.warning(Event.KUBELET_STREAM_LOST)
             # A kubelet that restarts closes the stream a moment before it replaces its socket.
-            return "the kubelet closed the device-list stream or never opened it"
+            return "the kubelet closed the device-list stream, or never opened it"
         elif end >= 3:
-            self._failures = 0
-            self._log.info(Event.KUBELET_REPLACED)
+            self._kubelet_replaced()
         return None
+
+    def _kubelet_replaced(self) -> None:
+        self._failures = 0
+        self._log.info(Event.KUBELET_REPLACED)
 
     async def _lost(self, by_call: bool) -> None:
         """Return when the kubelet does not listen to the list: not in time, or not any more.
@@ -258,7 +267,8 @@ class Endpoint:
 
     async def _withdraw(self) -> None:
         """Give the kubelet a list without the devices, all of them Unhealthy first."""
-        if self._settings.on_stop is OnStop.WITHDRAW and self._broadcast.listeners:
+        if self._on_stop is OnStop.WITHDRAW:
+            await first(self._broadcast.listened(), self._clock.sleep(self._settings.stop_grace))
             held = await self._holders.held(self.resource)
             self._publish(inventory.replace(self._inventory, [], self._clock.monotonic()))
             await first(self._broadcast.all_taken(), self._clock.sleep(self._settings.stop_grace))
@@ -274,12 +284,14 @@ class Endpoint:
     async def _retry_later(self, reason: str, kubelet: tuple[int, int] | None) -> None:
         pause = min(self._settings.first_retry * 2**self._failures, self._settings.last_retry)
         self._failures = min(self._failures + 1, 16)
-        self._log.warning(Event.PLUGIN_REGISTRATION_FAILED, reason=reason, retry_in=pause)
-        await first(
-            self._clock.sleep(pause),
-            self._watch.differs(self._settings.paths.kubelet_socket, kubelet),
+        self._log.warning(Event.PLUGIN_NOT_REGISTERED, reason=reason, retry_in=pause)
+        woken_by = await first(
             self._stopping.wait(),
+            self._watch.differs(self._settings.paths.kubelet_socket, kubelet),
+            self._clock.sleep(pause),
         )
+        if woken_by == 1:
+            self._kubelet_replaced()
 
 
 async def _stream(plugin: DevicePlugin) -> AsyncGenerator[DeviceList, None]:

@@ -52,6 +52,8 @@ class Holders:
                 return held_in(answer, resource)
         else:
             reason = f"there is no {self._paths.pod_resources_socket}"
+            if not self._paths.checkpoint.exists():
+                return frozenset()  # No kubelet has ever run here, so nobody holds anything.
         try:
             blob = await asyncio.to_thread(self._paths.checkpoint.read_bytes)
             return checkpoint.parse(blob).checkpoint.held(resource)

@@ -45,7 +45,7 @@ def watcher_service(socket: Path, resource: str) -> Service:
             telemetry.logger().info(Event.PLUGIN_REGISTERED, resource=resource, way="watcher")
         else:
             telemetry.logger().warning(
-                Event.PLUGIN_REGISTRATION_FAILED, resource=resource, way="watcher", reason=status.error
+                Event.PLUGIN_NOT_REGISTERED, resource=resource, way="watcher", reason=status.error
             )
         return reg.RegistrationStatusResponse()
 

@@ -2,12 +2,12 @@
 
 import re
 import secrets
-import socket as sockets
 from pathlib import Path
 
 from colocate import telemetry
 from colocate.crashpoints import reached
 from colocate.telemetry import Event
+from colocate.wire.rpc import is_served
 
 _PREFIX = "colocate"
 
@@ -27,22 +27,10 @@ def remove(socket: Path) -> None:
 def remove_stale(folder: Path, resource: str) -> None:
     """Delete the sockets of earlier starts of this plugin on which nobody listens any more."""
     for socket in folder.glob(f"{_PREFIX}-{_slug(resource)}-????????.sock"):
-        if not _answers(socket):
+        if not is_served(socket):
             remove(socket)
             telemetry.logger().info(Event.STALE_SOCKET_REMOVED, resource=resource, socket=socket.name)
 
 
 def _slug(resource: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", resource)[-40:].strip("-")
-
-
-def _answers(socket: Path) -> bool:
-    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(str(socket))
-        except ConnectionRefusedError:
-            return False
-        except OSError:
-            return True
-    return True

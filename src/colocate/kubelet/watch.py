@@ -43,7 +43,7 @@ class FolderWatch:
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder = folder
         self._clock = clock
-        self._events = Watched()
+        self.events = Watched()
 
     async def run(self) -> None:
         """Watch until cancelled, through removals of the folder itself."""
@@ -54,24 +54,24 @@ class FolderWatch:
     async def differs(self, path: Path, known: Identity | None) -> None:
         """Return once another file than `known` is at `path` (None: no file)."""
         while True:
-            seen = self._events.count
+            seen = self.events.count
             if identity(path) != known:
                 return
-            await self._events.beyond(seen)
+            await self.events.beyond(seen)
 
     async def _look_slowly(self) -> None:
         while True:
             await self._clock.sleep(_SLOW_LOOK)
-            self._events.changed()
+            self.events.changed()
 
     async def _listen(self) -> None:
         while True:
             try:
                 with Inotify() as inotify:
                     inotify.add_watch(self.folder, _MASK)
-                    self._events.changed()
+                    self.events.changed()
                     async for event in inotify:
-                        self._events.changed()
+                        self.events.changed()
                         if event.mask & _FOLDER_GONE:
                             break
             except OSError:

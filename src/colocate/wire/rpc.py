@@ -5,6 +5,8 @@ kubelet's services; generated service stubs are not used, because a server here 
 that were serialised earlier.
 """
 
+import asyncio
+import socket as sockets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -100,13 +102,25 @@ async def call(
     timeout: float | None = None,
 ) -> Response:
     """Call a unary method and wait for its answer."""
-    invoke = channel.unary_unary(
-        method.path,
-        request_serializer=method.write_request,
-        response_deserializer=method.read_response,
-    )
-    answer: Response = await invoke(request, timeout=timeout)
+    # Written before the call: gRPC would turn a failure to write into an empty request.
+    payload = method.write_request(request)
+    invoke = channel.unary_unary(method.path, response_deserializer=method.read_response)
+    try:
+        answer: Response = await invoke(payload, timeout=timeout)
+    except asyncio.CancelledError:
+        if cancelled():
+            raise
+        nothing = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(
+            grpc.StatusCode.UNAVAILABLE, nothing, nothing, "the connection was closed on this side"
+        ) from None
     return answer
+
+
+def cancelled() -> bool:
+    """Whether this task was cancelled. If not, a CancelledError comes from a channel closed under a call."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def subscribe(
@@ -184,3 +198,16 @@ async def serve(socket: Path, *services: Service) -> grpc.aio.Server:
     server.add_insecure_port(f"unix:{path}")
     await server.start()
     return server
+
+
+def is_served(socket: Path) -> bool:
+    """Whether anybody listens on a unix socket; one that a killed process left behind refuses."""
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(socket))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True

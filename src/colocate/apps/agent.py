@@ -1,0 +1,109 @@
+"""`colocate agent`: the process on every node. Joins configuration, metrics, control socket and plugins.
+
+SIGTERM and SIGINT stop it, as kubelet.onStop says. SIGHUP re-reads the configuration: a bad one is refused
+and the old one goes on; with a good one, mock resources come, go and change, the log follows, and every
+plugin registers again. What cannot change in a running agent is named in the log and waits for its next
+start.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from colocate import __version__, telemetry
+from colocate.aio import Watched, first
+from colocate.apps import control, metrics
+from colocate.apps.config.schema import Config
+from colocate.apps.mock import control as mock_control
+from colocate.apps.mock.plugin import MockPlugin
+from colocate.clock import Clock, SystemClock
+from colocate.errors import UserError
+from colocate.kubelet.process import Plugins, with_signals
+from colocate.telemetry import Event
+
+_FIXED_AT_START = ("kubelet", "metrics", "control")
+
+
+async def run_agent(
+    load: Callable[[], Config], clock: Clock | None = None, *, warnings: Sequence[str] = ()
+) -> None:
+    """Run an agent until it is told to stop; `load` reads its configuration, now and on SIGHUP."""
+    config = load()
+    telemetry.configure_logs(config.log.format, config.log.level)
+    for warning in warnings:
+        telemetry.logger().warning(Event.CONFIG_DOUBTFUL, reason=warning)
+    await Agent(config, load, clock or SystemClock()).run()
+
+
+class Agent:
+    """One agent: its configuration, and the plugins that it serves."""
+
+    def __init__(self, config: Config, load: Callable[[], Config], clock: Clock) -> None:
+        self._config = config
+        self._load = load
+        self._clock = clock
+        self._mocks = {resource.name: MockPlugin(resource, clock) for resource in config.mock.resources}
+        self._plugins = Plugins(*self._mocks.values(), settings=config.kubelet.settings(), clock=clock)
+
+    async def run(self) -> None:
+        """Serve until a signal says stop."""
+        log = telemetry.logger()
+        hung_up = with_signals(stop=self._plugins.stop)
+        with metrics.serving(self._config.metrics.address) as address:
+            async with control.serving(self._config.control.socket, mock_control.service(self._mocks)):
+                log.info(
+                    Event.AGENT_STARTED,
+                    version=__version__,
+                    resources=list(self._mocks),
+                    kubelet=str(self._config.kubelet.root),
+                    metrics=address,
+                    control=str(self._config.control.socket),
+                )
+                self._tell_if_idle()
+                await first(self._plugins.run(), self._reload_on_demand(hung_up))
+        log.info(Event.AGENT_STOPPED)
+
+    async def _reload_on_demand(self, hung_up: Watched) -> None:
+        """Reload after every SIGHUP; one that comes during a reload is answered by another."""
+        seen = 0
+        while True:
+            seen = await hung_up.beyond(seen)
+            try:
+                config = self._load()
+            except UserError as error:
+                telemetry.logger().error(
+                    Event.CONFIG_REFUSED, reason=str(error), effect="the configuration before it stays"
+                )
+                continue
+            await self._take(config)
+
+    async def _take(self, new: Config) -> None:
+        old, self._config = self._config, new
+        telemetry.configure_logs(new.log.format, new.log.level)
+        wanted = {resource.name: resource for resource in new.mock.resources}
+        removed = [name for name in self._mocks if name not in wanted]
+        added = [name for name in wanted if name not in self._mocks]
+        waiting = [name for name in _FIXED_AT_START if getattr(old, name) != getattr(new, name)]
+        telemetry.logger().info(
+            Event.CONFIG_RELOADED,
+            added=added,
+            removed=removed,
+            **({"at_next_start": waiting} if waiting else {}),
+        )
+        # What the running parts were built from stays what they are compared with.
+        self._config = msgspec.structs.replace(new, **{name: getattr(old, name) for name in waiting})
+        for name in removed:
+            del self._mocks[name]
+        await asyncio.gather(*(self._plugins.remove(name) for name in removed))
+        for name, mock in self._mocks.items():
+            mock.configure(wanted[name])
+        await self._plugins.reload()
+        for name in added:
+            self._mocks[name] = MockPlugin(wanted[name], self._clock)
+            self._plugins.add(self._mocks[name])
+        self._tell_if_idle()
+
+    def _tell_if_idle(self) -> None:
+        if not self._mocks:
+            telemetry.logger().info(Event.AGENT_IDLE, reason="no resource is configured")

@@ -1,0 +1,107 @@
+"""Reads a configuration: file, then environment, then flags, each over the one before.
+
+Whatever is wrong becomes one sentence that names the file and field, or the variable, or the flag.
+"""
+
+import errno
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from colocate.apps.config import check, override, words
+from colocate.apps.config.override import Override
+from colocate.apps.config.schema import VERSION, Config, decode
+from colocate.apps.config.strict_yaml import NotYaml, Tree, parse
+from colocate.errors import UserError
+
+MAX_BYTES = 1 << 20
+"""What a ConfigMap can hold, too."""
+
+_EXAMPLE = "'colocate config example' prints one to start from"
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A configuration that can be used, and where its values come from if not from the file."""
+
+    config: Config
+    origins: Mapping[str, str]
+    """By path, the variable or flag that gave the value."""
+
+
+def load(file: Path, environ: Mapping[str, str], flags: Iterable[Override] = ()) -> Loaded:
+    """The configuration in `file`, as overridden; a UserError where it cannot be used."""
+    return build(_read(file), str(file), environ, flags)
+
+
+def build(
+    blob: bytes, file: str, environ: Mapping[str, str] | None = None, flags: Iterable[Override] = ()
+) -> Loaded:
+    """The configuration in the bytes of a file; `file` is what its sentences call it."""
+    tree: Any = _tree(blob, file)
+    origins: dict[str, str] = {}
+    try:
+        kind = inspect.type_info(Config)
+        tree = words.without_blank_sections(kind, tree)
+        words.check(kind, tree, decode)
+        for one in (*override.from_environment(environ or {}), *flags):
+            _put(tree, one.path.split("."), override.value_of(one))
+            origins[one.path] = one.origin
+        config = msgspec.convert(tree, Config, dec_hook=decode)
+        check.check(config)
+    except words.Problem as problem:
+        if problem.path in origins:
+            raise UserError(f"{origins[problem.path]}: {problem.what}") from problem
+        raise UserError(f"{file}: {problem}") from problem
+    except msgspec.ValidationError as error:
+        raise UserError(f"{file}: {error}; {_EXAMPLE}") from error
+    return Loaded(config, origins)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(MAX_BYTES + 1)
+    except OSError as error:
+        remedy = {
+            errno.ENOENT: f"check the path; {_EXAMPLE}",
+            errno.EISDIR: "name the file in it",
+            errno.EACCES: "let this user read it",
+        }.get(error.errno or 0, "check the path")
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"{file}: cannot be read ({reason}); {remedy}") from error
+    except ValueError as error:
+        raise UserError(f"{str(file)!r}: cannot be a path ({error}); check it") from error
+
+
+def _tree(blob: bytes, file: str) -> dict[str, Tree]:
+    if len(blob) > MAX_BYTES:
+        raise UserError(f"{file}: it has more than {MAX_BYTES} bytes; a configuration is smaller than that")
+    try:
+        tree = parse(blob.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: byte {error.start} is not UTF-8; save the file as UTF-8 text") from error
+    except NotYaml as error:
+        raise UserError(f"{file}: {error}") from error
+    if tree is None:
+        raise UserError(f"{file}: the file is empty; it needs 'version: {VERSION}' at least; {_EXAMPLE}")
+    if not isinstance(tree, dict):
+        raise UserError(
+            f"{file}: {words.show(tree)} is not a mapping; begin with 'version: {VERSION}'; {_EXAMPLE}"
+        )
+    if "version" not in tree:
+        raise UserError(f"{file}: version: this field is missing; add 'version: {VERSION}' at the top")
+    if tree["version"] != VERSION or type(tree["version"]) is not int:
+        raise UserError(
+            f"{file}: version: this release reads version {VERSION} and not {words.show(tree['version'])}; "
+            f"write 'version: {VERSION}', or use a release that reads the other"
+        )
+    return tree
+
+
+def _put(tree: dict[str, Any], path: list[str], value: Any) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = value

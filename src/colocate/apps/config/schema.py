@@ -1,0 +1,196 @@
+"""What an agent can be told: the configuration file's fields, their types and their defaults.
+
+The types are read by msgspec; what a type cannot say (ranges, names, what goes with what) is checked in
+`config_check`. Nothing here opens a file; see `config_file`.
+"""
+
+import math
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from colocate.kubelet.paths import DEFAULT_ROOT, KubeletPaths
+from colocate.kubelet.settings import OnStop, Registration, Settings
+from colocate.model.device import Allocation
+
+VERSION = 1
+"""The version of the configuration that this release reads."""
+
+
+class Seconds(float):
+    """A span of time, written as a number of seconds or as '500ms', '10s', '1m', '1h'."""
+
+
+class Address(str):
+    """Where to listen: 'host:port', or 'off'."""
+
+    __slots__ = ()
+
+    def split_host(self) -> tuple[str, int] | None:
+        """Host and port; None for 'off'."""
+        if self == "off":
+            return None
+        host, _, port = self.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """A mapping of the file. A field that it does not know is refused."""
+
+
+class Kubelet(Section, frozen=True):
+    """How the agent meets the kubelet."""
+
+    root: Path = DEFAULT_ROOT
+    """The kubelet's folder, with device-plugins/kubelet.sock in it."""
+    registration: Registration = Registration.REGISTER
+    on_stop: OnStop = OnStop.KEEP
+    allocate_timeout: Seconds = Seconds(10)
+    """How long a device may take to answer Allocate before the container is turned away."""
+
+    def settings(self) -> Settings:
+        """The same for the device-plugin SDK."""
+        # A withdrawn id must outlive every Allocate that may still ask for it.
+        linger = max(Settings().linger, self.allocate_timeout + 5)
+        return Settings(
+            paths=KubeletPaths(self.root),
+            registration=self.registration,
+            on_stop=self.on_stop,
+            allocate_timeout=self.allocate_timeout,
+            linger=linger,
+        )
+
+
+class LogFormat(StrEnum):
+    """How log lines look; `auto` is text on a terminal and JSON elsewhere."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """The least important events that are logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Log(Section, frozen=True):
+    """What the agent writes to standard error."""
+
+    format: LogFormat = LogFormat.AUTO
+    level: LogLevel = LogLevel.INFO
+
+
+class Metrics(Section, frozen=True):
+    """The Prometheus endpoint; off unless an address is given, so that two agents never clash."""
+
+    address: Address = Address("off")
+
+
+DEFAULT_CONTROL_SOCKET = Path("/run/colocate/agent.sock")
+
+
+class Control(Section, frozen=True):
+    """Where `colocate mock` and its like reach the agent."""
+
+    socket: Path = DEFAULT_CONTROL_SOCKET
+
+
+class Spread(StrEnum):
+    """How devices are spread over NUMA nodes."""
+
+    INTERLEAVE = "interleave"
+    """Device i is near node i modulo n; stays as it is when the count grows."""
+    BLOCKS = "blocks"
+    """The first devices are near the first node, the next near the second."""
+
+
+class Numa(Section, frozen=True):
+    """The NUMA nodes that devices are near to."""
+
+    nodes: tuple[int, ...]
+    spread: Spread = Spread.INTERLEAVE
+
+
+class MockResource(Section, frozen=True):
+    """A resource with devices that do not exist: `count` of them, or those in `ids`."""
+
+    name: str
+    count: int | None = None
+    ids: tuple[str, ...] | None = None
+    id_prefix: str | None = None
+    """Put before the number of each device where `count` is given; the last part of the name by default."""
+    numa: Numa | None = None
+    inject: Allocation = Allocation()
+    """What a container gets with its devices. Values may hold {ids}, {count} and {resource}."""
+
+
+class Mock(Section, frozen=True):
+    """Mock devices."""
+
+    resources: tuple[MockResource, ...] = ()
+
+
+class Config(Section, frozen=True):
+    """The whole configuration of `colocate agent`."""
+
+    version: int = VERSION
+    kubelet: Kubelet = Kubelet()
+    log: Log = Log()
+    metrics: Metrics = Metrics()
+    control: Control = Control()
+    mock: Mock = Mock()
+
+
+_SPAN = re.compile(r"(\d+(?:\.\d*)?|\.\d+) *(ms|s|m|h)?")
+_UNIT = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, None: 1}
+
+
+def to_seconds(value: object) -> Seconds:
+    """Read a span of time; ValueError says how one is written."""
+    if isinstance(value, str) and (match := _SPAN.fullmatch(value.strip())):
+        value = float(match[1]) * _UNIT[match[2]]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("a span of time; write a number of seconds, or as in 500ms, 10s, 1m, 1h")
+    return Seconds(value)
+
+
+def to_address(value: object) -> Address:
+    """Read an address to listen on; ValueError says how one is written."""
+    if isinstance(value, str):
+        host, colon, port = value.rpartition(":")
+        plain = host.startswith("[") == host.endswith("]") and (":" not in host or host.startswith("["))
+        if value == "off" or (
+            colon and host and plain and port.isascii() and port.isdigit() and len(port) < 6
+        ):
+            return Address(value)
+    raise ValueError("an address; write one as in 127.0.0.1:9464 or [::1]:9464, or off")
+
+
+def to_path(value: object) -> Path:
+    """Read a path; ValueError says what is wanted."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("a path; write one as in /var/lib/kubelet")
+    return Path(value)
+
+
+_READ = {Seconds: to_seconds, Address: to_address, Path: to_path}
+
+
+def decode(kind: type, value: Any) -> Any:
+    """Build the types above from what a file can hold (a msgspec dec_hook)."""
+    return _READ[kind](value)
+
+
+def encode(value: Any) -> Any:
+    """The other way round (a msgspec enc_hook)."""
+    if isinstance(value, Seconds):
+        return int(value) if value.is_integer() else float(value)
+    return str(value)

@@ -1,0 +1,118 @@
+"""The agent's control socket: how commands on the same machine reach a running agent.
+
+Only the agent's own user may connect. A feature brings its own methods and messages (see `mock_control`);
+this module knows none of them, only how they are served, asked, and refused.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+
+from colocate import telemetry
+from colocate.crashpoints import reached
+from colocate.errors import Unavailable, UserError
+from colocate.telemetry import Event
+from colocate.wire import rpc
+from colocate.wire.rpc import Method, RpcError, Service
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+_TIMEOUT = 10.0
+
+
+def answering(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+    """A handler whose UserError becomes the caller's UserError."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return answer(request)
+        except UserError as error:
+            raise RpcError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+
+    return handle
+
+
+@asynccontextmanager
+async def serving(socket: Path, *services: Service) -> AsyncIterator[None]:
+    """Serve on the control socket for as long as the body runs."""
+    _make_room(socket)
+    reached("control.serve")
+    # No moment in which another user could connect: the socket is born with mode 0600.
+    mask = os.umask(0o177)
+    try:
+        server = await rpc.serve(socket, *services)
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"control.socket: cannot listen on {socket}: {error}; choose another path") from error
+    finally:
+        os.umask(mask)
+    reached("control.served")
+    try:
+        yield
+    finally:
+        await server.stop(None)
+        socket.unlink(missing_ok=True)
+        reached("control.removed")
+
+
+def _make_room(socket: Path) -> None:
+    """Make the folder, and remove what a killed agent left behind."""
+    try:
+        socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(socket.parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if not os.path.lexists(socket):
+            return
+        found = socket.stat(follow_symlinks=False)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(
+            f"control.socket: cannot make a socket in {socket.parent} ({reason}); "
+            f"choose another path with control.socket or COLOCATE_CONTROL_SOCKET"
+        ) from error
+    if not stat.S_ISSOCK(found.st_mode):
+        raise UserError(f"control.socket: {socket} is there and is no socket; choose another path")
+    if rpc.is_served(socket):
+        raise UserError(
+            f"control.socket: an agent already runs with the control socket {socket}; "
+            f"stop it, or give this one another with control.socket or COLOCATE_CONTROL_SOCKET"
+        )
+    socket.unlink(missing_ok=True)
+    telemetry.logger().info(Event.STALE_SOCKET_REMOVED, socket=str(socket))
+
+
+async def ask(socket: Path, method: Method[Request, Response], request: Request) -> Response:
+    """Call a running agent. A UserError where there is none, or where it refuses."""
+    try:
+        async with rpc.connect(socket, receive_limit=-1) as channel:
+            return await rpc.call(channel, method, request, timeout=_TIMEOUT)
+    except grpc.RpcError as error:
+        code, details = error.code(), error.details() or ""
+        if code is grpc.StatusCode.INVALID_ARGUMENT:
+            raise UserError(details) from error
+        if code is grpc.StatusCode.UNAVAILABLE:
+            raise UserError(_why_nobody_answers(socket)) from error
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            raise UserError(f"the agent behind {socket} does not know this command; update it") from error
+        raise Unavailable(f"the agent behind {socket} did not answer: {code.name}: {details}") from error
+
+
+def _why_nobody_answers(socket: Path) -> str:
+    try:
+        socket.stat()
+        if not os.access(socket, os.W_OK):
+            return f"{socket}: this user may not talk to the agent; run the command as the agent's user"
+    except PermissionError:
+        return f"{socket}: this user may not look there; run the command as the agent's user"
+    except OSError:
+        pass
+    return (
+        f"no agent answers on {socket}; start one with 'colocate agent --config FILE', "
+        f"or name its socket with --socket or COLOCATE_CONTROL_SOCKET"
+    )

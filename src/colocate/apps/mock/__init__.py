@@ -1,0 +1,1 @@
+"""Mock devices: devices that do not exist, with faults on demand."""

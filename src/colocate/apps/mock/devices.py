@@ -1,0 +1,112 @@
+"""Which devices a mock resource has: their ids, their NUMA nodes, and how many the kubelet can take. Pure.
+
+Ids depend on the configuration alone, so they are the same after every restart, and a growing count adds ids
+without changing those that were there.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from colocate.apps.config.schema import MockResource, Spread
+from colocate.kubelet.broadcast import MESSAGE_LIMIT
+from colocate.model.device import Device, Health
+
+_WIDTH = 4
+"""Digits of a number in an id; longer numbers take as many as they need."""
+
+
+def prefix_of(resource: MockResource) -> str:
+    """What the ids of a counted resource begin with: `gpu-` for `mock/gpu` unless stated."""
+    if resource.id_prefix is not None:
+        return resource.id_prefix
+    return resource.name.rpartition("/")[2] + "-"
+
+
+def ids_of(resource: MockResource) -> Sequence[str]:
+    """The ids of a resource, in order."""
+    if resource.ids is not None:
+        return resource.ids
+    prefix = prefix_of(resource)
+    return [f"{prefix}{number:0{_WIDTH}}" for number in range(resource.count or 0)]
+
+
+def devices_of(resource: MockResource) -> list[Device]:
+    """The devices of a resource, all of them healthy."""
+    ids = ids_of(resource)
+    if resource.numa is None:
+        return [Device(id) for id in ids]
+    near = [(node,) for node in resource.numa.nodes]
+    if resource.numa.spread is Spread.INTERLEAVE:
+        return [Device(id, numa=near[i % len(near)]) for i, id in enumerate(ids)]
+    return [Device(id, numa=near[i * len(near) // len(ids)]) for i, id in enumerate(ids)]
+
+
+def how_many_fit(resource: MockResource) -> int:
+    """How many devices of this resource fit into one message to the kubelet, even if all are Unhealthy.
+
+    By arithmetic, so that a count of ten million is refused without making ten million devices.
+    """
+    node = max(resource.numa.nodes) if resource.numa else None
+    if resource.ids is not None:
+        return _fitting(_size(len(id.encode()), node) for id in resource.ids)
+    prefix = len(prefix_of(resource).encode())
+    room, numbered, width = MESSAGE_LIMIT, 0, _WIDTH
+    while True:
+        size = _size(prefix + width, node)
+        of_this_width = 10**width - numbered
+        if room < size * of_this_width:
+            return numbered + room // size
+        room -= size * of_this_width
+        numbered += of_this_width
+        width += 1
+
+
+def _fitting(sizes: Iterable[int]) -> int:
+    room, count = MESSAGE_LIMIT, 0
+    for size in sizes:
+        room -= size
+        if room < 0:
+            break
+        count += 1
+    return count
+
+
+def _size(id_length: int, node: int | None) -> int:
+    """Bytes of one Unhealthy device in a ListAndWatchResponse."""
+    near = 0
+    if node is not None:
+        near = _field(_field(1 + _varint(node) if node else 0))
+    return _field(_field(id_length) + _field(len(Health.UNHEALTHY)) + near)
+
+
+def _field(length: int) -> int:
+    return 1 + _varint(length) + length
+
+
+def _varint(value: int) -> int:
+    return max(1, (value.bit_length() + 6) // 7)
+
+
+def preferred(
+    numa: dict[str, int], available: Sequence[str], must_include: Sequence[str], size: int
+) -> list[str]:
+    """Which devices to take: those that must be, then from the NUMA node where the rest fits best.
+
+    `numa` gives the node of each id. Nodes of devices that must be included come first, then the node with
+    the fewest free devices that still has enough, then whatever is there in the order of ids.
+    """
+    chosen = list(must_include)[:size]
+    free = sorted(set(available) - set(chosen))
+    missing = size - len(chosen)
+    groups: dict[int, list[str]] = {}
+    for id in free:
+        groups.setdefault(numa.get(id, -1), []).append(id)
+    taken = {numa.get(id, -1) for id in chosen}
+
+    def fitness(node: int) -> tuple[bool, bool, int, int]:
+        room = len(groups[node])
+        enough = room >= missing
+        return (node not in taken, not enough, room if enough else -room, node)
+
+    for node in sorted(groups, key=fitness):
+        chosen += groups[node][: size - len(chosen)]
+    return chosen

@@ -1,0 +1,39 @@
+"""`colocate agent`: run the agent of a node."""
+
+import argparse
+import os
+from pathlib import Path
+
+import uvloop
+
+from colocate.apps.agent import run_agent
+from colocate.apps.config.file import load
+from colocate.apps.config.override import unknown_variables
+from colocate.apps.config.schema import Config
+from colocate.cli.main import GROUPS
+from colocate.cli.overrides import add_flags, from_flags
+
+
+def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = groups.add_parser(
+        "agent",
+        help=GROUPS["agent"],
+        description="Run the agent of a node: serve its devices to the kubelet.",
+        epilog="SIGTERM and SIGINT stop it; SIGHUP makes it read its configuration and register again.",
+    )
+    parser.add_argument(
+        "--config",
+        required=True,
+        metavar="FILE",
+        type=Path,
+        help="the configuration; 'colocate config example' prints one",
+    )
+    add_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    def read() -> Config:
+        return load(args.config, os.environ, from_flags(args)).config
+
+    uvloop.run(run_agent(read, warnings=unknown_variables(os.environ)))

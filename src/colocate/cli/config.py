@@ -1,0 +1,79 @@
+"""`colocate config`: check, show, or print an example of the agent's configuration."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from colocate.apps.config.file import Loaded, load
+from colocate.apps.config.override import unknown_variables
+from colocate.apps.config.schema import encode
+from colocate.apps.mock.devices import ids_of
+from colocate.cli.main import GROUPS
+from colocate.cli.overrides import add_flags, from_flags
+
+
+def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = groups.add_parser("config", help=GROUPS["config"], description="The agent's configuration.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    for name, run, about in (
+        ("check", check, "say whether an agent could run with this file"),
+        ("show", show, "print the configuration in effect, and where each overridden value comes from"),
+    ):
+        command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        command.add_argument("file", metavar="FILE", type=Path)
+        add_flags(command)
+        command.set_defaults(run=run)
+    about = "print a commented example with every field"
+    command = commands.add_parser("example", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    command.set_defaults(run=example)
+
+
+def check(args: argparse.Namespace) -> None:
+    loaded = _load(args)
+    mocks = loaded.config.mock.resources
+    described = ", ".join(f"{mock.name} ({len(ids_of(mock))} devices)" for mock in mocks)
+    print(f"{args.file}: good; mock resources: {described or 'none'}")
+
+
+def show(args: argparse.Namespace) -> None:
+    for line in render(_load(args)):
+        print(line)
+
+
+def example(args: argparse.Namespace) -> None:
+    print(resources.files("colocate.apps.config").joinpath("example.yaml").read_text(), end="")
+
+
+def _load(args: argparse.Namespace) -> Loaded:
+    loaded = load(args.file, os.environ, from_flags(args))
+    for warning in unknown_variables(os.environ):
+        print(f"warning: {warning}", file=sys.stderr)
+    return loaded
+
+
+def render(loaded: Loaded) -> Iterator[str]:
+    """The configuration as lines of YAML, with a comment at each value that is not the file's."""
+    tree = _without_unset(msgspec.to_builtins(loaded.config, enc_hook=encode))
+    path: list[str] = []
+    for line in yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).splitlines():
+        name, colon, _ = line.strip().partition(":")
+        # Overridable fields are plain names, nested by two blanks each, and never below a list.
+        if colon and not line.lstrip().startswith("-"):
+            path[(len(line) - len(line.lstrip())) // 2 :] = [name]
+        origin = loaded.origins.get(".".join(path)) if colon else None
+        yield f"{line}  # from {origin}" if origin else line
+
+
+def _without_unset(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_unset(item) for name, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_without_unset(item) for item in value]
+    return value

@@ -1,0 +1,74 @@
+"""The `colocate` command: finds the group that is meant and imports no other.
+
+A group is a module of this package with `add(subparsers)`, which adds its parser and sets `run`, a function
+from the parsed arguments to an exit code (or None for 0). Lazy imports keep the agent small: it never loads
+what only the demo needs.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from colocate import __version__
+from colocate.errors import ColocateError, exit_on_user_error
+
+GROUPS = {
+    "agent": "run the agent of a node: serve its devices to the kubelet",
+    "config": "check, show or print an example of the agent's configuration",
+    "mock": "make mock devices fail, and work again",
+    "demo": "see it work on this machine, without a cluster",
+}
+
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line; ends the process with its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with exit_on_user_error():
+            code = _run(arguments)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has had enough; Python would complain again when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _BROKEN_PIPE
+    except ColocateError as error:
+        sys.stderr.write(f"colocate: {error}\n")
+        code = 1
+    raise SystemExit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    parser = _parser(next((one for one in arguments if not one.startswith("-")), None))
+    args = parser.parse_args(arguments)
+    if "run" not in args:
+        parser.print_help()
+        return 0
+    return args.run(args) or 0
+
+
+def _parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The parser with the chosen group in full, and the others by name."""
+    parser = argparse.ArgumentParser(
+        prog="colocate",
+        description="More work on every Kubernetes node, safely.",
+        epilog="'colocate GROUP --help' says more about each.",
+    )
+    parser.add_argument("--version", action="version", version=f"colocate {__version__}")
+    groups = parser.add_subparsers(metavar="GROUP", title="groups")
+    for name, about in GROUPS.items():
+        if name == chosen:
+            import_module(f"colocate.cli.{name}").add(groups)
+        else:
+            groups.add_parser(name, help=about)
+    return parser
+
+
+if __name__ == "__main__":
+    main()

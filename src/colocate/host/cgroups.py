@@ -1,0 +1,120 @@
+"""Control groups of pods: where they are, by which names, on cgroup v1 and v2.
+
+Found by looking: v2 is one tree with cgroup.controllers at its top; v1 is a folder per controller. A pod's
+group is named in one of the kubelet's two schemes, `cgroupfs` or `systemd`.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from colocate.errors import Unavailable
+from colocate.model.pod import QosClass
+
+MOUNT = Path("/sys/fs/cgroup")
+
+# What a pod's group is made in. On v1 each has a tree of its own; cpuset wants initial values and is left
+# to whoever places CPUs.
+_V1_CONTROLLERS = ("memory", "cpu", "cpuacct", "pids")
+_V2_CONTROLLERS = ("memory", "cpu", "pids", "cpuset", "io")
+
+
+class Naming(StrEnum):
+    """How the kubelet names the groups of pods."""
+
+    CGROUPFS = "cgroupfs"
+    SYSTEMD = "systemd"
+
+
+def pod_path(uid: str, qos: QosClass, naming: Naming) -> Path:
+    """A pod's group below the top of the tree."""
+    tier = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: "burstable", QosClass.BEST_EFFORT: "besteffort"}[qos]
+    if naming is Naming.CGROUPFS:
+        return Path("kubepods", tier, f"pod{uid}")
+    slices = ["kubepods", *([f"kubepods-{tier}"] if tier else [])]
+    pod = f"{slices[-1]}-pod{uid.replace('-', '_')}"
+    return Path(*(f"{name}.slice" for name in [*slices, pod]))
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """The cgroup hierarchies of a machine."""
+
+    version: int
+    roots: dict[str, Path]
+    """By controller; on v2 one root under the name of every controller."""
+
+    def folders(self, group: Path) -> list[Path]:
+        """The folders of a group, one per hierarchy."""
+        return list(dict.fromkeys(root / group for root in self.roots.values()))
+
+
+def find_tree(mount: Path = MOUNT) -> Tree:
+    """The tree under `mount`; Unavailable where there is none."""
+    if (mount / "cgroup.controllers").exists():
+        controllers = (mount / "cgroup.controllers").read_text().split()
+        return Tree(2, {name: mount for name in _V2_CONTROLLERS if name in controllers} or {"": mount})
+    roots = {name: mount / name for name in _V1_CONTROLLERS if (mount / name / "cgroup.procs").exists()}
+    if not roots:
+        raise Unavailable(f"there are no control groups under {mount}")
+    return Tree(1, roots)
+
+
+def create(tree: Tree, group: Path) -> None:
+    """Make a group and those above it; on v2 every controller is handed down on the way."""
+    if tree.version == 2:
+        root = next(iter(tree.roots.values()))
+        folder = root
+        for part in group.parts:
+            _hand_down(folder, [name for name in tree.roots if name])
+            folder /= part
+            folder.mkdir(exist_ok=True)
+        return
+    for folder in tree.folders(group):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def remove(tree: Tree, group: Path) -> None:
+    """Remove a group whose processes have ended, with the groups below it."""
+    for top in tree.folders(group):
+        for folder in [*sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True), top]:
+            with contextlib.suppress(FileNotFoundError):
+                folder.rmdir()
+
+
+async def kill(tree: Tree, group: Path) -> None:
+    """Kill every process of a group, and those that they start meanwhile, and see them gone."""
+    for folder in tree.folders(group):
+        if (folder / "cgroup.kill").exists():
+            (folder / "cgroup.kill").write_text("1")
+        while pids := members(folder):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(0.01)
+
+
+def members(folder: Path) -> list[int]:
+    """The processes in a group's folder and below."""
+    pids: list[int] = []
+    for procs in [folder / "cgroup.procs", *folder.rglob("cgroup.procs")]:
+        try:
+            pids += [int(pid) for pid in procs.read_text().split()]
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+                raise
+    return sorted(set(pids))
+
+
+def _hand_down(folder: Path, controllers: list[str]) -> None:
+    control = folder / "cgroup.subtree_control"
+    missing = set(controllers) - set(control.read_text().split())
+    for name in sorted(missing):
+        # One at a time: a controller that cannot be had must not cost the others.
+        with contextlib.suppress(OSError):
+            control.write_text(f"+{name}")

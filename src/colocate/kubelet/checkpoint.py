@@ -1,0 +1,300 @@
+"""The kubelet's record of who holds which device, the file `kubelet_internal_checkpoint`.
+
+Reads, judges and writes it exactly as the kubelet does, in the three forms that kubelets have written: what
+is accepted here is what a kubelet would load, and what is rendered here is what it would have written, byte
+for byte. Bytes in, bytes out: reading and replacing the file belongs to the caller.
+
+A checksum that agrees proves less than it seems: the kubelet hashes a text in which the ids ["a", "b"] and
+["a b"] look the same.
+"""
+
+import base64
+import enum
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from colocate.errors import UserError
+from colocate.kubelet import _gojson as gojson
+from colocate.kubelet._gotext import fnv1a, fold, json_list, json_map, printed_list, printed_map, quote
+
+NO_TOPOLOGY = -1
+"""The NUMA node under which the kubelet files devices that name none."""
+
+Ids = tuple[str, ...] | None
+"""A list of device ids, or None for a list that was never made (Go's nil); the checksum tells them apart."""
+
+
+class CheckpointError(UserError):
+    """The bytes are not a checkpoint that any kubelet would read."""
+
+
+class Format(enum.Enum):
+    """What a kubelet of that age writes; the value says which ones."""
+
+    PLAIN = "1.9–1.10"
+    """The data alone: no checksum, device ids in a list."""
+    LIST = "1.11–1.19"
+    """Data and checksum, device ids in a list."""
+    NUMA = "1.20 and later"
+    """Data and checksum, device ids by NUMA node."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What one container holds of one resource."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    devices: dict[int, Ids] | Ids
+    """Ids by NUMA node in the NUMA format, otherwise a list of ids; None is Go's nil."""
+    alloc_resp: bytes | None
+    """The plugin's answer to Allocate, in protobuf."""
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Every id held, on whatever node."""
+        if isinstance(self.devices, dict):
+            return frozenset(chain.from_iterable(ids or () for ids in self.devices.values()))
+        return frozenset(self.devices or ())
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """All that a kubelet remembers of devices; lists keep the order of the file, for it is hashed."""
+
+    entries: tuple[Entry, ...] | None
+    registered: dict[str, Ids] | None
+    """The healthy devices of every resource that a plugin has registered."""
+
+    def held(self, resource: str) -> frozenset[str]:
+        """The ids of the resource that any container holds, registered or not."""
+        held = (entry.ids for entry in self.entries or () if entry.resource == resource)
+        return frozenset(chain.from_iterable(held))
+
+
+class Document(msgspec.Struct, frozen=True, dict=True):
+    """A checkpoint as found in a file, with the checksum that the file states."""
+
+    checkpoint: Checkpoint
+    checksum: int | None
+    """None when the file states none, which the kubelet takes for 0."""
+    format: Format
+
+    @cached_property
+    def computed(self) -> int:
+        """The checksum that the data should have; costs about as much as reading the file."""
+        return checksum(self.checkpoint, self.format)
+
+    @property
+    def sound(self) -> bool:
+        """The kubelet would trust this data. Never so in the PLAIN format, where nothing can be checked."""
+        return self.format is not Format.PLAIN and (self.checksum or 0) == self.computed
+
+
+# Reading ---------------------------------------------------------------------------------------------
+
+
+class _EntryState:
+    """A PodDevicesEntry while it is being decoded; it may be decoded into more than once."""
+
+    def __init__(self) -> None:
+        self.pod_uid = self.container = self.resource = ""
+        self.devices: dict[int, gojson.Slice[str] | None] | gojson.Slice[str] | None = None
+        self.alloc_resp: gojson.Slice[int] | None = None
+
+    def freeze(self) -> Entry:
+        devices: dict[int, Ids] | Ids
+        if isinstance(self.devices, dict):
+            devices = {node: _ids(ids) for node, ids in self.devices.items()}
+        else:
+            devices = _ids(self.devices)
+        response = None if self.alloc_resp is None else bytes(self.alloc_resp.values)
+        return Entry(self.pod_uid, self.container, self.resource, devices, response)
+
+
+class _DataState:
+    def __init__(self) -> None:
+        self.entries: gojson.Slice[_EntryState] | None = None
+        self.registered: dict[str, gojson.Slice[str] | None] | None = None
+
+    def freeze(self) -> Checkpoint:
+        entries = None if self.entries is None else tuple(e.freeze() for e in self.entries.values)
+        registered = None
+        if self.registered is not None:
+            registered = {resource: _ids(ids) for resource, ids in self.registered.items()}
+        return Checkpoint(entries, registered)
+
+
+class _FileState:
+    def __init__(self) -> None:
+        self.data = _DataState()
+        self.checksum: int | None = None
+
+
+def _ids(ids: gojson.Slice[str] | None) -> Ids:
+    return None if ids is None else tuple(ids.values)
+
+
+_strings = gojson.slice_of(gojson.string, str)
+
+
+def _no_ids() -> gojson.Slice[str] | None:
+    return None
+
+
+def _data_decoder(device_ids: gojson.Decoder[Any]) -> gojson.Decoder[_DataState]:
+    entry: gojson.Decoder[_EntryState] = gojson.struct_of(
+        {
+            "PodUID": ("pod_uid", gojson.string),
+            "ContainerName": ("container", gojson.string),
+            "ResourceName": ("resource", gojson.string),
+            "DeviceIDs": ("devices", device_ids),
+            "AllocResp": ("alloc_resp", gojson.byte_slice),
+        }
+    )
+    return gojson.struct_of(
+        {
+            "PodDeviceEntries": ("entries", gojson.slice_of(entry, _EntryState)),
+            "RegisteredDevices": ("registered", gojson.map_of(gojson.string_key, _strings, _no_ids)),
+        }
+    )
+
+
+def _file_decoder(data: gojson.Decoder[_DataState]) -> gojson.Decoder[_FileState]:
+    return gojson.struct_of({"Data": ("data", data), "Checksum": ("checksum", gojson.uint(64))})
+
+
+_list_data = _data_decoder(_strings)
+_numa_data = _data_decoder(gojson.map_of(gojson.int64_key, _strings, _no_ids))
+_DATA = {Format.PLAIN: _list_data, Format.LIST: _list_data, Format.NUMA: _numa_data}
+_FILE = {Format.LIST: _file_decoder(_list_data), Format.NUMA: _file_decoder(_numa_data)}
+
+
+def parse(blob: bytes, format: Format | None = None) -> Document:
+    """Read a checkpoint file, in whatever format it is, or as a kubelet that knows only `format` does.
+
+    A file that cannot be read raises `CheckpointError`. One whose checksum disagrees is returned all the
+    same: ask `sound`.
+    """
+    try:
+        tree = gojson.read(blob)
+        return _recognise(tree) if format is None else _decode(tree, format)
+    except gojson.Malformed as error:
+        raise CheckpointError(
+            f"The checkpoint is not a whole JSON document: {error}. Check that it is the kubelet's"
+            " kubelet_internal_checkpoint and that it was copied to its end."
+        ) from None
+    except gojson.Mismatch as error:
+        raise CheckpointError(
+            f"The checkpoint holds what no kubelet writes: {error}. Undo what was edited by hand, or fetch"
+            " the kubelet's own file again."
+        ) from None
+
+
+def _decode(tree: gojson.Json, format: Format) -> Document:
+    if format is Format.PLAIN:
+        return Document(_DATA[format](tree, _DataState()).freeze(), None, format)
+    state = _FILE[format](tree, _FileState())
+    return Document(state.data.freeze(), state.checksum, format)
+
+
+def _recognise(tree: gojson.Json) -> Document:
+    """Find the format by trying the newest first.
+
+    A file in which no container holds an id reads the same in both formats with a checksum; only the
+    checksum can tell then, because the text that is hashed names the type of a list that is not there.
+    """
+    names = {fold(name) for name, _ in tree} if isinstance(tree, gojson.Object) else set()
+    if not names & {"data", "checksum"} and names & {"poddeviceentries", "registereddevices"}:
+        return _decode(tree, Format.PLAIN)
+    try:
+        newest = _decode(tree, Format.NUMA)
+    except gojson.Mismatch as as_numa:
+        if not as_numa.path.endswith("DeviceIDs"):
+            raise  # both would stumble over this, or it is within a map by NUMA node
+        return _decode(tree, Format.LIST)
+    entries = newest.checkpoint.entries or ()
+    if entries and all(entry.devices is None for entry in entries) and not newest.sound:
+        try:
+            older = _decode(tree, Format.LIST)
+        except gojson.Mismatch:
+            return newest
+        return older if older.sound else newest
+    return newest
+
+
+# Writing ---------------------------------------------------------------------------------------------
+
+_DECIMAL = tuple(str(byte) for byte in range(256))
+
+
+def checksum(checkpoint: Checkpoint, format: Format = Format.NUMA) -> int:
+    """The checksum that a kubelet states for this data; PLAIN, which states none, counts as LIST."""
+    return fnv1a(hash_text(checkpoint, format).encode())
+
+
+def hash_text(checkpoint: Checkpoint, format: Format = Format.NUMA) -> str:
+    """The text whose hash is the checksum: the kubelet's Go values, printed with their types."""
+    entries = "<nil>"
+    if checkpoint.entries is not None:
+        entries = f"[{' '.join(_entry_text(entry, format) for entry in checkpoint.entries)}]"
+    return (
+        "(checkpoint.checkpointData){"
+        f"PodDeviceEntries:([]checkpoint.PodDevicesEntry){entries}"
+        f" RegisteredDevices:(map[string][]string){printed_map(checkpoint.registered)}"
+        "}"
+    )
+
+
+def _entry_text(entry: Entry, format: Format) -> str:
+    if format is Format.NUMA:
+        devices = f"(checkpoint.DevicesPerNUMA){printed_map(_by_node(entry))}"
+    else:
+        devices = f"([]string){printed_list(_listed(entry))}"
+    response = None if entry.alloc_resp is None else map(_DECIMAL.__getitem__, entry.alloc_resp)
+    return (
+        f"{{PodUID:(string){entry.pod_uid}"
+        f" ContainerName:(string){entry.container}"
+        f" ResourceName:(string){entry.resource}"
+        f" DeviceIDs:{devices}"
+        f" AllocResp:([]uint8){printed_list(response)}}}"
+    )
+
+
+def _by_node(entry: Entry) -> dict[int, Ids] | None:
+    if isinstance(entry.devices, tuple):
+        raise ValueError(f"pod {entry.pod_uid} has a list of ids, which the NUMA format cannot say")
+    return entry.devices
+
+
+def _listed(entry: Entry) -> Ids:
+    if isinstance(entry.devices, dict):
+        raise ValueError(f"pod {entry.pod_uid} has ids by NUMA node, which only the NUMA format can say")
+    return entry.devices
+
+
+def render(checkpoint: Checkpoint, format: Format = Format.NUMA) -> bytes:
+    """The file, byte for byte as a kubelet writes it, with the checksum that belongs to the data."""
+    entries = "null"
+    if checkpoint.entries is not None:
+        entries = f"[{','.join(_entry_json(entry, format) for entry in checkpoint.entries)}]"
+    data = f'{{"PodDeviceEntries":{entries},"RegisteredDevices":{json_map(checkpoint.registered)}}}'
+    if format is not Format.PLAIN:
+        data = f'{{"Data":{data},"Checksum":{checksum(checkpoint, format)}}}'
+    return data.encode()
+
+
+def _entry_json(entry: Entry, format: Format) -> str:
+    devices = json_map(_by_node(entry)) if format is Format.NUMA else json_list(_listed(entry))
+    response = "null"
+    if entry.alloc_resp is not None:
+        response = f'"{base64.b64encode(entry.alloc_resp).decode()}"'
+    return (
+        f'{{"PodUID":{quote(entry.pod_uid)}'
+        f',"ContainerName":{quote(entry.container)}'
+        f',"ResourceName":{quote(entry.resource)}'
+        f',"DeviceIDs":{devices}'
+        f',"AllocResp":{response}}}'
+    )

@@ -1,0 +1,208 @@
+"""What a kubelet knows of devices, and which it would give to a container: no I/O, no waiting.
+
+The rules are those seen on kubelet 1.34: healthy and not held; an init container's devices are handed on to
+the next container of its pod; aligned NUMA nodes first; the plugin's preference within that.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from colocate.kubelet.checkpoint import Checkpoint, Entry
+from colocate.model.device import Device, Health
+from colocate.wire import deviceplugin_pb2 as dp
+
+NO_TOPOLOGY = -1
+
+Pick = Callable[[Iterable[str]], list[str]]
+"""In which order equal devices are taken. The real kubelet's order is that of a Go map: any."""
+
+
+class AdmissionError(Exception):
+    """A container cannot have the devices that it asks for; the message is the kubelet's wording."""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """The devices of one resource that one container holds."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    by_numa: dict[int, tuple[str, ...]]
+    response: bytes
+    """The container's part of the plugin's answer to Allocate, serialised."""
+
+    @property
+    def ids(self) -> set[str]:
+        return {id for ids in self.by_numa.values() for id in ids}
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What is left to choose for a container once everything that is fixed has been taken."""
+
+    taken: list[str]
+    available: list[str]
+    aligned: list[str]
+    size: int
+
+    @property
+    def needed(self) -> int:
+        return self.size - len(self.taken)
+
+    @property
+    def question(self) -> tuple[list[str], list[str]] | None:
+        """What a plugin with a preference is asked (available, must include); None where nothing is open."""
+        if self.needed == 0 or self.needed == len(self.aligned):
+            return None
+        if self.needed < len(self.aligned):
+            return [*self.taken, *self.aligned], self.taken
+        return [*self.taken, *self.available], [*self.taken, *self.aligned]
+
+    def choose(self, preferred: Sequence[str] = ()) -> list[str]:
+        """The devices: fixed ones first, aligned ones before others, preferred ones within that."""
+        if self.needed <= len(self.aligned):
+            pools = [_only(preferred, self.aligned), self.aligned]
+        else:
+            pools = [self.aligned, _only(preferred, self.available), self.available]
+        chosen = dict.fromkeys(self.taken)
+        for pool in pools:
+            for id in pool:
+                if len(chosen) == self.size:
+                    break
+                chosen[id] = None
+        return list(chosen)
+
+
+def _only(ids: Sequence[str], allowed: Sequence[str]) -> list[str]:
+    known = set(allowed)
+    return [id for id in ids if id in known]
+
+
+class DeviceTable:
+    """Registered devices and their holders."""
+
+    def __init__(self, pick: Pick = sorted) -> None:
+        self.devices: dict[str, dict[str, Device]] = {}
+        self.held: dict[tuple[str, str, str], Held] = {}
+        self.in_flight: dict[str, set[str]] = {}
+        """Ids chosen for an Allocate that has not been answered yet."""
+        self._reusable: dict[str, dict[str, list[str]]] = {}
+        self._pick = pick
+
+    # --- what plugins say ------------------------------------------------------------------------
+
+    def replace(self, resource: str, devices: Iterable[dp.Device]) -> None:
+        """A plugin's list replaces the one before."""
+        self.devices[resource] = {
+            device.ID: Device(
+                device.ID,
+                Health.HEALTHY if device.health == Health.HEALTHY else Health.UNHEALTHY,
+                tuple(node.ID for node in device.topology.nodes),
+            )
+            for device in devices
+        }
+
+    def mark_unhealthy(self, resource: str) -> None:
+        """The plugin is gone: its devices stay known, and none can be had."""
+        known = self.devices.get(resource, {})
+        self.devices[resource] = {id: device.unhealthy() for id, device in known.items()}
+
+    def healthy(self, resource: str) -> list[str]:
+        known = self.devices.get(resource, {})
+        return [id for id, device in known.items() if device.health is Health.HEALTHY]
+
+    # --- who holds what --------------------------------------------------------------------------
+
+    def used(self, resource: str) -> set[str]:
+        held = (entry.ids for entry in self.held.values() if entry.resource == resource)
+        return set().union(*held, self.in_flight.get(resource, set()))
+
+    def of_container(self, pod_uid: str, container: str) -> list[Held]:
+        return [e for e in self.held.values() if (e.pod_uid, e.container) == (pod_uid, container)]
+
+    def forget_all_but(self, active: Iterable[str]) -> bool:
+        """Free what pods held that are no longer active. True where that changed anything."""
+        keep = set(active)
+        left = {key: entry for key, entry in self.held.items() if entry.pod_uid in keep}
+        changed = len(left) < len(self.held)
+        self.held = left
+        return changed
+
+    # --- what a container would get --------------------------------------------------------------
+
+    def wish(
+        self, pod_uid: str, container: str, resource: str, size: int, numa: frozenset[int] | None
+    ) -> Wish | None:
+        """What is to be chosen for a container, or None where it has its devices already."""
+        entry = self.held.get((pod_uid, container, resource))
+        before = entry.ids if entry else set()
+        if entry and len(before) != size:
+            raise AdmissionError(
+                f'pod "{pod_uid}" container "{container}" changed request for resource "{resource}" '
+                f"from {len(before)} to {size}"
+            )
+        if resource not in self.devices:
+            raise AdmissionError(f"cannot allocate unregistered device {resource}")
+        healthy = set(self.healthy(resource))
+        if not healthy:
+            raise AdmissionError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
+        if not before <= healthy:
+            raise AdmissionError(
+                f"previously allocated devices are no longer healthy; "
+                f"cannot allocate unhealthy devices {resource}"
+            )
+        if entry:
+            return None
+        taken = self._pick(self._reusable.get(pod_uid, {}).get(resource, []))[:size]
+        needed = size - len(taken)
+        available = healthy - self.used(resource) if needed else set()
+        if len(available) < needed:
+            raise AdmissionError(
+                f"requested number of devices unavailable for {resource}. "
+                f"Requested: {needed}, Available: {len(available)}"
+            )
+        aligned = [id for id in available if numa and numa & set(self.devices[resource][id].numa)]
+        return Wish(taken, self._pick(available), self._pick(aligned), size)
+
+    def grant(self, pod_uid: str, container: str, resource: str, ids: Sequence[str], response: bytes) -> None:
+        """Record that a container holds devices. KeyError for an id that has left the list meanwhile."""
+        by_numa: dict[int, tuple[str, ...]] = {}
+        for id in ids:
+            for node in self.devices[resource][id].numa or (NO_TOPOLOGY,):
+                by_numa[node] = (*by_numa.get(node, ()), id)
+        self.held[pod_uid, container, resource] = Held(pod_uid, container, resource, by_numa, response)
+
+    def hand_on(self, pod_uid: str, container: str, *, reusable: bool) -> None:
+        """After a container was admitted: an init container's devices are free for the next one."""
+        for uid in [uid for uid in self._reusable if uid != pod_uid]:
+            del self._reusable[uid]
+        pool = self._reusable.setdefault(pod_uid, {})
+        for entry in self.of_container(pod_uid, container):
+            ids = pool.setdefault(entry.resource, [])
+            if reusable:
+                ids += [id for id in entry.ids if id not in ids]
+            else:
+                pool[entry.resource] = [id for id in ids if id not in entry.ids]
+
+    # --- the checkpoint --------------------------------------------------------------------------
+
+    def to_checkpoint(self) -> Checkpoint:
+        entries = tuple(
+            Entry(e.pod_uid, e.container, e.resource, dict(e.by_numa), e.response) for e in self.held.values()
+        )
+        registered: dict[str, tuple[str, ...] | None] = {
+            resource: tuple(self.healthy(resource)) for resource in self.devices
+        }
+        return Checkpoint(entries or None, registered)
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Begin with what a checkpoint says: the holders, and resources without devices."""
+        for entry in checkpoint.entries or ():
+            by_numa = (
+                {node: tuple(ids or ()) for node, ids in entry.devices.items()}
+                if isinstance(entry.devices, dict)
+                else {NO_TOPOLOGY: tuple(entry.devices or ())}
+            )
+            held = Held(entry.pod_uid, entry.container, entry.resource, by_numa, entry.alloc_resp or b"")
+            self.held[held.pod_uid, held.container, held.resource] = held
+        self.devices = {resource: {} for resource in checkpoint.registered or {}}

@@ -1,0 +1,236 @@
+"""The embedded kubelet: one node to try plugins and pods on, with the manners of a recorded kubelet 1.34.
+
+It is a stand-in: it speaks the kubelet's gRPC services on real unix sockets and runs pods as real processes,
+and it knows no API server, no images, no volumes and no probes.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from colocate.aio import Watched, deadline
+from colocate.clock import Clock, SystemClock
+from colocate.errors import ColocateError, Unavailable
+from colocate.kubelet.paths import KubeletPaths
+from colocate.lab.device_manager import DeviceManager, KubeletPanic
+from colocate.lab.device_table import Pick
+from colocate.lab.faults import Faults
+from colocate.lab.pod_runtime import PodRuntime, SimulatedRuntime
+from colocate.lab.pod_worker import PodRecord, PodWorker
+from colocate.lab.podresources import PodResources
+from colocate.lab.registry import Registry
+from colocate.lab.topology_policy import TopologyPolicy
+from colocate.model.pod import Pod, PodStatus
+
+STATUS_SYNC = 10.0
+
+
+class KubeletEvent(msgspec.Struct, frozen=True):
+    """What the kubelet would tell the API server as an Event."""
+
+    at: str
+    pod: str
+    type: str
+    reason: str
+    message: str
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """Extended resources as the node's status shows them since the last sync."""
+
+    capacity: dict[str, int] = {}
+    allocatable: dict[str, int] = {}
+
+
+class EmbeddedKubelet:
+    """A kubelet in this process. Pods and their processes outlive its restarts, as with a real one."""
+
+    def __init__(
+        self,
+        paths: KubeletPaths,
+        *,
+        node: str = "lab",
+        clock: Clock | None = None,
+        runtime: PodRuntime | None = None,
+        policy: TopologyPolicy = TopologyPolicy.NONE,
+        pick: Pick = sorted,
+        version: tuple[int, int] = (1, 34),
+    ) -> None:
+        self.paths = paths
+        self.node = node
+        self.clock = clock or SystemClock()
+        self.runtime: PodRuntime = SimulatedRuntime() if runtime is None else runtime
+        self.faults = Faults()
+        self.changes = Watched()
+        self.status = NodeStatus()
+        self.events: list[KubeletEvent] = []
+        self.panics: list[str] = []
+        self.starts = 0
+        self.records: dict[str, PodRecord] = {}
+        self._policy = policy
+        self._pick = pick
+        self._version = version
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._workers: dict[str, asyncio.Task[None]] = {}
+        self._running = False
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start, or start again: sockets are deleted, the checkpoint is read back, pods are admitted anew."""
+        self.starts += 1
+        self._running = True
+        self.devices = DeviceManager(
+            self.paths.checkpoint,
+            self.clock,
+            self.faults,
+            policy=self._policy,
+            pick=self._pick,
+            joint_streams=self._version < (1, 37),
+        )
+        self.paths.device_plugins.mkdir(parents=True, exist_ok=True)
+        self.devices.load()
+        self.devices.active_pods = lambda: [uid for uid, r in self.records.items() if not r.finished]
+        self._registry = Registry(
+            self.paths,
+            self.devices,
+            self.faults,
+            self.clock,
+            self._spawn,
+            refuse_same_socket=self._version >= (1, 37),
+        )
+        self._podresources = PodResources(self.devices.table, self.records.values, self.faults)
+        await self._podresources.start(self.paths)
+        await self._registry.start(self.starts)
+        self._spawn(self._relay(self.devices.changes))
+        self._spawn(self._sync_status())
+        self._spawn(self._watch_allocations())
+        for record in self.records.values():
+            self._work(record)
+
+    async def stop(self) -> None:
+        """Stop as a killed kubelet does: nothing is told to anyone, and the containers go on."""
+        self._running = False
+        tasks = [*self._tasks, *self._workers.values()]
+        current = asyncio.current_task()
+        for task in tasks:
+            if task is not current:
+                task.cancel()
+        await asyncio.gather(*(task for task in tasks if task is not current), return_exceptions=True)
+        self._workers.clear()
+        await self._registry.stop()
+        await self._podresources.stop()
+        await self.devices.close()
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
+
+    async def close(self) -> None:
+        """Stop, end every container, and leave nothing behind but the folder."""
+        if self._running:
+            await self.stop()
+        await self.runtime.close()
+        for socket in (*self.paths.root.rglob("*.sock"),):
+            socket.unlink(missing_ok=True)
+
+    # --- pods ------------------------------------------------------------------------------------
+
+    def add_pod(self, pod: Pod) -> PodRecord:
+        """Put a pod on this node, as the scheduler would."""
+        if not pod.uid:
+            pod = msgspec.structs.replace(
+                pod, metadata=msgspec.structs.replace(pod.metadata, uid=str(uuid.uuid4()))
+            )
+        if any(record.pod.key == pod.key for record in self.records.values()):
+            raise ColocateError(f"there is a pod {pod.key} on this node already")
+        record = self.records[pod.uid] = PodRecord(pod)
+        if self._running:
+            self._work(record)
+        return record
+
+    def delete_pod(self, key: str) -> None:
+        """Ask a pod, as namespace/name, to end; it leaves once its containers have."""
+        self.pod(key).deleting.set()
+
+    def pod(self, key: str) -> PodRecord:
+        for record in self.records.values():
+            if record.pod.key == key:
+                return record
+        raise ColocateError(f"there is no pod {key} on this node")
+
+    def pod_status(self, key: str) -> PodStatus:
+        return self.pod(key).status
+
+    async def until(self, holds: Callable[[], bool], what: str = "", seconds: float = 60) -> None:
+        """Return as soon as `holds()` is true; Unavailable after so many real seconds."""
+        try:
+            async with deadline(SystemClock(), seconds):
+                while True:
+                    seen = self.changes.count
+                    if holds():
+                        return
+                    await self.changes.beyond(seen)
+        except TimeoutError:
+            raise Unavailable(f"waited {seconds:g} s in vain for {what or holds}") from None
+
+    # --- the node --------------------------------------------------------------------------------
+
+    def sync_status(self) -> NodeStatus:
+        """Update the node's status now. A key, once there, stays until somebody removes it."""
+        capacity, allocatable = self.devices.capacity()
+        gone = dict.fromkeys(self.status.capacity, 0)
+        self.status = NodeStatus(gone | capacity, gone | allocatable)
+        self.changes.changed()
+        return self.status
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _work(self, record: PodRecord) -> None:
+        worker = PodWorker(
+            record, self.devices, self.runtime, self.clock, lambda _: self.changes.changed(), self._event
+        )
+        self._workers[record.pod.uid] = asyncio.create_task(self._supervise(record, worker))
+
+    async def _supervise(self, record: PodRecord, worker: PodWorker) -> None:
+        try:
+            await worker.run()
+        except KubeletPanic as panic:
+            self.panics.append(str(panic))
+            self._spawn(self.restart())
+            return
+        self.records.pop(record.pod.uid, None)
+        self._workers.pop(record.pod.uid, None)
+        self.changes.changed()
+
+    def _event(self, pod: Pod, kind: str, reason: str, message: str) -> None:
+        at = datetime.fromtimestamp(self.clock.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.events.append(KubeletEvent(at, pod.key, kind, reason, message))
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _relay(self, source: Watched) -> None:
+        seen = 0
+        while True:
+            seen = await source.beyond(seen)
+            self.changes.changed()
+
+    async def _sync_status(self) -> None:
+        while True:
+            self.sync_status()
+            await self.clock.sleep(STATUS_SYNC)
+
+    async def _watch_allocations(self) -> None:
+        seen = 0
+        while True:
+            seen = await self.devices.allocating.beyond(seen)
+            if self.faults.restart_in_allocate:
+                self.faults.restart_in_allocate = False
+                self._spawn(self.restart())

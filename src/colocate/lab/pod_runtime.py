@@ -1,0 +1,228 @@
+"""What runs the containers of the embedded kubelet: real processes of this machine, or none at all.
+
+Like a container runtime it outlives the kubelet: a kubelet that restarts finds its containers running.
+There are no images: a container's command runs from this machine's own file system, with the environment
+that the pod and the plugins give it and nothing of ours. A container without a command sleeps.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from colocate.clock import Clock
+from colocate.errors import Unavailable
+from colocate.host import cgroups
+from colocate.host.cgroups import Naming
+from colocate.model.pod import Container, Pod, qos_class
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# Joins its groups before it becomes the container's command: the command has been held from its first
+# instruction on.
+_JOIN = 'for procs in $1; do echo $$ > "$procs" || exit 126; done; shift; exec "$@"'
+
+
+class RunningContainer(Protocol):
+    """A container that was started."""
+
+    @property
+    def pid(self) -> int | None:
+        """The container's first process, where there is one."""
+
+    async def wait(self) -> int:
+        """The exit code, once it has ended; 128 + n if signal n ended it."""
+
+    async def stop(self, grace: float, clock: Clock) -> None:
+        """Ask it to end; after the grace, make it."""
+
+
+class PodRuntime(Protocol):
+    """Starts containers and remembers them."""
+
+    async def create_pod(self, pod: Pod) -> None: ...
+
+    async def remove_pod(self, pod: Pod) -> None: ...
+
+    async def start(self, pod: Pod, container: Container, env: Mapping[str, str]) -> RunningContainer: ...
+
+    def running(self, pod: Pod, container: str) -> RunningContainer | None: ...
+
+    async def close(self) -> None: ...
+
+
+class SimulatedContainer:
+    """A container of a simulated node: it runs until someone says how it ends."""
+
+    pid = None
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env = dict(env)
+        self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._code)
+
+    async def stop(self, grace: float, clock: Clock) -> None:
+        self.finish(128 + signal.SIGTERM)
+
+    def finish(self, code: int) -> None:
+        if not self._code.done():
+            self._code.set_result(code)
+
+    @property
+    def ended(self) -> bool:
+        return self._code.done()
+
+
+class SimulatedRuntime:
+    """No processes: pods of simulated nodes."""
+
+    def __init__(self) -> None:
+        self.containers: dict[tuple[str, str], SimulatedContainer] = {}
+
+    async def create_pod(self, pod: Pod) -> None:
+        return None
+
+    async def remove_pod(self, pod: Pod) -> None:
+        self.containers = {key: value for key, value in self.containers.items() if key[0] != pod.uid}
+
+    async def start(self, pod: Pod, container: Container, env: Mapping[str, str]) -> SimulatedContainer:
+        started = SimulatedContainer(env)
+        self.containers[pod.uid, container.name] = started
+        return started
+
+    def running(self, pod: Pod, container: str) -> SimulatedContainer | None:
+        found = self.containers.get((pod.uid, container))
+        return found if found and not found.ended else None
+
+    async def close(self) -> None:
+        self.containers.clear()
+
+
+class ProcessContainer:
+    """A container that is a process of this machine, and whatever that starts."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid: int | None = process.pid
+
+    async def wait(self) -> int:
+        code = await self._process.wait()
+        return code if code >= 0 else 128 - code
+
+    async def stop(self, grace: float, clock: Clock) -> None:
+        self._signal(signal.SIGTERM)
+        ended = asyncio.ensure_future(self._process.wait())
+        overdue = asyncio.ensure_future(clock.sleep(grace))
+        await asyncio.wait([ended, overdue], return_when=asyncio.FIRST_COMPLETED)
+        overdue.cancel()
+        self._signal(signal.SIGKILL)
+        await ended
+
+    @property
+    def ended(self) -> bool:
+        return self._process.returncode is not None
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the whole process group, whose leader the container's first process is."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+
+class ProcessRuntime:
+    """Real processes, each pod in a control group of its own where this machine lets us make one."""
+
+    def __init__(
+        self, folder: Path, *, parent: str, naming: Naming = Naming.CGROUPFS, mount: Path = cgroups.MOUNT
+    ) -> None:
+        self._folder = folder
+        self._parent = Path(parent)
+        self._naming = naming
+        self._containers: dict[tuple[str, str], ProcessContainer] = {}
+        self.without_cgroups = ""
+        """Why pods are plain processes here; empty where they have control groups."""
+        try:
+            self._tree: cgroups.Tree | None = cgroups.find_tree(mount)
+            cgroups.create(self._tree, self._parent)
+        except (OSError, Unavailable) as error:
+            self._tree = None
+            self.without_cgroups = f"no right to make control groups here ({error})"
+
+    def cgroup(self, pod: Pod) -> Path:
+        """The pod's group below the top of the tree."""
+        return self._parent / cgroups.pod_path(pod.uid, qos_class(pod), self._naming)
+
+    def cgroup_folders(self, pod: Pod) -> list[Path]:
+        """The pod's group, in every hierarchy; none where there are no control groups."""
+        return self._tree.folders(self.cgroup(pod)) if self._tree else []
+
+    def log_file(self, pod: Pod, container: str) -> Path:
+        """Where a container's output goes, that of earlier starts included."""
+        return self._folder / pod.uid / f"{container}.log"
+
+    async def create_pod(self, pod: Pod) -> None:
+        if self._tree:
+            cgroups.create(self._tree, self.cgroup(pod))
+
+    def _container_folders(self, pod: Pod, container: Container) -> list[Path]:
+        """A container's group, below the pod's; made here."""
+        if not self._tree:
+            return []
+        group = self.cgroup(pod) / container.name
+        cgroups.create(self._tree, group)
+        return self._tree.folders(group)
+
+    async def remove_pod(self, pod: Pod) -> None:
+        for uid, name in list(self._containers):
+            if uid == pod.uid:
+                del self._containers[uid, name]
+        if self._tree:
+            await cgroups.kill(self._tree, self.cgroup(pod))
+            cgroups.remove(self._tree, self.cgroup(pod))
+        await asyncio.to_thread(shutil.rmtree, self._folder / pod.uid, ignore_errors=True)
+
+    async def start(self, pod: Pod, container: Container, env: Mapping[str, str]) -> ProcessContainer:
+        command = [*container.command, *container.args] or ["sleep", "infinity"]
+        procs = " ".join(str(folder / "cgroup.procs") for folder in self._container_folders(pod, container))
+        log = self.log_file(pod, container.name)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                *_dies_with_us(),
+                *["/bin/sh", "-c", _JOIN, "sh", procs, *command],
+                env={"PATH": _PATH, "HOSTNAME": pod.metadata.name, **env},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        started = ProcessContainer(process)
+        self._containers[pod.uid, container.name] = started
+        return started
+
+    def running(self, pod: Pod, container: str) -> ProcessContainer | None:
+        found = self._containers.get((pod.uid, container))
+        return found if found and not found.ended else None
+
+    async def close(self) -> None:
+        """End every container and leave nothing behind."""
+        for container in self._containers.values():
+            if not container.ended:
+                container._signal(signal.SIGKILL)
+                await container.wait()
+        self._containers.clear()
+        if self._tree:
+            await cgroups.kill(self._tree, self._parent)
+            cgroups.remove(self._tree, self._parent)
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+
+def _dies_with_us() -> list[str]:
+    """A prefix that ends a container with this process, even if that is killed."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []

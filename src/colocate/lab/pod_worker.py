@@ -1,0 +1,237 @@
+"""One pod of the embedded kubelet, from admission to its end: init containers, restarts, status."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from colocate.aio import first
+from colocate.clock import Clock
+from colocate.lab.device_manager import DeviceManager, TopologyAffinityError
+from colocate.lab.device_table import AdmissionError
+from colocate.lab.pod_runtime import PodRuntime, RunningContainer
+from colocate.model.pod import (
+    Container,
+    ContainerState,
+    ContainerStatus,
+    Phase,
+    Pod,
+    PodStatus,
+    Running,
+    Terminated,
+    Waiting,
+    qos_class,
+)
+
+FIRST_BACK_OFF = 10.0
+LAST_BACK_OFF = 300.0
+FORGIVEN_AFTER = 600.0
+
+
+class PodRecord:
+    """What outlives a restart of the kubelet: the pod and its status, as the API server would keep them."""
+
+    def __init__(self, pod: Pod) -> None:
+        self.pod = pod
+        self.status = PodStatus(qos_class=qos_class(pod))
+        self.deleting = asyncio.Event()
+
+    @property
+    def finished(self) -> bool:
+        return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    def container(self, name: str) -> ContainerStatus | None:
+        known = (*self.status.init_container_statuses, *self.status.container_statuses)
+        return next((status for status in known if status.name == name), None)
+
+
+class PodWorker:
+    """Brings one pod to what its record says, and keeps it there."""
+
+    def __init__(
+        self,
+        record: PodRecord,
+        devices: DeviceManager,
+        runtime: PodRuntime,
+        clock: Clock,
+        changed: Callable[[PodRecord], None],
+        event: Callable[[Pod, str, str, str], None],
+    ) -> None:
+        self._record = record
+        self._pod = record.pod
+        self._devices = devices
+        self._runtime = runtime
+        self._clock = clock
+        self._changed = changed
+        self._event = event
+
+    async def run(self) -> None:
+        """Admit the pod, run it to its end, and take it away once it is deleted."""
+        if not self._record.finished and await self._admitted():
+            await self._runtime.create_pod(self._pod)
+            await first(self._run_containers(), self._record.deleting.wait())
+        await self._record.deleting.wait()
+        await self._terminate()
+
+    # --- admission -------------------------------------------------------------------------------
+
+    async def _admitted(self) -> bool:
+        if not self._record.status.start_time:
+            self._update(start_time=self._now())
+        try:
+            await self._devices.admit(self._pod, self._need_nothing())
+        except AdmissionError as error:
+            message = f"Allocate failed due to {error}, which is unexpected"
+            self._reject("UnexpectedAdmissionError", message)
+            return False
+        except TopologyAffinityError as error:
+            self._reject("TopologyAffinityError", str(error))
+            return False
+        return True
+
+    def _need_nothing(self) -> list[str]:
+        """Containers that run, and init containers that are done: a restarted kubelet leaves them alone."""
+        done = [
+            status.name
+            for status in self._record.status.init_container_statuses
+            if status.state.terminated and status.state.terminated.exit_code == 0
+        ]
+        running = [c.name for c in self._pod.containers if self._runtime.running(self._pod, c.name)]
+        return done + running
+
+    def _reject(self, reason: str, message: str) -> None:
+        self._update(phase=Phase.FAILED, reason=reason, message=f"Pod was rejected: {message}")
+        self._event(self._pod, "Warning", reason, message)
+
+    # --- containers ------------------------------------------------------------------------------
+
+    async def _run_containers(self) -> None:
+        sidecars: list[asyncio.Task[None]] = []
+        self._ensure_statuses()
+        try:
+            for container in self._pod.spec.init_containers:
+                if container.is_sidecar:
+                    sidecars.append(asyncio.create_task(self._keep(container, "Always")))
+                elif not await self._complete(container):
+                    self._update(phase=Phase.FAILED)
+                    return
+            policy = self._pod.spec.restart_policy
+            async with asyncio.TaskGroup() as tasks:
+                for container in self._pod.spec.containers:
+                    tasks.create_task(self._keep(container, policy))
+        finally:
+            for task in sidecars:
+                task.cancel()
+            await asyncio.gather(*sidecars, return_exceptions=True)
+        codes = [_exit_code(status) for status in self._record.status.container_statuses]
+        self._update(phase=Phase.FAILED if any(codes) else Phase.SUCCEEDED)
+
+    async def _complete(self, container: Container) -> bool:
+        """Run an init container to its good end; False where its pod is not to try again."""
+        status = self._record.container(container.name)
+        if status and status.state.terminated and status.state.terminated.exit_code == 0:
+            return True
+        policy = "Never" if self._pod.spec.restart_policy == "Never" else "OnFailure"
+        await self._keep(container, policy)
+        return _exit_code(self._status(container)) == 0
+
+    async def _keep(self, container: Container, policy: str) -> None:
+        """Run a container, again and again as the policy says, with a growing pause."""
+        pause = FIRST_BACK_OFF
+        while True:
+            since = self._clock.monotonic()
+            code = await self._run_once(container)
+            if policy == "Never" or (policy == "OnFailure" and code == 0):
+                return
+            if self._clock.monotonic() - since >= FORGIVEN_AFTER:
+                pause = FIRST_BACK_OFF
+            message = f"back-off {pause:g}s restarting failed container={container.name} pod={self._pod.key}"
+            status = self._status(container)
+            if status.state.terminated:
+                self._set(container, state=_waiting("CrashLoopBackOff", message), last_state=status.state)
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, LAST_BACK_OFF)
+            self._set(container, restart_count=self._status(container).restart_count + 1)
+
+    async def _run_once(self, container: Container) -> int:
+        running: RunningContainer | None = self._runtime.running(self._pod, container.name)
+        if running is None:
+            try:
+                await self._devices.pre_start(self._pod, container)
+            except AdmissionError as error:
+                message = f"device plugin PreStartContainer rpc failed with err: {error}"
+                self._event(self._pod, "Warning", "Failed", f"Error: {message}")
+                self._set(container, state=_waiting("CreateContainerError", message))
+                return 128
+            running = await self._runtime.start(self._pod, container, self._env(container))
+            self._set(container, state=ContainerState(running=Running(self._now())), ready=True, started=True)
+        started = self._status(container).state.running
+        code = await running.wait()
+        ended = Terminated(
+            code, "Completed" if code == 0 else "Error", started.started_at if started else "", self._now()
+        )
+        self._set(container, state=ContainerState(terminated=ended), ready=code == 0, started=False)
+        return code
+
+    def _env(self, container: Container) -> dict[str, str]:
+        """The plugins' variables first, then the pod's own, which may override them."""
+        env: dict[str, str] = {}
+        for response in self._devices.injected(self._pod, container):
+            env |= response.envs
+        return env | {variable.name: variable.value for variable in container.env}
+
+    async def _terminate(self) -> None:
+        grace = self._pod.spec.termination_grace_period_seconds
+        for container in self._pod.containers:
+            running = self._runtime.running(self._pod, container.name)
+            if running:
+                await running.stop(grace, self._clock)
+        await self._runtime.remove_pod(self._pod)
+
+    # --- status ----------------------------------------------------------------------------------
+
+    def _ensure_statuses(self) -> None:
+        if not self._record.status.container_statuses:
+            self._update(
+                init_container_statuses=tuple(
+                    ContainerStatus(c.name, _waiting("PodInitializing"))
+                    for c in self._pod.spec.init_containers
+                ),
+                container_statuses=tuple(ContainerStatus(c.name) for c in self._pod.spec.containers),
+            )
+
+    def _status(self, container: Container) -> ContainerStatus:
+        status = self._record.container(container.name)
+        assert status is not None
+        return status
+
+    def _set(self, container: Container, **changes: object) -> None:
+        new = msgspec.structs.replace(self._status(container), **changes)
+
+        def replaced(known: tuple[ContainerStatus, ...]) -> tuple[ContainerStatus, ...]:
+            return tuple(new if status.name == container.name else status for status in known)
+
+        status = self._record.status
+        app = replaced(status.container_statuses)
+        started = all(s.state.running or s.state.terminated or s.last_state.terminated for s in app)
+        self._update(
+            init_container_statuses=replaced(status.init_container_statuses),
+            container_statuses=app,
+            phase=Phase.RUNNING if started else Phase.PENDING,
+        )
+
+    def _update(self, **changes: object) -> None:
+        self._record.status = msgspec.structs.replace(self._record.status, **changes)
+        self._changed(self._record)
+
+    def _now(self) -> str:
+        return datetime.fromtimestamp(self._clock.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _waiting(reason: str, message: str = "") -> ContainerState:
+    return ContainerState(waiting=Waiting(reason, message))
+
+
+def _exit_code(status: ContainerStatus) -> int:
+    return status.state.terminated.exit_code if status.state.terminated else 128

@@ -1,0 +1,129 @@
+"""How the embedded kubelet learns of plugins: Register on kubelet.sock, and sockets in plugins_registry."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from colocate.clock import Clock
+from colocate.kubelet.paths import KubeletPaths
+from colocate.kubelet.watch import FolderWatch, identity
+from colocate.lab.device_manager import DeviceManager
+from colocate.lab.faults import Faults
+from colocate.model.resource_name import why_not_allowed
+from colocate.wire import deviceplugin_pb2 as dp
+from colocate.wire import methods
+from colocate.wire import pluginregistration_pb2 as reg
+from colocate.wire.rpc import RpcError, Service, call, connect, serve
+
+SUPPORTED_VERSIONS = ["v1beta1"]
+
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
+
+
+class Registry:
+    """Serves Registration and asks the sockets of plugins_registry."""
+
+    def __init__(
+        self,
+        paths: KubeletPaths,
+        devices: DeviceManager,
+        faults: Faults,
+        clock: Clock,
+        spawn: Spawn,
+        *,
+        refuse_same_socket: bool,
+    ) -> None:
+        self._paths = paths
+        self._devices = devices
+        self._faults = faults
+        self._clock = clock
+        self._spawn = spawn
+        self._refuse_same_socket = refuse_same_socket
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, generation: int) -> None:
+        """Delete the sockets of old, then serve on a new kubelet.sock.
+
+        gRPC removes the socket that it was told of when it stops; a real kubelet leaves kubelet.sock lying
+        there. So it is served under another name and linked to the one that plugins know.
+        """
+        for folder in (self._paths.device_plugins, self._paths.plugins_registry):
+            folder.mkdir(parents=True, exist_ok=True)
+        for path in self._paths.device_plugins.iterdir():
+            if path.is_socket():
+                path.unlink()
+        hidden = self._paths.root / f".registration-{generation}.sock"
+        hidden.unlink(missing_ok=True)
+        self._server = await serve(hidden, Service({methods.REGISTER: self._register}))
+        os.link(hidden, self._paths.kubelet_socket)
+        hidden.unlink()
+        self._spawn(self._watch_registry())
+
+    async def stop(self) -> None:
+        if self._server:
+            await self._server.stop(None)
+
+    async def _register(self, request: dp.RegisterRequest) -> dp.Empty:
+        if self._faults.register_delay:
+            await self._clock.sleep(self._faults.register_delay)
+        if self._faults.register_refusal:
+            raise RpcError(grpc.StatusCode.UNKNOWN, self._faults.register_refusal)
+        if request.version not in SUPPORTED_VERSIONS:
+            raise RpcError(
+                grpc.StatusCode.UNKNOWN,
+                f"requested API version {request.version!r} is not supported by kubelet. "
+                f"Supported versions are {SUPPORTED_VERSIONS}",
+            )
+        if why_not_allowed(request.resource_name):
+            raise RpcError(grpc.StatusCode.UNKNOWN, f"the ResourceName {request.resource_name!r} is invalid")
+        await self._connect(request.resource_name, self._paths.device_plugins / request.endpoint)
+        return dp.Empty()
+
+    async def _connect(self, resource: str, socket: Path) -> None:
+        if self._refuse_same_socket and self._devices.socket_of(resource) == socket:
+            raise RpcError(grpc.StatusCode.UNKNOWN, f"{socket} is connected already")
+        try:
+            client = await self._devices.connect(resource, socket)
+        except (grpc.RpcError, TimeoutError) as error:
+            raise RpcError(grpc.StatusCode.UNKNOWN, f"failed to dial device plugin: {error}") from error
+        self._spawn(self._devices.follow(client))
+
+    async def _watch_registry(self) -> None:
+        """Ask every socket that appears in plugins_registry, once; again if it was refused."""
+        folder = self._paths.plugins_registry
+        known: dict[Path, tuple[int, int]] = {}
+        watch = FolderWatch(folder, self._clock)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(watch.run())
+            while True:
+                seen = watch.events.count
+                present = {path: identity(path) for path in folder.glob("*.sock")}
+                for path, current in present.items():
+                    if current is not None and known.get(path) != current and await self._ask(path):
+                        known[path] = current
+                known = {path: current for path, current in known.items() if path in present}
+                await watch.events.beyond(seen)
+
+    async def _ask(self, socket: Path) -> bool:
+        async with connect(socket) as channel:
+            try:
+                info = await call(channel, methods.GET_INFO, reg.InfoRequest(), timeout=1)
+            except grpc.RpcError:
+                return False
+            status = reg.RegistrationStatus(plugin_registered=True)
+            try:
+                if info.type != "DevicePlugin" or not set(info.supported_versions) & set(SUPPORTED_VERSIONS):
+                    raise RpcError(grpc.StatusCode.UNKNOWN, f"unsupported plugin {info.type} {info.name}")
+                await self._connect(info.name, Path(info.endpoint or socket))
+            except RpcError as error:
+                status = reg.RegistrationStatus(plugin_registered=False, error=str(error))
+            try:
+                await call(channel, methods.NOTIFY, status, timeout=1)
+            except grpc.RpcError:
+                return False
+            return status.plugin_registered

@@ -1,0 +1,31 @@
+"""Kubernetes quantities: `512Mi`, `1500m`, `2`, `1e3`, exactly."""
+
+import re
+from fractions import Fraction
+
+_PATTERN = re.compile(
+    r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE]))?", re.ASCII
+)
+_SUFFIXES = {
+    **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", start=1)},
+    **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
+    **{f"{suffix}i": Fraction(1024**power) for power, suffix in enumerate("KMGTPE", start=1)},
+}
+
+
+def parse(text: str | int | float) -> Fraction:
+    """The value of a quantity; ValueError where it is none."""
+    match = _PATTERN.fullmatch(str(text))
+    if not match:
+        raise ValueError(f"{text!r} is not a quantity such as 2, 1500m or 512Mi")
+    number, exponent, suffix = match.groups()
+    value = Fraction(number)
+    if exponent:
+        return value * Fraction(10) ** int(exponent[1:])
+    return value * _SUFFIXES[suffix] if suffix else value
+
+
+def whole(text: str | int | float) -> int:
+    """The value rounded up to an integer, as the kubelet reads counts and bytes."""
+    value = parse(text)
+    return -(-value.numerator // value.denominator)

@@ -1,0 +1,104 @@
+"""The command line as a process: run to its end, or an agent in the background whose log is followed."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+COMMAND = (sys.executable, "-m", "colocate.cli.main")
+PATIENCE = 120
+"""Seconds for what takes a fraction of one on a machine that is not busy."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def _environment(extra: dict[str, str]) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("COLOCATE_")}
+    return {**ours, **extra}
+
+
+async def colocate(*arguments: str | Path, stdin: str = "", **environ: str) -> Ended:
+    """Run a command to its end."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        *map(str, arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=_environment(environ),
+    )
+    async with asyncio.timeout(PATIENCE):
+        out, err = await process.communicate(stdin.encode())
+    assert process.returncode is not None
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
+class Agent:
+    """A running agent."""
+
+    def __init__(self, process: asyncio.subprocess.Process, socket: Path) -> None:
+        self.process = process
+        self.socket = socket
+        self.seen: list[dict[str, Any]] = []
+
+    async def event(self, name: str, **fields: object) -> dict[str, Any]:
+        """Wait for the next log event of this name that has these fields."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(PATIENCE):
+            while line := await self.process.stderr.readline():
+                try:
+                    event: dict[str, Any] = json.loads(line)
+                except ValueError:
+                    self.seen.append({"line": line.decode()})
+                    continue
+                self.seen.append(event)
+                if event["event"] == name and fields.items() <= event.items():
+                    return event
+        raise AssertionError(f"no {name} {fields} before the end of the log: {self.seen}")
+
+    async def mock(self, *arguments: str) -> Ended:
+        """Run `colocate mock` against this agent."""
+        return await colocate("mock", *arguments, "--socket", self.socket)
+
+    async def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; returns the exit code."""
+        self.process.send_signal(how)
+        async with asyncio.timeout(PATIENCE):
+            _, err = await self.process.communicate()
+        self.seen += [json.loads(line) for line in err.splitlines() if line.startswith(b"{")]
+        assert self.process.returncode is not None
+        return self.process.returncode
+
+
+@asynccontextmanager
+async def running_agent(file: Path, folder: Path, *flags: str, **environ: str) -> AsyncIterator[Agent]:
+    """An agent with its control socket in `folder`; waits until it has started."""
+    socket = folder / "agent.sock"
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        *("agent", "--config", str(file), "--set", f"control.socket={socket}", "--log-format", "json"),
+        *flags,
+        stderr=asyncio.subprocess.PIPE,
+        env=_environment(environ),
+    )
+    agent = Agent(process, socket)
+    try:
+        await agent.event("agent.started")
+        yield agent
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()

@@ -1,0 +1,46 @@
+"""What all tests share: an embedded kubelet that must leave nothing behind, and real components."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from colocate import telemetry
+from colocate.testing import TestNode
+from colocate.testing import embedded_kubelet as new_node
+from tests.support import components
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("default")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quiet_logs() -> None:
+    telemetry.configure_logs("text", os.environ.get("COLOCATE_TEST_LOG_LEVEL", "critical"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test that needs a component is skipped where it is missing, and fails there under CI=true."""
+    for mark in item.iter_markers("needs"):
+        missing = components.missing(*mark.args)
+        if missing and os.environ.get("CI") == "true":
+            pytest.fail(f"CI must have {missing}: tools/install-components installs it", pytrace=False)
+        if missing:
+            pytest.skip(f"{missing} is not here: run tools/install-components as root on Debian")
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[TestNode]:
+    """A node with an embedded kubelet; the test fails if a task or a socket is left."""
+    async with new_node() as node:
+        yield node
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not left, f"tasks left behind: {left}"
+
+
+@pytest.fixture
+def recordings() -> Path:
+    return Path(__file__).parent / "data" / "recordings"

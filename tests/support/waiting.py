@@ -1,0 +1,14 @@
+"""Waiting for another task or process, never for time to pass."""
+
+import asyncio
+from collections.abc import Callable
+
+
+async def until(holds: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    """Return as soon as `holds()`; for conditions that nothing announces. Fails after so many seconds."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not holds():  # noqa: ASYNC110 -- what is awaited is outside of this event loop
+                await asyncio.sleep(0.002)
+    except TimeoutError:
+        raise AssertionError(f"waited {seconds:g} s in vain for {what}") from None

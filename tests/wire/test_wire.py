@@ -1,0 +1,38 @@
+"""The committed protocol code is what the .proto files say, and the method tables are what they declare."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor import FileDescriptor
+from tools.generate_wire import SOURCES, generate
+
+from colocate.wire import deviceplugin_pb2, methods, pluginregistration_pb2, podresources_pb2
+from colocate.wire.rpc import Method
+
+WIRE = Path("colocate", "wire")
+
+
+@pytest.mark.skipif(
+    not Path(sys.executable).with_name("protoc").exists(), reason="no protoc for this kind of machine on PyPI"
+)
+def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
+    generate(tmp_path)
+    generated = sorted(path.name for path in (tmp_path / WIRE).iterdir())
+    assert len(generated) == 6
+    for name in generated:
+        assert (tmp_path / WIRE / name).read_bytes() == (SOURCES / WIRE / name).read_bytes(), (
+            f"{name} is not what its .proto file gives: run make proto"
+        )
+
+
+@pytest.mark.parametrize("module", [deviceplugin_pb2, podresources_pb2, pluginregistration_pb2])
+def test_every_declared_rpc_has_its_method(module: object) -> None:
+    descriptor: FileDescriptor = module.DESCRIPTOR  # type: ignore[attr-defined]
+    tables = {method.path: method for method in vars(methods).values() if isinstance(method, Method)}
+    for service in descriptor.services_by_name.values():
+        for rpc in service.methods:
+            method = tables[f"/{service.full_name}/{rpc.name}"]
+            empty = method.read_request(b"")
+            assert empty.DESCRIPTOR is rpc.input_type
+            assert method.read_response(b"").DESCRIPTOR is rpc.output_type
