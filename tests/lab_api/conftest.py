@@ -11,7 +11,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from hypothesis import HealthCheck, settings
 
 from colocate.clock import ManualClock, SystemClock
 from colocate.lab.api.identities import Identities
@@ -25,9 +24,6 @@ from .kubectl import Kubectl
 from .running import Runner
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "recordings" / "api"
-
-settings.register_profile("lab_api", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("lab_api")
 
 
 @pytest.fixture
@@ -89,10 +85,10 @@ def _clients() -> list[str]:
     return [path for path in dict.fromkeys([shutil.which("kubectl"), *named]) if path]
 
 
-@pytest.fixture(params=_clients() or [None])
+@pytest.fixture(params=_clients() or [""])
 async def kubectl(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Kubectl]:
     """A real kubectl with a cluster of two nodes, on which pods run as soon as they are made."""
-    if request.param is None:
+    if not request.param:
         missing = "kubectl is not on the PATH: install it, or name one in COLOCATE_KUBECTL"
         if os.environ.get("CI") == "true":
             pytest.fail(missing, pytrace=False)

@@ -27,6 +27,15 @@ def cells(pod: Object, now: float) -> list[object]:
     ]
 
 
+def row_conditions(pod: Object) -> list[Object]:
+    """What a table says of a row as a whole: that the pod has run to its end."""
+    phase = at(pod, "status", "phase")
+    if phase not in _FINAL:
+        return []
+    message = "The pod has completed successfully." if phase == "Succeeded" else "The pod failed."
+    return [{"type": "Completed", "status": "True", "reason": phase, "message": message}]
+
+
 def status_word(pod: Object) -> str:
     """The word that tells most: why it waits, how it ended, or its phase."""
     phase = at(pod, "status", "phase") or "Unknown"

@@ -6,6 +6,8 @@ import msgspec
 
 from colocate.lab.api.columns import LAYOUTS, PLAIN, Layout
 from colocate.lab.api.objects import Object
+from colocate.lab.api.pod_columns import row_conditions
+from colocate.lab.api.resources import PODS
 
 _VERSION = "meta.k8s.io/v1"
 
@@ -32,12 +34,20 @@ def rows(storage: str, bodies: Iterable[Object], now: float, include: str, openi
     `opening` is the kind and apiVersion of the objects.
     """
     cells = layout(storage).cells
-    return [{"cells": cells(body, now)} | _object(body, include, opening) for body in bodies]
+    return [
+        {"cells": cells(body, now)} | _conditions(storage, body) | _object(body, include, opening)
+        for body in bodies
+    ]
 
 
 def partial(body: Object) -> Object:
     """An object of which only the metadata is shown."""
     return {"kind": "PartialObjectMetadata", "apiVersion": _VERSION, "metadata": body["metadata"]}
+
+
+def _conditions(storage: str, body: Object) -> Object:
+    found = row_conditions(body) if storage == PODS.storage else []
+    return {"conditions": found} if found else {}
 
 
 def _object(body: Object, include: str, opening: Object) -> Object:
