@@ -1,5 +1,6 @@
 """A small HTTP client for tests: what was answered, as code and data."""
 
+import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -65,13 +66,13 @@ class Http:
         accept: str = "application/json",
         **headers: str,
     ) -> Answer:
-        """Send a request; a body that is not bytes is sent as JSON."""
+        """Send a request; a body that is neither bytes nor a file is sent as JSON."""
         given = {"Accept": accept, **headers}
         if self._token:
             given["Authorization"] = f"Bearer {self._token}"
         data = None
         if body is not None:
-            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            data = body if isinstance(body, bytes | io.BytesIO) else json.dumps(body).encode()
             given["Content-Type"] = content_type
         async with self.session.request(method, self.url + path, data=data, headers=given) as response:
             raw = await response.read()

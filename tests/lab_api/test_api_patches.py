@@ -101,11 +101,10 @@ RFC_6902_FAILS: list[tuple[Any, dict[str, Any]]] = [
     ({"a": 1}, {"op": "add", "path": 7, "value": 1}),
 ]
 
+names = st.text("ab/~", max_size=2)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab/~", max_size=3),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab/~", max_size=2), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
     max_leaves=12,
 )
 json_objects = st.dictionaries(names, json_values, max_size=4)

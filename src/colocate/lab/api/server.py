@@ -125,6 +125,8 @@ class ApiServer:
             return _failure(error)
         except web.HTTPRequestEntityTooLarge:
             return _failure(body_too_large(MAX_BODY))
+        except web.RequestPayloadError as error:
+            return _failure(bad_request(f"the request body cannot be read: {' '.join(str(error).split())}"))
         except RecursionError:
             return _failure(bad_request("the request body cannot be read: it is nested too deeply"))
         except (web.HTTPException, ConnectionError):
