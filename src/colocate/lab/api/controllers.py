@@ -105,7 +105,7 @@ class Controllers:
         else:
             self._queue[key] = None
         for owner in metadata(body).get("ownerReferences") or []:
-            self._queue_owner(owner, key.namespace)
+            self._queue_owner(owner, key.namespace, and_theirs=change.type is Type.DELETED)
         if change.before is not None and controller_of(body) != controller_of(change.before.body):
             for owner in metadata(change.before.body).get("ownerReferences") or []:
                 self._queue_owner(owner, key.namespace)
@@ -117,10 +117,16 @@ class Controllers:
             if namespace is not None and metadata(namespace.body).get("deletionTimestamp"):
                 self._queue[namespace.key] = None
 
-    def _queue_owner(self, owner: Object, namespace: str) -> None:
+    def _queue_owner(self, owner: Object, namespace: str, and_theirs: bool = False) -> None:
+        """Queue an owner, and its owners where they count what is gone: a Recreate waits for every pod."""
         resource = resources.of_kind(owner["apiVersion"], owner["kind"])
-        if resource is not None:
-            self._queue[Key(resource.storage, namespace if resource.namespaced else "", owner["name"])] = None
+        if resource is None:
+            return
+        key = Key(resource.storage, namespace if resource.namespaced else "", owner["name"])
+        self._queue[key] = None
+        stored = self._store.get(key) if and_theirs else None
+        for further in metadata(stored.body).get("ownerReferences") or [] if stored else []:
+            self._queue_owner(further, namespace)
 
     def _one(self) -> None:
         if self._orphaned:

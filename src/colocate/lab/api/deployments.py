@@ -23,7 +23,7 @@ from colocate.lab.api.objects import (
 )
 from colocate.lab.api.recorder import record
 from colocate.lab.api.registry import Registry
-from colocate.lab.api.replica_sets import owner_reference
+from colocate.lab.api.replica_sets import owner_reference, pods_of
 from colocate.lab.api.resources import DEPLOYMENTS, REPLICA_SETS
 from colocate.lab.api.store import OWNER
 
@@ -70,8 +70,7 @@ def _create(registry: Registry, deployment: Object, sets: list[Object]) -> Objec
     selector["matchLabels"] = (selector.get("matchLabels") or {}) | label
     revision = max(map(rollout.revision_of, sets), default=0) + 1
     limits = rollout.bounds(deployment)
-    first = rollout.Sizes("", 0)
-    size = rollout.resize(limits, first, [rollout.sizes_of(one) for one in sets]).get("", 0)
+    size = rollout.resize(limits, rollout.Sizes("", 0), _sizes(registry, sets)).get("", 0)
     body: Object = {
         "metadata": {
             "name": f"{name_of(deployment)}-{hash}",
@@ -124,10 +123,15 @@ def _set_revision(registry: Registry, deployment: Object, revision: int) -> None
 
 def _resize(registry: Registry, deployment: Object, new: Object, old: list[Object]) -> None:
     limits = rollout.bounds(deployment)
-    sizes = rollout.resize(limits, rollout.sizes_of(new), [rollout.sizes_of(one) for one in old])
+    (newest,) = _sizes(registry, [new])
+    sizes = rollout.resize(limits, newest, _sizes(registry, old))
     by_name = {name_of(one): one for one in [new, *old]}
     for name, size in sizes.items():
         _scale(registry, deployment, by_name[name], size)
+
+
+def _sizes(registry: Registry, sets: list[Object]) -> list[rollout.Sizes]:
+    return [rollout.sizes_of(one, pods_of(registry, one)) for one in sets]
 
 
 def _scale_paused(registry: Registry, deployment: Object, sets: list[Object]) -> None:

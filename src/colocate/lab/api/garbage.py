@@ -5,7 +5,7 @@ Owners of kinds that are not served here are taken to exist.
 
 from colocate.lab.api import resources
 from colocate.lab.api.changes import Key, Stored
-from colocate.lab.api.deletion import FOREGROUND, ORPHAN, delete
+from colocate.lab.api.deletion import FOREGROUND, ORPHAN, DeleteOptions, delete
 from colocate.lab.api.objects import Object, is_terminating, metadata, uid_of
 from colocate.lab.api.registry import Registry
 from colocate.lab.api.resources import Resource
@@ -41,13 +41,14 @@ def see_to_finalizers(registry: Registry, resource: Resource, stored: Stored) ->
         for kind, dependent in dependents:
             registry.force(kind, dependent, lambda body: _set_owners(body, _without(body, uid)))
         _drop_finalizer(registry, resource, stored, ORPHAN)
-    elif dependents:
-        for kind, dependent in dependents:
-            if not is_terminating(dependent.body):
-                delete(registry, kind, dependent.key.namespace, dependent.key.name)
-        if not _dependents(registry, uid):
-            _drop_finalizer(registry, resource, stored, FOREGROUND)
-    else:
+        return
+    for kind, dependent in dependents:
+        if not is_terminating(dependent.body):
+            # What has dependents of its own has to wait for them as well.
+            waits = bool(_dependents(registry, uid_of(dependent.body)))
+            options = DeleteOptions(propagationPolicy="Foreground" if waits else "Background")
+            delete(registry, kind, dependent.key.namespace, dependent.key.name, options)
+    if not _dependents(registry, uid):
         _drop_finalizer(registry, resource, stored, FOREGROUND)
 
 

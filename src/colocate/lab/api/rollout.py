@@ -30,6 +30,7 @@ class Sizes(msgspec.Struct, frozen=True):
     name: str
     wanted: int
     current: int = 0
+    """Pods that there still are, those that are stopping among them."""
     available: int = 0
 
 
@@ -125,11 +126,11 @@ def revision_of(obj: Object) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def sizes_of(replica_set: Object) -> Sizes:
-    status = replica_set.get("status") or {}
+def sizes_of(replica_set: Object, pods: list[Object]) -> Sizes:
+    """How a set of these pods stands."""
     return Sizes(
         name_of(replica_set),
         int(at(replica_set, "spec", "replicas") or 0),
-        int(status.get("replicas") or 0),
-        int(status.get("availableReplicas") or 0),
+        sum(1 for pod in pods if at(pod, "status", "phase") not in ("Succeeded", "Failed")),
+        int(at(replica_set, "status", "availableReplicas") or 0),
     )
