@@ -124,7 +124,7 @@ class Client:
         subresource: str = "",
         dry_run: bool = False,
     ) -> T:
-        """A whole new version. With metadata.resourceVersion in it, Conflict where another is there by now."""
+        """A whole new version. With a resourceVersion in it, Conflict where there is another by now."""
         place = self._place(resource, namespace)
         doing = Doing("update", _part(resource, subresource), place, name)
         path = resource.path(place, name, subresource)

@@ -71,7 +71,7 @@ class AlreadyExists(Conflict):
 
 
 class PreconditionFailed(Conflict):
-    """A JSON patch whose `test` does not hold, or one of whose paths is not there; the server says no more."""
+    """A JSON patch of which a `test` does not hold or a path is not there; the server says no more."""
 
 
 class Gone(ApiError):

@@ -1,4 +1,4 @@
-"""Events about objects of the cluster, as `kubectl describe` shows them: counted together, limited, never a burden.
+"""Events about objects of the cluster, as `kubectl describe` shows them: counted together, and limited.
 
 The same words about the same object are one event whose count rises. Whoever records one neither waits nor
 fails: what cannot be sent is dropped, and counted. What is worth an event is not decided here.

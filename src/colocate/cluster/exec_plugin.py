@@ -141,7 +141,8 @@ def _read(spec: ExecSpec, output: bytes) -> Printed:
         )
     if status is None or not (status.token or (status.client_certificate_data and status.client_key_data)):
         raise UserError(
-            f"{spec.place}: {spec.command} printed neither a token nor a certificate with its key"
+            f"{spec.place}: {spec.command} printed neither a token nor a certificate with its key; "
+            f"log in with it again"
         )
     expires = status.expiration_timestamp
     if expires is not None and expires.tzinfo is None:

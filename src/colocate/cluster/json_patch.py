@@ -195,6 +195,6 @@ def _put(parent: Json, step: str, value: Json) -> None:
 
 def _is_place(step: str, length: int) -> bool:
     # A number too long for int() to read is too long for a list as well.
-    return (
-        step.isascii() and step.isdigit() and len(step) < 10 and str(int(step)) == step and int(step) < length
-    )
+    if not step.isascii() or not step.isdigit() or len(step) > 9:
+        return False
+    return str(int(step)) == step and int(step) < length

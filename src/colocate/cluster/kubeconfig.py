@@ -112,8 +112,8 @@ class Chosen(msgspec.Struct, frozen=True):
         user, cluster = self.user.entry, self.cluster.entry
         if user.auth_provider is not None and not (user.token or user.token_file or user.exec):
             raise UserError(
-                f"{self.user.place}: auth-provider was taken out of Kubernetes in 1.26; use the exec plugin of "
-                f"your provider instead"
+                f"{self.user.place}: auth-provider was taken out of Kubernetes in 1.26; use the exec "
+                f"plugin of your provider instead"
             )
         if user.exec is None:
             return None
