@@ -22,7 +22,7 @@ class _Operation(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower):
 
 
 class Test(_Operation, frozen=True):
-    """The value at the path must be this one. What is not there tests equal to null."""
+    """The value at the path must be this one. A field that is not there tests equal to null."""
 
     # Not a test case of pytest.
     __test__ = False
@@ -149,6 +149,8 @@ def _apply_one(root: Json, steps: list[str], operation: Operation) -> None:
     step, path = steps[-1], operation.path
     match operation:
         case Test(value=value):
+            if isinstance(parent, list):
+                _check_there(parent, step, path)
             found = find(parent, [step])
             if not same(found, value):
                 raise DoesNotApply(f"{path or 'the document'} is {found!r}, not {value!r}")

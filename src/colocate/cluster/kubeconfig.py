@@ -34,7 +34,7 @@ class Placed(msgspec.Struct, Generic[E], frozen=True):
         if not text:
             return None
         try:
-            return Secret(base64.b64decode(text).decode())
+            return Secret(base64.b64decode("".join(text.split()), validate=True).decode())
         except ValueError as error:
             raise UserError(
                 f"{self.place}: {field} is not base64 of a PEM text; copy it again, or name a file"
