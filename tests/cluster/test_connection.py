@@ -15,6 +15,9 @@ from colocate.errors import UserError
 PEM = "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n"
 
 
+INSECURE: dict[str, Any] = {"insecure-skip-tls-verify": True}
+
+
 def config(name: str = "one", server: str = "https://one:6443", user: Any = None, **cluster: Any) -> Any:
     return {
         "clusters": [{"name": name, "cluster": {"server": server, **cluster}}],
@@ -213,9 +216,9 @@ BAD_FILES: list[tuple[Any, str]] = [
         "use https, or say --insecure",
     ),
     (
-        config(**{"insecure-skip-tls-verify": True}),
-        "config-0: clusters[one]: insecure-skip-tls-verify is set, which is taken from the command line only; "
-        "give certificate-authority instead, or say --insecure",
+        config(**INSECURE),
+        "config-0: clusters[one]: insecure-skip-tls-verify is set, which is taken from the command line "
+        "only; give certificate-authority instead, or say --insecure",
     ),
     (
         config(**{"certificate-authority-data": "%%%="}),
@@ -224,8 +227,8 @@ BAD_FILES: list[tuple[Any, str]] = [
     ),
     (
         config(user={"auth-provider": {"name": "gcp"}}),
-        "config-0: users[one]: auth-provider was taken out of Kubernetes in 1.26; use the exec plugin of your "
-        "provider instead",
+        "config-0: users[one]: auth-provider was taken out of Kubernetes in 1.26; use the exec plugin of "
+        "your provider instead",
     ),
     (
         config(user={"client-certificate": "c"}),
@@ -253,8 +256,8 @@ def test_a_fault_of_a_file_is_one_sentence_with_place_and_remedy(
 
 def test_faults_of_flags_and_surroundings(files: Files) -> None:
     assert files.refusal() == (
-        "no API server is known: name a kubeconfig with --kubeconfig or KUBECONFIG, an address with --server, "
-        "or run in a pod that has a service account"
+        "no API server is known: name a kubeconfig with --kubeconfig or KUBECONFIG, an address with "
+        "--server, or run in a pod that has a service account"
     )
     assert files.refusal(context="x") == "--context x: there is no kubeconfig that could have it"
     missing = files.refusal(kubeconfig=files.folder / "no")
@@ -267,7 +270,7 @@ def test_faults_of_flags_and_surroundings(files: Files) -> None:
 
 
 def test_insecure_is_taken_from_the_flag_alone(files: Files) -> None:
-    files.use(config(**{"insecure-skip-tls-verify": True}))
+    files.use(config(**INSECURE))
     assert files.find(insecure=True).insecure
     files.use(config())
     assert not files.find().insecure

@@ -111,6 +111,7 @@ class EventRecorder:
         self._buckets: OrderedDict[Reference, _Bucket] = OrderedDict()
         self._recorded = Watched()
         self._log = telemetry.logger()
+        self._last_stamp = 0
         self.dropped = 0
         """Events that nobody will see."""
 
@@ -173,13 +174,17 @@ class EventRecorder:
                 sent.count = count
                 self._sent.move_to_end(same)
                 return "counted"
-        # The time in nanoseconds makes the name unique, as it does for every component.
-        name = f"{same.about.name}.{int(waiting.first * 1e9):x}"
+        name = f"{same.about.name}.{self._stamp(waiting.first):x}"
         await self._client.create(EVENTS, self._body(name, same, waiting), home)
         self._sent[same] = _Sent(name, waiting.count)
         while len(self._sent) > self._settings.remembered:
             self._sent.popitem(last=False)
         return "created"
+
+    def _stamp(self, seconds: float) -> int:
+        """The time in nanoseconds, which makes names unique; of two at once, the second is a moment later."""
+        self._last_stamp = max(self._last_stamp + 1, int(seconds * 1e9))
+        return self._last_stamp
 
     def _body(self, name: str, same: _Same, waiting: _Waiting) -> Object:
         source = {"component": self._component} | ({"host": self._host} if self._host else {})
@@ -187,7 +192,7 @@ class EventRecorder:
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": same.about.home},
-            "involvedObject": msgspec.to_builtins(same.about),
+            "involvedObject": {"apiVersion": same.about.api_version} | msgspec.to_builtins(same.about),
             "reason": same.reason,
             "message": same.message,
             "source": source,

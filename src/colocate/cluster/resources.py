@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)
 S = TypeVar("S")
 
 Object = dict[str, object]

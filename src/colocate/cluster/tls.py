@@ -4,6 +4,7 @@ import os
 import ssl
 from pathlib import Path
 
+from colocate.cluster.certificate_dates import not_after
 from colocate.cluster.connection import Connection, Pem
 from colocate.cluster.credentials import Shown
 from colocate.cluster.secret import Secret
@@ -32,6 +33,13 @@ class Tls:
                 if self._made is None:
                     raise
         return self._made[2]
+
+    def client_certificate_end(self) -> float | None:
+        """Until when the certificate that we show is good; None where we show none, or cannot tell."""
+        shown = self._made[1].certificate if self._made else ""
+        if not shown and (pem := self._connection.login.certificate) is not None:
+            shown = pem.read("client-certificate")
+        return not_after(shown) if shown else None
 
     def _stamp(self) -> Stamp:
         connection = self._connection

@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import aiohttp
 import msgspec
@@ -197,6 +198,14 @@ class Transport:
                 sent=False,
             )
         why = " ".join(str(error).split()) or type(error).__name__
+        end = self._tls.client_certificate_end()
+        if end is not None and end < self._clock.time():
+            # Servers that check it in the handshake mostly hang up without a word.
+            day = datetime.fromtimestamp(end, UTC).date()
+            return Untrusted(
+                f"cannot {doing}: {connection.server} hung up, and our client certificate has expired on "
+                f"{day}; renew the one in {connection.origin}"
+            )
         return Unreachable(f"cannot {doing}: the connection to {connection.server} broke: {why}")
 
 
