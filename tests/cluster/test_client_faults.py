@@ -180,6 +180,22 @@ async def test_whom_to_act_as_is_said(scripted: Scripted, clock: ManualClock) ->
     assert headers["User-Agent"].startswith("colocate/")
 
 
+async def test_a_proxy_is_asked_and_its_password_not_shown(scripted: Scripted, clock: ManualClock) -> None:
+    scripted.say(200, b'{"a": 1}')
+    proxy = Secret(scripted.url.replace("//", "//u:s3cr3t@"))
+    there = Connection("http://api.example:80", "the test", proxy=proxy)
+    async with Client(there, clock, ClientSettings(attempts=1)) as client:
+        assert await client.get(PODS, "p") == {"a": 1}
+    assert scripted.seen[0].host == "api.example"
+    scripted.answers.clear()
+    scripted.say(407)
+    secure = Connection("https://api.example", "the test", proxy=proxy)
+    async with Client(secure, clock, ClientSettings(attempts=1)) as client:
+        with pytest.raises(Unreachable) as raised:
+            await client.get(PODS, "p")
+    assert "s3cr3t" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [(400, Invalid), (403, Forbidden), (404, NotFound), (410, Gone), (413, Invalid), (500, ServerError)],

@@ -170,10 +170,13 @@ def test_in_a_pod_an_ipv6_address_is_put_in_brackets(files: Files) -> None:
 
 def test_impersonation_and_proxies_are_read(files: Files) -> None:
     user = {"token": "t", "as": "someone", "as-groups": ["a", "b"]}
-    files.use(config(user=user, **{"proxy-url": "http://proxy:3128", "tls-server-name": "kubernetes"}))
+    files.use(
+        config(user=user, **{"proxy-url": "http://u:s3cr3t@proxy:3128", "tls-server-name": "kubernetes"})
+    )
     found = files.find()
     assert (found.login.act_as, found.login.act_as_groups) == ("someone", ("a", "b"))
-    assert (found.proxy, found.server_name) == ("http://proxy:3128", "kubernetes")
+    assert (found.proxy, found.server_name) == (Secret("http://u:s3cr3t@proxy:3128"), "kubernetes")
+    assert "s3cr3t" not in repr(found)
 
 
 def without(document: Any, field: str) -> Any:

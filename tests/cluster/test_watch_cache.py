@@ -411,6 +411,21 @@ async def test_a_line_that_is_no_event_costs_a_list(
         assert it.listener.take() == ["Added a", "Added c", "Added b", "Deleted a", "Deleted c"]
 
 
+async def test_an_unreadable_answer_before_a_watch_is_survived(
+    scripted: Scripted, asking: Client, clock: ManualClock
+) -> None:
+    fake = Watched(scripted, config_map("a"))
+    good, fake.first = fake.first, ({"metadata": 7},)
+    async with following(asking) as it:
+        fake.lines.put_nowait(None)
+        while it.cache.health.errors < 2:
+            await pass_time(clock, 1)
+        fake.first = good
+        while len(fake.watches) < 2:
+            await pass_time(clock, 1)
+        assert fake.lists == 1
+
+
 async def test_half_a_line_is_asked_for_again(scripted: Scripted, asking: Client, clock: ManualClock) -> None:
     fake = Watched(scripted, config_map("a"))
     async with following(asking) as it:

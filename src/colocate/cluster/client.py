@@ -27,6 +27,7 @@ from colocate.cluster.json_patch import Operation
 from colocate.cluster.listing import pages
 from colocate.cluster.resources import PODS, Object, Resource, Selection
 from colocate.cluster.transport import JSON_PATCH, Request, Transport
+from colocate.crashpoints import reached
 
 T = TypeVar("T")
 
@@ -229,6 +230,14 @@ class Client:
 
     async def ask_once(self, request: Request) -> bytes:
         """Send a request, and let the caller see to what goes wrong."""
+        if request.method == "GET":
+            return await self._send(request)
+        reached(f"cluster.{request.doing.verb}")
+        answer = await self._send(request)
+        reached(f"cluster.{request.doing.verb}.done")
+        return answer
+
+    async def _send(self, request: Request) -> bytes:
         listing = request.doing.verb == "list"
         seconds = self.settings.list_timeout if listing else self.settings.timeout
         return await self._transport.ask(request, seconds)

@@ -71,7 +71,8 @@ class Connection(msgspec.Struct, frozen=True):
     server_name: str = ""
     """The name in the server's certificate, where it is not the host of the address."""
     insecure: bool = False
-    proxy: str = ""
+    proxy: Secret | None = None
+    """Its address may hold a password."""
     login: Login = Login()
 
 
@@ -146,7 +147,7 @@ def _from_kubeconfig(config: kubeconfig.Merged, flags: Flags) -> Connection:
         namespace=chosen.namespace or "default",
         authority=_pem(chosen.cluster, "certificate-authority", cluster.authority, cluster.authority_data),
         server_name=cluster.server_name,
-        proxy=cluster.proxy,
+        proxy=Secret(cluster.proxy) if cluster.proxy else None,
         login=Login(
             token=Secret(user.token) if user.token else None,
             token_file=chosen.user.file(user.token_file),
@@ -207,9 +208,14 @@ def _with_flags(found: Connection, flags: Flags, environ: Mapping[str, str]) -> 
         namespace=flags.namespace or found.namespace,
         authority=None if flags.insecure else authority,
         insecure=flags.insecure,
-        proxy=found.proxy or proxy_for(server, environ),
+        proxy=found.proxy or _proxy(server, environ),
         login=login,
     )
+
+
+def _proxy(server: str, environ: Mapping[str, str]) -> Secret | None:
+    address = proxy_for(server, environ)
+    return Secret(address) if address else None
 
 
 def _checked(found: Connection, flags: Flags) -> Connection:
@@ -229,9 +235,10 @@ def _checked(found: Connection, flags: Flags) -> Connection:
             f"{found.origin}: server {found.server} would be sent the credential in the clear; "
             f"use https, or say --insecure"
         )
-    if found.proxy and urlsplit(found.proxy).scheme not in ("http", "https"):
+    proxy = urlsplit(found.proxy.reveal()) if found.proxy else None
+    if proxy and proxy.scheme not in ("http", "https"):
         raise UserError(
-            f"{found.origin}: the proxy {urlsplit(found.proxy).hostname} is not an http or https one; "
+            f"{found.origin}: the proxy {proxy.hostname} is not an http or https one; "
             f"these are the kinds that are supported"
         )
     if bool(login.certificate) != bool(login.key):

@@ -11,7 +11,6 @@ import msgspec
 from colocate.cluster.backoff import BackOff, Random
 from colocate.cluster.client import Client
 from colocate.cluster.errors import ApiError, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
-from colocate.crashpoints import reached
 from colocate.telemetry import EVICTIONS
 
 
@@ -76,8 +75,6 @@ async def evict(
         attempts += 1
         asked_to_wait: float | None = None
         try:
-            if not dry_run:
-                reached("eviction.ask")
             await client.evict(name, namespace, uid, grace, dry_run)
             return _ended(Evicted.EVICTED, attempts, "", dry_run)
         except NotFound as error:

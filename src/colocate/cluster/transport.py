@@ -6,8 +6,8 @@ once more, since a request that was refused has done nothing.
 
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 
 import aiohttp
@@ -72,12 +72,15 @@ class Transport:
         async with self._within(request, seconds):
             response = await self._send(request)
         try:
-            yield self._pieces(request, response)
+            async with aclosing(self._pieces(request, response)) as pieces:
+                yield pieces
         finally:
             # Not released: the connection is in the middle of an answer.
             response.close()
 
-    async def _pieces(self, request: Request, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    async def _pieces(
+        self, request: Request, response: aiohttp.ClientResponse
+    ) -> AsyncGenerator[bytes, None]:
         try:
             async for piece in response.content.iter_any():
                 yield piece
@@ -134,7 +137,7 @@ class Transport:
             headers=self._headers(request, shown),
             ssl=True if context is None else context,
             server_hostname=connection.server_name or None,
-            proxy=connection.proxy or None,
+            proxy=connection.proxy.reveal() if connection.proxy else None,
             # A credential goes to the server that it is for, and nowhere else.
             allow_redirects=False,
         )
@@ -197,7 +200,9 @@ class Transport:
                 f"renew the one in {connection.origin}",
                 sent=False,
             )
-        why = " ".join(str(error).split()) or type(error).__name__
+        # An answer's own words would show the proxy's address, and with it a password.
+        said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+        why = " ".join(said.split()) or type(error).__name__
         end = self._tls.client_certificate_end()
         if end is not None and end < self._clock.time():
             # Servers that check it in the handshake mostly hang up without a word.

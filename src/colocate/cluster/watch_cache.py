@@ -12,6 +12,7 @@ holds some objects as they are and others as they were. Deletions that were miss
 import asyncio
 import random
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import aclosing
 from typing import Generic, TypeVar
 
 import msgspec
@@ -169,12 +170,15 @@ class WatchCache(Generic[T]):
 
     def _take(self, page: Page, found: set[Key]) -> None:
         for raw in page.items:
-            try:
-                marks = marks_of(raw)
-            except ValueError as error:
-                raise unreadable(self._doing("list"), str(error)) from error
+            marks = self._marks(raw)
             found.add(self._objects.key_of(marks))
             self._put(marks, raw)
+
+    def _marks(self, raw: msgspec.Raw) -> Marks:
+        try:
+            return marks_of(raw)
+        except ValueError as error:
+            raise unreadable(self._doing("list"), str(error)) from error
 
     async def _check_history(self) -> None:
         """Make sure that the server still counts the versions that we know, before we go on from one.
@@ -192,7 +196,7 @@ class WatchCache(Generic[T]):
                 raise self._other_history("everything that was there is gone")
             return
         raw = page.items[0]
-        marks = marks_of(raw)
+        marks = self._marks(raw)
         if not self._objects.knows(marks):
             raise self._other_history(f"{marks.name} was not there before")
         unchanged = not _is_before(self._version, marks.resource_version)
@@ -214,17 +218,16 @@ class WatchCache(Generic[T]):
             "timeoutSeconds": str(int(seconds)),
         }
         request = Request(doing, "GET", self._resource.path(self._selection.namespace), parameters)
+        longest = seconds + settings.silence
         try:
-            async with (
-                deadline(self._clock, seconds + settings.silence),
-                self._client.stream(request) as pieces,
-            ):
+            async with deadline(self._clock, longest), self._client.stream(request) as pieces:
                 self._record.contact()
-                async for batch in events(doing, pieces):
-                    self._record.contact()
-                    for event in batch:
-                        self._follow(event)
-                    self._record.held(len(self._objects))
+                async with aclosing(events(doing, pieces)) as batches:
+                    async for batch in batches:
+                        self._record.contact()
+                        for event in batch:
+                            self._follow(event)
+                        self._record.held(len(self._objects))
         except TimeoutError:
             raise Unreachable(f"cannot {doing}: the server has fallen silent") from None
 

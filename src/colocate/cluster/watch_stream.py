@@ -1,6 +1,6 @@
 """One watch: from bytes to events. Ends when the server ends it; what goes wrong is raised."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import msgspec
 
@@ -31,7 +31,7 @@ _LINE = msgspec.json.Decoder(_Line)
 _STATUS = msgspec.json.Decoder(Status)
 
 
-async def events(doing: Doing, pieces: AsyncIterator[bytes]) -> AsyncIterator[list[WatchEvent]]:
+async def events(doing: Doing, pieces: AsyncIterator[bytes]) -> AsyncGenerator[list[WatchEvent], None]:
     """The events of a watch, as many at a time as have arrived."""
     rest = bytearray()
     async for piece in pieces:
