@@ -517,6 +517,24 @@ async def test_a_list_that_cannot_be_read_is_tried_again(scripted: Scripted, clo
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_server_too_slow_to_list_is_not_asked_again_at_once(
+    scripted: Scripted, asking: Client, clock: ManualClock
+) -> None:
+    scripted.hang()
+    made = Following(asking)
+    running = asyncio.create_task(made.cache.run())
+    await until(lambda: len(scripted.seen) == 1, "the list")
+    await pass_time(clock, 60)
+    await until(lambda: made.cache.health.errors == 1, "the end of our patience")
+    await clock.advance(0.7)
+    assert len(scripted.seen) == 1
+    await clock.advance(0.2)
+    await until(lambda: len(scripted.seen) == 2, "another list")
+    assert "has not answered within 60 s" in made.cache.health.last_error
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_it_starts_before_its_server_does(clock: ManualClock) -> None:
     wire = Wire()
     await wire.start()

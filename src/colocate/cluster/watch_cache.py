@@ -77,6 +77,8 @@ class WatchCache(Generic[T]):
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._version: str | None = None
+        self._opened: float | None = None
+        """When the server began to answer the watch of this turn."""
         self.changed = Watched()
         """Counts the moments at which something has changed."""
 
@@ -126,7 +128,7 @@ class WatchCache(Generic[T]):
         back_off = BackOff(settings.first_pause, settings.last_pause, self._random)
         reason = "start"
         while True:
-            begun = self._clock.monotonic()
+            self._opened = None
             pause: float | None = None
             try:
                 if self._version is None:
@@ -139,7 +141,7 @@ class WatchCache(Generic[T]):
                     self._version, reason = None, _REASONS[type(error)]
                 pause = back_off.pause(getattr(error, "retry_after", None))
                 self._record.failed(error, pause)
-            lived = self._clock.monotonic() - begun
+            lived = 0.0 if self._opened is None else self._clock.monotonic() - self._opened
             if lived >= settings.last_pause:
                 # It worked for a while: whatever ended it is news.
                 back_off.reset()
@@ -221,6 +223,7 @@ class WatchCache(Generic[T]):
         longest = seconds + settings.silence
         try:
             async with deadline(self._clock, longest), self._client.stream(request) as pieces:
+                self._opened = self._clock.monotonic()
                 self._record.contact()
                 async with aclosing(events(doing, pieces)) as batches:
                     async for batch in batches:
