@@ -38,6 +38,11 @@ class Event(StrEnum):
     WATCH_IS_SLOW = "watch.is_slow"
     MOCK_FAULT_SET = "mock.fault_set"
     MOCK_FAULT_CLEARED = "mock.fault_cleared"
+    WATCH_LISTED = "watch.listed"
+    WATCH_FAILED = "watch.failed"
+    WATCH_SKIPPED = "watch.skipped"
+    WATCH_HANDLER_FAILED = "watch.handler_failed"
+    CLUSTER_EVENT_DROPPED = "cluster_event.dropped"
 
 
 PLUGIN_REGISTRATIONS = Counter(
@@ -65,6 +70,40 @@ PLUGIN_CALL_SECONDS = Histogram(
 )
 PLUGIN_ERRORS = Counter(
     "colocate_plugin_errors_total", "Exceptions in a plugin's own code.", ["resource", "where"]
+)
+CLUSTER_REQUESTS = Counter(
+    "colocate_cluster_requests_total",
+    "Requests to the API server, by what was asked and how that ended.",
+    ["verb", "resource", "outcome"],
+)
+CLUSTER_REQUEST_SECONDS = Histogram(
+    "colocate_cluster_request_duration_seconds",
+    "How long the API server took to begin its answer.",
+    ["verb", "resource"],
+    buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60),
+)
+WATCH_OBJECTS = Gauge("colocate_watch_objects", "Objects that a watch cache holds.", ["resource"])
+WATCH_CONTACT = Gauge(
+    "colocate_watch_last_contact_timestamp_seconds",
+    "When the API server last said anything to a watch cache.",
+    ["resource"],
+)
+WATCH_LISTS = Counter(
+    "colocate_watch_lists_total", "Whole lists that a watch cache has read, and why.", ["resource", "reason"]
+)
+WATCH_ERRORS = Counter(
+    "colocate_watch_errors_total", "What a watch cache has stumbled over.", ["resource", "error"]
+)
+WATCH_SKIPPED = Counter(
+    "colocate_watch_skipped_total", "Objects that a watch cache could not read.", ["resource"]
+)
+CLUSTER_EVENTS = Counter(
+    "colocate_cluster_events_total",
+    "Events about objects of the cluster, by what became of them.",
+    ["outcome"],
+)
+EVICTIONS = Counter(
+    "colocate_cluster_evictions_total", "Evictions that were asked for, by how they ended.", ["outcome"]
 )
 
 

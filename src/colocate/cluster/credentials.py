@@ -1,0 +1,109 @@
+"""What is shown to the server at this moment: tokens that rotate, commands that print new ones, passwords.
+
+A token file is read again whenever it has changed, so that a rotated token is used at once; a command is run
+again shortly before what it printed expires, or when the server refuses it.
+"""
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from colocate.clock import Clock
+from colocate.cluster import exec_plugin
+from colocate.cluster.connection import Login
+from colocate.cluster.exec_plugin import Printed
+from colocate.cluster.kubeconfig import ExecSpec
+from colocate.cluster.secret import Secret
+from colocate.errors import UserError
+
+_EARLY = 10.0
+"""Seconds before its end at which a credential counts as expired: it must last for the request."""
+
+Stamp = tuple[int, int, int]
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A header, and the certificate of a client where a command printed one."""
+
+    authorization: Secret | None = None
+    certificate: str = ""
+    key: Secret | None = None
+
+
+class Credentials:
+    """Keeps the login of one connection current."""
+
+    def __init__(
+        self,
+        login: Login,
+        clock: Clock,
+        run: Callable[[ExecSpec, Clock], Awaitable[Printed]] = exec_plugin.run,
+    ) -> None:
+        self._login = login
+        self._clock = clock
+        self._run = run
+        self._running = asyncio.Lock()
+        self._printed: Printed | None = None
+        self._token: tuple[Stamp, Secret] | None = None
+
+    async def current(self) -> Shown:
+        """What to show now. A UserError where a file or command gives nothing."""
+        login = self._login
+        if login.token_file is not None:
+            return Shown(_bearer(self._from_file()))
+        if login.token:
+            return Shown(_bearer(login.token))
+        if login.exec is not None:
+            return _shown(await self._from_command(login.exec))
+        if login.username:
+            password = login.password.reveal() if login.password else ""
+            pair = base64.b64encode(f"{login.username}:{password}".encode()).decode()
+            return Shown(Secret(f"Basic {pair}"))
+        return Shown()
+
+    async def renewed(self, refused: Shown) -> bool:
+        """After a 401: whether there is something else to show than what was refused."""
+        if self._login.exec is not None:
+            async with self._running:
+                # Of several requests that were refused at once, the first renews for all.
+                if self._printed is not None and _shown(self._printed) == refused:
+                    self._printed = None
+        self._token = None
+        return await self.current() != refused
+
+    def _from_file(self) -> Secret:
+        path = self._login.token_file
+        assert path is not None
+        try:
+            found = path.stat()
+            stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if self._token is None or self._token[0] != stamp:
+                self._token = (stamp, Secret(path.read_text().strip()))
+        except (OSError, ValueError) as error:
+            if self._token is not None:
+                # A file that is just being replaced: the token that was there is mostly still good.
+                return self._token[1]
+            why = getattr(error, "strerror", None) or "it is no text"
+            raise UserError(f"the token file {path} cannot be read: {why.lower()}") from error
+        if not self._token[1]:
+            raise UserError(f"the token file {path} is empty; put a token there, or name another file")
+        return self._token[1]
+
+    async def _from_command(self, spec: ExecSpec) -> Printed:
+        async with self._running:
+            if self._printed is None or self._is_over(self._printed):
+                self._printed = await self._run(spec, self._clock)
+            return self._printed
+
+    def _is_over(self, printed: Printed) -> bool:
+        return printed.expires is not None and printed.expires - _EARLY <= self._clock.time()
+
+
+def _bearer(token: Secret) -> Secret:
+    return Secret(f"Bearer {token.reveal()}")
+
+
+def _shown(printed: Printed) -> Shown:
+    return Shown(_bearer(printed.token) if printed.token else None, printed.certificate, printed.key)

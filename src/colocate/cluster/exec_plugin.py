@@ -1,0 +1,155 @@
+"""Commands of a kubeconfig that print a credential: run with a time-out, and believed until they say.
+
+Speaks client.authentication.k8s.io/v1 and v1beta1. The command gets no terminal: nobody may be there.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from colocate.aio import deadline
+from colocate.clock import Clock
+from colocate.cluster.kubeconfig import ExecSpec
+from colocate.cluster.secret import Secret
+from colocate.errors import UserError
+
+SECONDS = 60.0
+"""How long a command may take. Some ask a server on another continent; none asks a person."""
+
+_GROUP = "client.authentication.k8s.io"
+_VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
+_SHOWN = 300
+
+
+class Printed(msgspec.Struct, frozen=True):
+    """What a command printed. Good until `expires`, seconds since the epoch; for ever where None."""
+
+    token: Secret | None = None
+    certificate: str = ""
+    key: Secret | None = None
+    expires: float | None = None
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    token: str = ""
+    client_certificate_data: str = ""
+    client_key_data: str = ""
+    expiration_timestamp: datetime | None = None
+
+
+class _Document(msgspec.Struct, rename="camel"):
+    kind: str = ""
+    api_version: str = ""
+    status: _Status | None = None
+
+
+async def run(
+    spec: ExecSpec, clock: Clock, environ: Mapping[str, str] | None = None, seconds: float = SECONDS
+) -> Printed:
+    """Run the command once; a UserError says what to do where it prints no credential."""
+    _check(spec)
+    environ = dict(os.environ if environ is None else environ)
+    environ |= {one.name: one.value for one in spec.env or ()}
+    environ["KUBERNETES_EXEC_INFO"] = _info(spec)
+    process = await _start(spec, environ)
+    try:
+        async with deadline(clock, seconds):
+            output, complaint = await process.communicate()
+    except TimeoutError:
+        raise UserError(
+            f"{spec.place}: {spec.command} has not ended within {seconds:g} s; see why it hangs"
+        ) from None
+    finally:
+        await _end(process)
+    if process.returncode != 0:
+        said = " ".join(complaint[-_SHOWN:].decode("utf-8", "replace").split())
+        raise UserError(f"{spec.place}: {spec.command} ended with {process.returncode}: {said or 'no word'}")
+    return _read(spec, output)
+
+
+def _check(spec: ExecSpec) -> None:
+    if spec.api_version not in _VERSIONS:
+        raise UserError(
+            f"{spec.place}.apiVersion is {spec.api_version!r}; {' and '.join(_VERSIONS)} are supported: "
+            f"update the plugin and its kubeconfig"
+        )
+    if spec.interactive_mode == "Always":
+        raise UserError(
+            f"{spec.place}.interactiveMode is Always, and there is no terminal here; "
+            f"use another way to log in, such as a token file"
+        )
+
+
+def _info(spec: ExecSpec) -> str:
+    told: dict[str, object] = {"interactive": False}
+    if spec.provide_cluster_info:
+        told["cluster"] = spec.cluster
+    document = {"apiVersion": spec.api_version, "kind": "ExecCredential", "spec": told}
+    return msgspec.json.encode(document).decode()
+
+
+async def _start(spec: ExecSpec, environ: Mapping[str, str]) -> asyncio.subprocess.Process:
+    # With a slash it is a path, from the folder of the kubeconfig; without, one of the PATH.
+    if "/" in spec.command:
+        program: str | None = str(spec.folder / Path(spec.command).expanduser())
+    else:
+        program = shutil.which(spec.command, path=environ.get("PATH"))
+    try:
+        if program is None:
+            raise FileNotFoundError
+        return await asyncio.create_subprocess_exec(
+            program,
+            *(spec.args or ()),
+            env=environ,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        why = error.strerror.lower() if error.strerror else "there is no such command"
+        hint = f" ({' '.join(spec.install_hint.split())})" if spec.install_hint else ""
+        raise UserError(f"{spec.place}: {spec.command} cannot be run: {why}; install it{hint}") from error
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        try:
+            process.kill()
+        except ProcessLookupError:
+            pass
+        await process.wait()
+
+
+def _read(spec: ExecSpec, output: bytes) -> Printed:
+    try:
+        document = msgspec.json.decode(output, type=_Document)
+    except ValueError:
+        # Not what was printed: it may be a token.
+        raise UserError(
+            f"{spec.place}: {spec.command} printed no ExecCredential; check its arguments"
+        ) from None
+    status = document.status
+    if document.kind != "ExecCredential" or document.api_version != spec.api_version:
+        raise UserError(
+            f"{spec.place}: {spec.command} printed {document.kind or 'nothing'} of "
+            f"{document.api_version or 'no version'}, not ExecCredential of {spec.api_version}"
+        )
+    if status is None or not (status.token or (status.client_certificate_data and status.client_key_data)):
+        raise UserError(
+            f"{spec.place}: {spec.command} printed neither a token nor a certificate with its key; "
+            f"log in with it again"
+        )
+    expires = status.expiration_timestamp
+    if expires is not None and expires.tzinfo is None:
+        expires = expires.replace(tzinfo=UTC)
+    return Printed(
+        Secret(status.token) if status.token else None,
+        status.client_certificate_data,
+        Secret(status.client_key_data) if status.client_key_data else None,
+        expires.timestamp() if expires else None,
+    )

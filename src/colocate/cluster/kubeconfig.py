@@ -1,0 +1,247 @@
+"""The kubeconfig format: several files read and merged as kubectl does it, and one context chosen.
+
+The first file that names a cluster, user, context or the current context wins, entry by entry; relative
+paths mean the folder of the file that they stand in. Which files, and what goes over them, is not decided
+here.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+import yaml
+
+from colocate.cluster.secret import Secret
+from colocate.errors import UserError
+
+E = TypeVar("E")
+
+
+class Placed(msgspec.Struct, Generic[E], frozen=True):
+    """An entry and where it stands, for messages and for the paths in it."""
+
+    entry: E
+    place: str
+    source: Path
+
+    def file(self, name: str) -> Path | None:
+        return self.source.parent / Path(name).expanduser() if name else None
+
+    def decoded(self, field: str, text: str) -> Secret | None:
+        """A field of base64, as text."""
+        if not text:
+            return None
+        try:
+            return Secret(base64.b64decode("".join(text.split()), validate=True).decode())
+        except ValueError as error:
+            raise UserError(
+                f"{self.place}: {field} is not base64 of a PEM text; copy it again, or name a file"
+            ) from error
+
+
+class EnvVar(msgspec.Struct, frozen=True):
+    name: str
+    value: str = ""
+
+
+class ExecSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """A command that prints a credential."""
+
+    command: str
+    api_version: str = ""
+    args: tuple[str, ...] | None = None
+    env: tuple[EnvVar, ...] | None = None
+    install_hint: str = ""
+    interactive_mode: str = "IfAvailable"
+    provide_cluster_info: bool = False
+    place: str = ""
+    folder: Path = Path()
+    cluster: dict[str, str] = {}
+    """What the command is told of the cluster, if it wants to know."""
+
+    def __repr__(self) -> str:
+        # Arguments and environment of such commands hold secrets more often than not.
+        return f"ExecSpec(command={self.command!r}, …)"
+
+
+class Cluster(msgspec.Struct, frozen=True, rename="kebab"):
+    server: str = ""
+    authority: str = msgspec.field(default="", name="certificate-authority")
+    authority_data: str = msgspec.field(default="", name="certificate-authority-data")
+    insecure: bool = msgspec.field(default=False, name="insecure-skip-tls-verify")
+    server_name: str = msgspec.field(default="", name="tls-server-name")
+    proxy: str = msgspec.field(default="", name="proxy-url")
+
+
+class User(msgspec.Struct, frozen=True, rename="kebab"):
+    token: str = ""
+    token_file: str = msgspec.field(default="", name="tokenFile")
+    username: str = ""
+    password: str = ""
+    client_certificate: str = ""
+    client_certificate_data: str = ""
+    client_key: str = ""
+    client_key_data: str = ""
+    exec: ExecSpec | None = None
+    auth_provider: dict[str, object] | None = None
+    act_as: str = msgspec.field(default="", name="as")
+    act_as_groups: tuple[str, ...] = msgspec.field(default=(), name="as-groups")
+
+    def __repr__(self) -> str:
+        return "User(…)"
+
+
+class Context(msgspec.Struct, frozen=True):
+    cluster: str = ""
+    user: str = ""
+    namespace: str = ""
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """What a context stands for."""
+
+    origin: str
+    cluster: Placed[Cluster]
+    user: Placed[User]
+    namespace: str
+
+    def exec_spec(self) -> ExecSpec | None:
+        """The command that prints the user's credential, with all that it may be told."""
+        user, cluster = self.user.entry, self.cluster.entry
+        if user.auth_provider is not None and not (user.token or user.token_file or user.exec):
+            raise UserError(
+                f"{self.user.place}: auth-provider was taken out of Kubernetes in 1.26; use the exec "
+                f"plugin of your provider instead"
+            )
+        if user.exec is None:
+            return None
+        told = {
+            "server": cluster.server,
+            "certificate-authority-data": cluster.authority_data,
+            "tls-server-name": cluster.server_name,
+        }
+        return msgspec.structs.replace(
+            user.exec,
+            place=f"{self.user.place}.exec",
+            folder=self.user.source.parent,
+            cluster={field: text for field, text in told.items() if text},
+        )
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """All files as one."""
+
+    files: list[Path] = []
+    current_context: str = ""
+    clusters: dict[str, Placed[Cluster]] = {}
+    users: dict[str, Placed[User]] = {}
+    contexts: dict[str, Placed[Context]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.clusters or self.contexts or self.users)
+
+    def choose(self, wanted: str) -> Chosen:
+        """The context of that name, or the current one."""
+        name = wanted or self.current_context
+        if not name:
+            raise UserError(
+                f"{self._where}: current-context is not set; set it, or choose one with --context "
+                f"({_known(self.contexts)})"
+            )
+        context = self.contexts.get(name)
+        if context is None:
+            field = "--context" if wanted else "current-context"
+            raise UserError(
+                f"{self._where}: {field} is {name!r}, and there is no such context; "
+                f"choose one that is there ({_known(self.contexts)})"
+            )
+        cluster = _named(self.clusters, context.entry.cluster, f"{context.place}.cluster")
+        user = Placed(User(), f"{context.place}.user", context.source)
+        if context.entry.user:
+            user = _named(self.users, context.entry.user, f"{context.place}.user")
+        return Chosen(context.place, cluster, user, context.entry.namespace)
+
+    @property
+    def _where(self) -> str:
+        return ", ".join(map(str, self.files))
+
+
+def _named(entries: Mapping[str, Placed[E]], name: str, place: str) -> Placed[E]:
+    if name in entries:
+        return entries[name]
+    raise UserError(f"{place} is {name!r}, which is not there; name one of: {_known(entries)}")
+
+
+def _known(entries: Iterable[str]) -> str:
+    return ", ".join(sorted(entries)) or "none is there"
+
+
+def load(files: Sequence[Path], must_exist: bool) -> Merged:
+    """Read and merge files. Those that are missing are passed over unless they must exist, as in kubectl."""
+    read = [(path, text) for path in files if (text := _read(path, must_exist)) is not None]
+    merged = Merged([path for path, _ in read])
+    for path, text in read:
+        document = _parse(path, text)
+        current = document.get("current-context") or ""
+        if not isinstance(current, str):
+            raise UserError(f"{path}: current-context is not a name")
+        merged = msgspec.structs.replace(
+            merged,
+            current_context=merged.current_context or current,
+            clusters=_entries(document, "cluster", Cluster, path) | merged.clusters,
+            users=_entries(document, "user", User, path) | merged.users,
+            contexts=_entries(document, "context", Context, path) | merged.contexts,
+        )
+    return merged
+
+
+def _read(path: Path, must_exist: bool) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        if must_exist:
+            raise UserError(f"the kubeconfig {path} is not there; name another") from None
+        return None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise UserError(f"the kubeconfig {path} cannot be read: {why.lower()}") from error
+
+
+def _parse(path: Path, text: str) -> dict[str, object]:
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        # Not the parser's own words: they quote the text around, and with it tokens.
+        raise UserError(f"the kubeconfig {path}{line} is not YAML; mend or replace it") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise UserError(f"the kubeconfig {path} is not a mapping; mend or replace it")
+    return document
+
+
+def _entries(document: dict[str, object], word: str, shape: type[E], path: Path) -> dict[str, Placed[E]]:
+    listed = document.get(f"{word}s") or []
+    if not isinstance(listed, list):
+        raise UserError(f"{path}: {word}s is not a list; mend it")
+    found: dict[str, Placed[E]] = {}
+    for number, item in enumerate(listed):
+        name = item.get("name") if isinstance(item, dict) else None
+        if not isinstance(item, dict) or not isinstance(name, str):
+            raise UserError(f"{path}: {word}s[{number}] has no name; give it one")
+        place = f"{path}: {word}s[{name}]"
+        given = item.get(word) or {}
+        if isinstance(given, dict):
+            # An empty value is one that is not set.
+            given = {key: value for key, value in given.items() if value is not None}
+        try:
+            entry = msgspec.convert(given, shape)
+        except msgspec.ValidationError as error:
+            raise UserError(f"{place}.{word} cannot be read: {error}") from None
+        found.setdefault(name, Placed(entry, place, path))
+    return found

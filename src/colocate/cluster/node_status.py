@@ -1,0 +1,67 @@
+"""Extended resources in a node's status: set, and taken away when they would not go by themselves.
+
+A kubelet keeps a resource in its node's capacity for as long as its device plugin is known, at 0; and a
+resource that was patched in by hand stays for ever. The patches here change only the number that was seen.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from colocate.cluster import json_patch
+from colocate.cluster.client import Client
+from colocate.cluster.json_patch import Patch
+from colocate.cluster.resources import NODES, Object
+
+_FIELDS = ("capacity", "allocatable")
+
+
+class NodeShape(msgspec.Struct, frozen=True):
+    """As much of a node as a patch of its status needs to have seen."""
+
+    metadata: dict[str, object]
+    status: dict[str, object] = {}
+
+    def document(self) -> Object:
+        return {"metadata": self.metadata, "status": self.status}
+
+
+def patch_for(seen: Mapping[str, object], wanted: Mapping[str, int | None]) -> Patch:
+    """The patch that brings resources to counts; None takes one away. Empty where all is as wanted.
+
+    A new capacity is enough: the kubelet makes it allocatable. What is taken away must go from both.
+    """
+    node: object = seen
+    patch: Patch = ()
+    for resource, count in sorted(wanted.items()):
+        if "/" not in resource:
+            raise ValueError(
+                f"{resource!r} is no extended resource: cpu, memory and their like are the kubelet's"
+            )
+        fields = _FIELDS if count is None else _FIELDS[:1]
+        for field in fields:
+            value = None if count is None else str(count)
+            step = json_patch.set_value(_mapping(node), ("status", field, resource), value)
+            # The next step is made for what this one leaves behind.
+            node = json_patch.apply(node, step)
+            patch += step
+    return patch
+
+
+def _mapping(document: object) -> Mapping[str, object]:
+    assert isinstance(document, Mapping)
+    return document
+
+
+async def set_extended_resources(
+    client: Client, node: str, wanted: Mapping[str, int | None], dry_run: bool = False
+) -> Patch:
+    """Bring a node's extended resources to counts; returns what was done.
+
+    PreconditionFailed where somebody else has changed them since: look again.
+    """
+    seen = await client.get(NODES.read_as(NodeShape), node)
+    patch = patch_for(seen.document(), wanted)
+    if patch:
+        await client.patch(NODES, node, patch, subresource="status", dry_run=dry_run)
+    return patch

@@ -1,0 +1,86 @@
+"""The kinds of objects that are asked for: their paths, and the shape in which each is read. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar, cast
+from urllib.parse import quote
+
+import msgspec
+
+T = TypeVar("T", covariant=True)
+S = TypeVar("S")
+
+Object = dict[str, object]
+"""A whole object, where the caller reads it in no shape of its own."""
+
+
+class Resource(msgspec.Struct, Generic[T], frozen=True):
+    """A kind of object as the API names it, and the type in which this caller reads it."""
+
+    plural: str
+    kind: str
+    group: str = ""
+    version: str = "v1"
+    namespaced: bool = True
+    shape: type[T] = cast(type[T], dict[str, Any])
+    """What msgspec decodes each object into. Name there only what is used: the rest costs nothing."""
+
+    def read_as(self, shape: type[S]) -> "Resource[S]":
+        """The same kind of object, read in another shape."""
+        return Resource(self.plural, self.kind, self.group, self.version, self.namespaced, shape)
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Where the objects are, or one of them, or a part of it. Every step is escaped."""
+        steps = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if namespace and self.namespaced:
+            steps += ["namespaces", namespace]
+        steps.append(self.plural)
+        if name:
+            steps.append(name)
+            if subresource:
+                steps.append(subresource)
+        return "/" + "/".join(_step(step) for step in steps)
+
+
+def _step(text: str) -> str:
+    if text in (".", ".."):
+        # Not escaped by quote, and taken out of a path by every HTTP client on its way.
+        raise ValueError(f"{text!r} is no name of an object")
+    return quote(text, safe="")
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Which objects of a kind: of one namespace or all, by labels and by fields, in the API's own words."""
+
+    namespace: str = ""
+    labels: str = ""
+    fields: str = ""
+
+    def parameters(self) -> Mapping[str, str]:
+        given = {"labelSelector": self.labels, "fieldSelector": self.fields}
+        return {name: text for name, text in given.items() if text}
+
+
+def on_node(node: str) -> Selection:
+    """Everything that runs on one node."""
+    return Selection(fields=f"spec.nodeName={node}")
+
+
+NODES: Resource[Object] = Resource("nodes", "Node", namespaced=False)
+PODS: Resource[Object] = Resource("pods", "Pod")
+NAMESPACES: Resource[Object] = Resource("namespaces", "Namespace", namespaced=False)
+EVENTS: Resource[Object] = Resource("events", "Event")
+CONFIG_MAPS: Resource[Object] = Resource("configmaps", "ConfigMap")
+LEASES: Resource[Object] = Resource("leases", "Lease", "coordination.k8s.io")
+DEPLOYMENTS: Resource[Object] = Resource("deployments", "Deployment", "apps")
+DISRUPTION_BUDGETS: Resource[Object] = Resource("poddisruptionbudgets", "PodDisruptionBudget", "policy")
+PRIORITY_CLASSES: Resource[Object] = Resource(
+    "priorityclasses", "PriorityClass", "scheduling.k8s.io", namespaced=False
+)

@@ -1,0 +1,233 @@
+"""Bytes to the API server and back: one session, the credential of the moment, a deadline, readable errors.
+
+Knows no kinds of objects and decides no retry but one: a credential that is refused is renewed and tried
+once more, since a request that was refused has done nothing.
+"""
+
+import socket
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+
+import aiohttp
+import msgspec
+
+from colocate import __version__
+from colocate.aio import deadline
+from colocate.clock import Clock
+from colocate.cluster.connection import Connection
+from colocate.cluster.credentials import Credentials, Shown
+from colocate.cluster.errors import ApiError, Doing, Unauthorized, Unreachable, Untrusted, from_answer
+from colocate.cluster.tls import Tls
+from colocate.telemetry import CLUSTER_REQUEST_SECONDS, CLUSTER_REQUESTS
+
+JSON = "application/json"
+JSON_PATCH = "application/json-patch+json"
+_BUFFER = 1 << 18
+# A server that is gone without a word is noticed within a minute, not with the next time-out of a watch.
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 4))
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One request, without who makes it."""
+
+    doing: Doing
+    method: str
+    path: str
+    parameters: Mapping[str, str] = {}
+    body: bytes | None = None
+    content_type: str = JSON
+
+
+class Transport:
+    """Sends requests over one connection."""
+
+    def __init__(self, connection: Connection, clock: Clock, credentials: Credentials | None = None) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._credentials = credentials or Credentials(connection.login, clock)
+        self._tls = Tls(connection)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def ask(self, request: Request, seconds: float) -> bytes:
+        """The body of a good answer, within so many seconds; anything else is an error."""
+        async with self._within(request, seconds):
+            response = await self._send(request)
+            try:
+                return await response.read()
+            except (aiohttp.ClientError, OSError) as error:
+                raise self._trouble(request.doing, error) from error
+            finally:
+                response.release()
+
+    @asynccontextmanager
+    async def stream(self, request: Request, seconds: float) -> AsyncIterator[AsyncIterator[bytes]]:
+        """A good answer piece by piece. `seconds` is for its beginning; the caller sees to its end."""
+        async with self._within(request, seconds):
+            response = await self._send(request)
+        try:
+            async with aclosing(self._pieces(request, response)) as pieces:
+                yield pieces
+        finally:
+            # Not released: the connection is in the middle of an answer.
+            response.close()
+
+    async def _pieces(
+        self, request: Request, response: aiohttp.ClientResponse
+    ) -> AsyncGenerator[bytes, None]:
+        try:
+            async for piece in response.content.iter_any():
+                yield piece
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._trouble(request.doing, error) from error
+
+    @asynccontextmanager
+    async def _within(self, request: Request, seconds: float) -> AsyncIterator[None]:
+        try:
+            async with deadline(self._clock, seconds):
+                yield
+        except TimeoutError:
+            raise Unreachable(
+                f"cannot {request.doing}: {self._connection.server} has not answered within {seconds:g} s"
+            ) from None
+
+    async def _send(self, request: Request) -> aiohttp.ClientResponse:
+        shown = await self._credentials.current()
+        try:
+            return await self._counted(request, shown)
+        except Unauthorized:
+            if not await self._credentials.renewed(shown):
+                raise
+        return await self._counted(request, await self._credentials.current())
+
+    async def _counted(self, request: Request, shown: Shown) -> aiohttp.ClientResponse:
+        doing = request.doing
+        begun = self._clock.monotonic()
+        outcome = "cancelled"
+        try:
+            response = await self._once(request, shown)
+            outcome = "ok"
+            return response
+        except (aiohttp.ClientError, OSError) as error:
+            outcome = "unreachable"
+            raise self._trouble(doing, error) from error
+        except ApiError as error:
+            outcome = str(error.code)
+            raise
+        finally:
+            CLUSTER_REQUESTS.labels(doing.verb, doing.resource, outcome).inc()
+            CLUSTER_REQUEST_SECONDS.labels(doing.verb, doing.resource).observe(
+                self._clock.monotonic() - begun
+            )
+
+    async def _once(self, request: Request, shown: Shown) -> aiohttp.ClientResponse:
+        connection = self._connection
+        context = self._tls.context(shown)
+        response = await self._open().request(
+            request.method,
+            f"{connection.server}{request.path}",
+            params=request.parameters,
+            data=request.body,
+            headers=self._headers(request, shown),
+            ssl=True if context is None else context,
+            server_hostname=connection.server_name or None,
+            proxy=connection.proxy.reveal() if connection.proxy else None,
+            # A credential goes to the server that it is for, and nowhere else.
+            allow_redirects=False,
+        )
+        if response.status < 300:
+            return response
+        async with response:
+            body = await response.read()
+        raise from_answer(
+            request.doing,
+            response.status,
+            response.headers.get("Retry-After"),
+            body,
+            json_patch=request.content_type == JSON_PATCH,
+        )
+
+    def _headers(self, request: Request, shown: Shown) -> list[tuple[str, str]]:
+        login = self._connection.login
+        headers = [("Accept", JSON)]
+        if request.body is not None:
+            headers.append(("Content-Type", request.content_type))
+        if shown.authorization:
+            headers.append(("Authorization", shown.authorization.reveal()))
+        if login.act_as:
+            headers.append(("Impersonate-User", login.act_as))
+            headers += [("Impersonate-Group", group) for group in login.act_as_groups]
+        return headers
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(socket_factory=_socket),
+                # Deadlines are on our clock.
+                timeout=aiohttp.ClientTimeout(),
+                read_bufsize=_BUFFER,
+                headers={"User-Agent": f"colocate/{__version__}"},
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+    def _trouble(self, doing: Doing, error: aiohttp.ClientError | OSError) -> Unreachable:
+        """What a failed connection means, in words."""
+        connection = self._connection
+        match error:
+            case aiohttp.ClientConnectorCertificateError():
+                found = error.certificate_error
+                why = found.verify_message if isinstance(found, ssl.SSLCertVerificationError) else str(found)
+                return Untrusted(
+                    f"cannot {doing}: the certificate of {connection.server} is not trusted ({why}); "
+                    f"check certificate-authority and server in {connection.origin}",
+                    sent=False,
+                )
+            case aiohttp.ClientConnectorError():
+                reason = error.os_error.strerror or str(error.os_error)
+                kind: type[Unreachable] = Untrusted if isinstance(error, ssl.SSLError) else Unreachable
+                words = f"cannot {doing}: no connection to {connection.server}: {reason.lower()}"
+                return kind(words, sent=False)
+        if (alert := _certificate_alert(error)) is not None:
+            return Untrusted(
+                f"cannot {doing}: {connection.server} does not accept our client certificate ({alert}); "
+                f"renew the one in {connection.origin}",
+                sent=False,
+            )
+        # An answer's own words would show the proxy's address, and with it a password.
+        said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+        why = " ".join(said.split()) or type(error).__name__
+        end = self._tls.client_certificate_end()
+        if end is not None and end < self._clock.time():
+            # Servers that check it in the handshake mostly hang up without a word.
+            day = datetime.fromtimestamp(end, UTC).date()
+            return Untrusted(
+                f"cannot {doing}: {connection.server} hung up, and our client certificate has expired on "
+                f"{day}; renew the one in {connection.origin}"
+            )
+        return Unreachable(f"cannot {doing}: the connection to {connection.server} broke: {why}")
+
+
+def _certificate_alert(error: BaseException | None) -> str | None:
+    """What the other side holds against our certificate. In TLS 1.3 it says so after the handshake."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+            _, _, said = (error.reason or "").partition("ALERT_")
+            return said.lower().replace("_", " ")
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _socket(info: tuple[int, int, int, str, object]) -> socket.socket:
+    family, kind, protocol, *_ = info
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made

@@ -1,0 +1,280 @@
+"""What the cluster has of one kind, followed: list, watch, and list again when the thread is lost.
+
+The cache is what the server said last, never more; `health` says how long ago that was. It survives whatever
+the server does: an expired version (410), a connection that drops, ends or falls silent, a restart, a server
+that refuses for a while, even one whose versions begin again because its state was lost or restored. What
+was missed meanwhile is found by comparing, and told like any other change.
+
+A list is applied page by page, so that a long one costs the memory of a page: while it is read, the cache
+holds some objects as they are and others as they were. Deletions that were missed are told at its end.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import aclosing
+from typing import Generic, TypeVar
+
+import msgspec
+
+from colocate.aio import Watched, deadline
+from colocate.cluster.backoff import BackOff, Random
+from colocate.cluster.cached_objects import CachedObjects, Index, Marks, marks_of
+from colocate.cluster.changes import Change, Key
+from colocate.cluster.client import EVERYTHING, Client
+from colocate.cluster.errors import ClusterError, Doing, Gone, Unreachable, unreadable
+from colocate.cluster.listing import Page, first_page, pages
+from colocate.cluster.resources import Resource, Selection
+from colocate.cluster.transport import Request
+from colocate.cluster.watch_health import Health, Record
+from colocate.cluster.watch_stream import Unreadable, WatchEvent, events
+from colocate.errors import UserError
+
+T = TypeVar("T")
+Handler = Callable[[Change[T]], None]
+
+
+class WatchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a cache follows; the defaults are those of Kubernetes' own clients."""
+
+    page: int = 500
+    """Objects per page of a list."""
+    from_server_cache: bool = False
+    """Let the first list be a moment old, which costs the server next to nothing. Right for an agent that
+    reads the few pods of its node, of which there are thousands; the list then comes in one page."""
+    watch_seconds: float = 300.0
+    """A watch is ended and begun again after so many seconds, up to twice as many by chance."""
+    silence: float = 30.0
+    """Seconds that a watch may outlive its end before the connection counts as dead."""
+    first_pause: float = 0.8
+    last_pause: float = 30.0
+    """Seconds between attempts: doubled from the first to the last, and up to twice as long by chance."""
+
+
+class _HistoryChanged(ClusterError):
+    """The server is no longer the one whose versions we know."""
+
+
+class WatchCache(Generic[T]):
+    """The objects of a selection, kept up to date by `run`."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[T],
+        selection: Selection = EVERYTHING,
+        settings: WatchSettings | None = None,
+        random: Random = random.random,
+    ) -> None:
+        self._client = client
+        self._clock = client.clock
+        self._resource = resource
+        self._selection = selection
+        self._settings = settings or WatchSettings()
+        self._random = random
+        self._objects = CachedObjects(resource.shape)
+        self._record = Record(resource.qualified, client.clock)
+        self._handlers: list[Handler[T]] = []
+        self._synced = asyncio.Event()
+        self._version: str | None = None
+        self._opened: float | None = None
+        """When the server began to answer the watch of this turn."""
+        self.changed = Watched()
+        """Counts the moments at which something has changed."""
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter([value for _, value in self._objects.items()])
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._objects
+
+    def get(self, key: Key) -> T | None:
+        return self._objects.get(key)
+
+    def items(self) -> list[tuple[Key, T]]:
+        return list(self._objects.items())
+
+    def add_index(self, function: Callable[[T], Hashable]) -> Index[T]:
+        """Find objects by what the function reads from them; those for which it gives None are left out."""
+        return self._objects.add_index(function)
+
+    def add_handler(self, handler: Handler[T]) -> None:
+        """Call the handler with every change from now on, in order, once cache and indexes have it."""
+        self._handlers.append(handler)
+
+    async def synced(self) -> None:
+        """Return once everything that the server had at the start is here, and handlers know it."""
+        await self._synced.wait()
+
+    @property
+    def health(self) -> Health:
+        record = self._record
+        return Health(
+            record.synced,
+            len(self._objects),
+            len(self._objects.skipped),
+            record.last_contact,
+            record.relists,
+            record.errors,
+            record.last_error,
+        )
+
+    async def run(self) -> None:
+        """Follow until cancelled, whatever happens to the server."""
+        settings = self._settings
+        back_off = BackOff(settings.first_pause, settings.last_pause, self._random)
+        reason = "start"
+        while True:
+            self._opened = None
+            pause: float | None = None
+            try:
+                if self._version is None:
+                    await self._list(reason)
+                else:
+                    await self._check_history()
+                await self._watch()
+            except (ClusterError, UserError) as error:
+                if isinstance(error, Gone | Unreadable | _HistoryChanged):
+                    self._version, reason = None, _REASONS[type(error)]
+                pause = back_off.pause(getattr(error, "retry_after", None))
+                self._record.failed(error, pause)
+            lived = 0.0 if self._opened is None else self._clock.monotonic() - self._opened
+            if lived >= settings.last_pause:
+                # It worked for a while: whatever ended it is news.
+                back_off.reset()
+                pause = None if self._version is None else pause
+            elif pause is None and lived < settings.first_pause:
+                # A server that ends watches at once is on its way down.
+                pause = back_off.pause()
+            if pause is not None:
+                await self._clock.sleep(pause)
+
+    async def _list(self, reason: str) -> None:
+        found: set[Key] = set()
+        version = ""
+        settings = self._settings
+        # A list that replaces what was seen before must not be older than that.
+        cached = settings.from_server_cache and not self._record.synced
+        ask = self._client.ask_once
+        async for page in pages(ask, self._resource, self._selection, settings.page, cached):
+            if page.first:
+                found.clear()
+            version = page.version
+            self._take(page, found)
+            self._record.contact()
+        self._tell(self._objects.keep_only(found))
+        self._version = version
+        self._record.listed(reason, len(self._objects))
+        self._synced.set()
+
+    def _take(self, page: Page, found: set[Key]) -> None:
+        for raw in page.items:
+            marks = self._marks(raw)
+            found.add(self._objects.key_of(marks))
+            self._put(marks, raw)
+
+    def _marks(self, raw: msgspec.Raw) -> Marks:
+        try:
+            return marks_of(raw)
+        except ValueError as error:
+            raise unreadable(self._doing("list"), str(error)) from error
+
+    async def _check_history(self) -> None:
+        """Make sure that the server still counts the versions that we know, before we go on from one.
+
+        A watch from a version of another history would wait for changes in vain, or miss some. That the
+        server has an object which we know, by its uid, and no older version than ours, shows that it is so.
+        """
+        assert self._version is not None
+        page = await first_page(self._client.ask_once, self._resource, self._selection, 1)
+        self._record.contact()
+        if _is_before(page.version, self._version):
+            raise self._other_history(f"it is at version {page.version} and was at {self._version}")
+        if not page.items:
+            if len(self._objects):
+                raise self._other_history("everything that was there is gone")
+            return
+        raw = page.items[0]
+        marks = self._marks(raw)
+        if not self._objects.knows(marks):
+            raise self._other_history(f"{marks.name} was not there before")
+        unchanged = not _is_before(self._version, marks.resource_version)
+        if unchanged and not self._objects.agrees(marks, raw):
+            raise self._other_history(f"{marks.name} is another at the same version")
+
+    def _other_history(self, found: str) -> _HistoryChanged:
+        return _HistoryChanged(f"cannot {self._doing('watch')} from where it ended: {found}; listing again")
+
+    async def _watch(self) -> None:
+        settings = self._settings
+        seconds = settings.watch_seconds * (1 + self._random())
+        doing = self._doing("watch")
+        parameters = {
+            **self._selection.parameters(),
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version or "",
+            "timeoutSeconds": str(int(seconds)),
+        }
+        request = Request(doing, "GET", self._resource.path(self._selection.namespace), parameters)
+        longest = seconds + settings.silence
+        try:
+            async with deadline(self._clock, longest), self._client.stream(request) as pieces:
+                self._opened = self._clock.monotonic()
+                self._record.contact()
+                async with aclosing(events(doing, pieces)) as batches:
+                    async for batch in batches:
+                        self._record.contact()
+                        for event in batch:
+                            self._follow(event)
+                        self._record.held(len(self._objects))
+        except TimeoutError:
+            raise Unreachable(f"cannot {doing}: the server has fallen silent") from None
+
+    def _follow(self, event: WatchEvent) -> None:
+        marks = event.marks
+        if self._version is not None and _is_before(marks.resource_version, self._version):
+            raise self._other_history(f"version {marks.resource_version} comes after {self._version}")
+        match event.type:
+            case "ADDED" | "MODIFIED":
+                self._put(marks, event.raw)
+            case "DELETED":
+                self._tell(self._objects.remove(marks, event.raw))
+        # Also that of a bookmark, whose only purpose it is, and of types that do not exist yet.
+        self._version = marks.resource_version or self._version
+
+    def _put(self, marks: Marks, raw: msgspec.Raw) -> None:
+        key = self._objects.key_of(marks)
+        known = key in self._objects.skipped
+        self._tell(self._objects.put(marks, raw))
+        why = self._objects.skipped.get(key)
+        if why is not None and not known:
+            self._record.skipped(str(key), why)
+
+    def _tell(self, changes: list[Change[T]]) -> None:
+        for change in changes:
+            for handler in self._handlers:
+                try:
+                    handler(change)
+                except Exception:  # noqa: BLE001 - one handler's fault must not blind the others
+                    self._record.handler_failed(str(change.key))
+        if changes:
+            self.changed.changed()
+
+    def _doing(self, verb: str) -> Doing:
+        return Doing(verb, self._resource.qualified, self._selection.namespace)
+
+
+_REASONS: dict[type[ClusterError], str] = {
+    Gone: "expired",
+    Unreadable: "unreadable",
+    _HistoryChanged: "history changed",
+}
+
+
+def _is_before(version: str, other: str) -> bool:
+    """Whether a version is older than another; versions that are no numbers are not compared."""
+    return version.isdigit() and other.isdigit() and int(version) < int(other)

@@ -1,0 +1,296 @@
+"""What `kubectl get` shows of each kind: the columns and how their cells are read. Pure."""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from colocate.lab.api import pod_columns
+from colocate.lab.api.ages import age
+from colocate.lab.api.objects import Object, at, condition, labels_of, metadata
+from colocate.lab.api.selectors import to_text
+
+Cells = Callable[[Object, float], list[object]]
+_ROLE = "node-role.kubernetes.io/"
+
+
+class Column(msgspec.Struct, frozen=True):
+    """The head of a column, on the wire."""
+
+    name: str
+    type: str = "string"
+    format: str = ""
+    description: str = ""
+    priority: int = 0
+    """0 is always shown, 1 with `-o wide` only."""
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """A kind's columns and its cells, in the same order."""
+
+    columns: tuple[Column, ...]
+    cells: Cells
+
+
+def _wide(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, priority=1) for name in names)
+
+
+def _count(name: str, description: str) -> Column:
+    return Column(name, "integer", description=description)
+
+
+_NAME = Column("Name", format="name", description="The name of the object.")
+_WIDE_NAME = Column("Name", format="name", description="The name of the object.", priority=1)
+_AGE = Column("Age", description="How long ago the object was created.")
+_CREATED = Column("Created At", "date", description="When the object was created.")
+
+
+def _name(obj: Object) -> object:
+    return metadata(obj).get("name")
+
+
+def _age(obj: Object, now: float) -> str:
+    return age(metadata(obj).get("creationTimestamp"), now)
+
+
+def _plain(obj: Object, now: float) -> list[object]:
+    return [_name(obj), _age(obj, now)]
+
+
+def _node(node: Object, now: float) -> list[object]:
+    ready = condition(node, "Ready")
+    word = "Unknown" if ready is None else "Ready" if ready["status"] == "True" else "NotReady"
+    if at(node, "spec", "unschedulable"):
+        word += ",SchedulingDisabled"
+    labels = labels_of(node)
+    roles = sorted({key.removeprefix(_ROLE) for key in labels if key.startswith(_ROLE)} - {""})
+    if labels.get("kubernetes.io/role"):
+        roles.append(labels["kubernetes.io/role"])
+    addresses = {one["type"]: one["address"] for one in reversed(at(node, "status", "addresses") or [])}
+    info = at(node, "status", "nodeInfo") or {}
+    return [
+        _name(node),
+        word,
+        ",".join(roles) or "<none>",
+        _age(node, now),
+        info.get("kubeletVersion") or "",
+        addresses.get("InternalIP", "<none>"),
+        addresses.get("ExternalIP", "<none>"),
+        info.get("osImage") or "<unknown>",
+        info.get("kernelVersion") or "<unknown>",
+        info.get("containerRuntimeVersion") or "<unknown>",
+    ]
+
+
+def _namespace(namespace: Object, now: float) -> list[object]:
+    return [_name(namespace), at(namespace, "status", "phase"), _age(namespace, now)]
+
+
+def _config_map(config_map: Object, now: float) -> list[object]:
+    entries = len(config_map.get("data") or {}) + len(config_map.get("binaryData") or {})
+    return [_name(config_map), entries, _age(config_map, now)]
+
+
+def _event(event: Object, now: float) -> list[object]:
+    involved = event.get("involvedObject") or {}
+    first = event.get("firstTimestamp") or event.get("eventTime")
+    last = at(event, "series", "lastObservedTime") or event.get("lastTimestamp") or first
+    source = event.get("source") or {}
+    component = source.get("component") or event.get("reportingComponent") or ""
+    host = source.get("host") or event.get("reportingInstance") or ""
+    return [
+        age(last, now),
+        event.get("type") or "",
+        event.get("reason") or "",
+        f"{str(involved.get('kind') or '').lower()}/{involved.get('name') or ''}",
+        involved.get("fieldPath") or "",
+        f"{component}, {host}" if component and host else component,
+        str(event.get("message") or "").strip(),
+        age(first, now),
+        at(event, "series", "count") or event.get("count") or 1,
+        _name(event),
+    ]
+
+
+def _lease(lease: Object, now: float) -> list[object]:
+    return [_name(lease), at(lease, "spec", "holderIdentity") or "", _age(lease, now)]
+
+
+def _budget(budget: Object, now: float) -> list[object]:
+    spec = budget.get("spec") or {}
+    return [
+        _name(budget),
+        str(spec["minAvailable"]) if spec.get("minAvailable") is not None else "N/A",
+        str(spec["maxUnavailable"]) if spec.get("maxUnavailable") is not None else "N/A",
+        at(budget, "status", "disruptionsAllowed") or 0,
+        _age(budget, now),
+    ]
+
+
+def _template(workload: Object) -> list[object]:
+    containers: list[Object] = at(workload, "spec", "template", "spec", "containers") or []
+    return [
+        ",".join(str(one.get("name")) for one in containers),
+        ",".join(str(one.get("image")) for one in containers),
+        to_text(at(workload, "spec", "selector")) or "<none>",
+    ]
+
+
+def _deployment(deployment: Object, now: float) -> list[object]:
+    status = deployment.get("status") or {}
+    return [
+        _name(deployment),
+        f"{status.get('readyReplicas') or 0}/{at(deployment, 'spec', 'replicas')}",
+        status.get("updatedReplicas") or 0,
+        status.get("availableReplicas") or 0,
+        _age(deployment, now),
+        *_template(deployment),
+    ]
+
+
+def _replica_set(replica_set: Object, now: float) -> list[object]:
+    status = replica_set.get("status") or {}
+    return [
+        _name(replica_set),
+        at(replica_set, "spec", "replicas"),
+        status.get("replicas") or 0,
+        status.get("readyReplicas") or 0,
+        _age(replica_set, now),
+        *_template(replica_set),
+    ]
+
+
+def _role(role: Object, now: float) -> list[object]:
+    return [_name(role), metadata(role).get("creationTimestamp")]
+
+
+def _binding(binding: Object, now: float) -> list[object]:
+    subjects: list[Object] = binding.get("subjects") or []
+
+    def named(kind: str) -> str:
+        found = [one for one in subjects if one["kind"] == kind]
+        homes = [f"{one['namespace']}/" if one.get("namespace") else "" for one in found]
+        return ", ".join(home + one["name"] for home, one in zip(homes, found, strict=True))
+
+    reference = binding["roleRef"]
+    return [
+        _name(binding),
+        f"{reference['kind']}/{reference['name']}",
+        _age(binding, now),
+        named("User"),
+        named("Group"),
+        named("ServiceAccount"),
+    ]
+
+
+def _service_account(account: Object, now: float) -> list[object]:
+    return [_name(account), len(account.get("secrets") or []), _age(account, now)]
+
+
+def _priority_class(priority: Object, now: float) -> list[object]:
+    return [
+        _name(priority),
+        priority.get("value") or 0,
+        bool(priority.get("globalDefault")),
+        _age(priority, now),
+        priority.get("preemptionPolicy"),
+    ]
+
+
+_TEMPLATE = _wide("Containers", "Images", "Selector")
+_BINDING = Layout((_NAME, Column("Role"), _AGE, *_wide("Users", "Groups", "ServiceAccounts")), _binding)
+_ROLES = Layout((_NAME, _CREATED), _role)
+
+PLAIN = Layout((_NAME, _AGE), _plain)
+
+LAYOUTS: Mapping[str, Layout] = {
+    "pods": Layout(
+        (
+            _NAME,
+            Column("Ready", description="Containers that are ready, of all."),
+            Column("Status", description="What the pod is at, in a word."),
+            Column("Restarts", description="How often containers were restarted, and when last."),
+            _AGE,
+            *_wide("IP", "Node", "Nominated Node", "Readiness Gates"),
+        ),
+        pod_columns.cells,
+    ),
+    "nodes": Layout(
+        (
+            _NAME,
+            Column("Status", description="Whether the node is ready and takes pods."),
+            Column("Roles", description="The roles that its labels give it."),
+            _AGE,
+            Column("Version", description="The version of its kubelet."),
+            *_wide("Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime"),
+        ),
+        _node,
+    ),
+    "events": Layout(
+        (
+            Column("Last Seen", description="How long ago it happened last."),
+            Column("Type", description="Normal or Warning."),
+            Column("Reason", description="Why, in a word."),
+            Column("Object", description="What it happened to."),
+            *_wide("Subobject", "Source"),
+            Column("Message", description="What happened."),
+            *_wide("First Seen", "Count"),
+            _WIDE_NAME,
+        ),
+        _event,
+    ),
+    "namespaces": Layout((_NAME, Column("Status", description="Active or Terminating."), _AGE), _namespace),
+    "configmaps": Layout((_NAME, _count("Data", "How many entries it has."), _AGE), _config_map),
+    "serviceaccounts": Layout(
+        (_NAME, _count("Secrets", "How many secrets it names."), _AGE), _service_account
+    ),
+    "leases.coordination.k8s.io": Layout(
+        (_NAME, Column("Holder", description="Who holds it."), _AGE), _lease
+    ),
+    "poddisruptionbudgets.policy": Layout(
+        (
+            _NAME,
+            Column("Min Available", description="How many pods must stay."),
+            Column("Max Unavailable", description="How many pods may be missing."),
+            _count("Allowed Disruptions", "How many pods may be evicted now."),
+            _AGE,
+        ),
+        _budget,
+    ),
+    "deployments.apps": Layout(
+        (
+            _NAME,
+            Column("Ready", description="Pods that are ready, of those wanted."),
+            _count("Up-to-date", "Pods of the newest template."),
+            _count("Available", "Pods that have been ready for long enough."),
+            _AGE,
+            *_TEMPLATE,
+        ),
+        _deployment,
+    ),
+    "replicasets.apps": Layout(
+        (
+            _NAME,
+            _count("Desired", "Pods that are wanted."),
+            _count("Current", "Pods that there are."),
+            _count("Ready", "Pods that are ready."),
+            _AGE,
+            *_TEMPLATE,
+        ),
+        _replica_set,
+    ),
+    "roles.rbac.authorization.k8s.io": _ROLES,
+    "clusterroles.rbac.authorization.k8s.io": _ROLES,
+    "rolebindings.rbac.authorization.k8s.io": _BINDING,
+    "clusterrolebindings.rbac.authorization.k8s.io": _BINDING,
+    "priorityclasses.scheduling.k8s.io": Layout(
+        (
+            _NAME,
+            _count("Value", "The priority of its pods."),
+            Column("Global-Default", "boolean", description="Whether pods without a class get this one."),
+            _AGE,
+            Column("PreemptionPolicy", description="Whether its pods push out others."),
+        ),
+        _priority_class,
+    ),
+}

@@ -1,0 +1,108 @@
+"""Disruption budgets: how many pods may be taken away, and whether a given one may. Changes nothing."""
+
+import msgspec
+
+from colocate.lab.api import selectors
+from colocate.lab.api.changes import Key, Stored
+from colocate.lab.api.objects import Object, at, controller_of, is_ready, is_terminating, labels_of, uid_of
+from colocate.lab.api.pod_defaults import share_of
+from colocate.lab.api.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, PODS, REPLICA_SETS
+from colocate.lab.api.status import Cause, internal, too_many_requests
+from colocate.lab.api.store import Store
+
+_REFUSED = "Cannot evict pod as it would violate the pod's disruption budget."
+_SEVERAL = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+
+
+class Count(msgspec.Struct, frozen=True):
+    """The pods of a budget. Field names are those of its status."""
+
+    expectedPods: int
+    currentHealthy: int
+    desiredHealthy: int
+
+    @property
+    def disruptionsAllowed(self) -> int:
+        return max(0, self.currentHealthy - self.desiredHealthy) if self.expectedPods else 0
+
+
+def count(store: Store, namespace: str, budget: Object) -> Count:
+    """How a budget stands at this moment."""
+    selector = selectors.from_object(at(budget, "spec", "selector"))
+    pods = [
+        stored.body
+        for stored in store.items(PODS.storage, namespace)
+        if selector.matches(labels_of(stored.body)) and not _is_over(stored.body)
+    ]
+    healthy = sum(1 for pod in pods if is_ready(pod) and not is_terminating(pod))
+    expected = _expected(store, namespace, pods)
+    spec = budget.get("spec") or {}
+    if spec.get("maxUnavailable") is not None:
+        desired = max(0, expected - share_of(spec["maxUnavailable"], expected, round_up=True))
+    else:
+        least = spec.get("minAvailable")
+        desired = 1 if least is None else share_of(least, expected, round_up=True)
+        if isinstance(least, int):
+            expected = len(pods)
+    return Count(expected, healthy, desired)
+
+
+def budgets_of(store: Store, pod: Object, namespace: str) -> list[Stored]:
+    """The budgets that a pod falls under."""
+    labels = labels_of(pod)
+    return [
+        stored
+        for stored in store.items(DISRUPTION_BUDGETS.storage, namespace)
+        if selectors.from_object(at(stored.body, "spec", "selector")).matches(labels)
+    ]
+
+
+def check_eviction(store: Store, pod: Object, namespace: str) -> None:
+    """Raise the Status of an eviction that a budget forbids."""
+    if _is_over(pod) or at(pod, "status", "phase") == "Pending" or is_terminating(pod):
+        return
+    budgets = budgets_of(store, pod, namespace)
+    if len(budgets) > 1:
+        raise internal(_SEVERAL)
+    for stored in budgets:
+        found = count(store, namespace, stored.body)
+        if not is_ready(pod) and _lets_unready_go(stored.body, found):
+            continue
+        if found.disruptionsAllowed < 1:
+            words = (
+                f"The disruption budget {stored.key.name} needs {found.desiredHealthy} healthy pods "
+                f"and has {found.currentHealthy} currently"
+            )
+            raise too_many_requests(_REFUSED, [Cause("DisruptionBudget", words)])
+
+
+def _lets_unready_go(budget: Object, found: Count) -> bool:
+    """A pod that is not ready counts for nothing: it may go while the budget is met, or always if wished."""
+    if at(budget, "spec", "unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        return True
+    return found.currentHealthy >= found.desiredHealthy > 0
+
+
+def _is_over(pod: Object) -> bool:
+    return at(pod, "status", "phase") in ("Succeeded", "Failed")
+
+
+def _expected(store: Store, namespace: str, pods: list[Object]) -> int:
+    """How many pods there should be: what their controllers want, and each pod that has none."""
+    wanted: dict[str, int] = {}
+    for pod in pods:
+        uid, replicas = _top_controller(store, namespace, pod)
+        wanted[uid] = replicas
+    return sum(wanted.values())
+
+
+def _top_controller(store: Store, namespace: str, pod: Object) -> tuple[str, int]:
+    uid, replicas, owned = uid_of(pod), 1, pod
+    for resource in (REPLICA_SETS, DEPLOYMENTS):
+        owner = controller_of(owned)
+        found = owner and store.get(Key(resource.storage, namespace, owner["name"]))
+        if not found or owner is None or uid_of(found.body) != owner["uid"]:
+            break
+        owned = found.body
+        uid, replicas = owner["uid"], int(at(owned, "spec", "replicas") or 0)
+    return uid, replicas

@@ -1,0 +1,55 @@
+"""The file by which a client finds the server and says who it is."""
+
+import base64
+import os
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from colocate.lab.api.certificates import Pair
+from colocate.lab.api.objects import Object
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """What a client shows: a token or a certificate."""
+
+    token: str = ""
+    pair: Pair | None = None
+
+
+def document(url: str, ca: bytes | None, credential: Credential, namespace: str = "") -> Object:
+    """A kubeconfig with one cluster, one user and one context."""
+    cluster: Object = {"server": url}
+    if ca:
+        cluster["certificate-authority-data"] = _text(ca)
+    user: Object = {}
+    if credential.token:
+        user["token"] = credential.token
+    if credential.pair:
+        user["client-certificate-data"] = _text(credential.pair.certificate)
+        user["client-key-data"] = _text(credential.pair.key)
+    context = {"cluster": "colocate-lab", "user": "colocate-lab"}
+    if namespace:
+        context["namespace"] = namespace
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "colocate-lab", "cluster": cluster}],
+        "users": [{"name": "colocate-lab", "user": user}],
+        "contexts": [{"name": "colocate-lab", "context": context}],
+        "current-context": "colocate-lab",
+    }
+
+
+def write(path: Path, config: Object) -> None:
+    """Write it for its owner alone, in one step: a reader sees the old file or the new one."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        yaml.safe_dump(config, file, sort_keys=False)
+    fresh.replace(path)
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,80 @@
+"""What a path and a method ask for: which resource, which object, which verb. Pure."""
+
+import msgspec
+
+from colocate.lab.api import resources
+from colocate.lab.api.rbac import Deed
+from colocate.lab.api.resources import NAMESPACES, Resource
+from colocate.lab.api.status import method_not_allowed, no_such_path
+
+_ONE = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "POST": "create"}
+_MANY = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A request for a resource."""
+
+    verb: str
+    resource: Resource
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    def deed(self, selected_name: str = "") -> Deed:
+        """What it takes to be allowed; a list or watch of one name counts as being of that name."""
+        resource = self.resource
+        # A namespace is in itself: its own roles may allow to read it.
+        namespace = self.name if resource is NAMESPACES else self.namespace
+        name = self.name or selected_name
+        return Deed(self.verb, resource.group, resource.plural, self.subresource, namespace, name)
+
+
+def parse(method: str, path: str, watch: bool) -> Target | None:
+    """The target of a path below /api/v1 or /apis/<group>/<version>; None where it is none of a resource.
+
+    Raises the Status of a resource or method that there is not.
+    """
+    steps = path.strip("/").split("/")
+    match steps:
+        case ["api", version, first, *rest]:
+            group = ""
+        case ["apis", group, version, first, *rest]:
+            pass
+        case _:
+            return None
+    namespace = ""
+    if first == "namespaces" and len(rest) >= 2 and not (len(rest) == 2 and _is_namespace_part(rest[1])):
+        namespace, first, *rest = rest
+        if not namespace:
+            raise no_such_path()
+    resource = resources.find(group, version, first)
+    if resource is None or len(rest) > 2 or (namespace and not resource.namespaced) or "" in rest:
+        raise no_such_path()
+    name, subresource = [*rest, "", ""][:2]
+    return _target(method, resource, namespace, name, subresource, watch)
+
+
+def _is_namespace_part(step: str) -> bool:
+    return NAMESPACES.subresource(step) is not None
+
+
+def _target(
+    method: str, resource: Resource, namespace: str, name: str, subresource: str, watch: bool
+) -> Target:
+    verb = (_ONE if name else _MANY).get(method)
+    if verb is None or (verb == "create" and name and not subresource):
+        raise method_not_allowed()
+    if resource.namespaced and not namespace and (name or verb not in ("list", "watch")):
+        raise method_not_allowed()
+    if subresource:
+        part = resource.subresource(subresource)
+        if part is None:
+            raise no_such_path()
+        allowed = part.verbs
+    else:
+        allowed = resource.verbs
+    if verb not in allowed:
+        raise method_not_allowed()
+    if verb == "list" and watch:
+        verb = "watch"
+    return Target(verb, resource, namespace, name, subresource)

@@ -1,0 +1,107 @@
+"""Which protobuf field is which JSON field, for the messages that kubectl sends in no other form.
+
+From 1.32 on, `kubectl create <kind>` and `kubectl auth` send protobuf and do not fall back to JSON. Only what
+those commands fill in is listed; a message with any other field is refused, never read in part.
+
+Entries are `number name type`. Types: text, int, flag, the name of a message, `{type}` for a map from text,
+and `skip` for what a client may send but not decide. `*` marks a list, `?` one whose zero means something.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+_LINES = """
+ObjectMeta: 1 name text, 2 generateName text, 3 namespace text, 4 selfLink skip, 5 uid text
+ObjectMeta: 6 resourceVersion text, 7 generation skip, 8 creationTimestamp skip, 11 labels {text}
+ObjectMeta: 12 annotations {text}, 13 ownerReferences *OwnerReference, 14 finalizers *text
+ObjectMeta: 17 managedFields skip
+OwnerReference: 1 kind text, 3 name text, 4 uid text, 5 apiVersion text, 6 controller flag
+OwnerReference: 7 blockOwnerDeletion flag
+LabelSelector: 1 matchLabels {text}, 2 matchExpressions *LabelSelectorRequirement
+LabelSelectorRequirement: 1 key text, 2 operator text, 3 values *text
+DeleteOptions: 1 gracePeriodSeconds ?int, 2 preconditions Preconditions, 3 orphanDependents ?flag
+DeleteOptions: 4 propagationPolicy text, 5 dryRun *text
+Preconditions: 1 uid text, 2 resourceVersion text
+Namespace: 1 metadata ObjectMeta, 2 spec skip, 3 status skip
+ConfigMap: 1 metadata ObjectMeta, 2 data {text}, 3 binaryData {bytes}, 4 immutable flag
+ServiceAccount: 1 metadata ObjectMeta, 4 automountServiceAccountToken ?flag
+Deployment: 1 metadata ObjectMeta, 2 spec DeploymentSpec, 3 status skip
+DeploymentSpec: 1 replicas ?int, 2 selector LabelSelector, 3 template PodTemplateSpec
+DeploymentSpec: 4 strategy DeploymentStrategy, 5 minReadySeconds int, 6 revisionHistoryLimit ?int
+DeploymentSpec: 7 paused flag, 9 progressDeadlineSeconds ?int
+DeploymentStrategy: 1 type text, 2 rollingUpdate RollingUpdateDeployment
+RollingUpdateDeployment: 1 maxUnavailable IntOrString, 2 maxSurge IntOrString
+PodTemplateSpec: 1 metadata ObjectMeta, 2 spec PodSpec
+Pod: 1 metadata ObjectMeta, 2 spec PodSpec, 3 status skip
+PodSpec: 2 containers *Container, 3 restartPolicy text, 4 terminationGracePeriodSeconds ?int, 6 dnsPolicy text
+PodSpec: 7 nodeSelector {text}, 8 serviceAccountName text, 9 serviceAccount text, 10 nodeName text
+PodSpec: 11 hostNetwork flag, 12 hostPID flag, 13 hostIPC flag, 16 hostname text, 17 subdomain text
+PodSpec: 19 schedulerName text, 20 initContainers *Container, 21 automountServiceAccountToken ?flag
+PodSpec: 22 tolerations *Toleration, 24 priorityClassName text
+Toleration: 1 key text, 2 operator text, 3 value text, 4 effect text, 5 tolerationSeconds ?int
+Container: 1 name text, 2 image text, 3 command *text, 4 args *text, 5 workingDir text, 6 ports *ContainerPort
+Container: 7 env *EnvVar, 8 resources ResourceRequirements, 13 terminationMessagePath text
+Container: 14 imagePullPolicy text, 16 stdin flag, 17 stdinOnce flag, 18 tty flag
+Container: 20 terminationMessagePolicy text
+ContainerPort: 1 name text, 2 hostPort int, 3 containerPort int, 4 protocol text, 5 hostIP text
+EnvVar: 1 name text, 2 value text
+ResourceRequirements: 1 limits {Quantity}, 2 requests {Quantity}
+Role: 1 metadata ObjectMeta, 2 rules *PolicyRule
+ClusterRole: 1 metadata ObjectMeta, 2 rules *PolicyRule
+PolicyRule: 1 verbs *text, 2 apiGroups *text, 3 resources *text, 4 resourceNames *text
+PolicyRule: 5 nonResourceURLs *text
+RoleBinding: 1 metadata ObjectMeta, 2 subjects *Subject, 3 roleRef RoleRef
+ClusterRoleBinding: 1 metadata ObjectMeta, 2 subjects *Subject, 3 roleRef RoleRef
+RoleRef: 1 apiGroup text, 2 kind text, 3 name text
+Subject: 1 kind text, 2 apiGroup text, 3 name text, 4 namespace text
+PodDisruptionBudget: 1 metadata ObjectMeta, 2 spec PodDisruptionBudgetSpec, 3 status skip
+PodDisruptionBudgetSpec: 1 minAvailable IntOrString, 2 selector LabelSelector, 3 maxUnavailable IntOrString
+PodDisruptionBudgetSpec: 4 unhealthyPodEvictionPolicy text
+Eviction: 1 metadata ObjectMeta, 2 deleteOptions DeleteOptions
+PriorityClass: 1 metadata ObjectMeta, 2 value ?int, 3 globalDefault flag, 4 description text
+PriorityClass: 5 preemptionPolicy text
+SelfSubjectReview: 1 metadata ObjectMeta, 2 status skip
+SelfSubjectAccessReview: 1 metadata ObjectMeta, 2 spec AccessReviewSpec, 3 status skip
+SubjectAccessReview: 1 metadata ObjectMeta, 2 spec AccessReviewSpec, 3 status skip
+LocalSubjectAccessReview: 1 metadata ObjectMeta, 2 spec AccessReviewSpec, 3 status skip
+AccessReviewSpec: 1 resourceAttributes ResourceAttributes, 2 nonResourceAttributes NonResourceAttributes
+AccessReviewSpec: 3 user text, 4 groups *text, 6 uid text
+ResourceAttributes: 1 namespace text, 2 verb text, 3 group text, 4 version text, 5 resource text
+ResourceAttributes: 6 subresource text, 7 name text
+NonResourceAttributes: 1 path text, 2 verb text
+SelfSubjectRulesReview: 1 metadata ObjectMeta, 2 spec RulesReviewSpec, 3 status skip
+RulesReviewSpec: 1 namespace text
+TokenReview: 1 metadata ObjectMeta, 2 spec TokenReviewSpec, 3 status skip
+TokenReviewSpec: 1 token text, 2 audiences *text
+TokenRequest: 1 metadata ObjectMeta, 2 spec TokenRequestSpec, 3 status skip
+TokenRequestSpec: 1 audiences *text, 4 expirationSeconds ?int
+"""
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One field of a message."""
+
+    name: str
+    type: str
+    repeated: bool = False
+    mapped: bool = False
+    keeps_zero: bool = False
+
+
+def _field(name: str, type: str) -> Field:
+    mapped = type.startswith("{")
+    return Field(name, type.strip("{}*?"), type.startswith("*"), mapped, type.startswith("?"))
+
+
+def _read() -> dict[str, dict[int, Field]]:
+    messages: dict[str, dict[int, Field]] = {}
+    for line in _LINES.strip().splitlines():
+        message, _, listed = line.partition(": ")
+        for entry in listed.split(", "):
+            number, name, type = entry.split(" ")
+            messages.setdefault(message, {})[int(number)] = _field(name, type)
+    return messages
+
+
+MESSAGES: Mapping[str, Mapping[int, Field]] = _read()

@@ -1,0 +1,58 @@
+"""Quantities as resource lists have them: read exactly, written in the API server's canonical form. Pure."""
+
+import re
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+_FORM = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i))?")
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+
+
+def parse(value: Any) -> Decimal:
+    """The exact number. Raises ValueError where it is none."""
+    return _parse("" if isinstance(value, bool) else str(value))
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Decimal:
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+        )
+    number, exponent, suffix = match.groups()
+    if suffix in _BINARY:
+        return Decimal(number) * Decimal(1024) ** _BINARY[suffix]
+    power = int(exponent[1:]) if exponent else _DECIMAL[suffix or ""]
+    return Decimal(number).scaleb(power)
+
+
+def canonical(value: Any) -> str:
+    """The form that an API server gives back: 0.5 is 500m, 1.5Gi is 1536Mi, the number 4 is "4"."""
+    amount = parse(value)
+    if str(value).endswith("i") and abs(amount) >= 1024:
+        return _binary(amount)
+    for suffix, power in sorted(_DECIMAL.items(), key=lambda unit: -unit[1]):
+        scaled = amount / Decimal(10) ** power
+        if scaled == int(scaled):
+            return f"{int(scaled)}{suffix}" if amount else "0"
+    # Nothing is finer than a billionth: the rest is rounded up, as requests are.
+    return f"{int((amount * 10**9).to_integral_value('ROUND_CEILING'))}n"
+
+
+def _binary(amount: Decimal) -> str:
+    whole = int(amount.to_integral_value("ROUND_CEILING"))
+    for suffix, power in reversed(_BINARY.items()):
+        if whole % 1024**power == 0:
+            return f"{whole // 1024**power}{suffix}"
+    return str(whole)
+
+
+def is_extended(name: str) -> bool:
+    """Whether a resource is one that device plugins offer: a domain of its own, whole units only."""
+    domain, slash, _ = name.partition("/")
+    if not slash or domain == "requests.":
+        return False
+    return not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io"))

@@ -1,0 +1,241 @@
+"""The rules between a request and the store: what is filled in, what is refused, what a write leaves alone.
+
+Everything that writes goes through here: the HTTP server, and the controllers in the same process. Objects in
+and out are bare. Nothing here knows HTTP, users or how an object is shown.
+"""
+
+from collections.abc import Callable
+
+from colocate.clock import Clock
+from colocate.lab.api import defaults, shapes, validation
+from colocate.lab.api.changes import Key, Stored
+from colocate.lab.api.identities import Identities
+from colocate.lab.api.objects import (
+    Object,
+    encode,
+    is_terminating,
+    metadata,
+    name_of,
+    namespace_of,
+    rfc3339,
+    uid_of,
+)
+from colocate.lab.api.resources import NAMESPACES, Resource
+from colocate.lab.api.status import (
+    Cause,
+    already_exists,
+    bad_request,
+    conflict,
+    forbidden,
+    modified,
+    not_found,
+)
+from colocate.lab.api.store import AlreadyThere, NotThere, Stale, Store
+
+_SERVER_OWNED = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "resourceVersion",
+    "generateName",
+)
+_PARTS = {"status": "status", "finalize": "spec"}
+"""The one part of an object that each of its subresources may change."""
+
+_NEVER_KEPT = ("managedFields", "selfLink", "clusterName")
+
+
+def key_of(resource: Resource, namespace: str, name: str) -> Key:
+    return Key(resource.storage, namespace if resource.namespaced else "", name)
+
+
+class Registry:
+    """Reads and writes of objects, by the rules of their kinds."""
+
+    def __init__(self, store: Store, clock: Clock, identities: Identities | None = None) -> None:
+        self.store = store
+        self.clock = clock
+        self.identities = identities or Identities()
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Stored:
+        found = self.store.get(key_of(resource, namespace, name))
+        if found is None:
+            raise not_found(resource.qualified, name)
+        return found
+
+    def find(self, resource: Resource, namespace: str, name: str) -> Stored | None:
+        return self.store.get(key_of(resource, namespace, name))
+
+    def create(self, resource: Resource, namespace: str, body: Object, dry_run: bool = False) -> Stored:
+        """A new object. The body stays the caller's."""
+        shapes.check(resource, body)
+        new = self._with_identity(resource, namespace, defaults.without_nulls(body))
+        name = name_of(new)
+        key = key_of(resource, namespace, name)
+        if self.store.get(key) is not None:
+            raise already_exists(resource.qualified, name)
+        self._check_namespace(resource, namespace, name)
+        defaults.on_create(resource.storage, new, self.store)
+        validation.check_new(resource, new)
+        if dry_run:
+            return Stored(key, 0, new, encode(new))
+        try:
+            return self.store.create(key, new)
+        except AlreadyThere:
+            raise already_exists(resource.qualified, name) from None
+
+    def update(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        body: Object,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Stored:
+        """A new version of an object; where nothing changes, there is none. The body stays the caller's."""
+        current = self.get(resource, namespace, name)
+        self._check_versions(resource, current, body)
+        shapes.check(resource, body)
+        part = _PARTS.get(subresource)
+        given = body if part is None else {key: body[key] for key in ("metadata", part) if key in body}
+        new = self._merged(resource, current.body, defaults.without_nulls(given), part)
+        defaults.on_write(resource.storage, new)
+        validation.check_change(resource, new, current.body)
+        if resource.generation and new.get("spec") != current.body.get("spec"):
+            new["metadata"]["generation"] = int(metadata(new).get("generation") or 0) + 1
+        return self._replace(resource, current, new, dry_run)
+
+    def modify(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        change: Callable[[Object], Object | None],
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Stored:
+        """Update an object by a function of its own copy, which it may change in place."""
+        current = self.get(resource, namespace, name).copy()
+        changed = change(current)
+        return self.update(
+            resource, namespace, name, current if changed is None else changed, subresource, dry_run
+        )
+
+    def force(self, resource: Resource, current: Stored, change: Callable[[Object], None]) -> Stored:
+        """Write what no request may, such as a deletion's marks or a pod's node."""
+        new = current.copy()
+        change(new)
+        return self._replace(resource, current, new, dry_run=False)
+
+    def _replace(self, resource: Resource, current: Stored, new: Object, dry_run: bool) -> Stored:
+        if new == current.body:
+            return current
+        if dry_run:
+            return Stored(current.key, current.revision, new, encode(new))
+        try:
+            with self.store.transaction():
+                stored = self.store.replace(current.key, new, current.revision)
+                if is_finished(stored.body):
+                    return self.store.remove(current.key)
+            return stored
+        except Stale:
+            raise modified(resource.qualified, current.key.name) from None
+        except NotThere:
+            raise not_found(resource.qualified, current.key.name) from None
+
+    def _with_identity(self, resource: Resource, namespace: str, new: Object) -> Object:
+        given = metadata(new)
+        if given.get("resourceVersion"):
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        marks = {key: value for key, value in given.items() if key not in (*_SERVER_OWNED, *_NEVER_KEPT)}
+        if given.get("generateName"):
+            marks["generateName"] = given["generateName"]
+            marks["name"] = given.get("name") or given["generateName"] + self.identities.suffix()
+        if resource.namespaced:
+            marks["namespace"] = namespace
+        else:
+            marks.pop("namespace", None)
+        marks["uid"] = self.identities.uid()
+        if resource.generation:
+            marks["generation"] = 1
+        marks["creationTimestamp"] = rfc3339(self.clock.time())
+        return {"metadata": marks} | {key: value for key, value in new.items() if key != "metadata"}
+
+    def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
+        if not resource.namespaced:
+            return
+        found = self.store.get(Key(NAMESPACES.storage, "", namespace))
+        if found is None:
+            raise not_found(NAMESPACES.qualified, namespace)
+        if is_terminating(found.body):
+            why = f"unable to create new content in namespace {namespace} because it is being terminated"
+            cause = Cause("NamespaceTerminating", f"namespace {namespace} is being terminated")
+            shown = {"reason": cause.reason, "message": cause.message, "field": "metadata.namespace"}
+            raise forbidden(resource.qualified, name, why, causes=[shown])
+
+    def _check_versions(self, resource: Resource, current: Stored, body: Object) -> None:
+        given = metadata(body)
+        name = current.key.name
+        if given.get("resourceVersion") and given["resourceVersion"] != str(current.revision):
+            raise modified(resource.qualified, name)
+        if given.get("uid") and given["uid"] != uid_of(current.body):
+            why = (
+                f"Precondition failed: UID in precondition: {given['uid']}, "
+                f"UID in object meta: {uid_of(current.body)}"
+            )
+            raise conflict(resource.qualified, name, why)
+        if name_of(body) not in ("", name):
+            raise bad_request(
+                f"the name of the object ({name_of(body)}) does not match the name on the URL ({name})"
+            )
+        if namespace_of(body) not in ("", current.key.namespace):
+            raise wrong_namespace()
+
+    def _merged(self, resource: Resource, current: Object, new: Object, part: str | None) -> Object:
+        """The new object with everything that this path may not change as it was."""
+        old, given = metadata(current), metadata(new)
+        marks = {
+            key: value
+            for key, value in given.items()
+            if key not in (*_SERVER_OWNED, *_NEVER_KEPT, "name", "namespace")
+        }
+        marks |= {key: old[key] for key in ("name", "namespace", *_SERVER_OWNED) if key in old}
+        if part is not None:
+            kept = {key: value for key, value in current.items() if key not in ("metadata", part)}
+            if part == "status":
+                marks["ownerReferences"] = old.get("ownerReferences")
+            return {"metadata": _compact(marks)} | kept | {part: new.get(part) or {}}
+        rest = {key: value for key, value in new.items() if key not in ("metadata", "status")}
+        if resource.has_status and "status" in current:
+            rest["status"] = current["status"]
+        elif not resource.has_status and "status" in new:
+            rest["status"] = new["status"]
+        if resource.kind == "Namespace":
+            rest["spec"] = current["spec"]
+        elif "spec" in current:
+            rest.setdefault("spec", {})
+        return {"metadata": _compact(marks)} | rest
+
+
+def _compact(marks: Object) -> Object:
+    return {key: value for key, value in marks.items() if value not in (None, {}, [], "")}
+
+
+def wrong_namespace() -> Exception:
+    return bad_request(
+        "the namespace of the provided object does not match the namespace sent on the request"
+    )
+
+
+def is_finished(body: Object) -> bool:
+    """Whether an object was only waiting for its finalizers, and they are gone."""
+    marks = metadata(body)
+    return (
+        is_terminating(body)
+        and not marks.get("finalizers")
+        and not marks.get("deletionGracePeriodSeconds")
+        and not (body.get("spec") or {}).get("finalizers")
+    )

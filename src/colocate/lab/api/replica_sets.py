@@ -1,0 +1,184 @@
+"""Keeps as many pods as a ReplicaSet wants: what is missing is made, what is too much is deleted.
+
+`plan` decides, from the set and its pods; `carry_out` acts. Pods that match a set but have no owner are not
+adopted.
+"""
+
+import msgspec
+
+from colocate.lab.api.changes import Stored
+from colocate.lab.api.deletion import delete
+from colocate.lab.api.objects import (
+    Object,
+    annotations_of,
+    at,
+    clone,
+    condition,
+    controller_of,
+    is_ready,
+    is_terminating,
+    labels_of,
+    metadata,
+    name_of,
+    namespace_of,
+    parse_time,
+    uid_of,
+)
+from colocate.lab.api.recorder import record
+from colocate.lab.api.registry import Registry
+from colocate.lab.api.resources import PODS, REPLICA_SETS
+from colocate.lab.api.status import ApiError
+from colocate.lab.api.store import OWNER
+
+COMPONENT = "replicaset-controller"
+_RECENT_SECONDS = 600.0
+_FREE_FAILURES = 3
+_LONGEST_WAIT = 60.0
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is to be done about one ReplicaSet."""
+
+    create: int
+    delete: list[str]
+    status: Object
+    again_in: float | None = None
+    """When to look again although nothing may have changed."""
+
+
+def plan(replica_set: Object, pods: list[Object], now: float) -> Plan:
+    """Decide what a set of these pods needs."""
+    active = [pod for pod in pods if is_active(pod)]
+    patience = float(at(replica_set, "spec", "minReadySeconds") or 0)
+    ages = [_ready_for(pod, now) for pod in active]
+    available = sum(1 for age in ages if age is not None and age >= patience)
+    waiting = [patience - age for age in ages if age is not None and age < patience]
+    missing = int(at(replica_set, "spec", "replicas") or 0) - len(active)
+    pause = _pause(pods, now) if missing > 0 else 0.0
+    if pause:
+        waiting.append(pause)
+    surplus = sorted(active, key=_worth)[: max(0, -missing)]
+    return Plan(
+        create=0 if pause else max(0, missing),
+        delete=[name_of(pod) for pod in surplus],
+        status=_status(replica_set, active, available),
+        again_in=min(waiting, default=None),
+    )
+
+
+def is_active(pod: Object) -> bool:
+    return not is_terminating(pod) and at(pod, "status", "phase") not in ("Succeeded", "Failed")
+
+
+def _ready_for(pod: Object, now: float) -> float | None:
+    """For how long a pod has been ready; None where it is not."""
+    if not is_ready(pod):
+        return None
+    since = parse_time((condition(pod, "Ready") or {}).get("lastTransitionTime"))
+    return now - since if since is not None else float("inf")
+
+
+def _pause(pods: list[Object], now: float) -> float:
+    """How long to wait before another try, where one pod after the other fails at once."""
+    failed = [pod for pod in pods if at(pod, "status", "phase") == "Failed"]
+    births = [parse_time(metadata(pod).get("creationTimestamp")) or 0.0 for pod in failed]
+    recent = [birth for birth in births if now - birth < _RECENT_SECONDS]
+    if len(recent) <= _FREE_FAILURES:
+        return 0.0
+    wait = min(_LONGEST_WAIT, 2.0 ** (len(recent) - _FREE_FAILURES))
+    return max(0.0, max(recent) + wait - now)
+
+
+def _worth(pod: Object) -> tuple[object, ...]:
+    """The order in which pods are given up: those first that are least use."""
+    phases = {"Pending": 0, "Unknown": 1, "Running": 2}
+    cost = annotations_of(pod).get("controller.kubernetes.io/pod-deletion-cost", "0")
+    born = parse_time(metadata(pod).get("creationTimestamp")) or 0.0
+    return (
+        bool(at(pod, "spec", "nodeName")),
+        phases.get(str(at(pod, "status", "phase")), 1),
+        is_ready(pod),
+        int(cost) if cost.lstrip("-").isdigit() else 0,
+        -born,
+        name_of(pod),
+    )
+
+
+def _status(replica_set: Object, active: list[Object], available: int) -> Object:
+    labels = labels_of(at(replica_set, "spec", "template") or {})
+    labelled = sum(1 for pod in active if labels.items() <= labels_of(pod).items())
+    counts = {
+        "fullyLabeledReplicas": labelled,
+        "readyReplicas": sum(map(is_ready, active)),
+        "availableReplicas": available,
+        "observedGeneration": metadata(replica_set).get("generation"),
+    }
+    return {"replicas": len(active)} | {key: value for key, value in counts.items() if value}
+
+
+def pods_of(registry: Registry, replica_set: Object) -> list[Object]:
+    found = registry.store.lookup(PODS.storage, OWNER, uid_of(replica_set))
+    return [
+        stored.body
+        for stored in found
+        if (controller_of(stored.body) or {}).get("uid") == uid_of(replica_set)
+    ]
+
+
+def carry_out(registry: Registry, stored: Stored) -> float | None:
+    """Bring a ReplicaSet to where it should be; returns when to look again."""
+    replica_set = stored.body
+    if is_terminating(replica_set):
+        return None
+    decided = plan(replica_set, pods_of(registry, replica_set), registry.clock.time())
+    namespace, name = namespace_of(replica_set), name_of(replica_set)
+    for _ in range(decided.create):
+        try:
+            pod = registry.create(PODS, namespace, _pod(replica_set))
+        except ApiError as error:
+            record(registry, REPLICA_SETS, replica_set, COMPONENT, "FailedCreate", f"Error creating: {error}")
+            return _LONGEST_WAIT
+        message = f"Created pod: {pod.key.name}"
+        record(registry, REPLICA_SETS, replica_set, COMPONENT, "SuccessfulCreate", message)
+    for pod_name in decided.delete:
+        delete(registry, PODS, namespace, pod_name)
+        message = f"Deleted pod: {pod_name}"
+        record(registry, REPLICA_SETS, replica_set, COMPONENT, "SuccessfulDelete", message)
+    if not decided.create and not decided.delete:
+        set_status(registry, stored, decided.status)
+    else:
+        fresh = plan(replica_set, pods_of(registry, replica_set), registry.clock.time())
+        set_status(registry, registry.get(REPLICA_SETS, namespace, name), fresh.status)
+    return decided.again_in
+
+
+def set_status(registry: Registry, stored: Stored, status: Object) -> None:
+    if stored.body.get("status") != status:
+        registry.force(REPLICA_SETS, stored, lambda body: body.update(status=status))
+
+
+def _pod(replica_set: Object) -> Object:
+    template = clone(replica_set["spec"]["template"])
+    given = template.get("metadata") or {}
+    return {
+        "metadata": {
+            "generateName": f"{name_of(replica_set)}-",
+            "labels": given.get("labels") or {},
+            "annotations": given.get("annotations") or {},
+            "finalizers": given.get("finalizers") or [],
+            "ownerReferences": [owner_reference(REPLICA_SETS.kind, replica_set)],
+        },
+        "spec": template["spec"],
+    }
+
+
+def owner_reference(kind: str, owner: Object) -> Object:
+    """A reference by which a controller says that an object is its own."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "name": name_of(owner),
+        "uid": uid_of(owner),
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

@@ -1,0 +1,201 @@
+"""The table of resource kinds that are served. Discovery, paths and openapi are generated from it.
+
+To serve another kind, add a line here; give it defaults, rules and columns where the plain ones will not do.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterator
+
+import msgspec
+
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+_READ_AND_WRITE = ("get", "patch", "update")
+
+
+class Subresource(msgspec.Struct, frozen=True):
+    """A part of an object with a path of its own."""
+
+    name: str
+    verbs: tuple[str, ...]
+    kind: str = ""
+    """The kind that travels through it; that of the resource itself where empty."""
+    group: str = ""
+    version: str = ""
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """A kind of object, as the API names it."""
+
+    plural: str
+    kind: str
+    group: str = ""
+    version: str = "v1"
+    namespaced: bool = True
+    short: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ALL_VERBS
+    subresources: tuple[Subresource, ...] = ()
+    generation: bool = False
+    """Whether metadata.generation counts the changes of its spec."""
+    stored_as: str = ""
+    """The resource whose objects it shows, where it is another view of them."""
+
+    @property
+    def singular(self) -> str:
+        return self.kind.lower()
+
+    @property
+    def qualified(self) -> str:
+        """The name in messages, and the name of its place in the store."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def storage(self) -> str:
+        return self.stored_as or self.qualified
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether objects of it are kept, or only answered."""
+        return "get" in self.verbs
+
+    @property
+    def has_status(self) -> bool:
+        return any(one.name == "status" for one in self.subresources)
+
+    @property
+    def opening(self) -> bytes:
+        """What stands in front of a bare object's fields on the way out."""
+        return f'{{"kind":"{self.kind}","apiVersion":"{self.api_version}",'.encode()
+
+    @property
+    def storage_version_hash(self) -> str:
+        group = self.stored_as.partition(".")[2] if self.stored_as else self.group
+        digest = hashlib.sha256(f"{group}/{self.version}/{self.kind}".encode()).digest()
+        return base64.b64encode(digest[:8]).decode()
+
+    def subresource(self, name: str) -> Subresource | None:
+        return next((one for one in self.subresources if one.name == name), None)
+
+
+_STATUS = Subresource("status", _READ_AND_WRITE)
+_SCALE = Subresource("scale", _READ_AND_WRITE, "Scale", "autoscaling", "v1")
+_POD_PARTS = (
+    Subresource("binding", ("create",), "Binding"),
+    Subresource("eviction", ("create",), "Eviction", "policy", "v1"),
+    _STATUS,
+)
+_TOKEN = Subresource("token", ("create",), "TokenRequest", "authentication.k8s.io", "v1")
+_RBAC = "rbac.authorization.k8s.io"
+_AUTHN = "authentication.k8s.io"
+_AUTHZ = "authorization.k8s.io"
+_CREATE = ("create",)
+_NAMESPACE_VERBS = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
+_NAMESPACE_PARTS = (Subresource("finalize", ("update",)), _STATUS)
+
+BINDINGS = Resource("bindings", "Binding", verbs=_CREATE)
+CONFIG_MAPS = Resource("configmaps", "ConfigMap", short=("cm",))
+EVENTS = Resource("events", "Event", short=("ev",))
+NAMESPACES = Resource(
+    "namespaces",
+    "Namespace",
+    namespaced=False,
+    short=("ns",),
+    verbs=_NAMESPACE_VERBS,
+    subresources=_NAMESPACE_PARTS,
+)
+NODES = Resource("nodes", "Node", namespaced=False, short=("no",), subresources=(_STATUS,))
+PODS = Resource("pods", "Pod", short=("po",), categories=("all",), subresources=_POD_PARTS, generation=True)
+SERVICE_ACCOUNTS = Resource("serviceaccounts", "ServiceAccount", short=("sa",), subresources=(_TOKEN,))
+DEPLOYMENTS = Resource(
+    "deployments",
+    "Deployment",
+    "apps",
+    short=("deploy",),
+    categories=("all",),
+    subresources=(_SCALE, _STATUS),
+    generation=True,
+)
+REPLICA_SETS = Resource(
+    "replicasets",
+    "ReplicaSet",
+    "apps",
+    short=("rs",),
+    categories=("all",),
+    subresources=(_SCALE, _STATUS),
+    generation=True,
+)
+EVENTS_V1 = Resource("events", "Event", "events.k8s.io", short=("ev",), stored_as="events")
+LEASES = Resource("leases", "Lease", "coordination.k8s.io")
+DISRUPTION_BUDGETS = Resource(
+    "poddisruptionbudgets",
+    "PodDisruptionBudget",
+    "policy",
+    short=("pdb",),
+    subresources=(_STATUS,),
+    generation=True,
+)
+PRIORITY_CLASSES = Resource(
+    "priorityclasses", "PriorityClass", "scheduling.k8s.io", namespaced=False, short=("pc",), generation=True
+)
+CLUSTER_ROLES = Resource("clusterroles", "ClusterRole", _RBAC, namespaced=False)
+CLUSTER_ROLE_BINDINGS = Resource("clusterrolebindings", "ClusterRoleBinding", _RBAC, namespaced=False)
+ROLES = Resource("roles", "Role", _RBAC)
+ROLE_BINDINGS = Resource("rolebindings", "RoleBinding", _RBAC)
+
+RESOURCES = (
+    BINDINGS,
+    CONFIG_MAPS,
+    EVENTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SERVICE_ACCOUNTS,
+    DEPLOYMENTS,
+    REPLICA_SETS,
+    EVENTS_V1,
+    Resource("selfsubjectreviews", "SelfSubjectReview", _AUTHN, namespaced=False, verbs=_CREATE),
+    Resource("tokenreviews", "TokenReview", _AUTHN, namespaced=False, verbs=_CREATE),
+    Resource("localsubjectaccessreviews", "LocalSubjectAccessReview", _AUTHZ, verbs=_CREATE),
+    Resource("selfsubjectaccessreviews", "SelfSubjectAccessReview", _AUTHZ, namespaced=False, verbs=_CREATE),
+    Resource("selfsubjectrulesreviews", "SelfSubjectRulesReview", _AUTHZ, namespaced=False, verbs=_CREATE),
+    Resource("subjectaccessreviews", "SubjectAccessReview", _AUTHZ, namespaced=False, verbs=_CREATE),
+    DISRUPTION_BUDGETS,
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    ROLE_BINDINGS,
+    ROLES,
+    PRIORITY_CLASSES,
+    LEASES,
+)
+
+_BY_PATH = {(one.group, one.version, one.plural): one for one in RESOURCES}
+_BY_KIND = {(one.api_version, one.kind): one for one in RESOURCES}
+
+
+def find(group: str, version: str, plural: str) -> Resource | None:
+    """The resource that a path names."""
+    return _BY_PATH.get((group, version, plural))
+
+
+def of_kind(api_version: str, kind: str) -> Resource | None:
+    """The resource of an object, as an owner reference names it."""
+    return _BY_KIND.get((api_version, kind))
+
+
+def in_group(group: str, version: str) -> Iterator[Resource]:
+    return (one for one in RESOURCES if (one.group, one.version) == (group, version))
+
+
+def groups() -> list[tuple[str, str]]:
+    """Every named group with its version, in the order of the table."""
+    return list(dict.fromkeys((one.group, one.version) for one in RESOURCES if one.group))
+
+
+def stored() -> Iterator[Resource]:
+    """Every resource whose objects are kept, each place once."""
+    return (one for one in RESOURCES if one.is_stored and not one.stored_as)

@@ -1,0 +1,70 @@
+"""Extended resources in a node's status."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from colocate.cluster import json_patch
+from colocate.cluster.client import Client
+from colocate.cluster.errors import PreconditionFailed
+from colocate.cluster.json_patch import find
+from colocate.cluster.node_status import patch_for, set_extended_resources
+from colocate.cluster.resources import NODES
+from tests.lab_api.samples import node
+
+FAN = "example.com/fan"
+
+counts = st.dictionaries(st.sampled_from([FAN, "x/y", "z~/a"]), st.integers(0, 3) | st.none())
+
+
+@given(
+    st.dictionaries(st.sampled_from([FAN, "x/y", "cpu"]), st.sampled_from(["0", "1", "2"])),
+    st.dictionaries(st.sampled_from([FAN, "x/y", "cpu"]), st.sampled_from(["0", "1", "2"])),
+    counts,
+)
+def test_a_patch_brings_about_what_is_wanted_and_nothing_else(
+    capacity: dict[str, str], allocatable: dict[str, str], wanted: dict[str, int | None]
+) -> None:
+    seen = {
+        "metadata": {"resourceVersion": "7"},
+        "status": {"capacity": capacity, "allocatable": allocatable},
+    }
+    changed = json_patch.apply(seen, patch_for(seen, wanted))
+    for name in {*capacity, *allocatable, *wanted}:
+        found = find(changed, ("status", "capacity", name))
+        if name not in wanted:
+            assert found == capacity.get(name)
+        elif (count := wanted[name]) is None:
+            assert found is find(changed, ("status", "allocatable", name)) is None
+        else:
+            assert found == str(count)
+    assert patch_for(changed if isinstance(changed, dict) else {}, wanted) == ()
+
+
+async def test_a_resource_is_set_and_taken_away(client: Client) -> None:
+    await client.create(NODES, node("n1"))
+    assert await set_extended_resources(client, "n1", {FAN: 3}, dry_run=True)
+    assert find(await client.get(NODES, "n1"), ("status", "capacity", FAN)) is None
+    await set_extended_resources(client, "n1", {FAN: 3})
+    assert find(await client.get(NODES, "n1"), ("status", "capacity", FAN)) == "3"
+    assert await set_extended_resources(client, "n1", {FAN: 3}) == ()
+    await set_extended_resources(client, "n1", {FAN: 4, "x/y": 1})
+    await set_extended_resources(client, "n1", {FAN: None})
+    found = await client.get(NODES, "n1")
+    assert find(found, ("status", "capacity", FAN)) is None
+    assert find(found, ("status", "capacity", "x/y")) == "1"
+
+
+async def test_a_count_that_somebody_else_has_changed_is_left_alone(client: Client) -> None:
+    await client.create(NODES, node("n1"))
+    await set_extended_resources(client, "n1", {FAN: 3})
+    patch = patch_for(await client.get(NODES, "n1"), {FAN: 4})
+    await set_extended_resources(client, "n1", {FAN: 9})
+    with pytest.raises(PreconditionFailed):
+        await client.patch(NODES, "n1", patch, subresource="status")
+
+
+@pytest.mark.parametrize("name", ["cpu", "memory", "pods"])
+def test_what_is_the_kubelets_own_is_not_touched(name: str) -> None:
+    with pytest.raises(ValueError, match="no extended resource"):
+        patch_for({}, {name: 1})
