@@ -1,7 +1,5 @@
 """The cluster as the scheduler sees it: nodes and what their pods hold, kept in step change by change."""
 
-from collections.abc import Iterable
-
 from colocate.lab.api.changes import Stored
 from colocate.lab.scheduler.facts import NodeFacts, PodFacts
 from colocate.lab.scheduler.filters import Cause
@@ -74,17 +72,19 @@ class Cluster:
             self._order = list(self._nodes.values())
         return self._order
 
+    def uids(self) -> set[str]:
+        """Every pod that is known here."""
+        return {*self._placed, *self._nominated}
+
     def find(self, name: str) -> ClusterNode | None:
         return self._nodes.get(name)
 
-    def put_node(self, node: NodeFacts, stored: Stored, pods: Iterable[PodFacts]) -> Cause:
-        """A node is new or has changed. Returns what it is better at now; `pods` are read for a new one."""
+    def put_node(self, node: NodeFacts, stored: Stored) -> Cause:
+        """A node is new or has changed. Returns what it is better at now; a new one has no pods yet."""
         known = self._nodes.get(node.name)
         if known is None:
             known = self._nodes[node.name] = ClusterNode(node, stored)
             self._order = None
-            for pod in pods:
-                self.put_pod(pod)
             return Cause.anything()
         better = improvement(known.node, node)
         known.node, known.stored = node, stored

@@ -38,7 +38,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     """How many of the victims a budget would have kept."""
 
     def cost(self) -> tuple[int, int, int, int, float]:
-        """The lower, the better: budgets first, then how important the victims are, then how long they ran."""
+        """The lower, the better: budgets, then how important the victims are, then how long they ran."""
         highest = max(pod.priority for pod in self.victims)
         return (
             self.violations,
@@ -89,8 +89,8 @@ def _has_made_room(pod: PodFacts, nodes: Sequence[ClusterNode], rejections: Mapp
     """Whether pods are leaving for this one already: it must not drive away others meanwhile."""
     if not pod.nominated or not (rejection := rejections.get(pod.nominated)) or not rejection.curable:
         return False
-    node = next(one for one in nodes if one.node.name == pod.nominated)
-    return any(
+    node = next((one for one in nodes if one.node.name == pod.nominated), None)
+    return node is not None and any(
         one.is_terminating and one.is_preempted and one.priority < pod.priority for one in node.pods.values()
     )
 

@@ -17,6 +17,7 @@ LONGEST_WAIT = 300.0
 """Whoever was put aside is tried again after so long, whether or not anything has changed."""
 
 NOW = float("-inf")
+OUTDATED = -1
 
 
 class Place(Enum):
@@ -69,8 +70,8 @@ class Queue:
     def __contains__(self, uid: str) -> bool:
         return uid in self._waiting
 
-    def find(self, uid: str) -> Waiting | None:
-        return self._waiting.get(uid)
+    def uids(self) -> set[str]:
+        return set(self._waiting)
 
     def put(self, pod: PodFacts, changed: bool, now: float) -> None:
         """A pod is new, or is to be known in a newer version; `changed` where its wishes may have, too."""
@@ -87,6 +88,8 @@ class Queue:
             self._release(waiting, now)
         elif changed and waiting.place is Place.ACTIVE:
             self._activate(waiting)
+        elif changed and waiting.place is Place.IN_HAND:
+            waiting.taken_at = OUTDATED
 
     def drop(self, uid: str) -> None:
         """A pod waits no longer: it is bound, gone or somebody else's."""
@@ -119,7 +122,8 @@ class Queue:
             return
         waiting.ready = now + self._backoff(waiting)
         waiting.cause = cause
-        if any(at > waiting.taken_at for kind, at in self._last.items() if kind & cause):
+        missed = any(at > waiting.taken_at for kind, at in self._last.items() if kind & cause)
+        if missed or waiting.taken_at == OUTDATED:
             # Something happened while the pod was in hand; nobody knows whether it was taken into account.
             self._back_off(waiting)
             return
@@ -140,17 +144,6 @@ class Queue:
         while self._timed and self._timed[0][3].ticket != self._timed[0][2]:
             heapq.heappop(self._timed)
         return self._timed[0][0] if self._timed else None
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody is to be scheduled now."""
-        while self._active and not self._is_next(self._active[0]):
-            heapq.heappop(self._active)
-        return not self._active
-
-    @staticmethod
-    def _is_next(entry: tuple[int, int, int, Waiting]) -> bool:
-        return entry[3].ticket == entry[2] and entry[3].place is Place.ACTIVE
 
     def _holds(self, waiting: Waiting) -> bool:
         return self._waiting.get(waiting.pod.uid) is waiting

@@ -1,6 +1,7 @@
 """The search for nodes that would do: on a large cluster only as many as are worth comparing. Pure."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import msgspec
 
@@ -42,8 +43,7 @@ class Search:
         start = self._start % len(nodes)
         found = Found([], {})
         looked_at = 0
-        for index in range(start, start + len(nodes)):
-            one = nodes[index % len(nodes)]
+        for one in chain(nodes[start:], nodes[:start]):
             looked_at += 1
             rejection = check(pod, one.node, one.account_for(pod), ignored)
             if rejection is not None:

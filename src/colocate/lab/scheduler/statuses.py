@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
+from colocate import telemetry
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.objects import Object, condition, metadata, rfc3339, uid_of
 from colocate.lab.api.registry import Registry
 from colocate.lab.api.resources import PODS
 from colocate.lab.api.status import ApiError
 
+NOT_WRITTEN = "lab.scheduler.status_not_written"
 UNSCHEDULABLE = "Unschedulable"
 FAULT = "SchedulerError"
 GATED = "SchedulingGated"
@@ -16,7 +18,7 @@ GATED = "SchedulingGated"
 def not_scheduled(
     registry: Registry, stored: Stored, reason: str, message: str, nominated: str | None = None
 ) -> None:
-    """Say why a pod has no node. `nominated` names the one it waits for, "" none; None leaves that as it is."""
+    """Say why a pod has no node. `nominated` is the one that it waits for or "", None leaves it as it is."""
     now = rfc3339(registry.clock.time())
 
     def write(pod: Object) -> None:
@@ -71,5 +73,5 @@ def _write(registry: Registry, stored: Stored, change: Callable[[Object], None])
     try:
         registry.modify(PODS, namespace, name, change, "status")
     except ApiError as error:
-        if error.code not in (404, 409):
-            raise
+        # What is said about a pod holds up neither that pod nor any other.
+        telemetry.logger().warning(NOT_WRITTEN, pod=f"{namespace}/{name}", error=str(error))
