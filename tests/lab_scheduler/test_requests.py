@@ -44,7 +44,8 @@ def wanted(**spec: Any) -> dict[str, int]:
          {"cpu": 1250, "memory": 1024**2}),
         ({"containers": [container("a", cpu="1")], "resources": {"requests": {"cpu": "4"}}},
          {"cpu": 4000}),
-        ({"containers": [container("a", **{"mock.com/gpu": "2"})]}, {"mock.com/gpu": 2}),
+        ({"containers": [container("a") | {"resources": {"requests": {"mock.com/gpu": "2"}}}]},
+         {"mock.com/gpu": 2}),
         ({"containers": [container("a", cpu="0")]}, {}),
         ({"containers": [container("a", cpu="1n")]}, {"cpu": 1}),
     ],
@@ -54,7 +55,7 @@ def test_the_requests_of_a_pod(spec: Object, expected: dict[str, int]) -> None:
 
 
 def test_containers_that_do_not_say_are_assumed_to_use_a_little_when_scored() -> None:
-    spec = {"containers": [container("a"), container("b", cpu="1")], "initContainers": [container("i")]}
+    spec: Any = {"containers": [container("a"), container("b", cpu="1")], "initContainers": [container("i")]}
     requests = read_pod(pod(**spec)).requests
     assert (requests.scored_cpu, requests.scored_memory) == (1100, 2 * 200 * 1024**2)
     assert not requests.is_best_effort
