@@ -12,6 +12,7 @@ import pytest
 from colocate.lab.api import pods
 from colocate.lab.api.certificates import Authority
 from colocate.lab.api.objects import condition, encode
+from colocate.lab.api.resources import EVENTS, PODS
 from colocate.lab.api.store import Store
 from colocate.lab.scheduler.configuration import Configuration, ExtenderSettings, ManagedResource, Tls
 from colocate.lab.scheduler.extender import arguments
@@ -209,7 +210,8 @@ async def test_an_ignorable_extender_is_passed_over(lab: Lab, extender: FakeExte
 
 @pytest.mark.parametrize(
     "answer",
-    [b"<html>", b'[{"Host": "n1", "Score": 9.5}]', b'[{"Host": "n1", "Score": "9"}]',
+    [b"<html>", b'[{"Host": "n1", "Score": 9.5}]', b'[{"Host": "n1", "Score": 9.0}]',
+     b'[{"Host": "n1", "Score": "9"}]',
      b'[{"Host": "n1", "Score": true}]', b'{"Host": "n1"}', b"null"],
 )  # fmt: skip
 async def test_priorities_that_cannot_be_read_are_done_without(
@@ -308,6 +310,32 @@ async def test_the_extender_binds(lab: Lab, extender: FakeExtender) -> None:
     (first, _) = extender.asked("bind")
     assert list(first.json) == ["PodName", "PodNamespace", "PodUID", "Node"]
     assert len(lab.events("Scheduled")) == 2
+
+
+async def test_room_is_kept_while_the_extender_binds(lab: Lab, extender: FakeExtender) -> None:
+    lab.add_node("n1", cpu="1")
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        if extender.calls[-1].verb == "bind":
+            asked.set()
+            await never.wait()
+
+    extender.before = hang
+    async with scheduling(lab, using(extender, bind_verb="bind")):
+        lab.add_pod("slow", {"cpu": "1"})
+        await asked.wait()
+        lab.registry.modify(
+            PODS, "default", "slow", lambda pod: pod["metadata"].update(annotations={"a": "b"})
+        )
+        lab.add_pod("other", {"cpu": "1"})
+        changes = lab.store.changes(EVENTS.storage)
+        async with asyncio.timeout(20):
+            while not lab.events("FailedScheduling"):
+                await asyncio.shield(changes.turn())
+        assert lab.why("other").startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    assert len(extender.asked("bind")) == 1
+    assert lab.placed() == {}
 
 
 async def test_a_bind_that_fails_gives_the_room_back(lab: Lab, extender: FakeExtender) -> None:

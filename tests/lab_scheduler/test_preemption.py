@@ -139,9 +139,8 @@ async def test_the_way_of_a_preemption(lab: Lab) -> None:
         assert event["message"] == f"Preempted by pod {high['metadata']['uid']} on node n1"
         assert (event["involvedObject"]["name"], event["related"]["name"]) == (victim, "high")
 
-        lab.add_pod("late", {"cpu": "2"})
-        await scheduler.settled()
         lab.delete_pod(victim)
+        lab.add_pod("late", {"cpu": "2"})
         await scheduler.settled()
         assert lab.node_of("late") is None, "the room is kept for whom it was made"
         await lab.clock.advance(1)
