@@ -1,0 +1,195 @@
+"""The scheduler's settings, and how they are read from a KubeSchedulerConfiguration. Pure.
+
+What this stand-in does not have is named in `ignored`, so that nobody believes it to be in force.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from colocate.errors import UserError
+from colocate.lab.scheduler.queue import FIRST_BACKOFF, LONGEST_BACKOFF
+
+DEFAULT_NAME = "default-scheduler"
+DEFAULT_TIMEOUT = 5.0
+KIND = "KubeSchedulerConfiguration"
+_GROUP = "kubescheduler.config.k8s.io/"
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+
+
+class _Settings(msgspec.Struct, frozen=True, rename="camel"):
+    """Field names are kube-scheduler's, in our own spelling."""
+
+
+class Tls(_Settings, frozen=True):
+    """How an extender is known and how we are known to it. The `data` fields hold PEM in base64."""
+
+    insecure: bool = False
+    server_name: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    ca_file: str = ""
+    cert_data: str = ""
+    key_data: str = ""
+    ca_data: str = ""
+
+
+class ManagedResource(_Settings, frozen=True):
+    """A resource that an extender looks after."""
+
+    name: str
+    ignored_by_scheduler: bool = False
+    """Whether the scheduler leaves counting it to the extender."""
+
+
+class ExtenderSettings(_Settings, frozen=True):
+    """One HTTP extender; a verb that is empty is not called."""
+
+    url_prefix: str
+    filter_verb: str = ""
+    prioritize_verb: str = ""
+    bind_verb: str = ""
+    weight: int = 0
+    enable_https: bool = msgspec.field(name="enableHTTPS", default=False)
+    tls: Tls = msgspec.field(name="tlsConfig", default=Tls())
+    http_timeout: float = msgspec.field(name="httpTimeout", default=DEFAULT_TIMEOUT)
+    """Seconds for each call."""
+    node_cache_capable: bool = False
+    """Whether it is sent the names of nodes rather than whole nodes."""
+    managed_resources: tuple[ManagedResource, ...] = ()
+    """Only pods that ask for one of them concern it; where there are none, all do."""
+    ignorable: bool = False
+    """Whether pods are scheduled without it where it fails."""
+
+
+class Profile(_Settings, frozen=True):
+    """One name under which pods ask to be scheduled."""
+
+    scheduler_name: str = DEFAULT_NAME
+    percentage_of_nodes_to_score: int | None = None
+
+
+class Configuration(_Settings, frozen=True):
+    """All settings. Extenders concern every profile."""
+
+    profiles: tuple[Profile, ...] = (Profile(),)
+    extenders: tuple[ExtenderSettings, ...] = ()
+    percentage_of_nodes_to_score: int = 0
+    """How many per cent of the nodes are looked for before scoring; 0 is fewer the more nodes there are."""
+    pod_initial_backoff_seconds: float = FIRST_BACKOFF
+    pod_max_backoff_seconds: float = LONGEST_BACKOFF
+    ignored: tuple[str, ...] = ()
+    """Paths of what was said and has no effect here."""
+
+    @property
+    def ignored_resources(self) -> frozenset[str]:
+        return frozenset(
+            managed.name
+            for extender in self.extenders
+            for managed in extender.managed_resources
+            if managed.ignored_by_scheduler
+        )
+
+    def percentage(self, scheduler_name: str) -> int:
+        for profile in self.profiles:
+            if profile.scheduler_name == scheduler_name and profile.percentage_of_nodes_to_score is not None:
+                return profile.percentage_of_nodes_to_score
+        return self.percentage_of_nodes_to_score
+
+
+def named(*scheduler_names: str, **settings: Any) -> Configuration:
+    """A configuration with a plain profile for each name."""
+    return Configuration(tuple(Profile(name) for name in scheduler_names), **settings)
+
+
+def read(text: str | bytes, where: str = "the scheduler's configuration") -> Configuration:
+    """The settings of a KubeSchedulerConfiguration in YAML or JSON; UserError where it cannot be used."""
+    try:
+        given = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(given, dict):
+        raise UserError(f"{where} holds no {KIND}: it is {type(given).__name__}, not a mapping")
+    version, kind = given.pop("apiVersion", None), given.pop("kind", None)
+    if kind != KIND or not str(version).startswith(_GROUP):
+        raise UserError(f"{where} holds a {kind} of {version}: write a {KIND} of {_GROUP}v1")
+    ignored = tuple(_unknown(given, Configuration, ""))
+    try:
+        given = _with_seconds(given)
+        read_ = msgspec.convert({**given, "ignored": ignored}, Configuration)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise UserError(f"{where} cannot be used: {error}") from None
+    if fault := next(_faults(read_), None):
+        raise UserError(f"{where} cannot be used: {fault}")
+    return read_
+
+
+def seconds(text: str | int | float) -> float:
+    """A duration such as 5s, 1m30s or 100ms; a bare number counts nanoseconds, as for kube-scheduler."""
+    if isinstance(text, int | float):
+        return text * 1e-9
+    if not _DURATION.sub("", text) and text:
+        return sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(text))
+    if text == "0":
+        return 0.0
+    raise ValueError(f"{text!r} is not a duration such as 5s or 100ms")
+
+
+def _with_seconds(given: Mapping[str, Any]) -> dict[str, Any]:
+    extenders = given.get("extenders")
+    if not isinstance(extenders, list):
+        return {key: value for key, value in given.items() if value is not None}
+    read_: list[Any] = []
+    for one in extenders:
+        if isinstance(one, dict):
+            timeout = seconds(one.get("httpTimeout") or 0) or DEFAULT_TIMEOUT
+            one = {key: value for key, value in one.items() if value is not None} | {"httpTimeout": timeout}
+        read_.append(one)
+    return {key: value for key, value in given.items() if value is not None} | {"extenders": read_}
+
+
+def _unknown(given: Any, type: type[msgspec.Struct], path: str) -> Iterator[str]:
+    """Paths of settings that no field of ours reads."""
+    if not isinstance(given, dict):
+        return
+    known = {field.encode_name for field in msgspec.structs.fields(type)} - {"ignored"}
+    for key, value in given.items():
+        here = f"{path}{key}"
+        if key not in known:
+            yield here
+        elif key in _NESTED:
+            inner = value if isinstance(value, list) else [value]
+            for number, one in enumerate(inner):
+                index = f"[{number}]" if isinstance(value, list) else ""
+                yield from _unknown(one, _NESTED[key], f"{here}{index}.")
+
+
+_NESTED: Mapping[str, type[msgspec.Struct]] = {
+    "profiles": Profile,
+    "extenders": ExtenderSettings,
+    "managedResources": ManagedResource,
+    "tlsConfig": Tls,
+}
+
+
+def _faults(read_: Configuration) -> Iterator[str]:
+    names = [profile.scheduler_name for profile in read_.profiles]
+    if not names:
+        yield "profiles is empty: name at least one schedulerName"
+    for name in names:
+        if names.count(name) > 1:
+            yield f"schedulerName {name} appears twice: each profile needs its own"
+    if sum(bool(extender.bind_verb) for extender in read_.extenders) > 1:
+        yield "several extenders have a bindVerb: only one may bind"
+    for number, extender in enumerate(read_.extenders):
+        where = f"extenders[{number}]"
+        if not extender.url_prefix.startswith(("http://", "https://")):
+            yield f"{where}.urlPrefix {extender.url_prefix!r} is no http or https address"
+        if extender.prioritize_verb and extender.weight <= 0:
+            yield f"{where}.weight is {extender.weight}: an extender that prioritizes needs a positive one"
+    if not 0 < read_.pod_initial_backoff_seconds <= read_.pod_max_backoff_seconds:
+        yield "podInitialBackoffSeconds must be positive and not above podMaxBackoffSeconds"

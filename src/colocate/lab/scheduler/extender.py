@@ -1,0 +1,200 @@
+"""Calls to an HTTP extender, as kube-scheduler makes them; what it answers is checked before it is believed.
+
+Deciding what a failure means is left to the caller. Preemption is not asked about.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from colocate.aio import deadline
+from colocate.clock import Clock
+from colocate.errors import ColocateError
+from colocate.lab.api.changes import Stored
+from colocate.lab.api.objects import encode
+from colocate.lab.scheduler.configuration import ExtenderSettings
+from colocate.lab.scheduler.facts import PodFacts
+from colocate.lab.scheduler.tls import client_context
+
+HEADERS: Mapping[str, str] = {
+    # As recorded: an extender that tells its callers apart must not tell this one apart.
+    "User-Agent": "Go-http-client/1.1",
+    "Content-Type": "application/json",
+    "Accept-Encoding": "gzip",
+}
+_SKIPPED = ("Accept",)
+
+
+class ExtenderFailed(ColocateError):
+    """An extender did not answer, or not with what was asked for."""
+
+
+class Filtered(msgspec.Struct, frozen=True):
+    """What an extender makes of some nodes."""
+
+    names: tuple[str, ...]
+    failed: dict[str, str] = {}
+    unresolvable: dict[str, str] = {}
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _Node(msgspec.Struct, frozen=True):
+    metadata: _Metadata = _Metadata()
+
+
+class _NodeList(msgspec.Struct, frozen=True):
+    items: tuple[_Node, ...] | None = None
+
+
+class _FilterReply(msgspec.Struct, frozen=True):
+    nodes: _NodeList | None = None
+    nodenames: tuple[str, ...] | None = None
+    failednodes: dict[str, str] | None = None
+    failedandunresolvablenodes: dict[str, str] | None = None
+    error: str | None = None
+
+
+class _HostPriority(msgspec.Struct, frozen=True):
+    host: str = ""
+    score: int = 0
+
+
+class _BindReply(msgspec.Struct, frozen=True):
+    error: str | None = None
+
+
+def arguments(pod: bytes, nodes: Sequence[bytes] | None, names: Sequence[str] | None) -> bytes:
+    """The body of a filter or prioritize call, from objects that are JSON already. One of the lists is None.
+
+    Pods and nodes have neither kind nor apiVersion there, just as in the store.
+    """
+    whole = b"null" if nodes is None else b'{"metadata":{},"items":[' + b",".join(nodes) + b"]}"
+    named = b"null" if names is None else encode(list(names))
+    return b'{"Pod":' + pod + b',"Nodes":' + whole + b',"NodeNames":' + named + b"}"
+
+
+class Extender:
+    """One extender. It opens its connections when first called."""
+
+    def __init__(self, settings: ExtenderSettings, clock: Clock) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+        # Read here, so that a certificate that is not there is the user's error and not that of a pod.
+        self._tls = client_context(settings)
+        self._managed = frozenset(resource.name for resource in settings.managed_resources)
+
+    def is_interested(self, pod: PodFacts) -> bool:
+        """Whether a pod concerns it: whether it asks for a resource that the extender manages."""
+        return not self._managed or not self._managed.isdisjoint(pod.requests.amounts)
+
+    async def filter(self, pod: bytes, nodes: Sequence[Stored]) -> Filtered:
+        """Which of the nodes it accepts, in their order."""
+        known = {stored.key.name for stored in nodes}
+        answer = await self._post(self.settings.filter_verb, self._arguments(pod, nodes))
+        reply = self._read(answer, _FilterReply)
+        if reply.error:
+            raise self._failure(self.settings.filter_verb, f"says: {reply.error}")
+        accepted: tuple[str, ...] = ()
+        if self.settings.node_cache_capable and reply.nodenames is not None:
+            accepted = reply.nodenames
+        elif reply.nodes is not None:
+            accepted = tuple(node.metadata.name for node in reply.nodes.items or ())
+        for name in accepted:
+            if name not in known:
+                raise self._failure(
+                    self.settings.filter_verb, f"accepts {name}, which it was not asked about"
+                )
+        return Filtered(accepted, reply.failednodes or {}, reply.failedandunresolvablenodes or {})
+
+    async def prioritize(self, pod: bytes, nodes: Sequence[Stored]) -> dict[str, int]:
+        """What to add to the nodes' scores: its own times its weight; a node that it leaves out gets none."""
+        answer = await self._post(self.settings.prioritize_verb, self._arguments(pod, nodes))
+        added: dict[str, int] = {}
+        for one in self._read(answer, list[_HostPriority] | None) or ():
+            added[one.host] = added.get(one.host, 0) + one.score * self.settings.weight
+        return added
+
+    async def bind(self, pod: PodFacts, node: str) -> None:
+        """Have it bind the pod."""
+        body = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid, "Node": node}
+        answer = await self._post(self.settings.bind_verb, encode(body))
+        reply = self._read(answer, _BindReply)
+        if reply.error:
+            raise self._failure(self.settings.bind_verb, f"says: {reply.error}")
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _arguments(self, pod: bytes, nodes: Sequence[Stored]) -> bytes:
+        if self.settings.node_cache_capable:
+            return arguments(pod, None, [stored.key.name for stored in nodes])
+        return arguments(pod, [stored.encoded for stored in nodes], None)
+
+    async def _post(self, verb: str, body: bytes) -> Any:
+        url = self._url(verb)
+        session = self._open()
+        hostname = self.settings.tls.server_name or None
+        try:
+            async with (
+                deadline(self._clock, self.settings.http_timeout),
+                session.post(url, data=body, server_hostname=hostname) as response,
+            ):
+                answer = await response.read()
+                status = response.status
+        except TimeoutError:
+            raise self._failure(verb, f"has not answered within {self.settings.http_timeout:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._failure(verb, f"cannot be asked: {error or type(error).__name__}") from None
+        if status != 200:
+            raise self._failure(verb, f"answers with HTTP status {status}")
+        try:
+            return _small_keys(msgspec.json.decode(answer))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self._failure(verb, f"does not answer with JSON: {error}") from None
+
+    def _read(self, answer: Any, type: Any) -> Any:
+        try:
+            # Go reads null where an object is due as an empty one.
+            return msgspec.convert({} if answer is None and type in _OBJECTS else answer, type)
+        except msgspec.ValidationError as error:
+            raise ExtenderFailed(
+                f"the extender at {self.settings.url_prefix} answers what cannot be read: {error}"
+            ) from None
+
+    def _url(self, verb: str) -> str:
+        return f"{self.settings.url_prefix.rstrip('/')}/{verb}"
+
+    def _failure(self, verb: str, what: str) -> ExtenderFailed:
+        return ExtenderFailed(f"the extender at {self._url(verb)} {what}")
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=HEADERS,
+                skip_auto_headers=_SKIPPED,
+                # The one limit of a call is the scheduler's own, which runs on its clock.
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+                connector=aiohttp.TCPConnector(ssl=self._tls),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+
+_OBJECTS = (_FilterReply, _BindReply)
+
+
+def _small_keys(value: Any, depth: int = 0) -> Any:
+    """Field names in lower case, as Go does not mind their case; the names of nodes are left alone."""
+    if isinstance(value, list):
+        return [_small_keys(one, depth) for one in value] if depth == 0 else value
+    if isinstance(value, dict) and depth == 0:
+        return {key.lower(): one for key, one in value.items() if one is not None}
+    return value

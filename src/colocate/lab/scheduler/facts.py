@@ -1,0 +1,218 @@
+"""Nodes and pods, as much of them as a scheduler reads. Parsed once for each version of an object. Pure."""
+
+import msgspec
+
+from colocate.lab.api.objects import Object, parse_time
+from colocate.lab.scheduler.requests import (
+    Container,
+    PodRequests,
+    Quantities,
+    Resources,
+    amounts_of,
+    pod_requests,
+)
+
+
+class _Wire(msgspec.Struct, frozen=True, rename="camel"):
+    """Field names are the API's, in our own spelling; what is not listed is passed over."""
+
+
+class Taint(_Wire, frozen=True):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class Toleration(_Wire, frozen=True):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
+
+
+class Requirement(_Wire, frozen=True):
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class Term(_Wire, frozen=True):
+    """What a node must have, all of it. A term that says nothing matches nothing."""
+
+    match_expressions: tuple[Requirement, ...] = ()
+    match_fields: tuple[Requirement, ...] = ()
+
+
+class PreferredTerm(_Wire, frozen=True):
+    weight: int
+    preference: Term = Term()
+
+
+class _NodeSelector(_Wire, frozen=True):
+    node_selector_terms: tuple[Term, ...] = ()
+
+
+class _NodeAffinity(_Wire, frozen=True):
+    required: _NodeSelector | None = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+    preferred: tuple[PreferredTerm, ...] = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=()
+    )
+
+
+class _Affinity(_Wire, frozen=True):
+    node_affinity: _NodeAffinity = _NodeAffinity()
+
+
+class _Metadata(_Wire, frozen=True):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    labels: dict[str, str] = {}
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+
+
+class _PodSpec(_Wire, frozen=True):
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: Quantities = {}
+    resources: Resources = Resources()
+    node_name: str = ""
+    node_selector: dict[str, str] = {}
+    affinity: _Affinity = _Affinity()
+    tolerations: tuple[Toleration, ...] = ()
+    priority: int = 0
+    preemption_policy: str = "PreemptLowerPriority"
+    scheduler_name: str = "default-scheduler"
+    scheduling_gates: tuple[dict[str, str], ...] = ()
+
+
+class _Condition(_Wire, frozen=True):
+    type: str = ""
+    reason: str | None = None
+
+
+class _PodStatus(_Wire, frozen=True):
+    phase: str = "Pending"
+    nominated_node_name: str = ""
+    start_time: str | None = None
+    conditions: tuple[_Condition, ...] = ()
+
+
+class _Pod(_Wire, frozen=True):
+    metadata: _Metadata
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+class PodFacts(msgspec.Struct, frozen=True, eq=False):
+    """A pod: who it is, what it asks of a node, and how it stands."""
+
+    namespace: str
+    name: str
+    uid: str
+    requests: PodRequests
+    labels: dict[str, str] = {}
+    node_name: str = ""
+    node_selector: dict[str, str] = {}
+    required_terms: tuple[Term, ...] | None = None
+    """None asks for nothing; an empty tuple matches no node."""
+    preferred_terms: tuple[PreferredTerm, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    priority: int = 0
+    may_preempt: bool = True
+    scheduler_name: str = "default-scheduler"
+    gated: bool = False
+    is_over: bool = False
+    is_terminating: bool = False
+    is_preempted: bool = False
+    nominated: str = ""
+    """The node whose room other pods are leaving for this one."""
+    started: float = 0.0
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class NodeFacts(msgspec.Struct, frozen=True, eq=False):
+    """A node: what it offers, and what it keeps away."""
+
+    name: str
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    allocatable: dict[str, int] = {}
+
+    @property
+    def pods(self) -> int:
+        """How many pods it takes; one that does not say takes none, as for kube-scheduler."""
+        return self.allocatable.get("pods", 0)
+
+
+class _NodeSpec(_Wire, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class _NodeStatus(_Wire, frozen=True):
+    allocatable: Quantities = {}
+
+
+class _Node(_Wire, frozen=True):
+    metadata: _Metadata
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
+
+
+def read_pod(body: Object) -> PodFacts:
+    """A pod from its JSON. ValueError (msgspec's among them) where a field cannot be read."""
+    wire = msgspec.convert(body, _Pod)
+    spec, status = wire.spec, wire.status
+    affinity = spec.affinity.node_affinity
+    started = parse_time(status.start_time) or parse_time(wire.metadata.creation_timestamp)
+    return PodFacts(
+        namespace=wire.metadata.namespace,
+        name=wire.metadata.name,
+        uid=wire.metadata.uid,
+        requests=pod_requests(spec.containers, spec.init_containers, spec.overhead, spec.resources.requests),
+        labels=wire.metadata.labels,
+        node_name=spec.node_name,
+        node_selector=spec.node_selector,
+        required_terms=affinity.required.node_selector_terms if affinity.required else None,
+        preferred_terms=affinity.preferred,
+        tolerations=spec.tolerations,
+        priority=spec.priority,
+        may_preempt=spec.preemption_policy != "Never",
+        scheduler_name=spec.scheduler_name,
+        gated=bool(spec.scheduling_gates),
+        is_over=status.phase in ("Succeeded", "Failed"),
+        is_terminating=wire.metadata.deletion_timestamp is not None,
+        is_preempted=any(
+            one.type == "DisruptionTarget" and one.reason == "PreemptionByScheduler"
+            for one in status.conditions
+        ),
+        nominated=status.nominated_node_name,
+        started=started or 0.0,
+    )
+
+
+def read_node(body: Object) -> NodeFacts:
+    """A node from its JSON. ValueError where a field cannot be read."""
+    wire = msgspec.convert(body, _Node)
+    return NodeFacts(
+        name=wire.metadata.name,
+        labels=wire.metadata.labels,
+        taints=wire.spec.taints,
+        unschedulable=wire.spec.unschedulable,
+        allocatable=amounts_of(wire.status.allocatable),
+    )

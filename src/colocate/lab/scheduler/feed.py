@@ -1,0 +1,104 @@
+"""What the store tells the scheduler: changes of nodes and pods, taken into its view and its queue."""
+
+from colocate import telemetry
+from colocate.lab.api.changes import Change, Stored, Type
+from colocate.lab.api.objects import uid_of
+from colocate.lab.api.registry import Registry
+from colocate.lab.api.resources import NODES, PODS
+from colocate.lab.api.status import ApiError
+from colocate.lab.api.store import NODE
+from colocate.lab.scheduler import messages, statuses
+from colocate.lab.scheduler.cluster import Cluster
+from colocate.lab.scheduler.facts import PodFacts, read_node, read_pod
+from colocate.lab.scheduler.filters import Cause
+from colocate.lab.scheduler.queue import Queue
+
+UNREADABLE = "lab.scheduler.object_unreadable"
+
+
+class Feed:
+    """Reads on from where it stopped."""
+
+    def __init__(self, registry: Registry, cluster: Cluster, queue: Queue, names: frozenset[str]) -> None:
+        self._registry = registry
+        self._store = registry.store
+        self._cluster = cluster
+        self._queue = queue
+        self._names = names
+        """The schedulers whose pods are ours."""
+        self._positions: dict[str, int] = {}
+
+    def read(self) -> None:
+        """Take in what has happened; cheap where nothing has."""
+        better = Cause(0)
+        for resource in (NODES, PODS):
+            changes = self._store.changes(resource.storage)
+            position = self._positions.get(resource.storage, -1)
+            self._positions[resource.storage] = changes.end
+            batch = changes.since(position) if position >= 0 else None
+            if batch is None:
+                better |= self._read_all(resource.storage)
+                continue
+            for change in batch:
+                better |= self._read(change)
+        if better:
+            self._queue.happened(better, self._registry.clock.monotonic())
+
+    def _read_all(self, storage: str) -> Cause:
+        """Begin anew: at the start, and where so much has happened that some of it is forgotten."""
+        current = self._store.items(storage)
+        if storage == NODES.storage:
+            there = {stored.key.name for stored in current}
+            for one in [one for one in self._cluster.nodes if one.node.name not in there]:
+                self._cluster.drop_node(one.node.name)
+        else:
+            uids = {uid_of(stored.body) for stored in current}
+            for uid in (self._queue.uids() | self._cluster.uids()) - uids:
+                self._drop_pod(uid)
+        for stored in current:
+            self._read(Change(Type.ADDED, stored, None))
+        return Cause.anything()
+
+    def _read(self, change: Change) -> Cause:
+        stored = change.now
+        try:
+            if stored.key.resource == NODES.storage:
+                return self._read_node(stored, change.type)
+            if change.type is Type.DELETED:
+                return self._drop_pod(uid_of(stored.body))
+            return self._read_pod(stored, change.before)
+        except (ValueError, ApiError) as error:
+            # The API server lets much pass that nobody but a scheduler reads.
+            telemetry.logger().warning(UNREADABLE, key=str(stored.key), error=str(error))
+            return Cause(0)
+
+    def _read_node(self, stored: Stored, type: Type) -> Cause:
+        name = stored.key.name
+        if type is Type.DELETED:
+            self._cluster.drop_node(name)
+            return Cause(0)
+        known = self._cluster.find(name) is not None
+        better = self._cluster.put_node(read_node(stored.body), stored)
+        for held in [] if known else self._store.lookup(PODS.storage, NODE, name):
+            self._read(Change(Type.ADDED, held, None))
+        return better
+
+    def _drop_pod(self, uid: str) -> Cause:
+        self._queue.drop(uid)
+        return self._cluster.drop_pod(uid)
+
+    def _read_pod(self, stored: Stored, before: Stored | None) -> Cause:
+        pod = read_pod(stored.body)
+        better = self._cluster.put_pod(pod)
+        if not self._is_mine(pod):
+            self._queue.drop(pod.uid)
+            return better
+        changed = before is None or before.body.get("spec") != stored.body.get("spec")
+        self._queue.put(pod, changed, self._registry.clock.monotonic())
+        if pod.gated:
+            statuses.not_scheduled(self._registry, stored, statuses.GATED, messages.GATED)
+        return better
+
+    def _is_mine(self, pod: PodFacts) -> bool:
+        unplaced = not (pod.node_name or pod.is_over or pod.is_terminating)
+        return unplaced and pod.scheduler_name in self._names

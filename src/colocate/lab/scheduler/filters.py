@@ -1,0 +1,133 @@
+"""Which nodes a pod may go to, and in kube-scheduler's words why not to the others. Pure.
+
+The first filter that says no speaks for a node; the filter of resources names every one that is short.
+"""
+
+import re
+from collections.abc import Iterable
+from enum import Flag, auto
+
+import msgspec
+
+from colocate.lab.scheduler.facts import NodeFacts, PodFacts, Requirement, Taint, Term, Toleration
+from colocate.lab.scheduler.requests import Account
+
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_KEEPS_AWAY = ("NoSchedule", "NoExecute")
+_CORDON = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
+
+
+class Cause(Flag):
+    """What stands in a pod's way: which changes of the cluster may clear it."""
+
+    CORDON = auto()
+    NAME = auto()
+    TAINTS = auto()
+    LABELS = auto()
+    RESOURCES = auto()
+    EXTENDER = auto()
+
+    @classmethod
+    def anything(cls) -> "Cause":
+        return ~cls(0)
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """Why a node is out of the question."""
+
+    reasons: tuple[str, ...]
+    cause: Cause
+    curable: bool = False
+    """Whether it might do once pods have left it: whether preemption is worth a thought."""
+
+
+_CORDONED = Rejection(("node(s) were unschedulable",), Cause.CORDON)
+_OTHER_NAME = Rejection(("node(s) didn't match the requested node name",), Cause.NAME)
+_OTHER_LABELS = Rejection(("node(s) didn't match Pod's node affinity/selector",), Cause.LABELS)
+
+
+def check(
+    pod: PodFacts, node: NodeFacts, account: Account, ignored: frozenset[str] = frozenset()
+) -> Rejection | None:
+    """None where the pod may go to the node. `ignored` resources are somebody else's business."""
+    if node.unschedulable and not _tolerated(pod.tolerations, _CORDON):
+        return _CORDONED
+    if pod.node_name and pod.node_name != node.name:
+        return _OTHER_NAME
+    if node.taints and (taint := untolerated(pod.tolerations, node.taints)):
+        reason = f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+        return Rejection((reason,), Cause.TAINTS)
+    if (pod.node_selector or pod.required_terms is not None) and not selects(pod, node):
+        return _OTHER_LABELS
+    return room(pod, node, account, ignored)
+
+
+def untolerated(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> Taint | None:
+    """The first taint that keeps the pod away."""
+    for taint in taints:
+        if taint.effect in _KEEPS_AWAY and not _tolerated(tolerations, taint):
+            return taint
+    return None
+
+
+def _tolerated(tolerations: Iterable[Toleration], taint: Taint) -> bool:
+    return any(toleration.tolerates(taint) for toleration in tolerations)
+
+
+def selects(pod: PodFacts, node: NodeFacts) -> bool:
+    """Whether a node has the labels that a pod requires."""
+    labels = node.labels
+    if any(labels.get(key) != value for key, value in pod.node_selector.items()):
+        return False
+    return pod.required_terms is None or any(matches(term, node) for term in pod.required_terms)
+
+
+def matches(term: Term, node: NodeFacts) -> bool:
+    """Whether a node meets every requirement of a term."""
+    if not term.match_expressions and not term.match_fields:
+        return False
+    return all(_meets(one, node.labels.get(one.key)) for one in term.match_expressions) and all(
+        one.key == "metadata.name" and one.operator in ("In", "NotIn") and _meets(one, node.name)
+        for one in term.match_fields
+    )
+
+
+def _meets(wanted: Requirement, found: str | None) -> bool:
+    match wanted.operator:
+        case "In":
+            return found is not None and found in wanted.values
+        case "NotIn":
+            return found is None or found not in wanted.values
+        case "Exists":
+            return found is not None
+        case "DoesNotExist":
+            return found is None
+        case "Gt" | "Lt":
+            return found is not None and _compares(wanted, found)
+    return False
+
+
+def _compares(wanted: Requirement, found: str) -> bool:
+    if len(wanted.values) != 1 or not _INTEGER.fullmatch(found) or not _INTEGER.fullmatch(wanted.values[0]):
+        return False
+    bound = int(wanted.values[0])
+    return int(found) > bound if wanted.operator == "Gt" else int(found) < bound
+
+
+def room(
+    pod: PodFacts, node: NodeFacts, account: Account, ignored: frozenset[str] = frozenset()
+) -> Rejection | None:
+    """Whether what is left of a node is enough."""
+    short: list[str] = []
+    curable = True
+    if account.pods >= node.pods:
+        short.append("Too many pods")
+        curable = node.pods > 0
+    offered, requested = node.allocatable, account.requested
+    for name, amount in pod.requests.amounts.items():
+        whole = offered.get(name, 0)
+        if amount > whole - requested.get(name, 0) and name not in ignored:
+            short.append(f"Insufficient {name}")
+            # Who wants more than all of a node is not helped by emptying it.
+            curable = curable and amount <= whole
+    return Rejection(tuple(short), Cause.RESOURCES, curable) if short else None

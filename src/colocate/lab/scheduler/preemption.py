@@ -1,0 +1,134 @@
+"""Which pods of lower priority would have to go so that a pod fits, and from which node. Pure; a plan.
+
+Simplified: every node is weighed, and extenders are not asked. The room of pods that are leaving already is
+theirs until they have left.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from colocate.lab.api.selectors import LabelSelector
+from colocate.lab.scheduler import messages
+from colocate.lab.scheduler.cluster import ClusterNode
+from colocate.lab.scheduler.facts import PodFacts
+from colocate.lab.scheduler.filters import Rejection, check
+
+_ABOVE_ALL = 2**31
+"""Added to every priority, so that more victims are worse than fewer, whatever the sign of their priority."""
+
+
+class Budget(msgspec.Struct, frozen=True, eq=False):
+    """How many more pods of a selection may be disturbed."""
+
+    namespace: str
+    selector: LabelSelector
+    allowed: int
+
+    def covers(self, pod: PodFacts) -> bool:
+        return self.namespace == pod.namespace and self.selector.matches(pod.labels)
+
+
+class Plan(msgspec.Struct, frozen=True, eq=False):
+    """Take these pods from this node."""
+
+    node: str
+    victims: tuple[PodFacts, ...]
+    violations: int
+    """How many of the victims a budget would have kept."""
+
+    def cost(self) -> tuple[int, int, int, int, float]:
+        """The lower, the better: budgets, then how important the victims are, then how long they ran."""
+        highest = max(pod.priority for pod in self.victims)
+        return (
+            self.violations,
+            highest,
+            sum(pod.priority + _ABOVE_ALL for pod in self.victims),
+            len(self.victims),
+            -min(pod.started for pod in self.victims if pod.priority == highest),
+        )
+
+
+class Outcome(msgspec.Struct, frozen=True, eq=False):
+    """A plan, or in words why there is none."""
+
+    plan: Plan | None = None
+    message: str = ""
+    keep_nomination: bool = False
+    """Whether the pod goes on waiting for the node that it waits for."""
+
+
+def decide(
+    pod: PodFacts,
+    nodes: Sequence[ClusterNode],
+    rejections: Mapping[str, Rejection],
+    budgets: Sequence[Budget],
+    ignored: frozenset[str] = frozenset(),
+) -> Outcome:
+    """Whom to take away for a pod that fits nowhere."""
+    if not pod.may_preempt:
+        return Outcome(message=messages.NEVER, keep_nomination=True)
+    if _has_made_room(pod, nodes, rejections):
+        return Outcome(message=messages.ALREADY_PREEMPTING, keep_nomination=True)
+    plans: list[Plan] = []
+    reasons: list[str] = []
+    for one in nodes:
+        rejection = rejections.get(one.node.name)
+        if rejection is None or not rejection.curable:
+            reasons.append(messages.NOT_HELPFUL)
+        elif one.has_below(pod.priority) and (plan := on_node(pod, one, budgets, ignored)) is not None:
+            plans.append(plan)
+        else:
+            reasons.append(messages.NO_VICTIMS)
+    if not plans:
+        return Outcome(message=messages.preemption_failed(len(nodes), reasons))
+    return Outcome(min(plans, key=Plan.cost))
+
+
+def _has_made_room(pod: PodFacts, nodes: Sequence[ClusterNode], rejections: Mapping[str, Rejection]) -> bool:
+    """Whether pods are leaving for this one already: it must not drive away others meanwhile."""
+    if not pod.nominated or not (rejection := rejections.get(pod.nominated)) or not rejection.curable:
+        return False
+    node = next((one for one in nodes if one.node.name == pod.nominated), None)
+    return node is not None and any(
+        one.is_terminating and one.is_preempted and one.priority < pod.priority for one in node.pods.values()
+    )
+
+
+def on_node(
+    pod: PodFacts, on: ClusterNode, budgets: Sequence[Budget], ignored: frozenset[str] = frozenset()
+) -> Plan | None:
+    """The fewest and least important pods of one node that must go; None where even all would not do."""
+    account = on.account_for(pod).copy()
+    lower = [one for one in on.pods.values() if one.priority < pod.priority]
+    for one in lower:
+        account.leave(one.uid)
+    if check(pod, on.node, account, ignored) is not None:
+        return None
+    lower.sort(key=lambda one: (-one.priority, one.started))
+    kept_by_budget = _protected(lower, budgets)
+    # Those whom a budget protects are let back in first: as many of them as possible stay.
+    lower.sort(key=lambda one: one.uid not in kept_by_budget)
+    victims: list[PodFacts] = []
+    for one in lower:
+        account.enter(one.uid, one.requests)
+        if check(pod, on.node, account, ignored) is not None:
+            account.leave(one.uid)
+            victims.append(one)
+    if not victims:
+        return None
+    violations = sum(one.uid in kept_by_budget for one in victims)
+    return Plan(on.node.name, tuple(victims), violations)
+
+
+def _protected(pods: Sequence[PodFacts], budgets: Sequence[Budget]) -> set[str]:
+    """Those of the pods that, taken in this order, some budget would no longer let go."""
+    left = {id(budget): budget.allowed for budget in budgets}
+    found: set[str] = set()
+    for pod in pods:
+        for budget in budgets:
+            if budget.covers(pod):
+                left[id(budget)] -= 1
+                if left[id(budget)] < 0:
+                    found.add(pod.uid)
+    return found

@@ -1,0 +1,172 @@
+"""What pods ask of a node, added up, and the running account of a node. Pure; no node is ever recounted.
+
+CPU is counted in thousandths, everything else in whole units, both rounded up.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import TypeAlias
+
+import msgspec
+
+from colocate.model import quantity
+
+Quantities: TypeAlias = dict[str, str | int | float]
+Amounts: TypeAlias = dict[str, int]
+
+CPU = "cpu"
+MEMORY = "memory"
+ASSUMED: Mapping[str, int] = {CPU: 100, MEMORY: 200 * 1024**2}
+"""What a container that does not say is assumed to use, where nodes are compared; never where they are
+filtered."""
+_POD_LEVEL = (CPU, MEMORY)
+
+
+class Resources(msgspec.Struct, frozen=True):
+    requests: Quantities = {}
+
+
+class Container(msgspec.Struct, frozen=True, rename="camel"):
+    """A container, as much of it as counts here."""
+
+    resources: Resources = Resources()
+    restart_policy: str | None = None
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether it is an init container that keeps running beside the others."""
+        return self.restart_policy == "Always"
+
+
+class PodRequests(msgspec.Struct, frozen=True):
+    """The requests of a whole pod."""
+
+    amounts: Amounts = {}
+    """Nothing in it is 0."""
+    scored_cpu: int = ASSUMED[CPU]
+    scored_memory: int = ASSUMED[MEMORY]
+    """With what is assumed of containers that do not say."""
+
+    @property
+    def is_best_effort(self) -> bool:
+        return not self.amounts.get(CPU) and not self.amounts.get(MEMORY)
+
+
+@lru_cache(maxsize=4096)
+def _amount(name: str, text: str | int | float) -> int:
+    # A cluster says the same few quantities over and over.
+    if name != CPU:
+        return quantity.whole(text)
+    thousandths = quantity.parse(text) * 1000
+    return -(-thousandths.numerator // thousandths.denominator)
+
+
+def amounts_of(quantities: Quantities) -> Amounts:
+    """Quantities as integers. ValueError where one is none."""
+    return {name: _amount(name, text) for name, text in quantities.items()}
+
+
+def pod_requests(
+    containers: Iterable[Container],
+    init_containers: Iterable[Container] = (),
+    overhead: Quantities | None = None,
+    pod_level: Quantities | None = None,
+) -> PodRequests:
+    """What a pod needs at its peak: all containers and sidecars, or the hungriest step before they run.
+
+    CPU and memory that the pod asks for as a whole replace the sum over its containers.
+    """
+    containers, init_containers = tuple(containers), tuple(init_containers)
+    needed = _peak(containers, init_containers, {})
+    scored = _peak(containers, init_containers, ASSUMED)
+    whole = {name: amount for name, amount in amounts_of(pod_level or {}).items() if name in _POD_LEVEL}
+    extra = amounts_of(overhead or {})
+    for total in (needed, scored):
+        total.update(whole)
+        _add(total, extra)
+    needed = {name: amount for name, amount in needed.items() if amount}
+    return PodRequests(needed, scored.get(CPU, 0), scored.get(MEMORY, 0))
+
+
+def _peak(
+    containers: tuple[Container, ...], init_containers: tuple[Container, ...], assumed: Mapping[str, int]
+) -> Amounts:
+    running: Amounts = {}
+    for container in containers:
+        _add(running, _requests(container, assumed))
+    sidecars: Amounts = {}
+    peak: Amounts = {}
+    for container in init_containers:
+        wanted = _requests(container, assumed)
+        if container.is_sidecar:
+            _add(running, wanted)
+            _add(sidecars, wanted)
+            step = dict(sidecars)
+        else:
+            step = dict(sidecars)
+            _add(step, wanted)
+        _raise_to(peak, step)
+    _raise_to(running, peak)
+    return running
+
+
+def _requests(container: Container, assumed: Mapping[str, int]) -> Amounts:
+    return {**assumed, **amounts_of(container.resources.requests)}
+
+
+def _add(total: Amounts, more: Mapping[str, int]) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _raise_to(total: Amounts, floor: Mapping[str, int]) -> None:
+    for name, amount in floor.items():
+        total[name] = max(total.get(name, 0), amount)
+
+
+class Account:
+    """What the pods of one node have been promised. Entering and leaving cost the same on a full node."""
+
+    __slots__ = ("_entered", "requested", "scored_cpu", "scored_memory")
+
+    def __init__(self) -> None:
+        self._entered: dict[str, PodRequests] = {}
+        self.requested: Amounts = {}
+        self.scored_cpu = 0
+        self.scored_memory = 0
+
+    @property
+    def pods(self) -> int:
+        return len(self._entered)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._entered
+
+    def enter(self, uid: str, wanted: PodRequests) -> None:
+        """Promise a pod what it wants; a pod that is there already is not counted twice."""
+        self.leave(uid)
+        self._entered[uid] = wanted
+        _add(self.requested, wanted.amounts)
+        self.scored_cpu += wanted.scored_cpu
+        self.scored_memory += wanted.scored_memory
+
+    def leave(self, uid: str) -> bool:
+        """Take back what a pod was promised; says whether it was there."""
+        held = self._entered.pop(uid, None)
+        if held is None:
+            return False
+        for name, amount in held.amounts.items():
+            self.requested[name] -= amount
+            if not self.requested[name]:
+                del self.requested[name]
+        self.scored_cpu -= held.scored_cpu
+        self.scored_memory -= held.scored_memory
+        return True
+
+    def copy(self) -> "Account":
+        """An account to try things on."""
+        other = Account()
+        other._entered = dict(self._entered)
+        other.requested = dict(self.requested)
+        other.scored_cpu, other.scored_memory = self.scored_cpu, self.scored_memory
+        return other
