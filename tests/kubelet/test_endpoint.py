@@ -141,7 +141,7 @@ async def test_a_stream_that_the_kubelet_closes_is_offered_again(node: TestNode)
 async def test_a_kubelet_that_never_asks_for_the_list_is_told_again(node: TestNode) -> None:
     """Until then the plugin would be registered, and its devices nowhere."""
     follow = node.kubelet.devices.follow
-    node.kubelet.devices.follow = lambda client: asyncio.sleep(0)  # type: ignore[method-assign, assignment, return-value]
+    node.kubelet.devices.follow = lambda client: asyncio.sleep(0)  # type: ignore[method-assign]
     await node.serve(Fans("fan-0"), stream_timeout=30.0)
     await node.kubelet.until(lambda: FAN in node.kubelet.devices.table.devices, "the registration")
     node.kubelet.devices.follow = follow  # type: ignore[method-assign]

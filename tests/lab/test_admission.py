@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -153,6 +155,10 @@ async def test_an_id_that_vanishes_under_an_allocate_is_a_panic(node: TestNode) 
     await until(lambda: node.kubelet.starts == 2, "the restart")
 
 
+def connected_elsewhere(node: TestNode, socket: Path | None) -> bool:
+    return node.kubelet.devices.socket_of(FAN) != socket
+
+
 async def test_up_to_1_36_the_end_of_an_old_stream_takes_down_the_new_one() -> None:
     for version, survives in (((1, 36), False), ((1, 37), True)):
         async with embedded_kubelet(version=version) as node:
@@ -160,9 +166,7 @@ async def test_up_to_1_36_the_end_of_an_old_stream_takes_down_the_new_one() -> N
             await node.devices(FAN, 1)
             first = node.kubelet.devices.socket_of(FAN)
             await node.serve(Fans("fan-0"))
-            await node.kubelet.until(
-                lambda first=first: node.kubelet.devices.socket_of(FAN) != first, "a second one"
-            )
+            await node.kubelet.until(partial(connected_elsewhere, node, first), "a second one")
             await node.devices(FAN, 1)
             second = node.kubelet.devices.socket_of(FAN)
             await node.stop(old)

@@ -1,16 +1,23 @@
 """Where the kubelet keeps its sockets and its checkpoint."""
 
+import os
 from pathlib import Path
 
 import msgspec
 
 DEFAULT_ROOT = Path("/var/lib/kubelet")
+ROOT_VARIABLE = "COLOCATE_KUBELET_ROOT"
 
 
 class KubeletPaths(msgspec.Struct, frozen=True):
     """The kubelet's folder and what is where in it."""
 
     root: Path = DEFAULT_ROOT
+
+    @classmethod
+    def from_environment(cls) -> "KubeletPaths":
+        """The kubelet's usual folder, or the one that COLOCATE_KUBELET_ROOT names."""
+        return cls(Path(os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT))
 
     @property
     def device_plugins(self) -> Path:

@@ -12,6 +12,7 @@ from colocate.clock import Clock, SystemClock
 from colocate.errors import exit_on_user_error
 from colocate.kubelet.endpoint import Endpoint
 from colocate.kubelet.holders import Holders
+from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.plugin import DevicePlugin
 from colocate.kubelet.settings import OnStop, Registration, Settings
 from colocate.kubelet.watch import FolderWatch
@@ -23,7 +24,7 @@ class Plugins:
     def __init__(
         self, *plugins: DevicePlugin, settings: Settings | None = None, clock: Clock | None = None
     ) -> None:
-        self.settings = settings or Settings()
+        self.settings = settings or Settings(paths=KubeletPaths.from_environment())
         self._clock = clock or SystemClock()
         paths = self.settings.paths
         by_call = self.settings.registration is Registration.REGISTER

@@ -40,9 +40,14 @@ class TestNode:
         return group
 
     async def stop(self, group: Plugins) -> None:
-        """Stop plugins as SIGTERM would, and wait until they have."""
+        """Stop plugins as SIGTERM would, and wait until they have; time passes meanwhile."""
         group.stop()
-        await self._served.pop(group)
+        stopped = self._served.pop(group)
+        while not stopped.done():
+            await asyncio.wait([stopped], timeout=0.01)
+            if isinstance(self.clock, ManualClock):
+                await self.clock.advance(0.1)
+        await stopped
 
     async def kill(self, group: Plugins) -> None:
         """Take plugins away in the midst of whatever they do."""

@@ -1,0 +1,189 @@
+"""`colocate demo`: see it work on this machine, without a cluster."""
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from colocate.cli.main import GROUPS
+from colocate.errors import ColocateError, UserError
+from colocate.lab.demo import RESOURCE, Demo
+from colocate.model.device import Health
+from colocate.model.pod import Phase
+
+try:
+    from rich.console import Console, Group, RenderableType
+    from rich.live import Live
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+except ImportError as missing:
+    raise UserError("the demo's terminal view needs rich: pip install 'colocate[lab]'") from missing
+
+_PAUSE = 1.5
+_COLOURS = ("cyan", "magenta", "yellow", "blue")
+
+
+def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = groups.add_parser(
+        "demo",
+        help=GROUPS["demo"],
+        description="An embedded kubelet, an agent with mock devices, and pods as real processes.",
+        epilog="Ctrl-C ends it and leaves nothing behind.",
+    )
+    parser.add_argument("--once", action="store_true", help="tell the story, check it, and exit 0 or 1")
+    parser.add_argument(
+        "--speed", type=float, default=1.0, metavar="N", help="how fast the story goes on a terminal (1)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.speed <= 0:
+        raise UserError("--speed: must be greater than 0, such as 2 for twice as fast")
+    return asyncio.run(_tell(args.once, args.speed))
+
+
+async def _tell(once: bool, speed: float) -> int:
+    console = Console(highlight=False)
+    task = asyncio.current_task()
+    assert task is not None
+    # A demo that is killed politely cleans up as it does for Ctrl-C.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    demo = Demo()
+    story = Story(demo, console, live=console.is_terminal and not once)
+    try:
+        with story.shown():
+            for title, step in demo.steps:
+                await story.step(title, step)
+                if not once:
+                    await asyncio.sleep(_PAUSE / speed)
+            story.end()
+            if not once:
+                await _go_on(demo, story)
+    except ColocateError as error:
+        story.fail(str(error))
+        return 1
+    except asyncio.CancelledError:
+        return 0
+    finally:
+        await demo.close()
+    return 0
+
+
+async def _go_on(demo: Demo, story: "Story") -> None:
+    while True:
+        await asyncio.sleep(0.25)
+        await demo.tend()
+        story.refresh()
+
+
+class Story:
+    """What has happened so far, as lines on a pipe and as a live view on a terminal."""
+
+    def __init__(self, demo: Demo, console: Console, *, live: bool) -> None:
+        self._demo = demo
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=False) if live else None
+        self._lines: list[Text] = []
+        self._started = time.monotonic()
+        self._closing: list[str] = []
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        if self._live is None:
+            yield
+        else:
+            with self._live:
+                yield
+
+    async def step(self, title: str, do: "Callable[[], object]") -> None:
+        begun = time.monotonic()
+        if self._live:
+            self._lines.append(Text(f"… {title}", "dim"))
+            self.refresh()
+        seen = await do()  # type: ignore[misc]
+        line = Text.assemble(("✓ ", "green"), (title, "bold"), (f"  {time.monotonic() - begun:.1f} s", "dim"))
+        if self._live:
+            self._lines[-1] = line
+            self._lines.append(Text(f"  {seen}"))
+            self.refresh()
+        else:
+            self._console.print(line)
+            self._console.print(f"  {seen}", soft_wrap=True)
+
+    def end(self) -> None:
+        if self._live is None:
+            self._console.print(self._board())
+            self._console.print(f"All of it held, in {time.monotonic() - self._started:.1f} s.")
+            return
+        socket = self._demo.root / "agent.sock"
+        agent = self._demo.agent.pid if self._demo.agent else ""
+        self._closing = [
+            "Try it from another terminal:",
+            f"  colocate mock unhealthy {RESOURCE} gpu-0004 --socket {socket}",
+            f"  colocate mock vanish {RESOURCE} gpu-0005 --socket {socket}",
+            f"  kill -9 {agent}   # the agent; it is started again",
+            "Ctrl-C ends the demo and leaves nothing behind.",
+        ]
+        self.refresh()
+
+    def fail(self, reason: str) -> None:
+        self._console.print(Text.assemble(("✗ ", "red"), reason))
+        log = self._demo.agent_log()
+        if log:
+            sys.stderr.write(f"the agent's log:\n{log}")
+
+    def refresh(self) -> None:
+        if self._live:
+            closing = [Text(line, "dim") for line in self._closing]
+            self._live.update(Group(*self._lines[-24:], Text(), self._board(), *closing), refresh=True)
+
+    def _board(self) -> RenderableType:
+        return Panel(
+            Group(self._devices(), Text(), self._pods()), title="node lab", title_align="left", width=100
+        )
+
+    def _devices(self) -> RenderableType:
+        kubelet = self._demo.kubelet
+        table = kubelet.devices.table if hasattr(kubelet, "devices") else None
+        colours = self._colour_of_ids()
+        strip = Text()
+        for id, device in sorted(table.devices.get(RESOURCE, {}).items()) if table else ():
+            healthy = device.health is Health.HEALTHY
+            mark = "■" if id in colours else ("□" if healthy else "✗")
+            strip.append(f"{mark} ", colours.get(id, "white") if healthy else "red")
+        status = kubelet.status
+        figures = Table.grid(padding=(0, 3))
+        figures.add_row(
+            Text(RESOURCE, "bold"),
+            f"capacity {status.capacity.get(RESOURCE, '–')}",
+            f"allocatable {status.allocatable.get(RESOURCE, '–')}",
+            strip,
+        )
+        return figures
+
+    def _pods(self) -> RenderableType:
+        pods = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+        for column in ("pod", "phase", "pid", "devices"):
+            pods.add_column(column)
+        for index, record in enumerate(self._demo.kubelet.records.values()):
+            phase = record.status.phase
+            style = {Phase.RUNNING: "green", Phase.FAILED: "red"}.get(phase, "yellow")
+            pods.add_row(
+                record.pod.metadata.name,
+                Text(f"{phase} {record.status.reason}".strip(), style),
+                str(self._demo.pid(record) or ""),
+                Text(" ".join(self._demo.held(record)), _COLOURS[index % len(_COLOURS)]),
+            )
+        return pods
+
+    def _colour_of_ids(self) -> dict[str, str]:
+        return {
+            id: _COLOURS[index % len(_COLOURS)]
+            for index, record in enumerate(self._demo.kubelet.records.values())
+            for id in self._demo.held(record)
+        }
