@@ -19,7 +19,7 @@ from colocate.lab.api.resources import NODES
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.store import Store
 
-from .http import Http
+from .asking import Http
 from .kubectl import Kubectl
 from .running import Runner
 

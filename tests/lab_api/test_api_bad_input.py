@@ -15,7 +15,7 @@ from colocate.lab.api import bodies, protobuf
 from colocate.lab.api.server import MAX_BODY, ApiServer
 from colocate.lab.api.status import ApiError
 
-from .http import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Http
+from .asking import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Http
 from .samples import CONFIG_MAPS, DEPLOYMENTS, NODES, PODS, config_map, deployment, node, pod
 
 CODES = {

@@ -9,7 +9,7 @@ from colocate.lab.api.objects import parse_time
 from colocate.lab.api.resources import PRIORITY_CLASSES
 from colocate.lab.api.server import ApiServer
 
-from .http import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Http
+from .asking import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Http
 from .samples import BUDGETS, CONFIG_MAPS, DEPLOYMENTS, NODES, PODS, budget, config_map, deployment, node, pod
 
 EXTENDED = "test.com/colocation-memory"

@@ -11,8 +11,8 @@ from colocate.lab.api.objects import Object, at, parse_time
 from colocate.lab.api.resources import EVENTS, NODES, PODS
 from colocate.lab.api.server import ApiServer
 
+from .asking import JSON_PATCH, TABLE, Http
 from .conftest import bare
-from .http import JSON_PATCH, TABLE, Http
 from .samples import NODES as NODES_PATH
 from .samples import PODS as PODS_PATH
 from .samples import node, pod

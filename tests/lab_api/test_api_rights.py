@@ -20,8 +20,8 @@ from colocate.lab.api.resources import (
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.users import User, known, service_account
 
+from .asking import Http
 from .conftest import serving
-from .http import Http
 from .samples import CONFIG_MAPS, NODES, PODS, config_map, node, pod
 
 ANN = known("ann", "team")

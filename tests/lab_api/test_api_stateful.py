@@ -105,7 +105,7 @@ class Follow(RuleBasedStateMachine):
 
     async def _start(self) -> None:
         self.clock = ManualClock()
-        self.store = Store(history=8)
+        self.store = Store(history=3)
         self.registry = Registry(self.store, self.clock)
         self.registry.create(NAMESPACES, "", {"metadata": {"name": "default"}})
         self.clients = [Client(self.store, self.clock, selector) for selector in ("", "on=yes", "on!=yes")]
@@ -124,6 +124,13 @@ class Follow(RuleBasedStateMachine):
 
         if self.registry.find(CONFIG_MAPS, "default", name):
             self.registry.modify(CONFIG_MAPS, "default", name, write)
+
+    @rule(taken=st.lists(st.tuples(names, marks, st.integers(0, 3)), min_size=4, max_size=8))
+    def burst(self, taken: list[tuple[str, str, int]]) -> None:
+        """More than the store remembers, before anybody has read it."""
+        for name, mark, value in taken:
+            self.create(name=name, mark=mark)
+            self.change(name=name, mark=mark, value=value)
 
     @rule(name=names)
     def remove(self, name: str) -> None:

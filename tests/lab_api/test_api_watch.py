@@ -10,7 +10,7 @@ from colocate.lab.api.resources import CONFIG_MAPS, PODS
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.watch import BOOKMARK_SECONDS
 
-from .http import TABLE, Http
+from .asking import TABLE, Http
 from .samples import CONFIG_MAPS as CM
 from .samples import PODS as POD_PATH
 from .samples import config_map, pod

@@ -6,7 +6,7 @@ import msgspec
 import yaml
 
 from colocate.lab.api import protobuf
-from colocate.lab.api.objects import Object, decode, namespace_of
+from colocate.lab.api.objects import Object, decode, encode, namespace_of
 from colocate.lab.api.registry import wrong_namespace
 from colocate.lab.api.resources import Resource
 from colocate.lab.api.status import bad_request, unsupported_media_type
@@ -79,8 +79,11 @@ _Loader.yaml_implicit_resolvers = {
 
 def _yaml(data: bytes) -> Any:
     _check_yaml(data)
-    # Through JSON, so that whatever has no JSON form is found out here.
-    return decode(msgspec.json.encode(yaml.load(data, Loader=_Loader)))
+    try:
+        # Through JSON, so that whatever has no JSON form is found out here.
+        return decode(encode(yaml.load(data, Loader=_Loader)))
+    except TypeError as error:
+        raise ValueError(f"it has no form in JSON: {error}") from error
 
 
 def _check_yaml(data: bytes) -> None:

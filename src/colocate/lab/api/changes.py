@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from colocate.lab.api.objects import Object
+from colocate.lab.api.objects import Object, decode
 
 
 class Key(NamedTuple):
@@ -26,6 +26,11 @@ class Stored(msgspec.Struct, frozen=True, eq=False):
     body: Object
     encoded: bytes
     """The bare body as JSON, encoded once for all who will be sent it."""
+
+    def copy(self) -> Object:
+        """A body of the caller's own."""
+        copied: Object = decode(self.encoded)
+        return copied
 
 
 class Type(StrEnum):

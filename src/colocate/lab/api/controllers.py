@@ -46,6 +46,7 @@ class Controllers:
         self._timers: dict[Key, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._seen = self._store.changed.count
+        self._read_at = (-1, -1)
 
     async def run(self) -> None:
         """Work whenever something has changed."""
@@ -84,6 +85,9 @@ class Controllers:
                 self._queue[stored.key] = None
 
     def _read_changes(self) -> None:
+        if self._read_at == (self._store.revision, self._store.generation):
+            return
+        self._read_at = (self._store.revision, self._store.generation)
         for storage in self._kinds:
             changes = self._store.changes(storage)
             batch = changes.since(self._positions[storage])

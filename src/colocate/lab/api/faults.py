@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from colocate.lab.api.objects import encode
 from colocate.lab.api.status import Cause
@@ -70,6 +71,7 @@ def path_segment_fault(name: str) -> str:
     return f"may not contain '{held}'" if held else ""
 
 
+@lru_cache(maxsize=4096)
 def qualified_name_fault(name: str) -> str:
     """What keeps a text from being a label or annotation key, or nothing."""
     prefix, slash, last = name.rpartition("/")

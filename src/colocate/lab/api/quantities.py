@@ -2,6 +2,7 @@
 
 import re
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 _FORM = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i))?")
@@ -11,7 +12,12 @@ _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
 def parse(value: Any) -> Decimal:
     """The exact number. Raises ValueError where it is none."""
-    match = None if isinstance(value, bool) else _FORM.fullmatch(str(value))
+    return _parse("" if isinstance(value, bool) else str(value))
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Decimal:
+    match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(
             "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"

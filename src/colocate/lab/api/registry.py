@@ -12,7 +12,6 @@ from colocate.lab.api.changes import Key, Stored
 from colocate.lab.api.identities import Identities
 from colocate.lab.api.objects import (
     Object,
-    clone,
     encode,
     is_terminating,
     metadata,
@@ -42,6 +41,9 @@ _SERVER_OWNED = (
     "resourceVersion",
     "generateName",
 )
+_PARTS = {"status": "status", "finalize": "spec"}
+"""The one part of an object that each of its subresources may change."""
+
 _NEVER_KEPT = ("managedFields", "selfLink", "clusterName")
 
 
@@ -97,7 +99,9 @@ class Registry:
         current = self.get(resource, namespace, name)
         self._check_versions(resource, current, body)
         shapes.check(resource, body)
-        new = self._merged(resource, current.body, defaults.without_nulls(body), subresource)
+        part = _PARTS.get(subresource)
+        given = body if part is None else {key: body[key] for key in ("metadata", part) if key in body}
+        new = self._merged(resource, current.body, defaults.without_nulls(given), part)
         defaults.on_write(resource.storage, new)
         validation.check_change(resource, new, current.body)
         if resource.generation and new.get("spec") != current.body.get("spec"):
@@ -114,7 +118,7 @@ class Registry:
         dry_run: bool = False,
     ) -> Stored:
         """Update an object by a function of its own copy, which it may change in place."""
-        current = clone(self.get(resource, namespace, name).body)
+        current = self.get(resource, namespace, name).copy()
         changed = change(current)
         return self.update(
             resource, namespace, name, current if changed is None else changed, subresource, dry_run
@@ -122,7 +126,7 @@ class Registry:
 
     def force(self, resource: Resource, current: Stored, change: Callable[[Object], None]) -> Stored:
         """Write what no request may, such as a deletion's marks or a pod's node."""
-        new = clone(current.body)
+        new = current.copy()
         change(new)
         return self._replace(resource, current, new, dry_run=False)
 
@@ -190,7 +194,7 @@ class Registry:
         if namespace_of(body) not in ("", current.key.namespace):
             raise wrong_namespace()
 
-    def _merged(self, resource: Resource, current: Object, new: Object, subresource: str) -> Object:
+    def _merged(self, resource: Resource, current: Object, new: Object, part: str | None) -> Object:
         """The new object with everything that this path may not change as it was."""
         old, given = metadata(current), metadata(new)
         marks = {
@@ -199,10 +203,9 @@ class Registry:
             if key not in (*_SERVER_OWNED, *_NEVER_KEPT, "name", "namespace")
         }
         marks |= {key: old[key] for key in ("name", "namespace", *_SERVER_OWNED) if key in old}
-        if subresource:
-            part = {"status": "status", "finalize": "spec"}[subresource]
+        if part is not None:
             kept = {key: value for key, value in current.items() if key not in ("metadata", part)}
-            if subresource == "status":
+            if part == "status":
                 marks["ownerReferences"] = old.get("ownerReferences")
             return {"metadata": _compact(marks)} | kept | {part: new.get(part) or {}}
         rest = {key: value for key, value in new.items() if key not in ("metadata", "status")}

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from colocate.lab.api.reviews import Reviews
 from colocate.lab.api.status import ApiError, bad_request, body_too_large, internal, no_such_path
 from colocate.lab.api.store import Store
 from colocate.lab.api.users import MASTERS, User, from_name
-from colocate.lab.api.watch import Watch, error_line, subject
+from colocate.lab.api.watch import Watch, subject
 
 MAX_BODY = 3 * 1024 * 1024
 REQUEST_FAILED = "lab.api.request_failed"
@@ -129,7 +130,7 @@ class ApiServer:
             return _failure(bad_request(f"the request body cannot be read: {' '.join(str(error).split())}"))
         except RecursionError:
             return _failure(bad_request("the request body cannot be read: it is nested too deeply"))
-        except (web.HTTPException, ConnectionError):
+        except web.HTTPException:
             raise
         except Exception as error:  # noqa: BLE001 - whatever went wrong in one request, the others go on
             telemetry.logger().exception(REQUEST_FAILED, method=request.method, path=request.path)
@@ -187,12 +188,10 @@ class ApiServer:
         await response.prepare(request)
         assert self._stopping is not None
         watch = Watch(self.store, self.clock, watched, renderer)
-        try:
+        with suppress(ConnectionError):  # a client that has seen enough just goes
             async for piece in watch.lines(self._stopping):
                 await response.write(piece)
-        except ApiError as error:
-            await response.write(error_line(error))
-        await response.write_eof()
+            await response.write_eof()
         return response
 
 
@@ -211,11 +210,12 @@ async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
         return web.Response(status=answer.code, body=b"".join(pieces), content_type=JSON)
     response = web.StreamResponse(status=answer.code, headers={"Content-Type": JSON})
     response.content_length = length
-    await response.prepare(request)
-    for piece in pieces:
-        for start in range(0, len(piece), _PIECE):
-            await response.write(memoryview(piece)[start : start + _PIECE])
-    await response.write_eof()
+    with suppress(ConnectionError):
+        await response.prepare(request)
+        for piece in pieces:
+            for start in range(0, len(piece), _PIECE):
+                await response.write(memoryview(piece)[start : start + _PIECE])
+        await response.write_eof()
     return response
 
 

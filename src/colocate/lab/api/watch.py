@@ -17,7 +17,7 @@ from colocate.lab.api.query import Query
 from colocate.lab.api.representation import Renderer
 from colocate.lab.api.resources import Resource
 from colocate.lab.api.selectors import Selection
-from colocate.lab.api.status import ApiError, too_old
+from colocate.lab.api.status import too_old
 from colocate.lab.api.store import Store
 
 BOOKMARK_SECONDS = 60.0
@@ -140,12 +140,8 @@ class Watch:
         return Type.DELETED, _left(change.before, change.revision)
 
     def _gone(self, floor: int) -> bytes:
-        return error_line(too_old(floor, max(self._changes.horizon, floor + 1)))
-
-
-def error_line(error: ApiError) -> bytes:
-    """An error in the middle of a watch."""
-    return encode({"type": "ERROR", "object": error.status()}) + b"\n"
+        error = too_old(floor, max(self._changes.horizon, floor + 1))
+        return encode({"type": "ERROR", "object": error.status()}) + b"\n"
 
 
 def _left(before: Stored, revision: int) -> Stored:
