@@ -32,6 +32,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"{missing} is not here: run tools/install-components as root on Debian")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say at how many places processes were killed, which a row of dots does not."""
+    deaths, points = 0, set()
+    for report in terminalreporter.getreports("passed"):
+        properties = dict(report.user_properties)
+        deaths += properties.get("deaths", 0)
+        points.update(properties.get("crash points", ()))
+    if points:
+        terminalreporter.write_line(f"kill -9: {deaths} deaths at {len(points)} distinct side effects")
+
+
 @pytest.fixture
 async def node() -> AsyncIterator[TestNode]:
     """A node with an embedded kubelet; the test fails if a task or a socket is left."""
