@@ -8,7 +8,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -46,6 +46,22 @@ class NodeStatus(msgspec.Struct, frozen=True):
     allocatable: dict[str, int] = {}
 
 
+class Listener(Protocol):
+    """Whoever keeps the API server in step with a kubelet."""
+
+    def started(self, fresh: bool) -> None:
+        """It runs; `fresh` if it found no checkpoint."""
+
+    def synced(self, capacity: dict[str, int], allocatable: dict[str, int]) -> None:
+        """What its devices add to the node's status now."""
+
+    def pod_changed(self, record: PodRecord) -> None: ...
+
+    def pod_gone(self, record: PodRecord) -> None: ...
+
+    def event(self, pod: Pod, event: KubeletEvent) -> None: ...
+
+
 class EmbeddedKubelet:
     """A kubelet in this process. Pods and their processes outlive its restarts, as with a real one."""
 
@@ -74,6 +90,7 @@ class EmbeddedKubelet:
         """What went wrong in the lab itself; a test that finds any here fails."""
         self.starts = 0
         self.records: dict[str, PodRecord] = {}
+        self.listener: Listener | None = None
         self._policy = policy
         self._pick = pick
         self._version = version
@@ -96,6 +113,7 @@ class EmbeddedKubelet:
             joint_streams=self._version < (1, 37),
         )
         self.paths.device_plugins.mkdir(parents=True, exist_ok=True)
+        fresh = not self.paths.checkpoint.exists()
         self.devices.load()
         self.devices.active_pods = lambda: [uid for uid, r in self.records.items() if not r.finished]
         self._registry = Registry(
@@ -109,6 +127,8 @@ class EmbeddedKubelet:
         self._podresources = PodResources(self.devices.table, self.records.values, self.faults)
         await self._podresources.start(self.paths)
         await self._registry.start(self.starts)
+        if self.listener:
+            self.listener.started(fresh)
         self._spawn(self._relay(self.devices.changes))
         self._spawn(self._sync_status())
         self._spawn(self._watch_allocations())
@@ -149,7 +169,9 @@ class EmbeddedKubelet:
             pod = msgspec.structs.replace(
                 pod, metadata=msgspec.structs.replace(pod.metadata, uid=str(uuid.uuid4()))
             )
-        if any(record.pod.key == pod.key for record in self.records.values()):
+        if any(
+            record.pod.key == pod.key and not record.deleting.is_set() for record in self.records.values()
+        ):
             raise ColocateError(f"there is a pod {pod.key} on this node already")
         record = self.records[pod.uid] = PodRecord(pod)
         if self._running:
@@ -187,15 +209,15 @@ class EmbeddedKubelet:
         capacity, allocatable = self.devices.capacity()
         gone = dict.fromkeys(self.status.capacity, 0)
         self.status = NodeStatus(gone | capacity, gone | allocatable)
+        if self.listener:
+            self.listener.synced(capacity, allocatable)
         self.changes.changed()
         return self.status
 
     # --- inside ----------------------------------------------------------------------------------
 
     def _work(self, record: PodRecord) -> None:
-        worker = PodWorker(
-            record, self.devices, self.runtime, self.clock, lambda _: self.changes.changed(), self._event
-        )
+        worker = PodWorker(record, self.devices, self.runtime, self.clock, self._pod_changed, self._event)
         self._workers[record.pod.uid] = asyncio.create_task(self._supervise(record, worker))
 
     async def _supervise(self, record: PodRecord, worker: PodWorker) -> None:
@@ -211,11 +233,21 @@ class EmbeddedKubelet:
             return
         self.records.pop(record.pod.uid, None)
         self._workers.pop(record.pod.uid, None)
+        if self.listener:
+            self.listener.pod_gone(record)
+        self.changes.changed()
+
+    def _pod_changed(self, record: PodRecord) -> None:
+        if self.listener:
+            self.listener.pod_changed(record)
         self.changes.changed()
 
     def _event(self, pod: Pod, kind: str, reason: str, message: str) -> None:
         at = datetime.fromtimestamp(self.clock.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.events.append(KubeletEvent(at, pod.key, kind, reason, message))
+        event = KubeletEvent(at, pod.key, kind, reason, message)
+        self.events.append(event)
+        if self.listener:
+            self.listener.event(pod, event)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)

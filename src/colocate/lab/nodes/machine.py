@@ -1,0 +1,167 @@
+"""This machine as a node of the embedded cluster: keeps an embedded kubelet and the API server in step."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from colocate.clock import Clock
+from colocate.errors import ColocateError
+from colocate.lab.api.changes import Stored
+from colocate.lab.api.deletion import DeleteOptions, Preconditions, delete
+from colocate.lab.api.objects import Object, at, is_terminating, rfc3339
+from colocate.lab.api.registry import Registry
+from colocate.lab.api.resources import EVENTS, NODES, PODS
+from colocate.lab.api.status import ApiError
+from colocate.lab.kubelet import EmbeddedKubelet, KubeletEvent
+from colocate.lab.nodes import resources
+from colocate.lab.nodes.followed_pods import FollowedPods
+from colocate.lab.nodes.pod_status import status_object
+from colocate.lab.nodes.resources import zeroed
+from colocate.lab.nodes.shape import NodeShape, conditions, node_object
+from colocate.lab.pod_worker import PodRecord
+from colocate.model.pod import Phase, Pod
+
+RUNTIME = "colocate-lab://0"
+_FINISHED = (Phase.SUCCEEDED, Phase.FAILED)
+
+
+class MachineNode:
+    """The bridge between an embedded kubelet and the API server."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        clock: Clock,
+        kubelet: EmbeddedKubelet,
+        shape: NodeShape,
+        *,
+        address: str = "127.0.0.1",
+    ) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._kubelet = kubelet
+        self._shape = shape
+        self._address = address
+        kubelet.listener = self
+
+    # --- the node --------------------------------------------------------------------------------
+
+    def started(self, fresh: bool) -> None:
+        """Create the Node, or take over the one that is there."""
+        if self._registry.find(NODES, "", self._shape.name) is None:
+            body = node_object(self._shape, self._now(), address=self._address, runtime=RUNTIME)
+            self._registry.create(NODES, "", body)
+        elif fresh:
+            self._write(lambda status: status.update(capacity=zeroed(status.get("capacity") or {})))
+
+    def synced(self, capacity: dict[str, int], allocatable: dict[str, int]) -> None:
+        now = self._now()
+
+        def update(status: Object) -> None:
+            new, usable = resources.synced(status.get("capacity") or {}, capacity, allocatable)
+            well = [one for one in status.get("conditions") or [] if one["type"] == "Ready"]
+            since = well[0]["lastTransitionTime"] if well else now
+            status.update(capacity=new, allocatable=usable, conditions=conditions(now, since))
+
+        self._write(update)
+
+    def _write(self, update: Callable[[Object], None]) -> None:
+        node = self._registry.find(NODES, "", self._shape.name)
+        if node is None:
+            return  # Deleted by an administrator: it comes back when the kubelet restarts, as in life.
+
+        def change(body: Object) -> None:
+            update(body.setdefault("status", {}))
+
+        self._registry.force(NODES, node, change)
+
+    # --- pods ------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run the pods that are bound to this node."""
+        name = self._shape.name
+        pods = FollowedPods(
+            self._registry.store, lambda node: node == name, lambda: [name], self._seen, self._gone
+        )
+        await pods.run()
+
+    def _seen(self, stored: Stored) -> None:
+        uid = stored.body["metadata"]["uid"]
+        record = self._kubelet.records.get(uid)
+        if is_terminating(stored.body):
+            if record is None:
+                self._delete(stored.key.namespace, stored.key.name, uid)
+            else:
+                record.deleting.set()
+        elif record is None and at(stored.body, "status", "phase") not in _FINISHED:
+            try:
+                self._kubelet.add_pod(msgspec.convert(stored.body, Pod))
+            except (ColocateError, msgspec.ValidationError) as error:
+                self._tell(stored.key.namespace, stored.body, "Warning", "FailedCreatePod", str(error))
+
+    def _gone(self, stored: Stored) -> None:
+        record = self._kubelet.records.get(stored.body["metadata"]["uid"])
+        if record is not None:
+            record.deleting.set()
+
+    # --- what the kubelet tells ------------------------------------------------------------------
+
+    def pod_changed(self, record: PodRecord) -> None:
+        pod = record.pod
+
+        def change(body: Object) -> None:
+            before = body.get("status") or {}
+            body["status"] = status_object(
+                pod, record.status, self._now(), host=self._address, address=self._address, before=before
+            )
+
+        stored = self._registry.find(PODS, pod.metadata.namespace, pod.metadata.name)
+        if stored is not None and stored.body["metadata"]["uid"] == pod.uid:
+            self._registry.modify(PODS, pod.metadata.namespace, pod.metadata.name, change, "status")
+
+    def pod_gone(self, record: PodRecord) -> None:
+        self._delete(record.pod.metadata.namespace, record.pod.metadata.name, record.pod.uid)
+
+    def event(self, pod: Pod, event: KubeletEvent) -> None:
+        about = {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "metadata": {"name": pod.metadata.name, "namespace": pod.metadata.namespace, "uid": pod.uid},
+        }
+        self._tell(pod.metadata.namespace, about, event.type, event.reason, event.message)
+
+    def _delete(self, namespace: str, name: str, uid: str) -> None:
+        options = DeleteOptions(gracePeriodSeconds=0, preconditions=Preconditions(uid=uid))
+        try:
+            delete(self._registry, PODS, namespace, name, options)
+        except ApiError:
+            pass  # Deleted already, or another pod has its name by now.
+
+    def _tell(self, namespace: str, about: Object, kind: str, reason: str, message: str) -> None:
+        now, marks = self._now(), about["metadata"]
+        body: Object = {
+            "metadata": {"generateName": f"{marks['name']}."},
+            "involvedObject": {
+                "kind": "Pod",
+                "apiVersion": "v1",
+                "namespace": namespace,
+                "name": marks["name"],
+                "uid": marks["uid"],
+            },
+            "reason": reason,
+            "message": message,
+            "source": {"component": "kubelet", "host": self._shape.name},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+            "type": kind,
+            "reportingComponent": "kubelet",
+            "reportingInstance": self._shape.name,
+        }
+        try:
+            self._registry.create(EVENTS, namespace, body)
+        except ApiError:
+            pass  # The namespace is being deleted; nobody will read it.
+
+    def _now(self) -> str:
+        return rfc3339(self._clock.time())

@@ -1,0 +1,111 @@
+"""Simulated nodes: any number of them, no processes. Their pods run as soon as they are bound."""
+
+from colocate.clock import Clock
+from colocate.lab.api.changes import Stored
+from colocate.lab.api.deletion import DeleteOptions, delete
+from colocate.lab.api.objects import Object, at, is_terminating, rfc3339
+from colocate.lab.api.registry import Registry
+from colocate.lab.api.resources import NODES, PODS
+from colocate.lab.api.status import ApiError
+from colocate.lab.nodes.followed_pods import FollowedPods
+from colocate.lab.nodes.shape import NodeShape, conditions, node_object
+
+RUNTIME = "simulated://0"
+HEARTBEAT = 300.0
+"""Seconds between two heartbeats. A real kubelet, too, leaves an unchanged status for five minutes."""
+
+
+class SimulatedNodes:
+    """A whole park of nodes, looked after by one task."""
+
+    def __init__(self, registry: Registry, clock: Clock, shapes: list[NodeShape]) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._shapes = {shape.name: shape for shape in shapes}
+        self._addresses = {shape.name: f"10.64.{n // 250}.{n % 250 + 1}" for n, shape in enumerate(shapes)}
+        self._pods = 0
+
+    def register(self) -> None:
+        """Create the Node objects that are not there yet."""
+        now = rfc3339(self._clock.time())
+        for name, shape in self._shapes.items():
+            if self._registry.find(NODES, "", name) is None:
+                body = node_object(shape, now, address=self._addresses[name], runtime=RUNTIME)
+                self._registry.create(NODES, "", body)
+
+    async def run(self) -> None:
+        """Run the pods of these nodes."""
+        pods = FollowedPods(
+            self._registry.store,
+            self._shapes.__contains__,
+            lambda: list(self._shapes),
+            self._seen,
+            lambda _: None,
+        )
+        await pods.run()
+
+    async def beat(self) -> None:
+        """Keep the nodes' conditions fresh."""
+        while True:
+            await self._clock.sleep(HEARTBEAT)
+            now = rfc3339(self._clock.time())
+            for name in self._shapes:
+                if (node := self._registry.find(NODES, "", name)) is not None:
+                    since = (at(node.body, "status", "conditions") or [{}])[0].get("lastTransitionTime", now)
+                    fresh = conditions(now, since)
+                    self._registry.force(NODES, node, lambda body, fresh=fresh: _refresh(body, fresh))  # type: ignore[misc]
+
+    def _seen(self, stored: Stored) -> None:
+        _, namespace, name = stored.key
+        pod = stored.body
+        try:
+            if is_terminating(pod):
+                delete(self._registry, PODS, namespace, name, DeleteOptions(gracePeriodSeconds=0))
+            elif at(pod, "status", "phase") in (None, "Pending"):
+                self._pods += 1
+                address = f"10.128.{self._pods // 250 % 250}.{self._pods % 250 + 1}"
+                host = self._addresses[at(pod, "spec", "nodeName")]
+                now = rfc3339(self._clock.time())
+                self._registry.modify(
+                    PODS, namespace, name, lambda body: _running(body, now, host, address), "status"
+                )
+        except ApiError:
+            pass  # It has changed or gone meanwhile; that change comes here too.
+
+
+def _refresh(node: Object, fresh: list[Object]) -> None:
+    node["status"]["conditions"] = fresh
+
+
+def _running(pod: Object, now: str, host: str, address: str) -> None:
+    status = pod.setdefault("status", {})
+    status |= {
+        "phase": "Running",
+        "startTime": now,
+        "hostIP": host,
+        "hostIPs": [{"ip": host}],
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "containerStatuses": [_container(one, now) for one in pod["spec"]["containers"]],
+    }
+    held = [one for one in status.get("conditions") or [] if one["type"] == "PodScheduled"]
+    status["conditions"] = [
+        {"type": type, "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
+        for type in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
+    ] + held
+    if inits := pod["spec"].get("initContainers"):
+        status["initContainerStatuses"] = [_container(one, now, done=True) for one in inits]
+
+
+def _container(container: Object, now: str, *, done: bool = False) -> Object:
+    ended = {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}
+    return {
+        "name": container["name"],
+        "state": {"terminated": ended} if done else {"running": {"startedAt": now}},
+        "lastState": {},
+        "ready": True,
+        "restartCount": 0,
+        "image": container.get("image", ""),
+        "imageID": "",
+        "started": not done,
+    }
