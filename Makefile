@@ -7,7 +7,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: demo test lint types contracts pytest bench proto components clean
+.PHONY: demo test lint pytest test-cluster bench proto components clean
 
 demo: $(VENV)/.ready
 	@$(BIN)/colocate demo $(ARGS)
@@ -22,6 +22,10 @@ lint: $(VENV)/.ready
 
 pytest: $(VENV)/.ready
 	@$(BIN)/pytest -n auto --dist worksteal $(ARGS)
+
+# The tests that make sense on any cluster; without COLOCATE_KUBECONFIG on an embedded one.
+test-cluster: $(VENV)/.ready
+	@$(BIN)/pytest tests/on_cluster $(ARGS)
 
 bench: $(VENV)/.ready
 	@$(BIN)/python -m bench $(ARGS)

@@ -23,7 +23,9 @@ from .lab import GPU, Lab
 
 RECORDED = [
     json.loads(line)
-    for line in (Path(__file__).parent / "recordings" / "kube-scheduler-1.34-extender.jsonl")
+    for line in (
+        Path(__file__).parents[1] / "data" / "recordings" / "scheduler" / "kube-scheduler-1.34-extender.jsonl"
+    )
     .read_text()
     .splitlines()
 ]

@@ -4,14 +4,15 @@ import shutil
 import sys
 from pathlib import Path
 
-PROGRAMS = {"promtool": "promtool", "protoc": "protoc"}
+PROGRAMS = {"kubectl": "kubectl", "promtool": "promtool", "protoc": "protoc"}
 """By component, the program; tools/install-components knows the packages."""
 
-_PLACES = [Path(sys.executable).parent]
+# The last is where tools/install-components unpacks a package that clashes with others.
+_PLACES = [Path(sys.executable).parent, Path(__file__).parents[2] / ".components" / "usr" / "bin"]
 
 
 def find(name: str) -> str | None:
-    """The program of a component: on the PATH, or in this virtual environment."""
+    """The program of a component: on the PATH, in this virtual environment, or unpacked here."""
     program = PROGRAMS[name]
     return shutil.which(program) or next((str(p / program) for p in _PLACES if (p / program).exists()), None)
 

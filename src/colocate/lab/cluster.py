@@ -4,8 +4,10 @@ Everything runs in one process and one event loop; kubectl and whoever else reac
 """
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 
 from colocate.clock import Clock, SystemClock
 from colocate.kubelet.paths import KubeletPaths
@@ -24,7 +26,7 @@ MACHINE = "this-machine"
 
 
 class LabCluster:
-    """One embedded cluster, from `start` to `stop`."""
+    """One embedded cluster in a folder of its own."""
 
     def __init__(
         self,
@@ -35,18 +37,36 @@ class LabCluster:
         state: Path | None = None,
         clock: Clock | None = None,
         scheduling: Configuration | None = None,
+        status_sync: float | None = None,
     ) -> None:
-        self.root = root
         self.clock = clock or SystemClock()
         self.store = Store(Disk(state) if state else None)
         self.server = ApiServer(self.store, self.clock)
-        self.kubelet = EmbeddedKubelet(
-            KubeletPaths(root / "kubelet"), node=MACHINE, clock=self.clock, runtime=runtime
-        )
         self.registry = self.server.registry
+        options = {} if status_sync is None else {"status_sync": status_sync}
+        self.kubelet = EmbeddedKubelet(
+            KubeletPaths(root / "kubelet"), node=MACHINE, clock=self.clock, runtime=runtime, **options
+        )
         self.machine = MachineNode(self.registry, self.clock, self.kubelet, this_machine(MACHINE))
         self.simulated = SimulatedNodes(self.registry, self.clock, nodes or [])
-        self.scheduler = Scheduler(self.registry, self.clock, scheduling)
-        self.kubeconfig = root / "kubeconfig"
-        self._tasks: list[asyncio.Task[None]] = []
-        self._open = AsyncExitStack()
+        self._scheduling = scheduling
+
+    @asynccontextmanager
+    async def running(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator["LabCluster"]:
+        """Run it for as long as the body does; nothing is left behind."""
+        await self.server.start(host, port)
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            self.simulated.register()
+            await self.kubelet.start()
+            work = (self.machine.run(), self.simulated.run(), self.simulated.beat())
+            tasks = [asyncio.create_task(one) for one in work]
+            async with Scheduler(self.registry, self._scheduling, Random()):
+                yield self
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.kubelet.close()
+            await self.server.stop()
+            self.store.close()

@@ -75,6 +75,7 @@ class EmbeddedKubelet:
         policy: TopologyPolicy = TopologyPolicy.NONE,
         pick: Pick = sorted,
         version: tuple[int, int] = (1, 34),
+        status_sync: float = STATUS_SYNC,
     ) -> None:
         self.paths = paths
         self.node = node
@@ -94,6 +95,7 @@ class EmbeddedKubelet:
         self._policy = policy
         self._pick = pick
         self._version = version
+        self._status_sync = status_sync
         self._tasks: set[asyncio.Task[None]] = set()
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._running = False
@@ -263,7 +265,7 @@ class EmbeddedKubelet:
     async def _sync_status(self) -> None:
         while True:
             self.sync_status()
-            await self.clock.sleep(STATUS_SYNC)
+            await self.clock.sleep(self._status_sync)
 
     async def _watch_allocations(self) -> None:
         seen = 0

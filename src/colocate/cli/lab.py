@@ -1,0 +1,83 @@
+"""`colocate lab`: an embedded cluster to point kubectl at."""
+
+import argparse
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import uvloop
+
+from colocate.cli.main import GROUPS
+from colocate.errors import UserError
+
+try:
+    from colocate.lab.cluster import LabCluster
+except ImportError as missing:
+    raise UserError("the embedded cluster needs more: pip install 'colocate[lab]'") from missing
+
+from colocate.lab.nodes.shape import from_file, generated
+from colocate.lab.pod_runtime import ProcessRuntime
+from colocate.lab.scheduler import configuration
+
+
+def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = groups.add_parser(
+        "lab",
+        help=GROUPS["lab"],
+        description="Run an embedded cluster until Ctrl-C: an API server, a scheduler, this machine as a node with "
+        "real processes, and simulated nodes. A stand-in to try and test with, never for production.",
+    )
+    parser.add_argument("--nodes", type=int, default=3, metavar="N", help="how many simulated nodes (3)")
+    parser.add_argument(
+        "--nodes-file", type=Path, metavar="FILE", help="simulated nodes from a YAML file instead"
+    )
+    parser.add_argument("--state", type=Path, metavar="FILE", help="keep the objects in this SQLite file")
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="write the kubeconfig here")
+    parser.add_argument("--port", type=int, default=0, help="port of the API server on loopback (any)")
+    parser.add_argument(
+        "--scheduler-config",
+        type=Path,
+        metavar="FILE",
+        help="a KubeSchedulerConfiguration: profiles and extenders",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    uvloop.run(_serve(args))
+
+
+async def _serve(args: argparse.Namespace) -> None:
+    shapes = from_file(args.nodes_file) if args.nodes_file else generated(args.nodes)
+    scheduling = (
+        configuration.read(_text(args.scheduler_config), str(args.scheduler_config))
+        if args.scheduler_config
+        else None
+    )
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    root = Path(tempfile.mkdtemp(prefix="colocate-lab-"))
+    try:
+        runtime = ProcessRuntime(root / "pods", parent=f"colocate-lab-{os.getpid()}")
+        cluster = LabCluster(root, runtime=runtime, nodes=shapes, state=args.state, scheduling=scheduling)
+        async with cluster.running(port=args.port):
+            kubeconfig = args.kubeconfig or root / "kubeconfig"
+            cluster.server.write_kubeconfig(kubeconfig)
+            print(f"export KUBECONFIG={kubeconfig}", flush=True)
+            if runtime.without_cgroups:
+                print(f"# pods are plain processes: {runtime.without_cgroups}", flush=True)
+            print(f"# device plugins: COLOCATE_KUBELET_ROOT={cluster.kubelet.paths.root}", flush=True)
+            await stopped.wait()
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); check the path") from error
