@@ -36,7 +36,7 @@ class Cluster:
     async def kubectl(self, *words: str, stdin: str = "", fails: bool = False) -> str:
         """What kubectl prints."""
         process = await asyncio.create_subprocess_exec(
-            *[self._kubectl, "--namespace", self.namespace, *words],
+            *[str(self._kubectl), "--namespace", self.namespace, *words],
             env={**os.environ, "KUBECONFIG": self.kubeconfig},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -53,7 +53,8 @@ class Cluster:
         return json.loads(await self.kubectl("get", *words, "-o", "json"))
 
     async def apply(self, *objects: dict[str, Any]) -> None:
-        await self.kubectl("apply", "-f", "-", stdin="\n---\n".join(json.dumps(one) for one in objects))
+        together = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        await self.kubectl("apply", "-f", "-", stdin=json.dumps(together))
 
     async def wait(self, what: str, condition: str, timeout: int = 120) -> None:
         await self.kubectl("wait", what, f"--for={condition}", f"--timeout={timeout}s")
@@ -87,28 +88,18 @@ def lab_kubeconfig() -> Iterator[tuple[str, bool]]:
         return
     with tempfile.TemporaryDirectory(prefix="colocate-") as folder:
         kubeconfig = Path(folder, "kubeconfig")
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "colocate.cli.main",
-                "lab",
-                "--nodes",
-                "3",
-                "--kubeconfig",
-                str(kubeconfig),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            ready = next((line for line in process.stdout if "KUBECONFIG" in line), "")
-            assert ready, "the embedded cluster did not start"
-            yield str(kubeconfig), True
-        finally:
-            process.terminate()
-            assert process.wait(60) == 0
+        command = [sys.executable, "-m", "colocate.cli.main", "lab", "--nodes", "3"]
+        with subprocess.Popen(
+            [*command, "--kubeconfig", str(kubeconfig)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert process.stdout is not None
+                ready = next((line for line in process.stdout if "KUBECONFIG" in line), "")
+                assert ready, "the embedded cluster did not start"
+                yield str(kubeconfig), True
+            finally:
+                process.terminate()
+                assert process.wait(60) == 0
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from colocate.cli.main import GROUPS
 from colocate.errors import ColocateError, UserError
-from colocate.lab.demo import RESOURCE, Demo
+from colocate.lab.nodes.shape import NodeShape, from_file, generated
 from colocate.model.device import Health
 from colocate.model.pod import Phase
 
@@ -20,8 +21,10 @@ try:
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
+
+    from colocate.lab.demo import RESOURCE, Demo
 except ImportError as missing:
-    raise UserError("the demo's terminal view needs rich: pip install 'colocate[lab]'") from missing
+    raise UserError("the demo needs more than the agent does: pip install 'colocate[lab]'") from missing
 
 _PAUSE = 1.5
 _COLOURS = ("cyan", "magenta", "yellow", "blue")
@@ -31,12 +34,17 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = groups.add_parser(
         "demo",
         help=GROUPS["demo"],
-        description="An embedded kubelet, an agent with mock devices, and pods as real processes.",
+        description="An embedded cluster with this machine and simulated nodes, an agent with mock devices, and "
+        "pods as real processes. It goes on, for kubectl from another terminal, until Ctrl-C.",
         epilog="Ctrl-C ends it and leaves nothing behind.",
     )
     parser.add_argument("--once", action="store_true", help="tell the story, check it, and exit 0 or 1")
     parser.add_argument(
         "--speed", type=float, default=1.0, metavar="N", help="how fast the story goes on a terminal (1)"
+    )
+    parser.add_argument("--nodes", type=int, default=3, metavar="N", help="how many simulated nodes (3)")
+    parser.add_argument(
+        "--nodes-file", type=Path, metavar="FILE", help="simulated nodes from a YAML file instead"
     )
     parser.set_defaults(run=run)
 
@@ -44,16 +52,17 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     if args.speed <= 0:
         raise UserError("--speed: must be greater than 0, such as 2 for twice as fast")
-    return asyncio.run(_tell(args.once, args.speed))
+    nodes = from_file(args.nodes_file) if args.nodes_file else generated(args.nodes)
+    return asyncio.run(_tell(args.once, args.speed, nodes))
 
 
-async def _tell(once: bool, speed: float) -> int:
+async def _tell(once: bool, speed: float, nodes: list[NodeShape]) -> int:
     console = Console(highlight=False)
     task = asyncio.current_task()
     assert task is not None
     # A demo that is killed politely cleans up as it does for Ctrl-C.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    demo = Demo()
+    demo = Demo(nodes)
     story = Story(demo, console, live=console.is_terminal and not once)
     try:
         with story.shown():
@@ -124,6 +133,8 @@ class Story:
         agent = self._demo.agent.pid if self._demo.agent else ""
         self._closing = [
             "Try it from another terminal:",
+            f"  export KUBECONFIG={self._demo.kubeconfig}",
+            "  kubectl get nodes; kubectl describe node this-machine; kubectl apply -f examples/pod.yaml",
             f"  colocate mock unhealthy {RESOURCE} gpu-0004 --socket {socket}",
             f"  colocate mock vanish {RESOURCE} gpu-0005 --socket {socket}",
             f"  kill -9 {agent}   # the agent; it is started again",
@@ -144,7 +155,7 @@ class Story:
 
     def _board(self) -> RenderableType:
         return Panel(
-            Group(self._devices(), Text(), self._pods()), title="node lab", title_align="left", width=100
+            Group(self._devices(), Text(), self._pods()), title="this-machine", title_align="left", width=100
         )
 
     def _devices(self) -> RenderableType:
@@ -170,20 +181,24 @@ class Story:
         pods = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
         for column in ("pod", "phase", "pid", "devices"):
             pods.add_column(column)
-        for index, record in enumerate(self._demo.kubelet.records.values()):
-            phase = record.status.phase
+        shown = [pod for pod in self._demo.pods() if not pod["metadata"].get("ownerReferences")]
+        for index, pod in enumerate(shown[-8:]):
+            name, phase = pod["metadata"]["name"], pod["status"].get("phase", "")
             style = {Phase.RUNNING: "green", Phase.FAILED: "red"}.get(phase, "yellow")
             pods.add_row(
-                record.pod.metadata.name,
-                Text(f"{phase} {record.status.reason}".strip(), style),
-                str(self._demo.pid(record) or ""),
-                Text(" ".join(self._demo.held(record)), _COLOURS[index % len(_COLOURS)]),
+                name,
+                Text(phase, style),
+                str(self._demo.pid(name) or ""),
+                Text(" ".join(self._demo.held(name)), _COLOURS[index % len(_COLOURS)]),
             )
+        if others := len(self._demo.pods()) - len(shown):
+            pods.add_row(f"… and {others} of deployments")
         return pods
 
     def _colour_of_ids(self) -> dict[str, str]:
+        shown = [pod for pod in self._demo.pods() if not pod["metadata"].get("ownerReferences")]
         return {
             id: _COLOURS[index % len(_COLOURS)]
-            for index, record in enumerate(self._demo.kubelet.records.values())
-            for id in self._demo.held(record)
+            for index, pod in enumerate(shown[-8:])
+            for id in self._demo.held(pod["metadata"]["name"])
         }

@@ -14,7 +14,7 @@ from colocate.kubelet.paths import KubeletPaths
 from colocate.lab.api.disk import Disk
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.store import Store
-from colocate.lab.kubelet import EmbeddedKubelet
+from colocate.lab.kubelet import STATUS_SYNC, EmbeddedKubelet
 from colocate.lab.nodes.machine import MachineNode
 from colocate.lab.nodes.shape import NodeShape, this_machine
 from colocate.lab.nodes.simulated import SimulatedNodes
@@ -37,15 +37,18 @@ class LabCluster:
         state: Path | None = None,
         clock: Clock | None = None,
         scheduling: Configuration | None = None,
-        status_sync: float | None = None,
+        status_sync: float = STATUS_SYNC,
     ) -> None:
         self.clock = clock or SystemClock()
         self.store = Store(Disk(state) if state else None)
         self.server = ApiServer(self.store, self.clock)
         self.registry = self.server.registry
-        options = {} if status_sync is None else {"status_sync": status_sync}
         self.kubelet = EmbeddedKubelet(
-            KubeletPaths(root / "kubelet"), node=MACHINE, clock=self.clock, runtime=runtime, **options
+            KubeletPaths(root / "kubelet"),
+            node=MACHINE,
+            clock=self.clock,
+            runtime=runtime,
+            status_sync=status_sync,
         )
         self.machine = MachineNode(self.registry, self.clock, self.kubelet, this_machine(MACHINE))
         self.simulated = SimulatedNodes(self.registry, self.clock, nodes or [])

@@ -1,4 +1,4 @@
-"""The demo's story: an embedded kubelet, an agent process with mock devices, pods, and what goes wrong.
+"""The demo's story: an embedded cluster, an agent process with mock devices, pods, and what goes wrong.
 
 Each step does something and says what was seen, or fails. How it is shown is not known here.
 """
@@ -10,24 +10,27 @@ import signal
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
-import msgspec
-
 from colocate.errors import ColocateError
-from colocate.kubelet.paths import KubeletPaths
-from colocate.lab.kubelet import EmbeddedKubelet
+from colocate.lab.api.objects import Object
+from colocate.lab.api.resources import DEPLOYMENTS, EVENTS, NODES, PODS
+from colocate.lab.cluster import MACHINE, LabCluster
+from colocate.lab.nodes.shape import NodeShape
 from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.pod_worker import PodRecord
-from colocate.model.pod import Phase, Pod
+from colocate.model.pod import Phase
 
 RESOURCE = "mock/gpu"
 DEVICES = 10
+REPLICAS = 30
+PATIENCE = 60
 
 _CONFIG = """\
 version: 1
 kubelet:
-  root: {root}
+  root: {root}/kubelet
 log:
   format: json
 control:
@@ -48,18 +51,23 @@ class DemoFailed(ColocateError):
 class Demo:
     """One run of the demo, in a folder of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: list[NodeShape]) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="colocate-demo-"))
         self.runtime = ProcessRuntime(self.root / "pods", parent=f"colocate-demo-{os.getpid()}")
-        self.kubelet = EmbeddedKubelet(KubeletPaths(self.root), runtime=self.runtime)
+        # A status sync every ten seconds, as in life, would make for a slow story.
+        self.cluster = LabCluster(self.root, runtime=self.runtime, nodes=nodes, status_sync=0.2)
+        self.kubelet = self.cluster.kubelet
+        self.kubeconfig = self.root / "kubeconfig"
         self.config = self.root / "agent.yaml"
         self.agent: asyncio.subprocess.Process | None = None
+        self._nodes = nodes
+        self._open = AsyncExitStack()
 
     @property
     def steps(self) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
         """What happens, in order: what is tried, and the doing, which returns what was seen."""
-        return [
-            ("Start an embedded kubelet", self._start_kubelet),
+        told: list[tuple[str, Callable[[], Awaitable[str]]]] = [
+            (f"Start a cluster: this machine and {len(self._nodes)} simulated nodes", self._start_cluster),
             (f"Start the agent: {DEVICES} mock devices, {RESOURCE}", self._start_agent),
             (f"Run a pod that asks for 2 {RESOURCE}", self._run_train),
             ("Run a pod that asks for 9 when 8 are free", self._run_greedy),
@@ -68,14 +76,18 @@ class Demo:
             ("Kill the agent with SIGKILL, and start it again", self._kill_agent),
             ("Restart the kubelet", self._restart_kubelet),
         ]
+        if self._nodes:
+            told.insert(4, (f"Roll out a deployment of {REPLICAS}", self._run_web))
+        return told
 
     # --- steps -----------------------------------------------------------------------------------
 
-    async def _start_kubelet(self) -> str:
-        await self.kubelet.start()
-        if self.runtime.without_cgroups:
-            return f"kubelet.sock is there; pods will be plain processes: {self.runtime.without_cgroups}"
-        return "kubelet.sock is there; every pod will be a process in a control group of its own"
+    async def _start_cluster(self) -> str:
+        await self._open.enter_async_context(self.cluster.running())
+        self.cluster.server.write_kubeconfig(self.kubeconfig)
+        nodes = self.cluster.store.count(NODES.storage)
+        how = "a plain process" if self.runtime.without_cgroups else "a process in a control group of its own"
+        return f"{nodes} nodes are Ready; every pod on this machine will be {how}"
 
     async def _start_agent(self) -> str:
         self.config.write_text(_CONFIG.format(root=self.root, resource=RESOURCE, devices=DEVICES))
@@ -86,19 +98,46 @@ class Demo:
         return f"the node shows capacity {DEVICES}, allocatable {status.allocatable[RESOURCE]}"
 
     async def _run_train(self) -> str:
-        command = 'echo "I was given $MOCK_GPU"; tail -n 1 /proc/self/cgroup; exec sleep infinity'
-        record = self._add_pod("train", 2, command)
-        await self._phase(record, Phase.RUNNING)
+        self._create_pod("train", 2, 'echo "I was given $MOCK_GPU"; exec sleep infinity')
+        await self._phase("train", Phase.RUNNING)
+        record = self.kubelet.pod("default/train")
         said = await self._said(record)
-        held = self.held(record)
+        held = self.held("train")
         self._expect(set(said.removeprefix("I was given ").split(",")) == set(held), f"the pod said: {said}")
-        return f"it runs as process {self.pid(record)} and says: {said}"
+        return f"scheduled here, it runs as process {self.pid('train')} and says: {said}"
 
     async def _run_greedy(self) -> str:
-        record = self._add_pod("greedy", 9, "true")
-        await self._phase(record, Phase.FAILED)
-        self._expect("Requested: 9, Available: 8" in record.status.message, record.status.message)
-        return f"{record.status.reason}: {record.status.message}"
+        self._create_pod("greedy", 9, "true")
+        await self._until(lambda: bool(self._events("FailedScheduling")), "an event")
+        message = self._events("FailedScheduling")[0]
+        self._expect(f"Insufficient {RESOURCE}" in message, message)
+        return f"it stays Pending: {message}"
+
+    async def _run_web(self) -> str:
+        labels = {"app": "web"}
+        container = {"name": "main", "image": "web", "resources": {"requests": {"cpu": "500m"}}}
+        here = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [MACHINE]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [here]}]}
+        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        body = {
+            "metadata": {"name": "web"},
+            "spec": {
+                "replicas": REPLICAS,
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {"containers": [container], "affinity": affinity},
+                },
+            },
+        }
+        self.cluster.registry.create(DEPLOYMENTS, "default", body)
+
+        def running() -> list[Object]:
+            return [pod for pod in self.pods() if _runs(pod, "web-")]
+
+        await self._until(lambda: len(running()) == REPLICAS, f"{REPLICAS} pods")
+        nodes = {pod["spec"]["nodeName"] for pod in running()}
+        return f"{REPLICAS} pods run on {len(nodes)} nodes"
 
     async def _break_device(self) -> str:
         await self._mock("unhealthy", RESOURCE, "gpu-0007")
@@ -114,40 +153,54 @@ class Demo:
         return f"allocatable is {self.kubelet.sync_status().allocatable[RESOURCE]} again"
 
     async def _kill_agent(self) -> str:
-        train = self.kubelet.pod("default/train")
-        before = self.held(train)
+        before = self.held("train")
         await self._stop_agent(signal.SIGKILL)
         await self._healthy(0)
         lost = self.kubelet.sync_status()
         await self._spawn_agent()
         await self._healthy(DEVICES)
-        self._expect(self.held(train) == before, f"train held {before} and now {self.held(train)}")
+        self._expect(self.held("train") == before, f"train held {before} and now {self.held('train')}")
         return (
             f"without it allocatable was {lost.allocatable[RESOURCE]} of {lost.capacity[RESOURCE]}; "
             f"now {self.kubelet.sync_status().allocatable[RESOURCE]}, and train holds what it held"
         )
 
     async def _restart_kubelet(self) -> str:
-        train = self.kubelet.pod("default/train")
-        before = self.pid(train)
+        before = self.pid("train")
         started = self.kubelet.clock.monotonic()
         await self.kubelet.restart()
         await self._healthy(DEVICES)
         took = self.kubelet.clock.monotonic() - started
         self.kubelet.sync_status()
-        self._expect(self.pid(train) == before, "train was started again")
+        self._expect(self.pid("train") == before, "train was started again")
         return f"the agent registered again within {took * 1000:.0f} ms; process {before} never noticed"
 
     # --- what is shown ---------------------------------------------------------------------------
 
-    def held(self, record: PodRecord) -> list[str]:
-        """The ids that a pod holds."""
-        table = self.kubelet.devices.table
-        return sorted(id for e in table.held.values() if e.pod_uid == record.pod.uid for id in e.ids)
+    def pods(self) -> list[Object]:
+        """Every pod of the cluster, as the API shows it."""
+        return [stored.body for stored in self.cluster.store.items(PODS.storage)]
 
-    def pid(self, record: PodRecord) -> int | None:
-        running = self.runtime.running(record.pod, "main")
-        return running.pid if running else None
+    def held(self, name: str) -> list[str]:
+        """The ids that a pod on this machine holds."""
+        table = self.kubelet.devices.table
+        uids = {
+            record.pod.uid for record in self.kubelet.records.values() if record.pod.metadata.name == name
+        }
+        return sorted(id for e in table.held.values() if e.pod_uid in uids for id in e.ids)
+
+    def pid(self, name: str) -> int | None:
+        for record in self.kubelet.records.values():
+            running = self.runtime.running(record.pod, "main") if record.pod.metadata.name == name else None
+            if running:
+                return running.pid
+        return None
+
+    def _events(self, reason: str) -> list[str]:
+        events = [stored.body for stored in self.cluster.store.items(EVENTS.storage)]
+        return [
+            event.get("message") or event.get("note") or "" for event in events if event["reason"] == reason
+        ]
 
     def agent_log(self) -> str:
         """What the agent has logged: the place to look when the demo fails."""
@@ -165,7 +218,7 @@ class Demo:
     async def close(self) -> None:
         """Leave no process, socket, control group or file behind."""
         await self._stop_agent(signal.SIGTERM)
-        await self.kubelet.close()
+        await self._open.aclose()
         await asyncio.to_thread(shutil.rmtree, self.root, ignore_errors=True)
 
     async def _spawn_agent(self) -> None:
@@ -192,22 +245,29 @@ class Demo:
         output, _ = await process.communicate()
         self._expect(process.returncode == 0, f"colocate mock said: {output.decode().strip()}")
 
-    def _add_pod(self, name: str, count: int, script: str) -> PodRecord:
+    def _create_pod(self, name: str, count: int, script: str) -> None:
         container = {
             "name": "main",
+            "image": "busybox",
             "command": ["/bin/sh", "-c", script],
             "resources": {"limits": {RESOURCE: str(count)}},
         }
         spec = {"containers": [container], "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
-        return self.kubelet.add_pod(msgspec.convert({"metadata": {"name": name}, "spec": spec}, Pod))
+        self.cluster.registry.create(PODS, "default", {"metadata": {"name": name}, "spec": spec})
 
     async def _healthy(self, count: int) -> None:
         await self._until(
             lambda: len(self.kubelet.devices.table.healthy(RESOURCE)) == count, f"{count} healthy devices"
         )
+        self.kubelet.sync_status()
 
-    async def _phase(self, record: PodRecord, phase: Phase) -> None:
-        await self._until(lambda: record.status.phase == phase, f"{record.pod.key} to be {phase}")
+    async def _phase(self, name: str, phase: Phase) -> None:
+        def reached() -> bool:
+            return any(
+                pod["metadata"]["name"] == name and pod["status"].get("phase") == phase for pod in self.pods()
+            )
+
+        await self._until(reached, f"{name} to be {phase}")
 
     async def _said(self, record: PodRecord) -> str:
         """The first line that a pod wrote."""
@@ -217,25 +277,19 @@ class Demo:
         return log.read_text().splitlines()[0]
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait, but not for an agent that is not there any more."""
-
-        async def agent_gone() -> None:
-            if self.agent is None:
-                await asyncio.Event().wait()
-            else:
-                await self.agent.wait()
-
-        reached = asyncio.ensure_future(self.kubelet.until(holds, what))
-        gone = asyncio.ensure_future(agent_gone())
-        try:
-            await asyncio.wait([reached, gone], return_when=asyncio.FIRST_COMPLETED)
-            self._expect(reached.done(), f"the agent ended while the demo waited for {what}")
-            reached.result()
-        finally:
-            reached.cancel()
-            gone.cancel()
-            await asyncio.gather(reached, gone, return_exceptions=True)
+        """Wait, but not for ever, nor for an agent that is not there any more."""
+        for _ in range(PATIENCE * 100):
+            if holds():
+                return
+            gone = self.agent is not None and self.agent.returncode is not None
+            self._expect(not gone, f"the agent ended while the demo waited for {what}")
+            await asyncio.sleep(0.01)
+        raise DemoFailed(f"waited {PATIENCE} s in vain for {what}")
 
     def _expect(self, holds: bool, otherwise: str) -> None:
         if not holds:
             raise DemoFailed(otherwise)
+
+
+def _runs(pod: Object, prefix: str) -> bool:
+    return bool(pod["metadata"]["name"].startswith(prefix) and pod["status"].get("phase") == Phase.RUNNING)

@@ -8,9 +8,11 @@ from colocate.lab.api.registry import Registry
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.api.status import ApiError
 from colocate.lab.nodes.followed_pods import FollowedPods
+from colocate.lab.nodes.resources import synced
 from colocate.lab.nodes.shape import NodeShape, conditions, node_object
 
 RUNTIME = "simulated://0"
+STATUS_SYNC = 10.0
 HEARTBEAT = 300.0
 """Seconds between two heartbeats. A real kubelet, too, leaves an unchanged status for five minutes."""
 
@@ -45,15 +47,29 @@ class SimulatedNodes:
         await pods.run()
 
     async def beat(self) -> None:
-        """Keep the nodes' conditions fresh."""
+        """Do what their kubelets would: allocatable follows capacity, and now and then there is a heartbeat."""
+        beaten = self._clock.monotonic()
         while True:
-            await self._clock.sleep(HEARTBEAT)
-            now = rfc3339(self._clock.time())
+            await self._clock.sleep(STATUS_SYNC)
+            due = self._clock.monotonic() - beaten >= HEARTBEAT
+            if due:
+                beaten = self._clock.monotonic()
             for name in self._shapes:
                 if (node := self._registry.find(NODES, "", name)) is not None:
-                    since = (at(node.body, "status", "conditions") or [{}])[0].get("lastTransitionTime", now)
-                    fresh = conditions(now, since)
-                    self._registry.force(NODES, node, lambda body, fresh=fresh: _refresh(body, fresh))  # type: ignore[misc]
+                    self._sync(node, heartbeat=due)
+
+    def _sync(self, node: Stored, *, heartbeat: bool) -> None:
+        status = node.body.get("status") or {}
+        capacity, allocatable = synced(status.get("capacity") or {}, {}, {})
+        fresh: Object = {}
+        if status.get("allocatable") != allocatable:
+            fresh |= {"capacity": capacity, "allocatable": allocatable}
+        if heartbeat:
+            now = rfc3339(self._clock.time())
+            held = status.get("conditions") or [{}]
+            fresh["conditions"] = conditions(now, held[0].get("lastTransitionTime", now))
+        if fresh:
+            self._registry.force(NODES, node, lambda body: body["status"].update(fresh))
 
     def _seen(self, stored: Stored) -> None:
         _, namespace, name = stored.key
@@ -71,10 +87,6 @@ class SimulatedNodes:
                 )
         except ApiError:
             pass  # It has changed or gone meanwhile; that change comes here too.
-
-
-def _refresh(node: Object, fresh: list[Object]) -> None:
-    node["status"]["conditions"] = fresh
 
 
 def _running(pod: Object, now: str, host: str, address: str) -> None:
