@@ -27,10 +27,12 @@ IMAGE = os.environ.get("COLOCATE_TEST_IMAGE", "busybox")
 class Cluster:
     """A cluster and a namespace of the test's own in it, reached by kubectl."""
 
-    def __init__(self, kubeconfig: str, kubectl: Path, namespace: str, is_lab: bool) -> None:
+    def __init__(self, kubeconfig: str, kubectl: Path, namespace: str, kubelet_root: str) -> None:
         self.kubeconfig = kubeconfig
         self.namespace = namespace
-        self.is_lab = is_lab
+        self.kubelet_root = kubelet_root
+        """The folder of the kubelet of a node that is this machine; empty where none is."""
+        self.is_lab = bool(kubelet_root)
         self._kubectl = kubectl
 
     async def kubectl(self, *words: str, stdin: str = "", fails: bool = False) -> str:
@@ -80,11 +82,11 @@ class Cluster:
 
 
 @pytest.fixture(scope="session")
-def lab_kubeconfig() -> Iterator[tuple[str, bool]]:
+def lab_kubeconfig() -> Iterator[tuple[str, str]]:
     """The cluster that was given, or an embedded one in another process."""
     given = os.environ.get("COLOCATE_KUBECONFIG")
     if given:
-        yield given, False
+        yield given, os.environ.get("COLOCATE_KUBELET_ROOT", "")
         return
     with tempfile.TemporaryDirectory(prefix="colocate-") as folder:
         kubeconfig = Path(folder, "kubeconfig")
@@ -94,20 +96,20 @@ def lab_kubeconfig() -> Iterator[tuple[str, bool]]:
         ) as process:
             try:
                 assert process.stdout is not None
-                ready = next((line for line in process.stdout if "KUBECONFIG" in line), "")
-                assert ready, "the embedded cluster did not start"
-                yield str(kubeconfig), True
+                said = next((line for line in process.stdout if "COLOCATE_KUBELET_ROOT=" in line), "")
+                assert said, "the embedded cluster did not start"
+                yield str(kubeconfig), said.strip().partition("COLOCATE_KUBELET_ROOT=")[2]
             finally:
                 process.terminate()
                 assert process.wait(60) == 0
 
 
 @pytest.fixture
-async def cluster(lab_kubeconfig: tuple[str, bool]) -> AsyncIterator[Cluster]:
+async def cluster(lab_kubeconfig: tuple[str, str]) -> AsyncIterator[Cluster]:
     kubectl = components.find("kubectl")
     assert kubectl is not None
-    kubeconfig, is_lab = lab_kubeconfig
-    cluster = Cluster(kubeconfig, Path(kubectl), f"colocate-test-{uuid.uuid4().hex[:6]}", is_lab)
+    kubeconfig, kubelet_root = lab_kubeconfig
+    cluster = Cluster(kubeconfig, Path(kubectl), f"colocate-test-{uuid.uuid4().hex[:6]}", kubelet_root)
     await cluster.kubectl("create", "namespace", cluster.namespace)
     try:
         yield cluster
