@@ -1,6 +1,7 @@
 """Plugins that hang, raise anything, list rubbish, or are stopped in the midst of it: the rest goes on."""
 
 import asyncio
+import shutil
 import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -122,6 +123,78 @@ async def test_a_reload_that_hangs_or_fails_keeps_no_other_plugin_from_reloading
         node, lambda: node.kubelet.devices.socket_of(FAN) not in (before, None), "the hanging one"
     )
     await reloading
+
+
+async def test_prefer_and_prestart_have_deadlines_too(node: TestNode) -> None:
+    class Stuck(Fans):
+        stuck = "prefer"
+
+        async def prefer(
+            self, available: Sequence[str], must_include: Sequence[str], size: int
+        ) -> Sequence[str]:
+            if self.stuck == "prefer":
+                await asyncio.Event().wait()
+            return sorted(available)[:size]
+
+        async def prestart(self, ids: Sequence[str]) -> None:
+            if self.stuck == "prestart":
+                await asyncio.Event().wait()
+
+    stuck = Stuck("fan-0", "fan-1")
+    await node.serve(stuck, allocate_timeout=5.0, prestart_timeout=7.0)
+    await node.devices(FAN, 2)
+    rejected = asyncio.create_task(node.run_pod({FAN: 1}, phase=Phase.FAILED))
+    await pass_until(node, rejected.done, "the deadline of prefer")
+    assert "did not finish prefer within 5 s" in rejected.result().status.message
+    stuck.stuck = "prestart"
+    pod = asyncio.create_task(node.run_pod({FAN: 1}))
+    await pass_until(node, lambda: bool(node.kubelet.events[1:]), "the deadline of prestart")
+    assert "did not finish prestart within 7 s" in node.kubelet.events[-1].message
+    stuck.stuck = ""
+    await pass_until(node, pod.done, "the container")
+
+
+async def test_the_gauge_says_whether_the_kubelet_listens(node: TestNode) -> None:
+    def registered() -> float | None:
+        return REGISTRY.get_sample_value("colocate_plugin_registered", {"resource": FAN})
+
+    group = await node.serve(Fans("fan-0"))
+    await node.devices(FAN, 1)
+    await until(lambda: registered() == 1, "the gauge")
+    await node.kubelet.stop()
+    await until(lambda: registered() == 0, "the gauge to fall")
+    await node.kubelet.start()
+    await node.devices(FAN, 1)
+    await until(lambda: registered() == 1, "the gauge to rise")
+    await node.stop(group)
+    assert registered() == 0
+
+
+async def test_a_plugin_whose_own_socket_is_deleted_registers_again(node: TestNode) -> None:
+    await node.serve(Fans("fan-0"))
+    await node.devices(FAN, 1)
+    mine = node.kubelet.devices.socket_of(FAN)
+    assert mine is not None
+    mine.unlink()
+    await node.kubelet.until(
+        lambda: node.kubelet.devices.socket_of(FAN) not in (mine, None), "another socket"
+    )
+    await node.devices(FAN, 1)
+
+
+async def test_a_folder_that_is_removed_and_made_again_is_watched_again(node: TestNode) -> None:
+    await node.serve(Fans("fan-0"))
+    await node.devices(FAN, 1)
+    await node.kubelet.stop()
+    checkpoint = node.paths.checkpoint.read_bytes()
+    shutil.rmtree(node.paths.device_plugins)
+    for _ in range(3):
+        await node.clock.advance(1)
+        await asyncio.sleep(0.001)
+    node.paths.device_plugins.mkdir()
+    node.paths.checkpoint.write_bytes(checkpoint)
+    await node.kubelet.start()
+    await pass_until(node, lambda: bool(node.kubelet.devices.table.healthy(FAN)), "the registration")
 
 
 # --- hanging threads ------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Who gets which devices: admission, NUMA alignment, restarts, the grace after a plugin stops."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from colocate.lab.topology_policy import NotAligned, TopologyPolicy, affinity
 from colocate.model.pod import Phase, Pod
 from colocate.testing import TestNode, embedded_kubelet
 from colocate.wire import deviceplugin_pb2 as dp
+from colocate.wire import methods
+from colocate.wire.rpc import Service, serve
 
 
 def pod(name: str, *containers: dict[str, Any], init: Sequence[dict[str, Any]] = (), **spec: Any) -> Pod:
@@ -93,6 +95,48 @@ async def test_a_lost_device_keeps_a_container_that_is_down_from_coming_back(nod
     table = node.kubelet.devices.table
     with pytest.raises(AdmissionError, match="previously allocated devices are no longer healthy"):
         table.wish(record.pod.uid, "main", FAN, 1, None)
+
+
+async def test_a_list_beyond_four_mebibytes_ends_the_stream_of_whoever_sends_it(node: TestNode) -> None:
+    """The SDK refuses such a list; a plugin without it finds out here."""
+    message = dp.ListAndWatchResponse(
+        devices=[dp.Device(ID=f"{n:0100}", health="Healthy") for n in range(40_000)]
+    )
+
+    async def lists(_: dp.Empty) -> AsyncIterator[bytes]:
+        yield message.SerializeToString()
+        await asyncio.Event().wait()
+
+    async def options(_: dp.Empty) -> dp.DevicePluginOptions:
+        return dp.DevicePluginOptions()
+
+    socket = node.paths.device_plugins / "big.sock"
+    server = await serve(socket, Service({methods.OPTIONS: options}, streams={methods.LIST_AND_WATCH: lists}))
+    await node.kubelet._registry._register(
+        dp.RegisterRequest(version="v1beta1", endpoint=socket.name, resource_name=FAN)
+    )
+    await node.kubelet.until(lambda: node.kubelet.devices.socket_of(FAN) is None, "the end of the stream")
+    assert not node.kubelet.devices.table.healthy(FAN)
+    await server.stop(None)
+
+
+async def test_the_pause_between_restarts_grows_to_five_minutes_and_is_forgiven(node: TestNode) -> None:
+    record = await node.run_pod({})
+    runtime: Any = node.kubelet.runtime
+
+    async def crash() -> float:
+        """Let the container crash; how long until it runs again."""
+        since = node.clock.monotonic()
+        runtime.running(record.pod, "main").finish(1)
+        await node.kubelet.until(lambda: runtime.running(record.pod, "main") is None, "the crash")
+        while runtime.running(record.pod, "main") is None:
+            await node.clock.advance(5)
+        return node.clock.monotonic() - since
+
+    pauses = [await crash() for _ in range(8)]
+    assert pauses == [10, 20, 40, 80, 160, 300, 300, 300]
+    await node.clock.advance(600)
+    assert await crash() == 10
 
 
 async def test_admissions_wait_for_one_another(node: TestNode) -> None:

@@ -23,6 +23,8 @@ async def test_nodes_are_ready_with_versions(cluster: Cluster) -> None:
     table = (await cluster.kubectl("get", "nodes")).splitlines()
     assert table[0].split() == ["NAME", "STATUS", "ROLES", "AGE", "VERSION"]
     assert all("Ready" in line.split()[1] for line in table[1:])
+    if cluster.is_lab:
+        assert {line.split()[2] for line in table[1:]} == {"worker"}
     assert all(
         node["status"]["nodeInfo"]["kubeletVersion"].startswith("v1.") for node in await cluster.nodes()
     )

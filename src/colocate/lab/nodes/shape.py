@@ -61,7 +61,7 @@ def generated(count: int) -> list[NodeShape]:
     """So many equal nodes."""
     if count < 0 or count > MOST:
         raise UserError(f"--nodes: {count} is not between 0 and {MOST}; say how many simulated nodes to make")
-    return NodeShape(name="node", count=count).each() if count else []
+    return NodeShape(name="node", count=count, roles=("worker",)).each() if count else []
 
 
 def from_file(path: Path) -> list[NodeShape]:
@@ -91,7 +91,7 @@ def from_file(path: Path) -> list[NodeShape]:
 def this_machine(name: str) -> NodeShape:
     """The machine that the lab runs on."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return NodeShape(name=name, cpu=str(os.cpu_count() or 1), memory=f"{pages // 1024}Ki")
+    return NodeShape(name=name, cpu=str(os.cpu_count() or 1), memory=f"{pages // 1024}Ki", roles=("worker",))
 
 
 def node_object(shape: NodeShape, now: str, *, address: str, runtime: str) -> Object:
