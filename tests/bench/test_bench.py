@@ -101,7 +101,9 @@ def test_a_bench_that_does_not_measure_what_it_declares_exits_1(
 def test_an_unknown_name_exits_2_with_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pace"]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
-    assert sentence.startswith("bench: there is no bench 'pace'; there are agent_memory, device_update")
+    assert sentence.startswith(
+        "bench: there is no bench 'pace'; there are agent_memory, api_server, device_update"
+    )
 
 
 def test_list_says_what_is_measured_and_measures_nothing(capsys: pytest.CaptureFixture[str]) -> None:

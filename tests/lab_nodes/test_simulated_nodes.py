@@ -47,6 +47,32 @@ async def test_pods_run_on_simulated_nodes_and_go_when_deleted() -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_a_namesake_of_a_deleted_pod_is_left_alone() -> None:
+    clock = ManualClock()
+    registry = Registry(Store(), clock)
+    bootstrap.fill(registry)
+    nodes = SimulatedNodes(registry, clock, generated(1))
+    nodes.register()
+    task = asyncio.create_task(nodes.run())
+    body = {
+        "metadata": {"name": "p"},
+        "spec": {"nodeName": "node-0001", "containers": [{"name": "m", "image": "i"}]},
+    }
+    registry.create(PODS, "default", body)
+    await until(
+        lambda: registry.get(PODS, "default", "p").body["status"]["phase"] == "Running", "the pod to run"
+    )
+    delete(registry, PODS, "default", "p", DeleteOptions())
+    delete(registry, PODS, "default", "p", DeleteOptions(gracePeriodSeconds=0))
+    second = registry.create(PODS, "default", body)
+    await until(
+        lambda: registry.get(PODS, "default", "p").body["status"]["phase"] == "Running", "its namesake to run"
+    )
+    assert registry.get(PODS, "default", "p").body["metadata"]["uid"] == second.body["metadata"]["uid"]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_a_node_of_the_cluster_is_taken_over_as_it_is() -> None:
     clock = ManualClock()
     registry = Registry(Store(), clock)

@@ -2,8 +2,8 @@
 
 from colocate.clock import Clock
 from colocate.lab.api.changes import Stored
-from colocate.lab.api.deletion import DeleteOptions, delete
-from colocate.lab.api.objects import Object, at, is_terminating, rfc3339
+from colocate.lab.api.deletion import DeleteOptions, Preconditions, delete
+from colocate.lab.api.objects import Object, at, is_terminating, rfc3339, uid_of
 from colocate.lab.api.registry import Registry
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.api.status import ApiError
@@ -73,18 +73,22 @@ class SimulatedNodes:
 
     def _seen(self, stored: Stored) -> None:
         _, namespace, name = stored.key
-        pod = stored.body
+        pod, uid = stored.body, uid_of(stored.body)
         try:
             if is_terminating(pod):
-                delete(self._registry, PODS, namespace, name, DeleteOptions(gracePeriodSeconds=0))
+                options = DeleteOptions(gracePeriodSeconds=0, preconditions=Preconditions(uid=uid))
+                delete(self._registry, PODS, namespace, name, options)
             elif at(pod, "status", "phase") in (None, "Pending"):
                 self._pods += 1
                 address = f"10.128.{self._pods // 250 % 250}.{self._pods % 250 + 1}"
                 host = self._addresses[at(pod, "spec", "nodeName")]
                 now = rfc3339(self._clock.time())
-                self._registry.modify(
-                    PODS, namespace, name, lambda body: _running(body, now, host, address), "status"
-                )
+
+                def run(body: Object) -> None:
+                    if uid_of(body) == uid:  # Else it is a namesake, which comes here by itself.
+                        _running(body, now, host, address)
+
+                self._registry.modify(PODS, namespace, name, run, "status")
         except ApiError:
             pass  # It has changed or gone meanwhile; that change comes here too.
 
