@@ -51,6 +51,16 @@ class Cluster:
         assert process.returncode == 0, f"kubectl {' '.join(words)}: {errors.decode()}{output.decode()}"
         return output.decode()
 
+    async def says(self, *words: str) -> str:
+        """The first word that kubectl prints, whether it succeeds or not."""
+        process = await asyncio.create_subprocess_exec(
+            *[str(self._kubectl), "--namespace", self.namespace, *words],
+            env={**os.environ, "KUBECONFIG": self.kubeconfig},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), 180)
+        return output.decode().split()[0]
+
     async def get(self, *words: str) -> Any:
         return json.loads(await self.kubectl("get", *words, "-o", "json"))
 
@@ -75,6 +85,18 @@ class Cluster:
             "metadata": {"name": name},
             "spec": {"terminationGracePeriodSeconds": 1, "containers": [container], **spec},
         }
+
+    async def usable_node(self) -> str:
+        """A node that takes ordinary pods."""
+        for node in await self.nodes():
+            ready = [
+                one
+                for one in node["status"]["conditions"]
+                if one["type"] == "Ready" and one["status"] == "True"
+            ]
+            if ready and not node["spec"].get("taints") and not node["spec"].get("unschedulable"):
+                return str(node["metadata"]["name"])
+        pytest.skip("needs a node that is Ready and has no taints")
 
     async def nodes(self) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = (await self.get("nodes"))["items"]

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from colocate.cli.main import GROUPS
@@ -50,7 +50,7 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.speed <= 0:
+    if not args.speed > 0:
         raise UserError("--speed: must be greater than 0, such as 2 for twice as fast")
     nodes = from_file(args.nodes_file) if args.nodes_file else generated(args.nodes)
     return asyncio.run(_tell(args.once, args.speed, nodes))
@@ -68,9 +68,9 @@ async def _tell(once: bool, speed: float, nodes: list[NodeShape]) -> int:
         with story.shown():
             for title, step in demo.steps:
                 await story.step(title, step)
-                if not once:
+                if story.is_live:
                     await asyncio.sleep(_PAUSE / speed)
-            story.end()
+            story.end(once)
             if not once:
                 await _go_on(demo, story)
     except ColocateError as error:
@@ -97,9 +97,12 @@ class Story:
         self._demo = demo
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=False) if live else None
-        self._lines: list[Text] = []
         self._started = time.monotonic()
         self._closing: list[str] = []
+
+    @property
+    def is_live(self) -> bool:
+        return self._live is not None
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
@@ -109,23 +112,17 @@ class Story:
             with self._live:
                 yield
 
-    async def step(self, title: str, do: "Callable[[], object]") -> None:
+    async def step(self, title: str, do: Callable[[], Awaitable[str]]) -> None:
+        """Do something, and print above the live view what it was and what was seen."""
         begun = time.monotonic()
-        if self._live:
-            self._lines.append(Text(f"… {title}", "dim"))
-            self.refresh()
-        seen = await do()  # type: ignore[misc]
-        line = Text.assemble(("✓ ", "green"), (title, "bold"), (f"  {time.monotonic() - begun:.1f} s", "dim"))
-        if self._live:
-            self._lines[-1] = line
-            self._lines.append(Text(f"  {seen}"))
-            self.refresh()
-        else:
-            self._console.print(line)
-            self._console.print(f"  {seen}", soft_wrap=True)
+        seen = await do()
+        took = f"  {time.monotonic() - begun:.1f} s"
+        self._console.print(Text.assemble(("✓ ", "green"), (title, "bold"), (took, "dim")))
+        self._console.print(f"  {seen}", soft_wrap=self._live is None)
+        self.refresh()
 
-    def end(self) -> None:
-        if self._live is None:
+    def end(self, once: bool) -> None:
+        if once:
             self._console.print(self._board())
             self._console.print(f"All of it held, in {time.monotonic() - self._started:.1f} s.")
             return
@@ -136,10 +133,12 @@ class Story:
             f"  export KUBECONFIG={self._demo.kubeconfig}",
             "  kubectl get nodes; kubectl describe node this-machine; kubectl apply -f examples/pod.yaml",
             f"  colocate mock unhealthy {RESOURCE} gpu-0004 --socket {socket}",
-            f"  colocate mock vanish {RESOURCE} gpu-0005 --socket {socket}",
             f"  kill -9 {agent}   # the agent; it is started again",
             "Ctrl-C ends the demo and leaves nothing behind.",
         ]
+        if self._live is None:
+            self._console.print("\n".join(self._closing), soft_wrap=True)
+            self._console.file.flush()
         self.refresh()
 
     def fail(self, reason: str) -> None:
@@ -151,7 +150,7 @@ class Story:
     def refresh(self) -> None:
         if self._live:
             closing = [Text(line, "dim") for line in self._closing]
-            self._live.update(Group(*self._lines[-24:], Text(), self._board(), *closing), refresh=True)
+            self._live.update(Group(self._board(), *closing), refresh=True)
 
     def _board(self) -> RenderableType:
         return Panel(

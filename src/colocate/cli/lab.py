@@ -66,7 +66,10 @@ async def _serve(args: argparse.Namespace) -> None:
         cluster = LabCluster(root, runtime=runtime, nodes=shapes, state=args.state, scheduling=scheduling)
         async with cluster.running(port=args.port):
             kubeconfig = args.kubeconfig or root / "kubeconfig"
-            cluster.server.write_kubeconfig(kubeconfig)
+            try:
+                cluster.server.write_kubeconfig(kubeconfig)
+            except OSError as error:
+                raise UserError(f"--kubeconfig: {kubeconfig} cannot be written ({error.strerror})") from error
             print(f"export KUBECONFIG={kubeconfig}", flush=True)
             if runtime.without_cgroups:
                 print(f"# pods are plain processes: {runtime.without_cgroups}", flush=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 from colocate.clock import Clock, SystemClock
+from colocate.errors import UserError
 from colocate.kubelet.paths import KubeletPaths
 from colocate.lab.api.disk import Disk
 from colocate.lab.api.server import ApiServer
@@ -39,6 +40,10 @@ class LabCluster:
         scheduling: Configuration | None = None,
         status_sync: float = STATUS_SYNC,
     ) -> None:
+        if any(shape.name == MACHINE for shape in nodes or []):
+            raise UserError(
+                f"a simulated node cannot be called {MACHINE!r}, which is this machine; rename it"
+            )
         self.clock = clock or SystemClock()
         self.store = Store(Disk(state) if state else None)
         self.server = ApiServer(self.store, self.clock)
@@ -56,20 +61,30 @@ class LabCluster:
 
     @asynccontextmanager
     async def running(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator["LabCluster"]:
-        """Run it for as long as the body does; nothing is left behind."""
-        await self.server.start(host, port)
-        tasks: list[asyncio.Task[None]] = []
+        """Run it for as long as the body does; nothing is left behind. A part that fails ends it all."""
         try:
+            await self._listen(host, port)
             self.simulated.register()
             await self.kubelet.start()
-            work = (self.machine.run(), self.simulated.run(), self.simulated.beat())
-            tasks = [asyncio.create_task(one) for one in work]
-            async with Scheduler(self.registry, self._scheduling, Random()):
-                yield self
+            async with asyncio.TaskGroup() as parts:
+                work = (self.machine.run(), self.simulated.run(), self.simulated.beat())
+                tasks = [parts.create_task(one) for one in work]
+                async with Scheduler(self.registry, self._scheduling, Random()):
+                    yield self
+                for task in tasks:
+                    task.cancel()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await self.kubelet.close()
             await self.server.stop()
             self.store.close()
+
+    async def _listen(self, host: str, port: int) -> None:
+        if not 0 <= port <= 65535:
+            raise UserError(f"--port: {port} is no port; say one up to 65535, or 0 for any that is free")
+        try:
+            await self.server.start(host, port)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(
+                f"--port: cannot listen on {host}:{port} ({reason}); choose another port"
+            ) from error

@@ -272,8 +272,7 @@ class Demo:
     async def _said(self, record: PodRecord) -> str:
         """The first line that a pod wrote."""
         log = self.runtime.log_file(record.pod, "main")
-        while "\n" not in log.read_text():  # noqa: ASYNC110 -- another process writes it
-            await asyncio.sleep(0.01)
+        await self._until(lambda: "\n" in log.read_text(), f"{record.pod.key} to say something")
         return log.read_text().splitlines()[0]
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:

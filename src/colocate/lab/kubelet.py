@@ -232,7 +232,7 @@ class EmbeddedKubelet:
         except Exception as error:  # noqa: BLE001 -- a fault of the lab's own must be seen, not waited for
             self.faults_of_its_own.append(error)
             self.changes.changed()
-            return
+            await worker.give_up(error)
         self.records.pop(record.pod.uid, None)
         self._workers.pop(record.pod.uid, None)
         if self.listener:

@@ -148,7 +148,9 @@ class ProcessRuntime:
         """Why pods are plain processes here; empty where they have control groups."""
         try:
             self._tree: cgroups.Tree | None = cgroups.find_tree(mount)
+            # Only to see whether we may: a run that never gets to its first pod must leave nothing.
             cgroups.create(self._tree, self._parent)
+            cgroups.remove(self._tree, self._parent)
         except (OSError, Unavailable) as error:
             self._tree = None
             self.without_cgroups = f"no right to make control groups here ({error})"

@@ -8,6 +8,7 @@ import msgspec
 
 from colocate.aio import first
 from colocate.clock import Clock
+from colocate.errors import ColocateError
 from colocate.lab.device_manager import DeviceManager, TopologyAffinityError
 from colocate.lab.device_table import AdmissionError
 from colocate.lab.pod_runtime import PodRuntime, RunningContainer
@@ -15,6 +16,7 @@ from colocate.model.pod import (
     Container,
     ContainerState,
     ContainerStatus,
+    EnvVar,
     Phase,
     Pod,
     PodStatus,
@@ -29,6 +31,10 @@ LAST_BACK_OFF = 300.0
 FORGIVEN_AFTER = 600.0
 
 
+class NotUnderstood(ColocateError):
+    """A container is written in a way that the embedded kubelet does not know."""
+
+
 class PodRecord:
     """What outlives a restart of the kubelet: the pod and its status, as the API server would keep them."""
 
@@ -36,6 +42,8 @@ class PodRecord:
         self.pod = pod
         self.status = PodStatus(qos_class=qos_class(pod))
         self.deleting = asyncio.Event()
+        self.grace: float | None = None
+        """How long a deletion gives it to end; None: as long as the pod itself says."""
 
     @property
     def finished(self) -> bool:
@@ -156,8 +164,7 @@ class PodWorker:
     async def _run_once(self, container: Container) -> int:
         running: RunningContainer | None = self._runtime.running(self._pod, container.name)
         if running is None:
-            await self._pre_start(container)
-            running = await self._runtime.start(self._pod, container, self._env(container))
+            running = await self._create(container)
             self._set(container, state=ContainerState(running=Running(self._now())), ready=True, started=True)
         started = self._status(container).state.running
         code = await running.wait()
@@ -167,18 +174,23 @@ class PodWorker:
         self._set(container, state=ContainerState(terminated=ended), ready=code == 0, started=False)
         return code
 
-    async def _pre_start(self, container: Container) -> None:
-        """Call PreStartContainer until it succeeds: a container that was never created has not failed."""
+    async def _create(self, container: Container) -> RunningContainer:
+        """Create a container, again and again: one that was never created has not failed."""
         pause = FIRST_BACK_OFF
         while True:
             try:
+                env = self._env(container)
                 await self._devices.pre_start(self._pod, container)
+                return await self._runtime.start(self._pod, container, env)
             except (AdmissionError, TimeoutError) as error:
-                message = f"device plugin PreStartContainer rpc failed with err: {error}"
-                self._event(self._pod, "Warning", "Failed", f"Error: {message}")
-                self._set(container, state=_waiting("CreateContainerConfigError", message))
-            else:
-                return
+                why = f"device plugin PreStartContainer rpc failed with err: {error}"
+                reason = "CreateContainerConfigError"
+            except NotUnderstood as error:
+                why, reason = str(error), "CreateContainerConfigError"
+            except (OSError, ValueError) as error:
+                why, reason = str(error), "CreateContainerError"
+            self._event(self._pod, "Warning", "Failed", f"Error: {why}")
+            self._set(container, state=_waiting(reason, why))
             await self._clock.sleep(pause)
             pause = min(2 * pause, LAST_BACK_OFF)
 
@@ -187,10 +199,39 @@ class PodWorker:
         env: dict[str, str] = {}
         for response in self._devices.injected(self._pod, container):
             env |= response.envs
-        return env | {variable.name: variable.value for variable in container.env}
+        if container.env_from:
+            raise NotUnderstood(f"container {container.name}: the embedded kubelet knows no envFrom; use env")
+        for variable in container.env:
+            env[variable.name] = self._value(container, variable)
+        return env
+
+    def _value(self, container: Container, variable: EnvVar) -> str:
+        if variable.value_from is None:
+            return variable.value
+        marks = self._pod.metadata
+        fields = {
+            "metadata.name": marks.name,
+            "metadata.namespace": marks.namespace,
+            "metadata.uid": marks.uid,
+            "spec.nodeName": self._pod.spec.node_name,
+        }
+        path = (variable.value_from.get("fieldRef") or {}).get("fieldPath")
+        if path not in fields:
+            raise NotUnderstood(
+                f"container {container.name}: the embedded kubelet cannot fill env {variable.name}; of valueFrom it "
+                f"knows fieldRef to {', '.join(fields)}"
+            )
+        return fields[path]
+
+    async def give_up(self, error: Exception) -> None:
+        """Say that the lab itself failed on this pod, and see it off once it is deleted."""
+        self._event(self._pod, "Warning", "FailedSync", f"the embedded kubelet failed: {error}")
+        await self._record.deleting.wait()
+        await self._terminate()
 
     async def _terminate(self) -> None:
-        grace = self._pod.spec.termination_grace_period_seconds
+        own = self._pod.spec.termination_grace_period_seconds
+        grace = own if self._record.grace is None else self._record.grace
         for container in self._pod.containers:
             running = self._runtime.running(self._pod, container.name)
             if running:

@@ -1,6 +1,7 @@
 """Pods, as much of them as a kubelet reads and writes. Unknown fields of the API are passed over."""
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -27,6 +28,7 @@ class _Object(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class EnvVar(_Object, frozen=True):
     name: str
     value: str = ""
+    value_from: dict[str, Any] | None = None
 
 
 class Resources(_Object, frozen=True):
@@ -40,6 +42,7 @@ class Container(_Object, frozen=True):
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     env: tuple[EnvVar, ...] = ()
+    env_from: tuple[dict[str, Any], ...] = ()
     resources: Resources = Resources()
     restart_policy: str | None = None
     """Only init containers have one; `Always` makes a sidecar of them."""

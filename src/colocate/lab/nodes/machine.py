@@ -15,6 +15,7 @@ from colocate.lab.api.status import ApiError
 from colocate.lab.kubelet import EmbeddedKubelet, KubeletEvent
 from colocate.lab.nodes import resources
 from colocate.lab.nodes.followed_pods import FollowedPods
+from colocate.lab.nodes.lease import renew
 from colocate.lab.nodes.pod_status import status_object
 from colocate.lab.nodes.resources import zeroed
 from colocate.lab.nodes.shape import NodeShape, conditions, node_object
@@ -22,6 +23,8 @@ from colocate.lab.pod_worker import PodRecord
 from colocate.model.pod import Phase, Pod
 
 RUNTIME = "colocate-lab://0"
+HEARTBEAT = 300.0
+LEASE_RENEWAL = 10.0
 _FINISHED = (Phase.SUCCEEDED, Phase.FAILED)
 
 
@@ -42,6 +45,8 @@ class MachineNode:
         self._kubelet = kubelet
         self._shape = shape
         self._address = address
+        self._beaten: float | None = None
+        self._renewed = clock.monotonic()
         kubelet.listener = self
 
     # --- the node --------------------------------------------------------------------------------
@@ -51,19 +56,30 @@ class MachineNode:
         if self._registry.find(NODES, "", self._shape.name) is None:
             body = node_object(self._shape, self._now(), address=self._address, runtime=RUNTIME)
             self._registry.create(NODES, "", body)
+            renew(self._registry, self._shape.name, self._now())
         elif fresh:
             self._write(lambda status: status.update(capacity=zeroed(status.get("capacity") or {})))
 
     def synced(self, capacity: dict[str, int], allocatable: dict[str, int]) -> None:
+        """Write the status where it has changed, and now and then to say that the node lives."""
+        node = self._registry.find(NODES, "", self._shape.name)
+        if node is None:
+            return
+        status = node.body.get("status") or {}
+        new, usable = resources.synced(status.get("capacity") or {}, capacity, allocatable)
+        same = (status.get("capacity"), status.get("allocatable")) == (new, usable)
+        moment = self._clock.monotonic()
+        if moment - self._renewed >= LEASE_RENEWAL:
+            self._renewed = moment
+            renew(self._registry, self._shape.name, self._now())
+        if same and self._beaten is not None and moment - self._beaten < HEARTBEAT:
+            return
+        self._beaten = moment
         now = self._now()
-
-        def update(status: Object) -> None:
-            new, usable = resources.synced(status.get("capacity") or {}, capacity, allocatable)
-            well = [one for one in status.get("conditions") or [] if one["type"] == "Ready"]
-            since = well[0]["lastTransitionTime"] if well else now
-            status.update(capacity=new, allocatable=usable, conditions=conditions(now, since))
-
-        self._write(update)
+        well = [one for one in status.get("conditions") or [] if one.get("type") == "Ready"]
+        since = well[0].get("lastTransitionTime", now) if well else now
+        fresh = {"capacity": new, "allocatable": usable, "conditions": conditions(now, since)}
+        self._write(lambda body: body.update(fresh))
 
     def _write(self, update: Callable[[Object], None]) -> None:
         node = self._registry.find(NODES, "", self._shape.name)
@@ -92,6 +108,7 @@ class MachineNode:
             if record is None:
                 self._delete(stored.key.namespace, stored.key.name, uid)
             else:
+                record.grace = stored.body["metadata"].get("deletionGracePeriodSeconds")
                 record.deleting.set()
         elif record is None and at(stored.body, "status", "phase") not in _FINISHED:
             try:

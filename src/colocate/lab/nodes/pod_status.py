@@ -49,12 +49,12 @@ def _conditions(status: PodStatus, now: str, before: Object) -> list[Object]:
         "ContainersReady": ready,
         "PodScheduled": True,
     }
-    known = {one["type"]: one for one in before.get("conditions") or []}
+    known = {one.get("type"): one for one in before.get("conditions") or []}
     shown: list[Object] = []
     for type, holds in wanted.items():
         value = "True" if holds else "False"
         old = known.get(type)
-        since = old["lastTransitionTime"] if old and old["status"] == value else now
+        since = old.get("lastTransitionTime", now) if old and old.get("status") == value else now
         one: Object = {"type": type, "status": value, "lastProbeTime": None, "lastTransitionTime": since}
         if type in ("Ready", "ContainersReady") and not holds:
             one["reason"] = "PodCompleted" if status.phase is Phase.SUCCEEDED else "ContainersNotReady"

@@ -74,6 +74,11 @@ def from_file(path: Path) -> list[NodeShape]:
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: {reason}; examples/nodes.yaml shows what nodes look like") from error
+    for group in groups:
+        if not 0 <= group.count <= MOST:
+            raise UserError(
+                f"{path}: {group.name}: count {group.count} is not between 0 and {MOST}; correct it"
+            )
     shapes = [shape for group in groups for shape in group.each()]
     for shape in shapes:
         for size in (shape.cpu, shape.memory):

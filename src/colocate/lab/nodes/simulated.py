@@ -8,6 +8,7 @@ from colocate.lab.api.registry import Registry
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.api.status import ApiError
 from colocate.lab.nodes.followed_pods import FollowedPods
+from colocate.lab.nodes.lease import renew
 from colocate.lab.nodes.resources import synced
 from colocate.lab.nodes.shape import NodeShape, conditions, node_object
 
@@ -25,22 +26,28 @@ class SimulatedNodes:
         self._clock = clock
         self._shapes = {shape.name: shape for shape in shapes}
         self._addresses = {shape.name: f"10.64.{n // 250}.{n % 250 + 1}" for n, shape in enumerate(shapes)}
-        self._pods = 0
+        self._pods = registry.store.count(PODS.storage)
 
     def register(self) -> None:
-        """Create the Node objects that are not there yet."""
+        """Create the nodes that are not there yet, and adopt those of an earlier run that are."""
         now = rfc3339(self._clock.time())
         for name, shape in self._shapes.items():
             if self._registry.find(NODES, "", name) is None:
                 body = node_object(shape, now, address=self._addresses[name], runtime=RUNTIME)
                 self._registry.create(NODES, "", body)
+        for stored in self._registry.store.items(NODES.storage):
+            if at(stored.body, "status", "nodeInfo", "containerRuntimeVersion") == RUNTIME:
+                addresses = at(stored.body, "status", "addresses") or [{}]
+                self._addresses.setdefault(stored.key.name, addresses[0].get("address", "10.64.255.1"))
+        for name in self._addresses:
+            renew(self._registry, name, now)
 
     async def run(self) -> None:
         """Run the pods of these nodes."""
         pods = FollowedPods(
             self._registry.store,
-            self._shapes.__contains__,
-            lambda: list(self._shapes),
+            self._addresses.__contains__,
+            lambda: list(self._addresses),
             self._seen,
             lambda _: None,
         )
@@ -54,7 +61,9 @@ class SimulatedNodes:
             due = self._clock.monotonic() - beaten >= HEARTBEAT
             if due:
                 beaten = self._clock.monotonic()
-            for name in self._shapes:
+            for name in self._addresses:
+                if due:
+                    renew(self._registry, name, rfc3339(self._clock.time()))
                 if (node := self._registry.find(NODES, "", name)) is not None:
                     self._sync(node, heartbeat=due)
 
