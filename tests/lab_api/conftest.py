@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import NODES
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.store import Store
+from tests.support import components
 
 from .asking import Http
 from .kubectl import Kubectl
@@ -82,7 +82,7 @@ async def api(server: ApiServer) -> AsyncIterator[Http]:
 def _clients() -> list[str]:
     """The kubectl of the PATH, and those that COLOCATE_KUBECTL names."""
     named = os.environ.get("COLOCATE_KUBECTL", "").split(os.pathsep)
-    return [path for path in dict.fromkeys([shutil.which("kubectl"), *named]) if path]
+    return [path for path in dict.fromkeys([components.find("kubectl"), *named]) if path]
 
 
 @pytest.fixture(params=_clients() or [""])
