@@ -5,7 +5,6 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import grpc.aio
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -21,16 +20,6 @@ settings.load_profile("default")
 @pytest.fixture(autouse=True, scope="session")
 def _quiet_logs() -> None:
     telemetry.configure_logs("text", os.environ.get("COLOCATE_TEST_LOG_LEVEL", "critical"))
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _grpc_stays() -> None:
-    """Keep gRPC's asyncio side up between tests.
-
-    Each test has an event loop of its own, and gRPC shuts itself down when its last object is collected, in
-    whichever frame that happens; there it can wait for its own poller for ever.
-    """
-    grpc.aio.init_grpc_aio()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
