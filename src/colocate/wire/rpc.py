@@ -196,7 +196,11 @@ async def serve(socket: Path, *services: Service) -> grpc.aio.Server:
     for service in services:
         server.add_generic_rpc_handlers(service.handlers)
     server.add_insecure_port(f"unix:{path}")
-    await server.start()
+    try:
+        await server.start()
+    except BaseException:
+        await server.stop(None)  # Cancelled in between: a server that nobody stops is complained about later.
+        raise
     return server
 
 
