@@ -513,3 +513,17 @@ async def test_plugins_join_and_leave_a_running_process(node: TestNode) -> None:
     await group.remove("example.com/other")
     await node.kubelet.until(lambda: not ids(node, "example.com/other"), "an empty list")
     assert ids(node) == {"fan-0": Health.HEALTHY}
+
+
+@pytest.mark.parametrize("steps", range(0, 40, 4))
+async def test_a_plugin_that_is_cancelled_while_it_stops_leaves_no_server(node: TestNode, steps: int) -> None:
+    group = await node.serve(Fans("fan-0"))
+    await node.devices(FAN, 1)
+    await node.kubelet.stop()  # The stream ends; the plugin lets calls in flight end, then stops its server.
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await node.kill(group)
+    assert not list(node.paths.device_plugins.glob("colocate-*"))
+    servers = [task for task in asyncio.all_tasks() if "AioServer" in repr(task)]
+    assert not servers
+    await node.kubelet.start()

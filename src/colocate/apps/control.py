@@ -56,7 +56,7 @@ async def serving(socket: Path, *services: Service) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await server.stop(None)
+        await rpc.stop_server(server)
         socket.unlink(missing_ok=True)
         reached("control.removed")
 

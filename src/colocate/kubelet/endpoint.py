@@ -26,7 +26,7 @@ from colocate.kubelet.service import PluginService
 from colocate.kubelet.settings import OnStop, Registration, Settings
 from colocate.kubelet.watch import FolderWatch, Identity, identity, why_absent
 from colocate.telemetry import Event
-from colocate.wire.rpc import serve
+from colocate.wire.rpc import serve, stop_server
 
 _DEBUG, _INFO = logging.DEBUG, logging.INFO
 _STEADY = 60.0
@@ -222,13 +222,19 @@ class Endpoint:
 
         In this order: a kubelet whose list stream ends closes the connection, and the calls on it fail.
         """
-        if drain:
-            grace = self._settings.stop_grace if self._stopping.is_set() else self._settings.allocate_timeout
-            await first(self._service.idle(), self._clock.sleep(grace))
-        self._broadcast.hang_up()
-        await first(self._broadcast.abandoned(), self._clock.sleep(self._settings.stop_grace if drain else 0))
-        await server.stop(None)
-        sockets.remove(socket)
+        try:
+            if drain:
+                stopping = self._stopping.is_set()
+                grace = self._settings.stop_grace if stopping else self._settings.allocate_timeout
+                await first(self._service.idle(), self._clock.sleep(grace))
+            self._broadcast.hang_up()
+            pause = self._settings.stop_grace if drain else 0
+            await first(self._broadcast.abandoned(), self._clock.sleep(pause))
+        finally:
+            try:
+                await stop_server(server)
+            finally:
+                sockets.remove(socket)
 
     def _kubelet_replaced(self) -> None:
         self._failures = 0

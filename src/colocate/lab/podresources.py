@@ -11,7 +11,7 @@ from colocate.lab.faults import Faults
 from colocate.lab.pod_worker import PodRecord
 from colocate.wire import methods
 from colocate.wire import podresources_pb2 as pr
-from colocate.wire.rpc import RpcError, Service, serve
+from colocate.wire.rpc import RpcError, Service, serve, stop_server
 
 
 class PodResources:
@@ -40,7 +40,7 @@ class PodResources:
 
     async def stop(self) -> None:
         if self._server:
-            await self._server.stop(None)
+            await stop_server(self._server)
 
     async def _list(self, _: pr.ListPodResourcesRequest) -> pr.ListPodResourcesResponse:
         self._maybe_refuse()

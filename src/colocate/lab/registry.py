@@ -19,7 +19,7 @@ from colocate.model.resource_name import why_not_allowed
 from colocate.wire import deviceplugin_pb2 as dp
 from colocate.wire import methods
 from colocate.wire import pluginregistration_pb2 as reg
-from colocate.wire.rpc import RpcError, Service, call, connect, serve
+from colocate.wire.rpc import RpcError, Service, call, connect, serve, stop_server
 
 SUPPORTED_VERSIONS = ["v1beta1"]
 ASK_TIMEOUT = 1.0
@@ -58,7 +58,7 @@ class Registry:
             folder.mkdir(parents=True, exist_ok=True)
         for path in self._paths.device_plugins.iterdir():
             if path.is_socket():
-                path.unlink()
+                path.unlink(missing_ok=True)  # Its plugin may be removing it at this very moment.
         hidden = self._paths.root / f".registration-{generation}.sock"
         hidden.unlink(missing_ok=True)
         self._server = await serve(hidden, Service({methods.REGISTER: self._register}))
@@ -68,7 +68,7 @@ class Registry:
 
     async def stop(self) -> None:
         if self._server:
-            await self._server.stop(None)
+            await stop_server(self._server)
 
     async def _register(self, request: dp.RegisterRequest) -> dp.Empty:
         if self._faults.register_delay:

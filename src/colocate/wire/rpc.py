@@ -199,9 +199,22 @@ async def serve(socket: Path, *services: Service) -> grpc.aio.Server:
     try:
         await server.start()
     except BaseException:
-        await server.stop(None)  # Cancelled in between: a server that nobody stops is complained about later.
+        await stop_server(server)
         raise
     return server
+
+
+async def stop_server(server: grpc.aio.Server) -> None:
+    """Stop a server wholly, even if the caller is cancelled meanwhile.
+
+    A server left half-stopped goes on in tasks that nobody awaits, and is stopped by the garbage collector.
+    """
+    stopping = asyncio.ensure_future(server.stop(None))
+    try:
+        await asyncio.shield(stopping)
+    except asyncio.CancelledError:
+        await stopping
+        raise
 
 
 def is_served(socket: Path) -> bool:
