@@ -1,0 +1,43 @@
+"""Columns that line up whatever is in them, and the same tree as JSON and YAML."""
+
+import json
+
+import msgspec
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from colocate.cli.output import aligned, as_json, as_yaml, visible
+
+
+class Fan(msgspec.Struct):
+    name: str
+    blades: tuple[int, ...] = ()
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    assert list(aligned([["NAME", "N"], ["a long name", "1"], ["短", "22"]])) == [
+        "NAME          N",
+        "a long name   1",
+        "短            22",
+    ]
+
+
+def test_the_last_column_is_not_padded_and_rows_may_be_short() -> None:
+    assert list(aligned([["a", "b", "c"], ["aa"], []])) == ["a    b   c", "aa", ""]
+
+
+@given(st.lists(st.lists(st.text(), max_size=4), max_size=4))
+def test_no_cell_can_move_the_cursor_or_break_a_line(rows: list[list[str]]) -> None:
+    lines = list(aligned(rows))
+    assert len(lines) == len(rows)
+    assert all(line.isprintable() for line in lines)
+
+
+def test_what_has_no_shape_is_written_as_an_escape() -> None:
+    assert visible("\x1b[31mred\nline") == "\\x1b[31mred\\nline"
+
+
+def test_structs_become_json_and_yaml() -> None:
+    fans = [Fan("größe", (3,))]
+    assert json.loads(as_json(fans)) == yaml.safe_load(as_yaml(fans)) == [{"name": "größe", "blades": [3]}]
