@@ -1,0 +1,72 @@
+"""How a function becomes a check, and what it may look at."""
+
+import enum
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from colocate.apps.doctor.report import Result
+from colocate.clock import Clock
+from colocate.cluster.client import Client
+from colocate.kubelet import KubeletPaths
+
+
+class Section(enum.StrEnum):
+    """What a check is about; printed in this order."""
+
+    MACHINE = "this machine"
+    KUBELET = "its kubelet"
+    CLUSTER = "the cluster"
+
+
+NODE_VARIABLE = "NODE_NAME"
+
+
+class Patient(msgspec.Struct, frozen=True):
+    """What the checks look at."""
+
+    paths: KubeletPaths
+    control_socket: Path
+    node: str
+    """The name that this machine should have in the cluster."""
+    clock: Clock
+    cluster: Client | str
+    """The way to the cluster, or why there is none; its checks are not made then."""
+
+    @property
+    def client(self) -> Client:
+        """The way to the cluster, for the checks of it."""
+        assert isinstance(self.cluster, Client)
+        return self.cluster
+
+
+Look = Callable[[Patient], AsyncIterator[Result]]
+L = TypeVar("L", bound=Look)
+
+
+class Check(msgspec.Struct, frozen=True):
+    section: Section
+    name: str
+    look: Look
+
+
+CHECKS: list[Check] = []
+"""Every check that was declared; of one section in the order of their declaration."""
+
+
+def check(section: Section, name: str) -> Callable[[L], L]:
+    """Make a function a check of this doctor."""
+
+    def add(look: L) -> L:
+        CHECKS.append(Check(section, name, look))
+        return look
+
+    return add
+
+
+def this_node(environ: "os._Environ[str] | dict[str, str]" = os.environ) -> str:
+    """The name of this machine's node: NODE_NAME, as pods are commonly told, or the host's name."""
+    return environ.get(NODE_VARIABLE) or os.uname().nodename.lower()

@@ -1,0 +1,80 @@
+"""The API server, and what it knows of this node."""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from colocate.apps.doctor.check import NODE_VARIABLE, Patient, Section, check
+from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.cluster.errors import ClusterError, Doing, NotFound
+from colocate.cluster.resources import NODES
+from colocate.cluster.transport import Request
+
+
+class _Version(msgspec.Struct, frozen=True):
+    gitVersion: str
+
+
+class _Condition(msgspec.Struct, frozen=True):
+    type: str
+    status: str
+    message: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    conditions: tuple[_Condition, ...] = ()
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    unschedulable: bool = False
+
+
+class _Node(msgspec.Struct, frozen=True):
+    status: _Status = _Status()
+    spec: _Spec = _Spec()
+
+
+@check(Section.CLUSTER, "api server")
+async def api_server(patient: Patient) -> AsyncIterator[Result]:
+    """It answers, and takes our credential."""
+    client = patient.client
+    where = f"{client.connection.server} (from {client.connection.origin})"
+    try:
+        answer = await client.ask(Request(Doing("get", "/version"), "GET", "/version", {}))
+        version = msgspec.json.decode(answer, type=_Version).gitVersion
+    except (ClusterError, ValueError) as error:
+        yield bad(
+            f"{where}: {error}", "check the address, the network and the credential; see --help for the flags"
+        )
+        return
+    yield good(f"{where} answers: Kubernetes {version}")
+
+
+@check(Section.CLUSTER, "node")
+async def node(patient: Patient) -> AsyncIterator[Result]:
+    """The node of this machine is known and well."""
+    try:
+        found = await patient.client.get(NODES.read_as(_Node), patient.node)
+    except NotFound:
+        yield warn(
+            f"the cluster knows no node {patient.node}",
+            f"name this machine's node with --node or {NODE_VARIABLE}; elsewhere than on a node, ignore this",
+        )
+        return
+    except ClusterError as error:
+        yield warn(str(error), "allow this identity to get nodes")
+        return
+    conditions = {condition.type: condition for condition in found.status.conditions}
+    ready = conditions.get("Ready")
+    if ready is None or ready.status != "True":
+        yield bad(
+            f"{patient.node} is not Ready{f': {ready.message}' if ready and ready.message else ''}",
+            "read the kubelet's log: journalctl -u kubelet",
+        )
+    pressure = [name for name, c in conditions.items() if name.endswith("Pressure") and c.status == "True"]
+    if pressure:
+        yield warn(f"{patient.node} has {', '.join(pressure)}", "free what is short, or move pods away")
+    if found.spec.unschedulable:
+        yield warn(f"{patient.node} is cordoned", f"kubectl uncordon {patient.node}, once its work is done")
+    if ready and ready.status == "True" and not pressure and not found.spec.unschedulable:
+        yield good(f"{patient.node} is Ready")

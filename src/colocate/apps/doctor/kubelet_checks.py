@@ -1,0 +1,183 @@
+"""The kubelet of this node: its folders, its sockets, its answers."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+
+from colocate.aio import deadline
+from colocate.apps.doctor.check import Patient, Section, check
+from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.clock import Clock
+from colocate.kubelet.holders import list_pods
+from colocate.kubelet.sockets import fresh
+from colocate.wire import deviceplugin_pb2 as dp
+from colocate.wire import methods
+from colocate.wire.rpc import MAX_SOCKET_PATH, Method, call, connect, is_served
+
+_ANSWER = 5.0
+"""Seconds for one call. The kubelet gives a plugin 10 for its first one, and none may stall it as long."""
+_API = "v1beta1"
+_NO_SUCH_API = "colocate-doctor"
+_LONGEST_NAME = "x" * 60
+
+T = TypeVar("T")
+
+
+@check(Section.KUBELET, "folders")
+async def folders(patient: Patient) -> AsyncIterator[Result]:
+    """They are there, and a plugin may make its socket in them."""
+    paths = patient.paths
+    for folder, without in (
+        (paths.device_plugins, "no device plugin can register"),
+        (paths.plugins_registry, "the plugin watcher's way to register is closed; the other one works"),
+    ):
+        yield next(_faults_of(folder, without), good(f"{folder} can be used"))
+
+
+def _faults_of(folder: Path, without: str) -> Iterator[Result]:
+    try:
+        folder.stat()
+    except PermissionError:
+        yield bad(f"{folder} may not be looked at: {without}", "run this as root")
+        return
+    except OSError:
+        yield warn(f"there is no {folder}: {without}", "start the kubelet, which makes it")
+        return
+    if not folder.is_dir():
+        yield bad(f"{folder} is no folder: {without}", "remove it and start the kubelet, which makes it")
+    elif not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        yield bad(f"{folder} may not be written: {without}", "run this as root, or mount it writable")
+    longest = len(os.fsencode(fresh(folder.absolute(), _LONGEST_NAME)))
+    if longest > MAX_SOCKET_PATH:
+        yield warn(
+            f"a socket in {folder} can have a path of {longest} bytes, and a unix socket allows {MAX_SOCKET_PATH}",
+            "use a kubelet folder with a shorter path (--root-dir of the kubelet)",
+        )
+
+
+@check(Section.KUBELET, "registration")
+async def registration(patient: Patient) -> AsyncIterator[Result]:
+    """The kubelet answers plugins, and knows the API that they speak.
+
+    Asked with a version that no kubelet knows: it refuses, names those that it knows, and changes nothing.
+    """
+    socket = patient.paths.kubelet_socket
+    if fault := _why_silent(socket, "the kubelet is stopped, or has the device manager switched off"):
+        yield bad(fault, "start the kubelet and read its log: journalctl -u kubelet")
+        return
+    question = dp.RegisterRequest(version=_NO_SUCH_API, resource_name="colocate.dev/doctor")
+    code, details = await _ask(patient.clock, socket, methods.REGISTER, question)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        yield bad(
+            f"{socket} is open, and no answer came: {details}",
+            "a plugin that is slow to answer stalls the kubelet; see the plugins below, or restart the kubelet",
+        )
+    elif "version" in details and _API not in details:
+        yield bad(
+            f"this kubelet does not know {_API}: {details}", "update the kubelet: 1.10 is the first with it"
+        )
+    else:
+        yield good(f"the kubelet answers on {socket} and speaks {_API}")
+
+
+@check(Section.KUBELET, "device plugins")
+async def plugins(patient: Patient) -> AsyncIterator[Result]:
+    """Every socket in the device-plugins folder has a plugin behind it that answers in time."""
+    folder = patient.paths.device_plugins
+    try:
+        found = sorted(path for path in folder.iterdir() if path.is_socket() and path.name != "kubelet.sock")
+    except OSError as error:
+        yield warn(
+            f"{folder} cannot be listed: {(error.strerror or str(error)).lower()}", "see folders, above"
+        )
+        return
+    answering = []
+    for socket in found:
+        if not is_served(socket):
+            yield warn(
+                f"nobody listens on {socket.name}: its plugin was killed, or never removes its socket",
+                f"start the plugin again, or remove what it left: rm {socket}",
+            )
+            continue
+        code, details = await _ask(patient.clock, socket, methods.OPTIONS, dp.Empty())
+        if code in (None, grpc.StatusCode.UNIMPLEMENTED):
+            answering.append(socket.name)
+        elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            yield bad(
+                f"{socket.name} takes connections and does not answer within {_ANSWER:g} s, which can stall "
+                "the admission of every pod on this node",
+                "restart this plugin",
+            )
+        else:
+            yield warn(f"{socket.name} answers with {details}", "look at the log of this plugin")
+    if answering:
+        yield good(f"{len(answering)} of {len(found)} answer: {', '.join(answering)}")
+    elif not found:
+        yield good("no plugin has a socket here")
+
+
+@check(Section.KUBELET, "podresources")
+async def podresources(patient: Patient) -> AsyncIterator[Result]:
+    """The kubelet says who holds which device, which agents ask before they drop one."""
+    socket = patient.paths.pod_resources_socket
+    effect = "who holds which device is then read from the checkpoint, where dead pods linger"
+    remedy = f"mount {socket.parent} into the agent's pod; the kubelet serves it since 1.13"
+    if fault := _why_silent(socket, effect):
+        yield warn(fault, remedy)
+        return
+    try:
+        async with deadline(patient.clock, _ANSWER):
+            pods = (await list_pods(patient.paths)).pod_resources
+    except TimeoutError:
+        yield warn(f"{socket} does not answer within {_ANSWER:g} s; {effect}", "restart the kubelet")
+        return
+    except grpc.RpcError as error:
+        yield warn(f"{socket} answers with {error.details() or error.code()}; {effect}", remedy)
+        return
+    holding = sum(any(container.devices for container in pod.containers) for pod in pods)
+    yield good(f"the kubelet knows {len(pods)} pods; {holding} hold devices")
+
+
+@check(Section.MACHINE, "agent")
+async def agent(patient: Patient) -> AsyncIterator[Result]:
+    """An agent that says it runs here does."""
+    socket = patient.control_socket
+    if not os.path.lexists(socket):
+        yield good(f"no agent runs here (there is no {socket})")
+    elif not os.access(socket, os.W_OK):
+        yield warn(f"this user may not talk to the agent behind {socket}", "run this as the agent's user")
+    elif is_served(socket):
+        yield good(f"an agent listens on {socket}")
+    else:
+        yield bad(
+            f"an agent was killed: nobody listens on {socket}", "start it again; it removes the socket itself"
+        )
+
+
+def _why_silent(socket: Path, effect: str) -> str:
+    """Why nobody can answer there; empty where somebody may."""
+    try:
+        if not socket.is_socket():
+            return f"{socket} is {'no socket' if socket.exists() else 'not there'}: {effect}"
+    except PermissionError:
+        return f"{socket} may not be looked at by this user"
+    if not os.access(socket, os.R_OK | os.W_OK):
+        return f"{socket} may not be opened by this user"
+    return "" if is_served(socket) else f"nobody listens on {socket}: {effect}"
+
+
+async def _ask(
+    clock: Clock, socket: Path, method: Method[T, Any], request: T
+) -> tuple[grpc.StatusCode | None, str]:
+    """The status of an answer, None where the call succeeded, and its words."""
+    try:
+        async with deadline(clock, _ANSWER), connect(socket) as channel:
+            await call(channel, method, request)
+    except TimeoutError:
+        return grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {_ANSWER:g} s"
+    except grpc.RpcError as error:
+        return error.code(), error.details() or error.code().name
+    return None, ""

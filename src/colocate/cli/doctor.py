@@ -1,0 +1,134 @@
+"""`colocate doctor`: what is wrong on this node and in the cluster, and what to do about it."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from colocate.apps.config.override import settable
+from colocate.apps.config.schema import DEFAULT_CONTROL_SOCKET
+from colocate.apps.doctor import examination
+from colocate.apps.doctor.check import NODE_VARIABLE, Check, Patient, Section, this_node
+from colocate.apps.doctor.report import Examined, Verdict
+from colocate.cli import cluster_flags
+from colocate.cli.main import GROUPS
+from colocate.cli.output import as_json, visible
+from colocate.clock import SystemClock
+from colocate.cluster.client import Client, ClientSettings
+from colocate.errors import UserError
+from colocate.kubelet import KubeletPaths
+
+_IMPATIENT = ClientSettings(timeout=10, list_timeout=20, attempts=2)
+_COLOURS = {Verdict.GOOD: "32", Verdict.WARN: "33", Verdict.BAD: "31"}
+
+
+class Written(msgspec.Struct, frozen=True):
+    """One result with the names that tell whose it is: an element of `-o json`."""
+
+    section: str
+    check: str
+    verdict: str
+    reason: str
+    remedy: str
+
+
+def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = groups.add_parser(
+        "doctor",
+        help=GROUPS["doctor"],
+        description="Look at this node's kubelet and at the cluster, change nothing, and say what is wrong and what "
+        "to do about it. Exit code: 0 all is well, 1 something deserves a look (!), 2 something does not work (✗).",
+    )
+    parser.add_argument(
+        "checks", nargs="*", metavar="CHECK", help="only the checks that match, as in 'kubelet*'"
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="text or json")
+    parser.add_argument("--list", action="store_true", help="name the checks and make none")
+    parser.add_argument("--kubelet-root", type=Path, metavar="DIR", help="the kubelet's folder")
+    parser.add_argument(
+        "--node", metavar="NAME", help=f"this machine's node ({NODE_VARIABLE}, or the host's name)"
+    )
+    parser.add_argument("--no-cluster", action="store_true", help="make no check of the cluster")
+    cluster_flags.add_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    checks = examination.chosen(args.checks)
+    if args.no_cluster:
+        checks = [check for check in checks if check.section is not Section.CLUSTER]
+    if not checks:
+        raise UserError(f"no check is named {' or '.join(args.checks)}: colocate doctor --list names them")
+    if args.list:
+        for check in checks:
+            print(f"{check.name} ({check.section})")
+        return 0
+    return int(uvloop.run(_examine(args, checks)))
+
+
+async def _examine(args: argparse.Namespace, checks: list[Check]) -> Verdict:
+    paths = KubeletPaths(args.kubelet_root) if args.kubelet_root else KubeletPaths.from_environment()
+    control = Path(os.environ.get(settable()["control.socket"].variable) or DEFAULT_CONTROL_SOCKET)
+    cluster = _cluster(args)
+    printer = _Printer(args.output)
+    try:
+        patient = Patient(paths, control, args.node or this_node(), SystemClock(), cluster)
+        async for examined in examination.examine(patient, checks):
+            printer.show(examined)
+    finally:
+        if isinstance(cluster, Client):
+            await cluster.close()
+    printer.end()
+    return printer.worst
+
+
+def _cluster(args: argparse.Namespace) -> Client | str:
+    """The way to the cluster, or why there is none."""
+    try:
+        return Client(cluster_flags.find(args), settings=_IMPATIENT)
+    except UserError as error:
+        if cluster_flags.is_stated(args):
+            raise
+        return str(error)
+
+
+class _Printer:
+    """Prints what comes as it comes, or all of it as JSON in the end."""
+
+    def __init__(self, output: str) -> None:
+        self.worst = Verdict.GOOD
+        self._written: list[Written] | None = [] if output == "json" else None
+        self._section = ""
+        self._colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._counts = dict.fromkeys(Verdict, 0)
+
+    def show(self, examined: Examined) -> None:
+        self.worst = max(self.worst, examined.worst)
+        for result in examined.results:
+            self._counts[result.verdict] += 1
+            if self._written is not None:
+                verdict = result.verdict.name.lower()
+                self._written.append(
+                    Written(examined.section, examined.check, verdict, result.reason, result.remedy)
+                )
+                continue
+            if examined.section != self._section:
+                print(f"{chr(10) if self._section else ''}{examined.section}", flush=True)
+                self._section = examined.section
+            sign = self._coloured(result.verdict.sign, _COLOURS[result.verdict])
+            print(f"  {sign} {examined.check}: {visible(result.reason)}", flush=True)
+            if result.remedy:
+                print(f"    → {visible(result.remedy)}", flush=True)
+
+    def end(self) -> None:
+        if self._written is not None:
+            print(as_json(self._written))
+            return
+        counts = self._counts
+        print(f"\n{counts[Verdict.GOOD]} ✓  {counts[Verdict.WARN]} !  {counts[Verdict.BAD]} ✗")
+
+    def _coloured(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._colours else text

@@ -1,0 +1,47 @@
+"""`colocate doctor` as a process: its output for people and programs, and its exit codes."""
+
+import json
+from pathlib import Path
+
+from tests.cli.running import colocate
+
+from colocate.testing import TestNode
+
+
+async def test_the_worst_verdict_is_the_exit_code(node: TestNode, short: Path) -> None:
+    where = ("--kubelet-root", node.paths.root, "--no-cluster")
+    well = await colocate("doctor", *where, COLOCATE_CONTROL_SOCKET=str(short / "agent.sock"))
+    assert (well.code, well.err) == (0, "")
+    assert "✓ registration: the kubelet answers" in well.out
+    node.kubelet.faults.podresources_refusal = "not now"
+    warned = await colocate("doctor", "podresources", *where)
+    assert warned.code == 1
+    assert "! podresources: " in warned.out
+    assert "→" in warned.out
+    missing = await colocate("doctor", "--kubelet-root", short / "none", "--no-cluster")
+    assert missing.code == 2
+    assert "✗ presence: there is no" in missing.out
+
+
+async def test_json_has_every_result_with_its_remedy(short: Path) -> None:
+    ended = await colocate("doctor", "-o", "json", "--kubelet-root", short / "none", "--no-cluster")
+    results = json.loads(ended.out)
+    assert {result["verdict"] for result in results} == {"good", "bad"}
+    assert all(result["remedy"] for result in results if result["verdict"] != "good")
+
+
+async def test_a_cluster_that_was_named_and_is_not_there_is_a_users_error(short: Path) -> None:
+    ended = await colocate("doctor", "--kubeconfig", short / "nowhere")
+    assert ended.code == 2
+    assert ended.err.startswith("colocate: ")
+    assert ended.err.count("\n") == 1
+
+
+async def test_checks_are_chosen_by_name(short: Path) -> None:
+    listed = await colocate("doctor", "--list")
+    assert "registration (its kubelet)" in listed.out.splitlines()
+    unknown = await colocate("doctor", "tyres")
+    assert (unknown.code, unknown.err) == (
+        2,
+        "colocate: no check is named tyres: colocate doctor --list names them\n",
+    )
