@@ -15,18 +15,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from colocate.kubelet.checkpoint import (
-    NO_TOPOLOGY,
-    Checkpoint,
-    CheckpointError,
-    Document,
-    Entry,
-    Format,
-    checksum,
-    hash_text,
-    parse,
-    render,
-)
+from colocate.kubelet.checkpoint import CheckpointError, Document, checksum, hash_text, parse, render
+from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry, Format
 
 DATA = Path(__file__).parent.parent / "data"
 RECORDING = DATA / "recordings/kubelet/checkpoint-1.34-two-resources.json"
