@@ -27,14 +27,14 @@ def to_wire(allocation: Allocation) -> dp.ContainerAllocateResponse:
 
 
 def from_wire(message: dp.ContainerAllocateResponse) -> Allocation:
-    """The allocation that a message stands for."""
+    """The allocation that a message stands for; maps, which have no order on the wire, in order of name."""
     return Allocation(
-        envs=dict(message.envs),
+        envs=dict(sorted(message.envs.items())),
         mounts=tuple(Mount(one.container_path, one.host_path, one.read_only) for one in message.mounts),
         devices=tuple(
             DeviceNode(one.host_path, one.container_path, one.permissions) for one in message.devices
         ),
-        annotations=dict(message.annotations),
+        annotations=dict(sorted(message.annotations.items())),
         cdi=tuple(device.name for device in message.cdi_devices),
     )
 
