@@ -28,7 +28,11 @@ async def list_pods(paths: KubeletPaths, clock: Clock) -> pr.ListPodResourcesRes
 
 async def listed_pods(paths: KubeletPaths, clock: Clock) -> tuple[ListedPod, ...]:
     """The same, as facts."""
-    return tuple(map(_listed, (await list_pods(paths, clock)).pod_resources))
+    return as_facts(await list_pods(paths, clock))
+
+
+def as_facts(answer: pr.ListPodResourcesResponse) -> tuple[ListedPod, ...]:
+    return tuple(map(_listed, answer.pod_resources))
 
 
 async def healthy_devices(paths: KubeletPaths, clock: Clock) -> Mapping[str, frozenset[str]]:
