@@ -19,7 +19,6 @@ from colocate.clock import Clock
 from colocate.crashpoints import reached
 from colocate.errors import UserError
 from colocate.host.files import sync_folder, write_atomically
-from colocate.kubelet.paths import ROOT_VARIABLE
 
 LIMIT = 256 << 20
 """Bytes; a million devices make about half of it."""
@@ -49,17 +48,13 @@ def read(path: Path) -> Snapshot:
         path = path.resolve(strict=True)
         # Not waiting for a writer, where it is a FIFO.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(handle, "rb") as file:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
-                raise UserError(
-                    f"{path}: is {kind}; name the file kubelet_internal_checkpoint, or - for standard input"
-                )
-            return Snapshot(path, _limited(file.read(LIMIT + 1), str(path)), status)
+        try:
+            return Snapshot(path, *_content(handle, path))
+        finally:
+            os.close(handle)
     except FileNotFoundError as error:
         raise UserError(
-            f"{path}: there is no such file; name one, or set {ROOT_VARIABLE} to the kubelet's folder"
+            f"{path}: there is no such file; name the checkpoint, or run this on the node"
         ) from error
     except PermissionError as error:
         raise UserError(f"{path}: may not be read by this user; run this as root") from error
@@ -67,6 +62,15 @@ def read(path: Path) -> Snapshot:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except RuntimeError as error:  # A loop of links, in Python 3.11 and 3.12.
         raise UserError(f"{path}: is a link to itself; name the file") from error
+
+
+def _content(handle: int, path: Path) -> tuple[bytes, os.stat_result]:
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        raise UserError(f"{path}: is {kind}; name the kubelet_internal_checkpoint, or - for standard input")
+    with os.fdopen(handle, "rb", closefd=False) as file:
+        return _limited(file.read(LIMIT + 1), str(path)), status
 
 
 def read_standard_input() -> bytes:
