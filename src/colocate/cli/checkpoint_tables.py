@@ -10,10 +10,10 @@ from colocate.cli.output import aligned, visible
 from colocate.model.checkpoint import NO_TOPOLOGY
 from colocate.model.device import Allocation
 
-_WIDTH = 34
+_WIDTH = 32
 """Columns for a list of ids, where not all are shown."""
 
-_LONG = 24
+_LONG = 22
 """Columns for one id, or a run of ids, there."""
 
 _NUMBERED = re.compile(r"(.*?)(\d{1,15})", re.DOTALL)
