@@ -7,12 +7,16 @@ import msgspec
 import yaml
 
 from colocate.errors import UserError
+from colocate.lab.api.managed_fields import Writer
 from colocate.lab.api.objects import Object
 from colocate.model import quantity
 
 VERSION = "v1.34.0+colocate-lab"
 MAX_PODS = 110
 MOST = 5000
+KUBELET = Writer("kubelet")
+KUBELET_STATUS = Writer("kubelet", "status")
+"""How a node's own writes are signed."""
 
 
 class Taint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
