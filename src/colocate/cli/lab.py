@@ -10,6 +10,7 @@ from pathlib import Path
 
 import uvloop
 
+from colocate.apps.config.schema import to_seconds
 from colocate.cli.main import GROUPS
 from colocate.errors import UserError
 
@@ -18,6 +19,8 @@ try:
 except ImportError as missing:
     raise UserError("the embedded cluster needs more: pip install 'colocate[lab]'") from missing
 
+from colocate.lab.device_manager import STOP_GRACE
+from colocate.lab.kubelet import STATUS_SYNC
 from colocate.lab.nodes.shape import from_file, generated
 from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.scheduler import configuration
@@ -43,6 +46,20 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         metavar="FILE",
         help="a KubeSchedulerConfiguration: profiles and extenders",
     )
+    parser.add_argument(
+        "--status-sync",
+        type=_seconds,
+        default=STATUS_SYNC,
+        metavar="SPAN",
+        help="time between two syncs of this machine's node status (10s, as with a real kubelet)",
+    )
+    parser.add_argument(
+        "--plugin-grace",
+        type=_seconds,
+        default=STOP_GRACE,
+        metavar="SPAN",
+        help="how long this machine's kubelet keeps devices of a plugin that has gone (5m, as a real one)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -63,7 +80,15 @@ async def _serve(args: argparse.Namespace) -> None:
     root = Path(tempfile.mkdtemp(prefix="colocate-lab-"))
     try:
         runtime = ProcessRuntime(root / "pods", parent=f"colocate-lab-{os.getpid()}")
-        cluster = LabCluster(root, runtime=runtime, nodes=shapes, state=args.state, scheduling=scheduling)
+        cluster = LabCluster(
+            root,
+            runtime=runtime,
+            nodes=shapes,
+            state=args.state,
+            scheduling=scheduling,
+            status_sync=args.status_sync,
+            stop_grace=args.plugin_grace,
+        )
         async with cluster.running(port=args.port):
             kubeconfig = args.kubeconfig or root / "kubeconfig"
             try:
@@ -77,6 +102,16 @@ async def _serve(args: argparse.Namespace) -> None:
             await stopped.wait()
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(to_seconds(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from error
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time at all")
+    return seconds
 
 
 def _text(path: Path) -> str:

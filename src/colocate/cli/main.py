@@ -18,6 +18,7 @@ GROUPS = {
     "agent": "run the agent of a node: serve its devices to the kubelet",
     "config": "check, show or print an example of the agent's configuration",
     "mock": "make mock devices fail, and work again",
+    "resource": "see, advertise and remove extended resources of nodes",
     "lab": "run an embedded cluster that kubectl can talk to",
     "demo": "see it work on this machine, without a cluster",
 }

@@ -6,6 +6,7 @@ import msgspec
 
 from colocate.clock import Clock
 from colocate.errors import ColocateError
+from colocate.host.identity import this_machine
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import DeleteOptions, Preconditions, delete
 from colocate.lab.api.objects import Object, at, is_terminating, rfc3339
@@ -55,7 +56,9 @@ class MachineNode:
         """Create the Node, or take over the one that is there."""
         self._beaten = None  # A kubelet that starts says so with its first sync, whatever has changed.
         if self._registry.find(NODES, "", self._shape.name) is None:
-            body = node_object(self._shape, self._now(), address=self._address, runtime=RUNTIME)
+            body = node_object(
+                self._shape, self._now(), address=self._address, runtime=RUNTIME, identity=this_machine()
+            )
             self._registry.create(NODES, "", body, writer=KUBELET)
             renew(self._registry, self._shape.name, self._now())
         elif fresh:
