@@ -181,7 +181,7 @@ def remove(args: argparse.Namespace) -> None:
     found, patch = _ask(args, lambda client, observer: removal(client, observer).plan())
     print(f"{found.name} on node {found.node}: {state(found)}; {found.reason}")
     _show_patch(patch)
-    if found.state is State.STALE:
+    if found.state in (State.STALE, State.UNHEALTHY):
         print(_about_grace(found, args.now))
     if args.dry_run:
         print("the API server would accept it; nothing was changed (--dry-run)")

@@ -30,7 +30,7 @@ class Progress:
             case Patching(early=True):
                 self.line("removing it before the kubelet has let go: it will put it back with its next sync")
             case Patching():
-                self.line("the kubelet has let go; removing it from capacity")
+                self.line("removing it from capacity")
             case Watching(watched=watched, needed=needed):
                 words = "watching whether it stays away"
                 if self._moving:

@@ -133,9 +133,12 @@ class ExtendedResource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """False where this is the likeliest reading and the reason names another."""
     reason: str
     remaining: float | None = None
-    """Of a stale one: seconds until the kubelet lets go, at the most; None where it cannot be said."""
+    """Of a stale one: seconds until the kubelet lets go, at the most; None where it cannot be said.
+
+    A plugin that had no healthy device before it went leaves no trace when it goes: then it may be longer.
+    """
     gone_by: float | None = None
-    """Of a stale one: the latest moment at which its plugin can have gone."""
+    """Of a stale one: the latest moment at which its plugin can have gone, with the same reserve."""
 
     @property
     def is_stale(self) -> bool:
@@ -189,7 +192,7 @@ def _judge(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict:
         )
     capacity, allocatable = _count(node.capacity, name) or 0, _count(node.allocatable, name)
     if healthy := (node.kubelet.healthy or {}).get(name):
-        return _Verdict(State.ALIVE, True, f"podresources lists {healthy} healthy of this node")
+        return _Verdict(State.ALIVE, True, f"podresources of this node lists {healthy} healthy")
     if node.kubelet.registered is not None and name not in node.kubelet.registered:
         return _unknown_to_kubelet(capacity)
     knows = name in (node.kubelet.registered or {})
@@ -240,7 +243,7 @@ def _stopped(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict
         return _Verdict(
             State.UNHEALTHY,
             False,
-            "its plugin runs and has no healthy device: the kubelet would have let go of one that has gone",
+            "its plugin runs and has no healthy device, or had none and stopped less than five minutes ago",
         )
     seen = (node.kubelet.registered or {}).get(name)
     otherwise = "" if seen else "; or it runs and has no healthy device"
@@ -264,11 +267,12 @@ def _empty(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict:
         )
     last_word = node.last_word
     if name in (node.kubelet.registered or {}):
-        since = _earliest(now, last_word, before.gone_by)
+        since = _earliest(now, last_word)
         if now > since + GRACE + LATE:
-            return _Verdict(State.UNHEALTHY, False, "a plugin without devices runs")
+            reason = "a plugin without devices runs, or stopped less than five minutes ago"
+            return _Verdict(State.UNHEALTHY, False, reason)
         reason = "the kubelet has started and waits for its plugin; or a plugin without devices runs"
-        return _Verdict(State.STALE, False, reason, _remaining(since, now), since)
+        return _Verdict(State.STALE, False, reason, _remaining(since, now))
     if node.silent:
         return _Verdict(State.REMOVABLE, False, "the kubelet is silent; when it starts it may put it back")
     if last_word is not None and now > last_word + GRACE + LATE:

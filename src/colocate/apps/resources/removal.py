@@ -19,7 +19,15 @@ from colocate.cluster.errors import Conflict, ServerError
 from colocate.cluster.json_patch import Patch
 from colocate.cluster.node_status import patch_for
 from colocate.cluster.resources import NODES
-from colocate.devices.extended_resources import SYNC, Before, ExtendedResource, State, remember
+from colocate.devices.extended_resources import (
+    GRACE,
+    LATE,
+    SYNC,
+    Before,
+    ExtendedResource,
+    State,
+    remember,
+)
 from colocate.errors import Unavailable, UserError
 
 POLL = 2.0
@@ -28,6 +36,8 @@ STAYS_AWAY = SYNC + POLL
 """Seconds for which it is watched: one sync, and a look after it."""
 UNCONFIRMED = 6 * SYNC
 """Seconds after which a kubelet that has not dropped allocatable either is not syncing."""
+PATIENCE = GRACE + 2 * LATE
+"""Seconds after which a kubelet that has not let go will not: a plugin is alive."""
 _PODS_NAMED = 10
 
 
@@ -77,6 +87,9 @@ class Trouble(msgspec.Struct, frozen=True):
     error: str
 
 
+_KEPT = (State.STALE, State.UNHEALTHY)
+"""The kubelet would put it back, and may let go of it in time."""
+
 Step: TypeAlias = Waiting | Patching | Watching | PutBack | Changed | Trouble
 Report: TypeAlias = Callable[[Step], None]
 
@@ -106,6 +119,8 @@ class Removal:
         self._begun = clock.monotonic()
         self._before: dict[str, Before] = {}
         self._put_back_empty = 0
+        self._stale: tuple[int | None, float] | None = None
+        """The capacity for which we wait to go, and since when."""
 
     async def plan(self) -> tuple[ExtendedResource, Patch]:
         """What is there and how it would be removed, tried on the server without effect; raises why it cannot be."""
@@ -124,9 +139,8 @@ class Removal:
             look = await self._look()
             if self._name in look.node.capacity or not self.patched:
                 found = self._checked(look)
-                if found.state is State.STALE and not self._settings.now:
-                    self._report(Waiting(found, self._elapsed()))
-                    await self._pause()
+                if found.state in _KEPT and not self._settings.now:
+                    await self._wait(found)
                     continue
                 if found.state is not State.LEAVING and not await self._remove(look, found):
                     continue
@@ -154,8 +168,6 @@ class Removal:
                 f"{where} is advertised by a plugin that is alive ({found.reason}); stop the plugin, for instance by "
                 f"deleting its DaemonSet or keeping it off this node, and try again"
             )
-        if found.state is State.UNHEALTHY:
-            raise Refused(f"{where}: {found.reason}; stop the plugin and try again")
         if found.state is State.UNKNOWN and not now:
             raise Refused(f"{where}: {found.reason}; try it with --now: if a plugin is alive, it comes back")
         if look.node.silent and found.state is not State.LEAVING and not now:
@@ -164,6 +176,22 @@ class Removal:
                 f"start the kubelet, or use --now to remove it all the same"
             )
         return found
+
+    async def _wait(self, found: ExtendedResource) -> None:
+        """The kubelet keeps it. For how long can be inferred; that it does so for ever shows only in the end."""
+        now = self._clock.monotonic()
+        if self._stale is None or self._stale[0] != found.capacity:
+            self._stale = found.capacity, now
+        waited = now - self._stale[1]
+        if waited > PATIENCE:
+            raise Refused(
+                f"the kubelet of node {self._node} has kept {self._name} for longer than it keeps the devices of a "
+                f"plugin that has gone: a plugin is alive that has no healthy device; stop it and try again"
+            )
+        if found.remaining is None:
+            found = msgspec.structs.replace(found, remaining=max(0.0, GRACE - waited))
+        self._report(Waiting(found, self._elapsed()))
+        await self._pause()
 
     async def _look(self) -> Look:
         while True:
@@ -183,7 +211,7 @@ class Removal:
     async def _remove(self, look: Look, found: ExtendedResource) -> bool:
         """Whether it was done; where not, for a reason that may pass, look again."""
         patch = patch_for(look.document(), {self._name: None})
-        self._report(Patching(patch, early=found.state is State.STALE))
+        self._report(Patching(patch, early=found.state in _KEPT))
         try:
             await self._client.patch(NODES, self._node, patch, subresource="status")
         except Conflict:
@@ -243,6 +271,7 @@ class Removal:
                     f"stop it and try again"
                 )
             self._before[self._name] = Before(put_back=self._clock.time())
+            self._stale = None
 
     async def _pause(self) -> None:
         """Until the next look; raises when the time is up."""
