@@ -41,6 +41,19 @@ def test_a_patch_brings_about_what_is_wanted_and_nothing_else(
     assert patch_for(changed if isinstance(changed, dict) else {}, wanted) == ()
 
 
+@given(st.text(), st.text(), st.text())
+def test_a_removal_names_its_resource_whatever_signs_are_in_it(domain: str, name: str, count: str) -> None:
+    resource = f"{domain}/{name}"
+    seen = {"metadata": {"resourceVersion": "7"}, "status": {"capacity": {resource: count, "cpu": "1"}}}
+    test, remove = patch_for(seen, {resource: None})
+    assert isinstance(test, json_patch.Test)
+    assert isinstance(remove, json_patch.Remove)
+    assert (test.path, test.value) == (remove.path, count)
+    assert json_patch.steps_of(remove.path) == ["status", "capacity", resource]
+    assert "/" not in remove.path.removeprefix("/status/capacity/")
+    assert find(json_patch.apply(seen, (test, remove)), ("status", "capacity")) == {"cpu": "1"}
+
+
 async def test_a_resource_is_set_and_taken_away(client: Client) -> None:
     await client.create(NODES, node("n1"))
     assert await set_extended_resources(client, "n1", {FAN: 3}, dry_run=True)

@@ -90,6 +90,12 @@ def test_less_allocatable_than_capacity_is_a_plugins_doing_whoever_wrote_the_cap
     assert verdict(node(4, 3, kubelet(NOW - 100), hand(FAN)))[0] is State.ALIVE
 
 
+def test_a_hand_over_a_plugins_number_cannot_be_told_from_one_over_its_own_until_the_next_sync() -> None:
+    late = Writer("kubectl-patch", NOW - 5, frozenset({FAN}), beats=False)
+    assert verdict(node(8, 7, kubelet(NOW - 6), late)) == (State.UNKNOWN, False)
+    assert verdict(node(8, 0, kubelet(NOW - 6), late)) == (State.UNKNOWN, False)
+
+
 def test_a_server_that_records_no_writers_leaves_a_plugin_and_a_hand_alike() -> None:
     assert verdict(node(4, 4, signed=False)) == (State.UNKNOWN, False)
     assert verdict(node(4, 3, signed=False)) == (State.ALIVE, True)

@@ -43,7 +43,7 @@ class State(StrEnum):
     LEAVING = "leaving"
     """Removed from capacity; allocatable follows with the kubelet's next sync."""
     UNKNOWN = "unknown"
-    """A plugin or a hand: the API server does not say who wrote it."""
+    """A plugin or a hand: the API server does not say who wrote it, or the kubelet has not synced since."""
 
 
 class Writer(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         times = [one.time for one in self.writers or () if self._is_kubelet(one) and one.time is not None]
         return max(times, default=self.heartbeat)
 
-    def hand(self, resource: str) -> str | None:
+    def hand(self, resource: str) -> Writer | None:
         """Who but the kubelet was the last to change a capacity; None where it was the kubelet, or nobody knows.
 
         What a node was registered with has no writer: that was the kubelet too.
@@ -95,7 +95,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         owners = [one for one in self.writers or () if resource in one.capacity]
         if not owners or any(self._is_kubelet(one) for one in owners):
             return None
-        return owners[0].manager
+        return owners[0]
 
     def _is_kubelet(self, writer: Writer) -> bool:
         return writer.beats or writer.manager == "kubelet"
@@ -201,7 +201,14 @@ def _judge(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict:
         return _Verdict(
             State.HAND_PATCHED,
             False,
-            f"{hand} wrote its capacity last, not the kubelet; a plugin with as many devices would look the same",
+            f"{hand.manager} wrote its capacity last, not the kubelet; a plugin with as many devices would look "
+            f"the same",
+        )
+    if hand is not None and _is_after(hand.time, node.last_word):
+        return _Verdict(
+            State.UNKNOWN,
+            False,
+            f"{hand.manager} has changed its capacity since the kubelet's last sync; the next one shows whose it is",
         )
     if allocatable is None and capacity:
         return _Verdict(State.HAND_PATCHED, False, "the kubelet has not made it allocatable")
@@ -282,6 +289,11 @@ def _empty(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict:
         False,
         "its plugin has gone and the kubelet has let go of it, unless it started less than five minutes ago",
     )
+
+
+def _is_after(moment: float | None, other: float | None) -> bool:
+    """Or in the same second, which is as exact as they are."""
+    return moment is not None and (other is None or moment >= other)
 
 
 def _earliest(now: float, *moments: float | None) -> float:

@@ -78,6 +78,6 @@ def _plan(look: Look, wish: Wish) -> Plan:
     if found is not None and found.state is State.UNKNOWN:
         raise Refused(
             f"whether a plugin advertises {wish.name} on node {wish.node} cannot be known ({found.reason}); "
-            f"remove it first: if it comes back, a plugin does"
+            f"look again in a while, or remove it first: if it comes back, a plugin does"
         )
     return Plan(found, patch_for(look.document(), {wish.name: wish.count}))

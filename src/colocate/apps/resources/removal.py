@@ -169,7 +169,10 @@ class Removal:
                 f"deleting its DaemonSet or keeping it off this node, and try again"
             )
         if found.state is State.UNKNOWN and not now:
-            raise Refused(f"{where}: {found.reason}; try it with --now: if a plugin is alive, it comes back")
+            raise Refused(
+                f"{where}: {found.reason}; look again in a while, or try it with --now: if a plugin is alive, "
+                f"it comes back"
+            )
         if look.node.silent and found.state is not State.LEAVING and not now:
             raise Refused(
                 f"the kubelet of node {self._node} is silent: nobody could see whether {self._name} stays away; "
@@ -216,7 +219,7 @@ class Removal:
             await self._client.patch(NODES, self._node, patch, subresource="status")
         except Conflict:
             self._report(Changed())
-            await self._pause()
+            await self._pause(STAYS_AWAY)  # The next sync shows whose it is now.
             return False
         except (Unavailable, ServerError) as error:
             self.patched = True  # Perhaps: the next look shows it.
@@ -273,11 +276,11 @@ class Removal:
             self._before[self._name] = Before(put_back=self._clock.time())
             self._stale = None
 
-    async def _pause(self) -> None:
+    async def _pause(self, seconds: float = POLL) -> None:
         """Until the next look; raises when the time is up."""
         left = self._settings.timeout - self._elapsed()
         if left > 0:
-            await self._clock.sleep(min(POLL, left))
+            await self._clock.sleep(min(seconds, left))
             return
         if self.patched:
             told = "it was removed, but whether it stays away has not been seen"
