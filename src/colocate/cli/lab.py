@@ -10,8 +10,8 @@ from pathlib import Path
 
 import uvloop
 
-from colocate.apps.config.schema import to_seconds
 from colocate.cli.main import GROUPS
+from colocate.cli.spans import positive_seconds
 from colocate.errors import UserError
 
 try:
@@ -48,15 +48,13 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument(
         "--status-sync",
-        type=_seconds,
-        default=STATUS_SYNC,
+        default=f"{STATUS_SYNC:g}s",
         metavar="SPAN",
         help="time between two syncs of this machine's node status (10s, as with a real kubelet)",
     )
     parser.add_argument(
         "--plugin-grace",
-        type=_seconds,
-        default=STOP_GRACE,
+        default=f"{STOP_GRACE:g}s",
         metavar="SPAN",
         help="how long this machine's kubelet keeps devices of a plugin that has gone (5m, as a real one)",
     )
@@ -74,6 +72,8 @@ async def _serve(args: argparse.Namespace) -> None:
         if args.scheduler_config
         else None
     )
+    status_sync = positive_seconds(args.status_sync, "--status-sync")
+    stop_grace = positive_seconds(args.plugin_grace, "--plugin-grace")
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -86,8 +86,8 @@ async def _serve(args: argparse.Namespace) -> None:
             nodes=shapes,
             state=args.state,
             scheduling=scheduling,
-            status_sync=args.status_sync,
-            stop_grace=args.plugin_grace,
+            status_sync=status_sync,
+            stop_grace=stop_grace,
         )
         async with cluster.running(port=args.port):
             kubeconfig = args.kubeconfig or root / "kubeconfig"
@@ -102,16 +102,6 @@ async def _serve(args: argparse.Namespace) -> None:
             await stopped.wait()
     finally:
         shutil.rmtree(root, ignore_errors=True)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(to_seconds(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from error
-    if seconds <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time at all")
-    return seconds
 
 
 def _text(path: Path) -> str:

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import msgspec
 
-from colocate.apps.config.schema import to_seconds
 from colocate.apps.resources import advertising
 from colocate.apps.resources.local_kubelet import LocalKubelet
 from colocate.apps.resources.observe import Observer
@@ -21,6 +20,7 @@ from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, as_yaml
 from colocate.cli.resource_progress import Progress
 from colocate.cli.resource_table import span, state, table
+from colocate.cli.spans import positive_seconds
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.json_patch import Patch
@@ -172,7 +172,7 @@ def advertise(args: argparse.Namespace) -> None:
 
 
 def remove(args: argparse.Namespace) -> None:
-    settings = Settings(_timeout(args.timeout), args.now)
+    settings = Settings(positive_seconds(args.timeout, "--timeout"), args.now)
     progress = Progress(sys.stdout)
 
     def removal(client: Client, observer: Observer) -> Removal:
@@ -219,16 +219,6 @@ def _was(found: ExtendedResource | None) -> str:
 def _show_patch(patch: Patch) -> None:
     if patch:
         print(f"patch of status: {msgspec.json.encode(patch).decode()}")
-
-
-def _timeout(text: str) -> float:
-    try:
-        seconds = float(to_seconds(text))
-    except ValueError as error:
-        raise UserError(f"--timeout: {text!r} is not {error}") from error
-    if seconds <= 0:
-        raise UserError(f"--timeout: {text!r} is no time at all; say how long it may take, as in 15m")
-    return seconds
 
 
 def _ask(args: argparse.Namespace, deed: Callable[[Client, Observer], Awaitable[T]]) -> T:
