@@ -1,1 +1,3 @@
-"""Decisions about devices: what is stale or inconsistent, and what a mended record looks like. No I/O here."""
+"""Decisions about devices: what the sources of truth say of them, what is stale or inconsistent, what a mended
+record looks like. No I/O and no clock here.
+"""
