@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.checkpoints import checkpoints
 
 from colocate.devices.checkpoint_check import check
 from colocate.devices.findings import Code, Finding, Severity
@@ -16,6 +15,7 @@ from colocate.kubelet.allocation import to_wire
 from colocate.kubelet.checkpoint import CheckpointError, Document, checksum, hash_text, parse, render
 from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry, Format
 from colocate.model.device import Allocation
+from tests.support.checkpoints import checkpoints
 
 DATA = Path(__file__).parent.parent / "data"
 CASES = json.loads((DATA / "conformance/checkpoints.json").read_text())["cases"]

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 from hypothesis import given
-from tests.support.checkpoints import checkpoints
 
 from colocate.devices.comparison import compare
 from colocate.devices.findings import Code, Finding, Severity
@@ -15,6 +14,7 @@ from colocate.kubelet.podresources import as_facts
 from colocate.model.checkpoint import Checkpoint, Entry
 from colocate.model.records import KnownPod, ListedPod, NodeCounts, Records
 from colocate.wire import podresources_pb2 as pr
+from tests.support.checkpoints import checkpoints
 
 GPU = "vendor.example/gpu"
 

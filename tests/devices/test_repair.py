@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.checkpoints import checkpoints
 
 from colocate.devices.repair import without
 from colocate.errors import UserError
 from colocate.model.checkpoint import Checkpoint, Entry
+from tests.support.checkpoints import checkpoints
 
 
 @given(checkpoints(), st.data())
