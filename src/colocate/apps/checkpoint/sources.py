@@ -3,12 +3,12 @@
 A source that does not answer is left out, with the reason; only a cluster that the user has named must answer.
 """
 
-import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
+from colocate.apps.this_node import this_node
 from colocate.clock import Clock
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Connection
@@ -45,11 +45,11 @@ class Cluster(msgspec.Struct, frozen=True):
     is_stated: bool = False
     """The user has named it, so that it must answer."""
     node: str = ""
-    """This machine's, by its host name, unless given."""
+    """This machine's, unless given."""
 
     @property
     def node_name(self) -> str:
-        return self.node or socket.gethostname().lower()
+        return self.node or this_node()
 
 
 async def ask_for_names(paths: KubeletPaths | None, cluster: Cluster, clock: Clock) -> Asked:

@@ -5,23 +5,16 @@ read is left out, and the judgement says that it infers.
 """
 
 import asyncio
-from collections import Counter
 
-import grpc
 import msgspec
 
-from colocate.aio import deadline
 from colocate.clock import Clock
 from colocate.devices.extended_resources import KubeletFacts
-from colocate.errors import ColocateError
+from colocate.errors import ColocateError, Unavailable
 from colocate.host.identity import Identity
 from colocate.kubelet import checkpoint
 from colocate.kubelet.paths import KubeletPaths
-from colocate.wire import methods
-from colocate.wire import podresources_pb2 as pr
-from colocate.wire.rpc import call, connect
-
-TIMEOUT = 5.0
+from colocate.kubelet.podresources import healthy_devices
 
 
 class NodeIdentity(msgspec.Struct, frozen=True, rename={"boot_id": "bootID", "machine_id": "machineID"}):
@@ -65,15 +58,7 @@ class LocalKubelet:
 
     async def _healthy(self) -> dict[str, int] | None:
         try:
-            self._paths.pod_resources_socket.stat()
-            async with (
-                deadline(self._clock, TIMEOUT),
-                connect(self._paths.pod_resources_socket, receive_limit=-1) as channel,
-            ):
-                answer = await call(channel, methods.ALLOCATABLE, pr.AllocatableResourcesRequest())
-        except (OSError, TimeoutError, grpc.RpcError):
+            healthy = await healthy_devices(self._paths, self._clock)
+        except Unavailable:
             return None
-        counts: Counter[str] = Counter()
-        for devices in answer.devices:
-            counts[devices.resource_name] += len(devices.device_ids)
-        return dict(counts)
+        return {name: len(ids) for name, ids in healthy.items()}
