@@ -77,15 +77,11 @@ def _command(
     command: argparse.ArgumentParser = commands.add_parser(
         name, help=about, description=f"{about[0].upper()}{about[1:]}."
     )
-    command.add_argument(
-        "file",
-        nargs="?",
-        type=Path,
-        metavar="FILE",
-        help="the kubelet's own unless given; - is standard input",
-    )
+    source = "the kubelet's own unless given"
     if formats:
+        source += "; - is standard input"
         command.add_argument("-o", "--output", choices=formats, default=formats[0], help=" or ".join(formats))
+    command.add_argument("file", nargs="?", type=Path, metavar="FILE", help=source)
     command.set_defaults(run=run)
     return command
 
