@@ -165,6 +165,20 @@ def test_the_table_fits_a_terminal_and_wide_shows_everything(capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("format", list(Format), ids=lambda format: format.name)
+def test_a_sound_file_of_any_age_exits_0(
+    format: Format, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices: Any = {1: ("a",)} if format is Format.NUMA else ("a",)
+    path = tmp_path / "file"
+    path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, devices, b""),), {GPU: ("a",)}), format))
+    ended = run(capsys, "verify", path)
+    assert ended.code == 0
+    assert f"✓ {path} is sound: 1 container with devices, " in ended.out
+    assert ("no checksum\n" in ended.out) == (format is Format.PLAIN)
+    assert ended.out.startswith("✓" if format is Format.NUMA else "· old-format: ")
+
+
+@pytest.mark.parametrize("format", list(Format), ids=lambda format: format.name)
 def test_every_format_is_shown(format: Format, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     devices: Any = {1: ("a", "b")} if format is Format.NUMA else ("a", "b")
     path = tmp_path / "file"
@@ -202,8 +216,10 @@ async def test_why_names_are_missing_is_one_line_and_a_stated_cluster_must_answe
     assert quiet.code == 0
     assert quiet.err.startswith("note: pods without a name are shown by their uid: the API: ")
     assert quiet.err.count("\n") == 1
-    stated = await colocate("checkpoint", "show", RECORDING, "--kubeconfig", tmp_path / "none")
-    assert (stated.code, stated.out) == (2, "")
+    for flags in (("--kubeconfig", tmp_path / "none"), ("--server", "http://127.0.0.1:1"), ("--node", "n")):
+        stated = await colocate("checkpoint", "show", RECORDING, *flags)
+        assert (stated.code, stated.out) == (2, "")
+        assert stated.err.count("\n") == 1
 
 
 # With a kubelet and a cluster ------------------------------------------------------------------------

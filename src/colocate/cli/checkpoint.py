@@ -22,6 +22,7 @@ from colocate.devices.pod_names import names
 from colocate.errors import UserError
 from colocate.kubelet.checkpoint import CheckpointError, Document, parse
 from colocate.kubelet.paths import KubeletPaths
+from colocate.model.checkpoint import Format
 from colocate.model.records import Records
 
 _STANDARD_INPUT = Path("-")
@@ -76,15 +77,11 @@ def _command(
     command: argparse.ArgumentParser = commands.add_parser(
         name, help=about, description=f"{about[0].upper()}{about[1:]}."
     )
-    command.add_argument(
-        "file",
-        nargs="?",
-        type=Path,
-        metavar="FILE",
-        help="the kubelet's own unless given; - is standard input",
-    )
+    source = "the kubelet's own unless given"
     if formats:
+        source += "; - is standard input"
         command.add_argument("-o", "--output", choices=formats, default=formats[0], help=" or ".join(formats))
+    command.add_argument("file", nargs="?", type=Path, metavar="FILE", help=source)
     command.set_defaults(run=run)
     return command
 
@@ -142,7 +139,8 @@ def _own_paths(path: Path) -> KubeletPaths | None:
 
 
 def _cluster(args: argparse.Namespace) -> Cluster:
-    return Cluster(lambda: cluster_flags.find(args), cluster_flags.is_stated(args), args.node)
+    is_stated = cluster_flags.is_stated(args) or bool(args.node)
+    return Cluster(lambda: cluster_flags.find(args), is_stated, args.node)
 
 
 # Commands --------------------------------------------------------------------------------------------
@@ -169,10 +167,13 @@ def verify(args: argparse.Namespace) -> int:
     reading = _document(path).reading()
     report = Report(str(path), check(reading))
     _print(args.output, report)
-    if args.output == "table" and not report.findings:
-        entries = counted(len(reading.checkpoint.entries or ()), "container")
-        print(f"✓ {visible(str(path))} is sound: {entries} with devices, checksum {reading.computed}")
-    return _FOUND if worst(report.findings) in (Severity.WARNING, Severity.ERROR) else 0
+    if worst(report.findings) in (Severity.WARNING, Severity.ERROR):
+        return _FOUND
+    if args.output == "table":
+        holders = counted(len(reading.checkpoint.entries or ()), "container")
+        checksum = "no checksum" if reading.format is Format.PLAIN else f"checksum {reading.computed}"
+        print(f"✓ {visible(str(path))} is sound: {holders} with devices, {checksum}")
+    return 0
 
 
 def diff_file(args: argparse.Namespace) -> int:

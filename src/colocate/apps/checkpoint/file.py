@@ -69,20 +69,22 @@ def _content(handle: int, path: Path) -> tuple[bytes, os.stat_result]:
     if not stat.S_ISREG(status.st_mode):
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
         raise UserError(f"{path}: is {kind}; name the kubelet_internal_checkpoint, or - for standard input")
+    _check_size(status.st_size, str(path))
     with os.fdopen(handle, "rb", closefd=False) as file:
-        return _limited(file.read(LIMIT + 1), str(path)), status
+        return file.read(status.st_size), status
 
 
 def read_standard_input() -> bytes:
-    return _limited(sys.stdin.buffer.read(LIMIT + 1), "standard input")
+    content = sys.stdin.buffer.read(LIMIT + 1)
+    _check_size(len(content), "standard input")
+    return content
 
 
-def _limited(content: bytes, name: str) -> bytes:
-    if len(content) > LIMIT:
+def _check_size(size: int, name: str) -> None:
+    if size > LIMIT:
         raise UserError(
             f"{name}: has more than {LIMIT >> 20} MiB, and no checkpoint has; check what file it is"
         )
-    return content
 
 
 def replace(old: Snapshot, content: bytes, clock: Clock) -> Path:

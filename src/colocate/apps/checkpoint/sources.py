@@ -43,7 +43,7 @@ class Cluster(msgspec.Struct, frozen=True):
     connect: Callable[[], Connection]
     """A UserError where no cluster is configured."""
     is_stated: bool = False
-    """The user has named it, so that it must answer."""
+    """The user has named it, or a node of it, so that it must answer: else a UserError."""
     node: str = ""
     """This machine's, unless given."""
 
@@ -96,7 +96,8 @@ async def _ask_api(
             return await question(client)
     except (ClusterError, UserError) as error:
         if cluster.is_stated:
-            raise
+            # Whatever is the matter with it, it is the user's to mend: what was asked cannot be answered.
+            raise UserError(str(error)) from error
         silent.append(f"the API: {error}")
         return None
 
