@@ -12,7 +12,7 @@ import msgspec
 
 from colocate.aio import deadline
 from colocate.clock import Clock
-from colocate.devices.extended_resources import KubeletFacts
+from colocate.devices.node_facts import KubeletFacts
 from colocate.errors import ColocateError
 from colocate.host.identity import Identity
 from colocate.kubelet import checkpoint
