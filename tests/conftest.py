@@ -14,11 +14,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import components
+from tests.vm import guest
 
 if TYPE_CHECKING:
     from colocate.testing import TestNode
 
-pytest_plugins = ["tests.vm.plugin"]
+# In a VM tests.vm.guest has its place.
+pytest_plugins = [] if guest.TOPOLOGY in os.environ else ["tests.vm.plugin"]
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")

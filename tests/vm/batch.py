@@ -82,7 +82,7 @@ class Batch:
         if not self._started:
             reason = f"Not run: {self._ending}, before its first test."
         elif self._started == test:
-            reason = f"{self._ending.capitalize()}, while this test was running."
+            reason = f"While this test was running, {self._ending}."
         else:
             reason = f"Not run: {self._ending}, after {self._started} had begun."
         details, self._details = self._details, []

@@ -142,7 +142,7 @@ class Machine:
                         if isinstance(event, events.Exited):
                             return
 
-    def console(self, lines: int = 30) -> str:
+    def console(self, lines: int = 60) -> str:
         """The last lines of the VM's console, and what QEMU complained of."""
         self._terminal.setblocking(False)
         try:

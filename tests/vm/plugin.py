@@ -20,16 +20,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--vm", action="store_true", help="run the tests marked `vm`, and no others")
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    if config.pluginmanager.hasplugin("tests.vm.guest"):
-        return
     if not config.getoption("vm"):
         config.pluginmanager.register(WithoutVms())
         return
     if config.getoption("numprocesses", None):
         raise pytest.UsageError("--vm runs its VMs side by side by itself: leave out -n")
-    config.pluginmanager.register(VmRunner(), "vm-runner")
+    config.pluginmanager.register(VmRunner())
 
 
 class VmItem(pytest.Item):
@@ -39,7 +36,11 @@ class VmItem(pytest.Item):
         super().__init__(**kwargs)  # type: ignore[arg-type]
         self.inside = test.nodeid
         self.topology = topology
-        self.own_markers = test.own_markers
+        timeout = test.get_closest_marker("timeout")
+        self.seconds = float(timeout.args[0]) if timeout else TEST_SECONDS
+        """How long it may take, in the VM; waiting for the VM is no part of it, so nothing is timed here."""
+        self.own_markers = [mark for mark in test.own_markers if mark.name != "timeout"]
+        self.add_marker(pytest.mark.timeout(0))
         self.keywords.update(test.keywords)
         self._info = test.reportinfo()
 
@@ -53,12 +54,6 @@ class VmItem(pytest.Item):
 
     def runtest(self) -> None:
         raise AssertionError("only a VM runs this")
-
-    @property
-    def seconds(self) -> float:
-        """How long it may take."""
-        mark = self.get_closest_marker("timeout")
-        return float(mark.args[0]) if mark else TEST_SECONDS
 
 
 class WithoutVms:

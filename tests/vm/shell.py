@@ -18,7 +18,8 @@ def main(arguments: list[str]) -> int:
         f"{name}: a VM with this machine's files, changes are lost; `exit` ends it, and Ctrl-A X at once\n"
     )
     with Machine(
-        TOPOLOGIES[name], Order(["bash", "--norc"], {"TERM": "vt220", "PS1": rf"{name}:\w# "}, interactive=True)
+        TOPOLOGIES[name],
+        Order(["bash", "--norc"], {"TERM": "vt220", "PS1": rf"{name}:\w# "}, interactive=True),
     ) as machine:
         return machine.wait()
 
