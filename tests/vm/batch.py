@@ -35,14 +35,14 @@ class Lost(Exception):
 class Batch:
     """Tests that share a boot. The VM runs beside the caller, in a thread of its own."""
 
-    def __init__(self, topology: str, tests: Sequence[str], timeout: float = TEST_SECONDS) -> None:
+    def __init__(self, topology: str, tests: Sequence[str], longest: float = TEST_SECONDS) -> None:
         self.topology = topology
         self.tests = tests
         self.booted = 0.0
         """Seconds until the VM was up; 0 if it never was."""
         self.took = 0.0
         """Seconds from the boot to the end."""
-        self._timeout = timeout
+        self._silence = longest + SLACK_SECONDS
         self._reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._started = ""
         """The test that the VM began last."""
@@ -55,8 +55,9 @@ class Batch:
         self._thread = threading.Thread(target=self._run, name=f"vm-{topology}", daemon=True)
 
     def start(self) -> None:
-        """Boot, as soon as there is a place for one more VM."""
-        self._thread.start()
+        """Boot, as soon as there is a place for one more VM, unless that was asked for before."""
+        if not self._thread.ident:
+            self._thread.start()
 
     def abandon(self) -> None:
         """End the VM if it runs, and do not start it if it does not."""
@@ -65,8 +66,9 @@ class Batch:
             self._machine.kill()
 
     def join(self) -> None:
-        """Wait for the VM's end."""
-        self._thread.join()
+        """Wait for the VM's end, if it was started."""
+        if self._thread.ident:
+            self._thread.join()
 
     def reports(self, test: str) -> Iterator[dict[str, Any]]:
         """A test's reports, as they come; tests must be asked for in the order in which they run."""
@@ -105,13 +107,13 @@ class Batch:
     def _boot(self) -> Machine:
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {guest.TOPOLOGY: self.topology, guest.TESTS: json.dumps(self.tests)}
-        command = guest.command(sys.executable, self.tests, self._timeout)
+        command = guest.command(sys.executable, self.tests, TEST_SECONDS)
         return Machine(TOPOLOGIES[self.topology], Order(command, environment))
 
     def _listen(self, machine: Machine) -> str:
         """Take in all that the VM tells, and say how it ended."""
         try:
-            for event in machine.events(self._timeout + SLACK_SECONDS):
+            for event in machine.events(self._silence):
                 match event:
                     case Ready():
                         self.booted = time.monotonic() - machine.started

@@ -8,7 +8,7 @@ import compileall
 import lzma
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -111,7 +111,7 @@ def initrd(kernel: Kernel, order: Order) -> bytes:
         "vm/command": f"{shlex.join(order.command)}\n".encode(),
         **{f"modules/{module.name}": module.read_bytes() for module in modules},
     }
-    return b"".join(_archive(files))
+    return archive(files)
 
 
 def compile_sources() -> None:
@@ -120,8 +120,9 @@ def compile_sources() -> None:
         compileall.compile_dir(REPO / folder, quiet=2)
 
 
-def _archive(files: Mapping[str, bytes]) -> Iterator[bytes]:
+def archive(files: Mapping[str, bytes]) -> bytes:
     """A cpio archive in the format that the kernel reads ("newc"): folders before what is in them."""
+    packed = bytearray()
     folders = dict.fromkeys(str(parent) for name in files for parent in reversed(Path(name).parents))
     entries = [(folder, 0o040755, b"") for folder in folders if folder != "."]
     entries += [(name, 0o100755, content) for name, content in files.items()]
@@ -130,5 +131,6 @@ def _archive(files: Mapping[str, bytes]) -> Iterator[bytes]:
         # inode, mode, uid, gid, links, time, size, four device numbers, length of the name, no checksum
         fields = [number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0]
         header = b"070701" + b"".join(b"%08x" % field for field in fields) + name.encode() + b"\0"
-        yield header + bytes(-len(header) % 4)
-        yield content + bytes(-len(content) % 4)
+        packed += header + bytes(-len(header) % 4)
+        packed += content + bytes(-len(content) % 4)
+    return bytes(packed)

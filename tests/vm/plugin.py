@@ -88,34 +88,37 @@ class VmRunner:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Tests of a boot go together; those that start VMs themselves come last."""
+        """Tests that start VMs themselves come first, then those of one boot after those of another."""
         unmarked = [item for item in items if not _mark(item)]
         if unmarked:
             config.hook.pytest_deselected(items=unmarked)
         order = {topology: number for number, topology in enumerate(TOPOLOGIES)}
         items[:] = sorted(
             (item for item in items if _mark(item)),
-            key=lambda item: order[item.topology] if isinstance(item, VmItem) else len(order),
+            key=lambda item: order[item.topology] if isinstance(item, VmItem) else -1,
         )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Start the boots before pytest's own loop asks for the first report."""
+        """The first VM runs beside the tests that start VMs themselves; together they are as many as run at once."""
         if session.config.option.collectonly or components.missing(*NEEDS):
             return
         image.compile_sources()
         for topology in TOPOLOGIES:
             items = [item for item in session.items if isinstance(item, VmItem) and item.topology == topology]
             if items:
-                timeout = max(item.seconds for item in items)
-                self._batches[topology] = Batch(topology, [item.inside for item in items], timeout)
-                self._batches[topology].start()
+                longest = max(item.seconds for item in items)
+                self._batches[topology] = Batch(topology, [item.inside for item in items], longest)
+        for batch in list(self._batches.values())[:1]:
+            batch.start()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
         """Without a VM the item's own setup says what is missing."""
         if not isinstance(item, VmItem) or item.topology not in self._batches:
             return None
+        for batch in self._batches.values():
+            batch.start()
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in _reports(item, self._batches[item.topology]):
             item.ihook.pytest_runtest_logreport(report=report)
