@@ -44,6 +44,8 @@ class Batch:
         """Seconds from the boot to the end."""
         self._silence = longest + SLACK_SECONDS
         self._reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._early: dict[str, list[dict[str, Any]]] = {}
+        """Reports that came while another test's were awaited."""
         self._started = ""
         """The test that the VM began last."""
         self._ending = ""
@@ -71,8 +73,12 @@ class Batch:
             self._thread.join()
 
     def reports(self, test: str) -> Iterator[dict[str, Any]]:
-        """A test's reports, as they come; tests must be asked for in the order in which they run."""
-        while (report := self._reports.get()) is not None:
+        """A test's reports, as they come; those of other tests are kept until they are asked for."""
+        mine = iter(self._early.pop(test, []))
+        while (report := next(mine, None) or self._reports.get()) is not None:
+            if report["nodeid"] != test:
+                self._early.setdefault(report["nodeid"], []).append(report)
+                continue
             yield report
             if report["when"] == "teardown":
                 return

@@ -27,7 +27,14 @@ def command(python: str, tests: Sequence[str], timeout: float) -> list[str]:
     return [
         *["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", python, "-m", "pytest", "-p", "no:cacheprovider"],
         *(argument for plugin in _PLUGINS for argument in ("-p", plugin)),
-        *["--quiet", "--no-header", "--no-summary", f"--timeout={timeout:g}", "--timeout-method=signal"],
+        *[
+            "--quiet",
+            "--no-header",
+            "--no-summary",
+            "--color=no",
+            f"--timeout={timeout:g}",
+            "--timeout-method=signal",
+        ],
         *modules,
     ]
 

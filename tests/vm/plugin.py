@@ -84,7 +84,9 @@ class VmRunner:
         made = yield
         if not isinstance(made, list):
             return made
-        return [placed for item in made for placed in _in_vms(item)]
+        return [
+            placed for node in made for placed in (_in_vms(node) if isinstance(node, pytest.Item) else [node])
+        ]
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

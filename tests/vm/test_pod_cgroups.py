@@ -37,22 +37,21 @@ def folder_of(node: TestNode, record: PodRecord) -> Path:
     return folder
 
 
-async def test_a_pod_is_held_by_a_group_named_as_the_kubelet_would(
-    node: TestNode, request: pytest.FixtureRequest
-) -> None:
+async def test_a_pod_is_held_by_a_group_named_as_the_kubelet_would(node: TestNode) -> None:
     record = await node.run_pod({}, command=["sleep", "1000"])
-    folder = folder_of(node, record)
     uid = record.pod.uid
-    expected = {
+    named = {
         Naming.CGROUPFS: f"kubepods/besteffort/pod{uid}",
         Naming.SYSTEMD: "kubepods.slice/kubepods-besteffort.slice/"
         f"kubepods-besteffort-pod{uid.replace('-', '_')}.slice",
     }[runtime_of(node)._naming]
-    assert folder == cgroups.MOUNT / TREE_PARENT / expected
+    assert folder_of(node, record) == cgroups.MOUNT / TREE_PARENT / named
 
     running = runtime_of(node).running(record.pod, "main")
     assert running is not None
-    assert Path(f"/proc/{running.pid}/cgroup").read_text() == f"0::/{TREE_PARENT}/{expected}/main\n"
+    of_process = Path(f"/proc/{running.pid}/cgroup")
+    expected = f"0::/{TREE_PARENT}/{named}/main\n"
+    await until(lambda: of_process.read_text() == expected, f"the process to be in {expected}")
 
 
 async def test_limits_of_every_controller_can_be_set_on_a_pod_and_on_its_container(node: TestNode) -> None:
