@@ -4,6 +4,7 @@ It leaves nothing on this machine: the initrd is a file in memory, the port and 
 names, and the kernel kills QEMU when the thread that started it dies.
 """
 
+import contextlib
 import os
 import re
 import selectors
@@ -58,54 +59,46 @@ class Machine:
         self._console_unfinished = b""
 
     def __enter__(self) -> "Machine":
-        _slots.acquire()
-        try:
-            self._start()
-        except BaseException:
-            _slots.release()
-            raise
-        return self
-
-    def _start(self) -> None:
-        self.started = time.monotonic()
-        self._port, port = socket.socketpair()
-        self._terminal, terminal = socket.socketpair()
-        initrd = os.memfd_create("initrd")
-        try:
-            kernel = Kernel(Path(components.find("kernel") or ""))
-            os.write(initrd, image.initrd(kernel, self._order))
-            self._qemu = subprocess.Popen(
-                [
-                    *_dies_with_us(),
-                    *qemu_command(self.topology, kernel.unpacked(), f"/proc/self/fd/{initrd}", self._disk),
-                    *["-chardev", f"socket,id=port,fd={port.fileno()}"],
-                    *(
-                        ["-serial", "mon:stdio"]
-                        if self._order.interactive
-                        else [
-                            "-chardev",
-                            f"socket,id=console,fd={terminal.fileno()}",
-                            "-serial",
-                            "chardev:console",
-                        ]
-                    ),
-                ],
-                stdin=None if self._order.interactive else subprocess.DEVNULL,
-                stdout=None if self._order.interactive else terminal.fileno(),
-                stderr=terminal.fileno(),
-                pass_fds=[initrd, port.fileno(), terminal.fileno()],
-                start_new_session=not self._order.interactive,
-            )
-        finally:
-            os.close(initrd)
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(_slots)
+            self.started = time.monotonic()
+            self._port, port = (undo.enter_context(end) for end in socket.socketpair())
+            self._terminal, terminal = (undo.enter_context(end) for end in socket.socketpair())
+            self._qemu = self._start(port, terminal)
             port.close()
             terminal.close()
+            self._undo = undo.pop_all()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-        self._port.close()
-        self._terminal.close()
-        _slots.release()
+        self._undo.close()
+
+    def _start(self, port: socket.socket, terminal: socket.socket) -> "subprocess.Popen[bytes]":
+        """QEMU, with its ends of the port and the console; what it complains of goes to the console too."""
+        kernel = Kernel(Path(components.find("kernel") or ""))
+        with os.fdopen(os.memfd_create("initrd"), "wb") as initrd:
+            initrd.write(image.initrd(kernel, self._order))
+            initrd.flush()
+            command = qemu_command(
+                self.topology, kernel.unpacked(), f"/proc/self/fd/{initrd.fileno()}", self._disk
+            )
+            command += ["-chardev", f"socket,id=port,fd={port.fileno()}"]
+            if self._order.interactive:
+                return subprocess.Popen(
+                    [*_dies_with_us(), *command, "-serial", "mon:stdio"],
+                    pass_fds=[initrd.fileno(), port.fileno()],
+                    stderr=terminal.fileno(),
+                )
+            command += ["-chardev", f"socket,id=console,fd={terminal.fileno()}", "-serial", "chardev:console"]
+            return subprocess.Popen(
+                [*_dies_with_us(), *command],
+                pass_fds=[initrd.fileno(), port.fileno(), terminal.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=terminal.fileno(),
+                stderr=terminal.fileno(),
+                start_new_session=True,  # Ctrl-C is for pytest, which ends its VMs
+            )
 
     @property
     def pid(self) -> int:
