@@ -5,17 +5,18 @@ import shutil
 import sys
 from pathlib import Path
 
+FOLDER = Path(__file__).parents[2] / ".components"
+"""Where tools/install-components unpacks packages that clash with others."""
+
 PROGRAMS = {
     **{name: name for name in ("kubectl", "promtool", "protoc")},
-    **{name: name for name in ("qemu-img", "busybox", "numactl", "containerd", "ctr", "runc")},
+    **{name: name for name in ("qemu-img", "numactl", "containerd", "ctr", "runc")},
+    "busybox": str(FOLDER / "bin/busybox"),  # no other: it must need no libraries
     "qemu": "qemu-system-x86_64",
     "kmod": "modprobe",
     "e2fsprogs": "mkfs.ext4",
 }
 """By component, the program; tools/install-components knows the packages. `kernel` is no program, but a file."""
-
-FOLDER = Path(__file__).parents[2] / ".components"
-"""Where tools/install-components unpacks packages that clash with others."""
 
 _PLACES = [
     Path(sys.executable).parent,

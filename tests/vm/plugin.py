@@ -4,6 +4,7 @@ With --vm only tests marked `vm` are run, without it only the others, and those 
 Tests are batched by topology, a boot for each.
 """
 
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from tests.vm import image
 from tests.vm.batch import TEST_SECONDS, Batch, Lost
 from tests.vm.machine import NEEDS
 from tests.vm.topology import TOPOLOGIES
+
+_HERE = "started from here"
+"""Where a test runs that starts VMs itself, in the table of times."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -78,6 +82,8 @@ class VmRunner:
 
     def __init__(self) -> None:
         self._batches: dict[str, Batch] = {}
+        self._seconds: dict[tuple[str, str], float] = defaultdict(float)
+        """By topology and module."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pycollect_makeitem(self) -> Generator[None, object, object]:
@@ -134,14 +140,22 @@ class VmRunner:
         for batch in self._batches.values():
             batch.join()
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        module, _, name = report.nodeid.partition("::")
+        topology = name.rpartition("@")[2]
+        self._seconds[topology if topology in TOPOLOGIES else _HERE, module] += report.duration
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._batches:
-            terminalreporter.section("time in VMs")
-        for batch in self._batches.values():
-            boot = f"up after {batch.booted:.0f} s" if batch.booted else "never up"
-            terminalreporter.write_line(
-                f"{batch.topology}: {len(batch.tests)} tests, {boot}, {batch.took:.0f} s in all"
-            )
+        terminalreporter.section("time of tests in VMs")
+        for place in (_HERE, *TOPOLOGIES):
+            if batch := self._batches.get(place):
+                boot = f"up after {batch.booted:.0f} s" if batch.booted else "never up"
+                terminalreporter.write_line(
+                    f"{place}: {len(batch.tests)} tests, {boot}, {batch.took:.0f} s in all"
+                )
+            for (where, module), seconds in self._seconds.items():
+                if where == place:
+                    terminalreporter.write_line(f"{seconds:6.0f} s  {module}, {place}")
 
 
 def _mark(item: pytest.Item) -> pytest.Mark | None:
