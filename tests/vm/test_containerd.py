@@ -1,14 +1,15 @@
 """containerd and runc work in a VM: suites that need a real container runtime can lean on them."""
 
+import asyncio
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import components
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.vm("mini"), pytest.mark.needs("containerd", "ctr", "runc")]
 
@@ -26,10 +27,12 @@ def ctr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
             stderr=log,
         )
     ctr = ["ctr", f"--address={socket}"]
-    deadline = time.monotonic() + START_SECONDS
-    while subprocess.run([*ctr, "version"], capture_output=True).returncode:
+
+    def answers() -> bool:
         assert containerd.poll() is None, (folder / "log").read_text()
-        assert time.monotonic() < deadline, (folder / "log").read_text()
+        return subprocess.run([*ctr, "version"], capture_output=True).returncode == 0
+
+    asyncio.run(until(answers, "an answer of containerd", START_SECONDS))
     yield ctr
     containerd.terminate()
     containerd.wait()

@@ -1,5 +1,6 @@
 """The harness itself: whatever happens in a VM or to it is reported, at once and with its reason; nothing is left."""
 
+import asyncio
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
 from tests.vm.events import Ready
 from tests.vm.image import REPO, Order
 from tests.vm.machine import BOOT_SECONDS, NEEDS, Machine, MachineFailed
@@ -114,6 +116,13 @@ def qemus_of(pid: int) -> list[int]:
     return [child for child in children if "qemu" in Path(f"/proc/{child}/comm").read_text()]
 
 
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 @pytest.fixture
 def waiting(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     """A run of the sample that waits, with a folder of its own for temporary files, whose VM has been started."""
@@ -127,8 +136,7 @@ def waiting(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
         stdout=subprocess.PIPE,
         text=True,
     ) as run:
-        while not qemus_of(run.pid):
-            assert run.poll() is None
+        asyncio.run(until(lambda: bool(qemus_of(run.pid)), "QEMU to be started"))
         yield run
     assert list(temporary.iterdir()) == []
     assert Path("/proc/mounts").read_text() == mounts
@@ -149,8 +157,4 @@ def test_no_vm_outlives_its_pytest(waiting: "subprocess.Popen[str]", number: sig
     (qemu,) = qemus_of(waiting.pid)
     waiting.send_signal(number)
     waiting.wait()
-    deadline = time.monotonic() + NOTICED_SECONDS
-    while (
-        Path(f"/proc/{qemu}").exists() and "Z" not in Path(f"/proc/{qemu}/stat").read_text().split(")")[1][:3]
-    ):
-        assert time.monotonic() < deadline, "QEMU is left behind"
+    asyncio.run(until(lambda: not alive(qemu), "QEMU to end", NOTICED_SECONDS))
