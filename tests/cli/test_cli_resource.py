@@ -17,6 +17,7 @@ from tests.support import components
 from tests.support.plugins import FAN, Fans
 from tests.support.waiting import until
 
+from colocate.cli.resource import EXIT_CODES
 from colocate.clock import SystemClock
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
@@ -24,6 +25,7 @@ from colocate.lab.nodes.shape import NodeShape
 from colocate.testing import TestNode
 
 HAND = "example.com/hand"
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "extended-resources.md"
 
 
 class Skipping(SystemClock):
@@ -97,6 +99,9 @@ async def test_a_cluster_without_any_says_so_and_bad_words_are_one_sentence(lab:
     assert (await lab.resource("list", "--node", "other")).out == "node other has no extended resource\n"
     for words, said in [
         (["list", "--node", "nowhere"], "there is no node 'nowhere'"),
+        (["list", "--node", ""], "the name of the node is empty"),
+        (["remove", "", FAN], "the name of the node is empty"),
+        (["advertise", "", f"{FAN}=1"], "the name of the node is empty"),
         (["list", "--watch", "-o", "json"], "--watch prints tables"),
         (["advertise", "other", "fan=1"], "it needs a domain"),
         (["advertise", "other", f"{FAN}=1"], "add --yes"),
@@ -107,6 +112,29 @@ async def test_a_cluster_without_any_says_so_and_bad_words_are_one_sentence(lab:
         ended = await lab.resource(*words)
         assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
         assert said in ended.err
+
+
+async def test_the_help_and_the_documentation_word_the_exit_codes_alike() -> None:
+    help = await colocate("resource", "remove", "--help")
+    for text in (help.out, DOCUMENTATION.read_text()):
+        assert EXIT_CODES in " ".join(text.split())
+
+
+async def test_a_removal_ends_in_time_even_if_the_server_does_not_answer() -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        at = f"http://127.0.0.1:{port}"
+        ended = await colocate("resource", "remove", "n1", FAN, "--yes", "--timeout", "1s", "--server", at)
+    assert ended.code == 1
+    assert ended.err == (
+        f"colocate: 1 s were not enough to remove {FAN} from node n1: nothing was changed (the API server has not "
+        f"answered); give it longer with --timeout\n"
+    )
 
 
 async def test_a_server_that_does_not_answer_is_one_sentence() -> None:
@@ -228,7 +256,7 @@ async def test_on_a_terminal_it_asks_and_shows_a_bar_and_stops_at_ctrl_c(lab: La
         assert "░ at most " in terminal.seen
         terminal.process.send_signal(signal.SIGINT)
         assert await terminal.ends() == 130
-        assert "interrupted: example.com/fan was not changed" in terminal.seen
+        assert "interrupted: nothing was changed (the kubelet has not let go of it)" in terminal.seen
         assert "Traceback" not in terminal.seen
     async with Terminal(lab, "resource", "remove", MACHINE, FAN) as terminal:
         await terminal.shows("[y/N]")
