@@ -7,6 +7,8 @@ import pytest
 from tests.apps.lab_resources import ResourceLab, resource_lab
 from tests.support.plugins import FAN, Fans
 
+from colocate.apps.doctor.check import Patient
+from colocate.apps.doctor.examination import chosen, examine
 from colocate.apps.resources.local_kubelet import LocalKubelet, NodeIdentity, NodeMarks
 from colocate.clock import SystemClock
 from colocate.devices.extended_resources import State
@@ -128,6 +130,29 @@ async def test_of_nodes_that_share_a_kernel_none_takes_the_word_of_the_kubelet_o
 
     assert await certain(said="") == {}
     assert await certain(said=MACHINE) == {MACHINE: "podresources of this node lists 1 healthy"}
+
+
+async def test_the_doctor_takes_the_same_node_for_this_machine(lab: ResourceLab) -> None:
+    if not this_machine().boot_id:
+        pytest.skip("this machine has no boot id")
+    group = await lab.node.serve(Fans("fan-0"))
+    await lab.node.devices(FAN, 1)
+    await lab.node.kill(group)
+    await lab.node.devices(FAN, 0)
+    await lab.sync()
+
+    def change(body: Object) -> None:
+        body["status"]["nodeInfo"]["machineID"] = "another"
+
+    lab.cluster.registry.force(NODES, lab.cluster.registry.get(NODES, "", MACHINE), change)
+    paths = lab.cluster.kubelet.paths
+    async with lab.client() as client:
+        patient = Patient(paths, paths.root / "agent.sock", "nobody", lab.pacer, client)
+        [examined] = [one async for one in examine(patient, chosen(["extended resources"]))]
+        found = (await lab.observer(client, on_node=True).node(MACHINE)).find(FAN)
+    assert found is not None
+    assert found.certain
+    assert examined.results[0].reason == f"{FAN} on {MACHINE}: {found.reason}"
 
 
 async def test_who_may_not_list_nodes_is_shown_what_the_api_says(lab: ResourceLab) -> None:

@@ -393,12 +393,14 @@ async def test_what_another_removes_while_it_waits_is_watched_and_gone(lab: Reso
     await dead_plugin(lab)
 
     async def remove() -> None:
+        await lab.clock.advance(310)
         lab.patch_by_hand(FAN, None)
         await lab.sync()
+        assert lab.capacity(FAN) == (None, None)
 
-    await lab.clock.advance(290)
     lab.pacer.at(9, remove)
     await lab.remove(FAN)
+    assert lab.told() == ["Waiting", "Watching"]
     assert lab.capacity(FAN) == (None, None)
 
 

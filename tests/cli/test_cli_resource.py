@@ -19,6 +19,8 @@ from tests.support.waiting import until
 
 from colocate.cli.resource import EXIT_CODES
 from colocate.clock import SystemClock
+from colocate.host.identity import this_machine
+from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.lab.nodes.shape import NodeShape
@@ -112,6 +114,32 @@ async def test_a_cluster_without_any_says_so_and_bad_words_are_one_sentence(lab:
         ended = await lab.resource(*words)
         assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
         assert said in ended.err
+
+
+async def test_a_folder_is_of_the_node_that_is_named_where_nodes_share_a_kernel(lab: Lab) -> None:
+    if not this_machine().boot_id:
+        pytest.skip("this machine has no boot id")
+    await lab.node.serve(Fans("fan-0", "fan-1"))
+    await lab.resource("advertise", "other", f"{FAN}=2", "--yes")
+    await until(lambda: lab.amounts(FAN) == ("2", "2"), "the plugin's devices")
+
+    def share_kernel(body: Object) -> None:
+        body["status"]["nodeInfo"] = lab.cluster.registry.get(NODES, "", MACHINE).body["status"]["nodeInfo"]
+
+    lab.cluster.registry.force(NODES, lab.cluster.registry.get(NODES, "", "other"), share_kernel)
+    root, by_kubelet = str(lab.cluster.kubelet.paths.root), "podresources of this node"
+
+    async def shown(*flags: str, **environ: str) -> dict[str, bool]:
+        """The nodes that are shown, and whether each was judged by what this machine's kubelet says."""
+        environ["KUBECONFIG"] = str(lab.kubeconfig)
+        ended = await colocate("resource", "list", *flags, "-o", "json", **environ)
+        return {one["node"]: by_kubelet in one["reason"] for one in json.loads(ended.out)}
+
+    assert await shown("--kubelet-root", root) == {MACHINE: False, "other": False}
+    assert await shown("--kubelet-root", root, "--node", MACHINE) == {MACHINE: True}
+    assert await shown("--node", MACHINE, COLOCATE_KUBELET_ROOT=root) == {MACHINE: False}
+    named = await shown(COLOCATE_KUBELET_ROOT=root, NODE_NAME=MACHINE)
+    assert named == {MACHINE: True, "other": False}
 
 
 async def test_the_help_and_the_documentation_word_the_exit_codes_alike() -> None:
@@ -269,3 +297,19 @@ async def test_on_a_terminal_it_asks_and_shows_a_bar_and_stops_at_ctrl_c(lab: La
         terminal.process.send_signal(signal.SIGINT)
         assert await terminal.ends() == 130
     assert lab.amounts(FAN) == ("2", "0")
+
+
+async def test_a_watch_goes_on_where_the_server_was_away_for_a_while(lab: Lab) -> None:
+    await lab.dead_plugin()
+    server = lab.cluster.server
+    port = int(server.url.rpartition(":")[2])
+    async with Terminal(lab, "resource", "list", "--watch") as terminal:
+        await terminal.shows("stale, ≤ ")
+        await server.stop()
+        await terminal.shows("; trying again")
+        shown = terminal.seen.count("stale, ≤ ")
+        await server.start("127.0.0.1", port)
+        await terminal.shows("stale, ≤ ", times=shown + 1)
+        terminal.process.send_signal(signal.SIGINT)
+        assert await terminal.ends() == 130
+        assert "Traceback" not in terminal.seen

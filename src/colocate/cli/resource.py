@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -12,7 +12,7 @@ import msgspec
 
 from colocate.apps.resources import advertising
 from colocate.apps.resources.local_kubelet import LocalKubelet
-from colocate.apps.resources.observe import Observer
+from colocate.apps.resources.observe import Look, Observer
 from colocate.apps.resources.removal import Removal, Settings
 from colocate.apps.this_node import this_node
 from colocate.cli import cluster_flags, confirm
@@ -23,9 +23,10 @@ from colocate.cli.resource_table import span, state, table
 from colocate.cli.spans import positive_seconds
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
+from colocate.cluster.errors import ServerError
 from colocate.cluster.json_patch import Patch
-from colocate.devices.extended_resources import Before, ExtendedResource, State, remember
-from colocate.errors import UserError
+from colocate.devices.extended_resources import ExtendedResource, State, remember
+from colocate.errors import Unavailable, UserError
 from colocate.host.identity import this_machine
 from colocate.kubelet.paths import DEFAULT_ROOT, ROOT_VARIABLE, KubeletPaths
 
@@ -125,18 +126,27 @@ def show(args: argparse.Namespace) -> None:
 
 
 async def _show(args: argparse.Namespace) -> None:
-    before: dict[str, dict[str, Before]] = {}
+    looks: list[Look] | None = None
     async with _observing(args) as (_, observer):
         while True:
-            if args.node is None:
-                looks = await observer.all_nodes(before)
+            try:
+                looks = await _look(observer, args.node, looks or [])
+            except (Unavailable, ServerError) as error:
+                if looks is None:
+                    raise
+                print(f"{error}; trying again", flush=True)  # Whoever watches a countdown sees it to its end.
             else:
-                looks = [await observer.node(args.node, before.get(args.node))]
-            _print([one for look in looks for one in look.resources], args)
+                _print([one for look in looks for one in look.resources], args)
             if not args.watch:
                 return
-            before = {look.node.name: remember(look.resources) for look in looks}
             await asyncio.sleep(_WATCH_EVERY)
+
+
+async def _look(observer: Observer, node: str | None, earlier: Sequence[Look]) -> list[Look]:
+    before = {look.node.name: remember(look.resources) for look in earlier}
+    if node is None:
+        return await observer.all_nodes(before)
+    return [await observer.node(node, before.get(node))]
 
 
 def _print(found: list[ExtendedResource], args: argparse.Namespace) -> None:
