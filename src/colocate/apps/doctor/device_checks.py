@@ -98,9 +98,8 @@ def _results(findings: Sequence[Finding], command: str) -> Iterator[Result]:
 @check(Section.CLUSTER, "extended resources")
 async def extended_resources(patient: Patient) -> AsyncIterator[Result]:
     """Every extended resource of every node has somebody behind it, as `colocate resource list` sees it."""
-    observer = Observer(
-        patient.client, LocalKubelet(patient.paths, this_machine(), patient.clock), patient.clock
-    )
+    kubelet = LocalKubelet(patient.paths, this_machine(), patient.clock, node=patient.node)
+    observer = Observer(patient.client, kubelet, patient.clock)
     looks = await observer.all_nodes()
     states: Counter[State] = Counter()
     for resource in (one for look in looks for one in look.resources):
