@@ -199,11 +199,12 @@ def test_backups_of_other_files_stay_when_a_repair_fails(
 def test_a_link_in_the_place_of_the_backups_is_not_followed(record: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
+    (elsewhere / "mine").hardlink_to(record)
     record.with_name(f"{record.name}.backups").symlink_to(elsewhere)
     with pytest.raises(UserError, match="is a link"):
         files.replace(files.read(record), NEW, ManualClock())
     assert record.read_bytes() == OLD
-    assert list(elsewhere.iterdir()) == []
+    assert [path.name for path in elsewhere.iterdir()] == ["mine"]
 
 
 # Every system call -----------------------------------------------------------------------------------

@@ -99,10 +99,12 @@ def replace(old: Snapshot, content: bytes, clock: Clock) -> Path:
     """
     folder = old.path.with_name(f"{old.path.name}.backups")
     moment = datetime.datetime.fromtimestamp(clock.time(), datetime.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
-    if folder.is_symlink():
-        raise UserError(f"{folder}: is a link, and a backup belongs beside the file; remove it and try again")
     try:
         old.check_unchanged()
+        if folder.is_symlink():
+            raise UserError(
+                f"{folder}: is a link, and a backup belongs beside the file; remove it and try again"
+            )
         folder.mkdir(mode=0o700, exist_ok=True)
         backup = _second_name(old.path, folder, moment)
         sync_folder(folder)
@@ -149,7 +151,7 @@ def _remove_names(old: Snapshot, folder: Path) -> None:
     """Remove every second name of a file that was not replaced, and the folder where nothing else is in it."""
     # A second name for the old file does no harm; what went wrong before is what to tell.
     with contextlib.suppress(OSError):
-        for path in folder.iterdir():
+        for path in () if folder.is_symlink() else folder.iterdir():
             if os.path.samestat(path.lstat(), old.status):
                 path.unlink()
         folder.rmdir()
