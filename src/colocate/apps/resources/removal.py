@@ -15,6 +15,7 @@ import msgspec
 from colocate.aio import deadline
 from colocate.apps.resources.errors import NoNode, NotRemoved, Refused
 from colocate.apps.resources.observe import Look, Observer
+from colocate.apps.resources.refusal import removable
 from colocate.apps.resources.steps import (
     POLL,
     STAYS_AWAY,
@@ -41,13 +42,12 @@ from colocate.devices.extended_resources import (
     State,
     remember,
 )
-from colocate.errors import Unavailable, UserError
+from colocate.errors import Unavailable
 
 UNCONFIRMED = 6 * SYNC
 """Seconds after which a kubelet that has not dropped allocatable either is not syncing."""
 PATIENCE = GRACE + 2 * LATE
 """Seconds after which a kubelet that has not let go will not: a plugin is alive."""
-_PODS_NAMED = 10
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -119,7 +119,7 @@ class Removal:
         """What is there and how it would be removed, tried on the server without effect; raises why it cannot be."""
         async with self._in_time():
             look = await self._observer.node(self._node)
-            found = self._checked(look)
+            found = removable(look, self._name, now=self._settings.now)
             patch = patch_for(look.document(), {self._name: None})
             if patch:
                 with suppress(Conflict):  # Changed this very moment: whoever goes on will look again.
@@ -144,7 +144,7 @@ class Removal:
         while True:
             look = await self._look()
             if self._name in look.node.capacity or not self._seen:
-                found = self._checked(look)
+                found = removable(look, self._name, now=self._settings.now)
                 self._seen = True
                 if found.state in _KEPT and not self._settings.now:
                     await self._wait(found)
@@ -158,36 +158,6 @@ class Removal:
                 self.done = Done.PUT_BACK
             self._report(PutBack(back))
             self._weigh(back)
-
-    def _checked(self, look: Look) -> ExtendedResource:
-        """The resource, if it may be removed now or once the kubelet lets go."""
-        found, now = look.find(self._name), self._settings.now
-        if found is None:
-            raise UserError(
-                f"node {self._node} has no extended resource {self._name!r}; "
-                f"'colocate resource list --node {self._node}' shows what it has"
-            )
-        where = f"{self._name} on node {self._node}"
-        if found.holders:
-            raise Refused(
-                f"{where} is held by {_pods(found)}; it stays until they are gone: delete them, or let them finish"
-            )
-        if found.state is State.ALIVE:
-            raise Refused(
-                f"{where} is advertised by a plugin that is alive ({found.reason}); stop the plugin, for instance by "
-                f"deleting its DaemonSet or keeping it off this node, and try again"
-            )
-        if found.state is State.UNKNOWN and not now:
-            raise Refused(
-                f"{where}: {found.reason}; look again in a while, or try it with --now: if a plugin is alive, "
-                f"it comes back"
-            )
-        if look.node.silent and found.state is not State.LEAVING and not now:
-            raise Refused(
-                f"the kubelet of node {self._node} is silent: nobody could see whether {self._name} stays away; "
-                f"start the kubelet, or use --now to remove it all the same"
-            )
-        return found
 
     async def _wait(self, found: ExtendedResource) -> None:
         """The kubelet keeps it. For how long can be inferred; that it does so for ever shows only in the end."""
@@ -312,9 +282,3 @@ class Removal:
                 f"{self._settings.timeout:g} s were not enough to remove {self._name} from node {self._node}: "
                 f"{self.so_far}; give it longer with --timeout"
             ) from None
-
-
-def _pods(found: ExtendedResource) -> str:
-    named = [f"{holder.pod} ({holder.count})" for holder in found.holders[:_PODS_NAMED]]
-    more = len(found.holders) - len(named)
-    return ", ".join(named) + (f" and {more} more pods" if more else "")
