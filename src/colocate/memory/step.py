@@ -1,0 +1,16 @@
+"""What a rung wants done in one turn."""
+
+import msgspec
+
+from colocate.memory.actions import PodAction
+from colocate.memory.ladder_state import Ladder
+
+
+class Step(msgspec.Struct, frozen=True):
+    """The ladder as it will stand, the actions, and sentences about what is not done."""
+
+    ladder: Ladder
+    actions: tuple[PodAction, ...] = ()
+    notes: tuple[str, ...] = ()
+    busy: bool = False
+    """Whether the rung may still pay."""
