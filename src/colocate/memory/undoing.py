@@ -28,9 +28,8 @@ def nothing(ladder: Ladder, situation: Situation) -> Step:
 def pages_back(ladder: Ladder, situation: Situation) -> Step:
     """Move pages back to where they came from."""
     present = {node.id for node in situation.facts.node.numa}
-    room = situation.slack - situation.settings.block_size
-    if situation.facts.off:
-        room = situation.slack
+    off = situation.facts.off
+    room = situation.slack - (0 if off else situation.settings.block_size)
     actions: list[PodAction] = []
     notes: list[str] = []
     for each in reversed(situation.pods):
@@ -43,6 +42,10 @@ def pages_back(ladder: Ladder, situation: Situation) -> Step:
             ladder = msgspec.structs.replace(ladder, moved=drop(ladder.moved, each.uid))
             continue
         size = min(away, room)
+        if size < _WORTH_IT and off:
+            notes.append(f"{amount(away)} of {each.ref} stays on far nodes: there is no room for it.")
+            ladder = msgspec.structs.replace(ladder, moved=drop(ladder.moved, each.uid))
+            continue
         if size < _WORTH_IT:
             notes.append(f"{amount(away)} of {each.ref} stays on far nodes: there is no room for it yet.")
             continue
