@@ -117,7 +117,9 @@ class Machine(msgspec.Struct, kw_only=True):
         used = self.system + self.online + sum(guest.anon + guest.cache - guest.far for guest in self.guests)
         cache = sum(guest.cache for guest in self.guests)
         free = max(0, self.total - used)
-        numa = (NumaMemory(id=0, total=self.total, free=free, distances={0: 10, 2: 20}),)
+        numa: tuple[NumaMemory, ...] = (
+            NumaMemory(id=0, total=self.total, free=free, distances={0: 10, 2: 20}),
+        )
         if self.far_total:
             far = self.far_total - far_used
             numa += (
