@@ -54,7 +54,8 @@ def _assert(
 def _restore(each: Colocated, reading: PodMemory, ladder: Ladder) -> PodAction | None:
     own = kubelets_own(each.pod)
     containers = tuple(each.limits.containers) if each.limits else ()
-    if each.uid in ladder.squeezed or (reading.limit == own and not containers):
+    if ladder.squeezed or ladder.throttled or (reading.limit == own and not containers):
+        # What the ladder did is undone first, in its own order.
         return None
     if each.limits and each.limits.pod is None:
         own = reading.limit

@@ -15,7 +15,6 @@ from colocate.memory.balance import Balance, strike
 from colocate.memory.blocks import Wanted
 from colocate.memory.colocated import Colocated, blocks_in_giving_order, giving_order
 from colocate.memory.facts import Facts
-from colocate.memory.figures import amount
 from colocate.memory.forecast import Expectation, remember
 from colocate.memory.limits import limits
 from colocate.memory.rung import Rung
@@ -188,10 +187,3 @@ def _debt(state: State, balance: Balance) -> Debt | None:
     if not balance.debt:
         return None
     return Debt(balance.debt, state.debt.since if state.debt is not None else state.clock)
-
-
-def debt_in_words(state: State) -> str:
-    """What is owed and for how long."""
-    if state.debt is None:
-        return "There is no debt."
-    return f"There is a debt of {amount(state.debt.bytes)}, for {state.clock - state.debt.since:.0f} s."

@@ -3,9 +3,10 @@
 import msgspec
 
 from colocate.memory.blocks import BlockState
-from colocate.memory.decide import Decision, debt_in_words
+from colocate.memory.decide import Decision
 from colocate.memory.figures import amount, count
 from colocate.memory.settings import MemorySettings
+from colocate.memory.state import State
 from colocate.model.memory import Bytes
 
 
@@ -109,8 +110,8 @@ def _blocks(decision: Decision, settings: MemorySettings) -> list[str]:
 def _standing(decision: Decision) -> list[str]:
     state = decision.state
     if state.debt is None and state.ladder.rung is None:
-        return [debt_in_words(state)]
-    sentences = [debt_in_words(state)]
+        return [_debt_in_words(state)]
+    sentences = [_debt_in_words(state)]
     names = {each.uid: str(each.ref) for each in decision.pods}
     if state.ladder.rung is not None:
         sentences.append(f"The ladder stands on {state.ladder.rung}.")
@@ -131,3 +132,10 @@ def _standing(decision: Decision) -> list[str]:
         for uid, entry in state.ladder.leaving.items()
     ]
     return [*sentences, *decision.plan.notes]
+
+
+def _debt_in_words(state: State) -> str:
+    """What is owed and for how long."""
+    if state.debt is None:
+        return "There is no debt."
+    return f"There is a debt of {amount(state.debt.bytes)}, for {state.clock - state.debt.since:.0f} s."

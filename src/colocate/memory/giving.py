@@ -15,11 +15,8 @@ from colocate.memory.leaving import on_their_way, send_away
 from colocate.memory.limits import whole_pages
 from colocate.memory.rung import Rung
 from colocate.memory.situation import Situation
-from colocate.memory.step import Step
+from colocate.memory.step import WORTH_IT, Step
 from colocate.model.memory import Bytes, PodMemory
-
-WORTH_IT: Bytes = 1 << 20
-"""Less than this is not taken, moved or waited for."""
 
 
 def withdraw(ladder: Ladder, situation: Situation) -> Step:

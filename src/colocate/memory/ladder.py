@@ -98,6 +98,9 @@ def _is_over(ladder: Ladder, rung: Rung, situation: Situation) -> str:
 def _down(ladder: Ladder, situation: Situation) -> LadderTurn:
     ladder, notes = _call_off(ladder)
     ladder = msgspec.structs.replace(ladder, since=situation.now)
+    if ladder.rung is None and ladder.moved:
+        # Pages that found no room when colocation was switched off.
+        ladder = msgspec.structs.replace(ladder, rung=Rung.FAR)
     if ladder.rung is None:
         return LadderTurn(msgspec.structs.replace(ladder, calm_since=None, undid_at=None), notes=notes)
     if (
@@ -121,7 +124,7 @@ def _down(ladder: Ladder, situation: Situation) -> LadderTurn:
         lower = height(rung) - 1
         ladder = msgspec.structs.replace(ladder, rung=RUNGS[lower] if lower >= 0 else None)
     if ladder.rung is None:
-        ladder = Ladder(leaving=ladder.leaving)
+        ladder = Ladder(leaving=ladder.leaving, moved=ladder.moved)
     return LadderTurn(ladder, notes=notes)
 
 

@@ -12,10 +12,8 @@ from colocate.memory.figures import amount
 from colocate.memory.ladder_state import Ladder, Leaving, put
 from colocate.memory.rung import Rung, height
 from colocate.memory.situation import Situation
-from colocate.memory.step import Step
+from colocate.memory.step import WORTH_IT, Step
 from colocate.model.memory import Bytes
-
-_WORTH_IT: Bytes = 1 << 20
 
 
 def on_their_way(ladder: Ladder, situation: Situation) -> Bytes:
@@ -35,7 +33,7 @@ def send_away(ladder: Ladder, situation: Situation) -> Step:
             break
         known = ladder.leaving.get(each.uid)
         by = _way_out(each, situation)
-        if (known and known.accepted) or each.near < _WORTH_IT or height(by) > height(ladder.rung):
+        if (known and known.accepted) or each.near < WORTH_IT or height(by) > height(ladder.rung):
             continue
         if not situation.here(by).is_here or ladder.has_given_up(by, each.uid):
             continue

@@ -4,6 +4,10 @@ import msgspec
 
 from colocate.memory.actions import PodAction
 from colocate.memory.ladder_state import Ladder
+from colocate.model.memory import Bytes
+
+WORTH_IT: Bytes = 1 << 20
+"""Less than this is not taken, moved or waited for."""
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -14,10 +14,8 @@ from colocate.memory.figures import amount
 from colocate.memory.ladder_state import Ladder, drop
 from colocate.memory.rung import Rung
 from colocate.memory.situation import Situation
-from colocate.memory.step import Step
+from colocate.memory.step import WORTH_IT, Step
 from colocate.model.memory import Bytes
-
-_WORTH_IT: Bytes = 1 << 20
 
 
 def nothing(ladder: Ladder, situation: Situation) -> Step:
@@ -28,9 +26,8 @@ def nothing(ladder: Ladder, situation: Situation) -> Step:
 def pages_back(ladder: Ladder, situation: Situation) -> Step:
     """Move pages back to where they came from."""
     present = {node.id for node in situation.facts.node.numa}
-    room = situation.slack - situation.settings.block_size
-    if situation.facts.off:
-        room = situation.slack
+    off = situation.facts.off
+    room = situation.slack - (0 if off else situation.settings.block_size)
     actions: list[PodAction] = []
     notes: list[str] = []
     for each in reversed(situation.pods):
@@ -39,11 +36,11 @@ def pages_back(ladder: Ladder, situation: Situation) -> Step:
             continue
         away = each.far - moved.before
         from_far = tuple(id for id in moved.targets if id in present)
-        if away < _WORTH_IT or not from_far:
+        if away < WORTH_IT or not from_far:
             ladder = msgspec.structs.replace(ladder, moved=drop(ladder.moved, each.uid))
             continue
         size = min(away, room)
-        if size < _WORTH_IT:
+        if size < WORTH_IT:
             notes.append(f"{amount(away)} of {each.ref} stays on far nodes: there is no room for it yet.")
             continue
         to_near = tuple(id for id in moved.sources if id in present)
@@ -52,7 +49,8 @@ def pages_back(ladder: Ladder, situation: Situation) -> Step:
             ReturnPages(pod=each.ref, sources=from_far, targets=to_near, bytes=size, reason=reason)
         )
         room -= size
-    return Step(ladder, tuple(actions), tuple(notes), busy=bool(ladder.moved))
+    # Switched off, pods are not kept bound because their pages find no room: those follow later.
+    return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions if off else ladder.moved))
 
 
 def unthrottle(ladder: Ladder, situation: Situation) -> Step:
