@@ -181,7 +181,7 @@ def test_a_stat_without_its_lines_is_named(fake: FakeTree) -> None:
     fake.write(pod())
     (fake.folder(pod()) / "memory.stat").write_text("cache 12\n")
     (unread,) = PodMemoryReader(fake.tree).read().unread
-    assert "inactive_file" in unread.reason
+    assert "memory.stat has no line" in unread.reason
 
 
 def test_the_qos_classes_are_read_whole(fake: FakeTree) -> None:
