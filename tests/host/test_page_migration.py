@@ -108,6 +108,13 @@ async def test_a_library_that_others_map_too_stays_and_memory_of_the_pods_own_do
     assert pod.kernel.pages[100][HEAP] == 0
 
 
+async def test_pages_that_numa_balancing_has_marked_are_seen_and_moved(pod: Pod) -> None:
+    pod.run(100, {HEAP: dict.fromkeys(range(1000), 0)})
+    pod.kernel.marked = {HEAP + number * PAGE for number in range(600)}
+    report = await pod.migration({0}, 2).run()
+    assert (report.moved, report.stayed) == (1000 * PAGE, 0)
+
+
 async def test_a_process_that_ends_on_the_way_is_counted_and_no_error(pod: Pod) -> None:
     pod.run(100, {HEAP: dict.fromkeys(range(2000), 0)})
     pod.kernel.ends_at_call = 5
