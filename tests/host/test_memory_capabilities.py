@@ -54,7 +54,9 @@ def machine(tmp_path: Path) -> Machine:
 
 def test_a_machine_with_everything(machine: Machine) -> None:
     found = machine.look()
-    assert found.controls == MemoryControls(cgroup=2, writable=True, reclaim=True, high=True, migrate=True)
+    assert found.controls == MemoryControls(
+        cgroup=2, writable=True, reclaim=True, high=True, swap=True, migrate=True
+    )
     assert all(getattr(found, name).here for name in found.__struct_fields__ if name != "cgroup")
     assert found.pods.found == f"cgroup v2, pods in {machine.fake.root} (systemd)"
     assert found.far_nodes.found == "NUMA node 2: 4096 MiB, 3072 MiB free"
@@ -62,7 +64,7 @@ def test_a_machine_with_everything(machine: Machine) -> None:
 
 def test_cgroup_v1_has_limits_and_reclaim_by_them_and_no_more(tmp_path: Path) -> None:
     found = Machine(tmp_path, 1).look()
-    assert found.controls == MemoryControls(cgroup=1, writable=True, reclaim=False, high=False, migrate=True)
+    assert found.controls == MemoryControls(cgroup=1, writable=True, swap=True, migrate=True)
     assert (found.reclaim.here, found.swap_limits.here) == (True, True)
     assert "lowering the limit" in found.reclaim.found
     assert (found.throttle.here, found.pod_pressure.here, found.node_pressure.here) == (False, False, True)
@@ -105,7 +107,7 @@ def test_control_groups_mounted_read_only(machine: Machine, monkeypatch: pytest.
 
     monkeypatch.setattr(os, "statvfs", ReadOnly)
     found = machine.look()
-    assert found.controls == MemoryControls(cgroup=2, writable=False, migrate=True)
+    assert found.controls == MemoryControls(cgroup=2, writable=False, swap=True, migrate=True)
     for each in (found.limits, found.reclaim, found.throttle):
         assert "mounted read-only" in each.found
 

@@ -51,6 +51,7 @@ class MemoryCapabilities(msgspec.Struct, frozen=True, kw_only=True):
             writable=self.limits.here,
             reclaim=self.reclaim.here and self.cgroup == 2,
             high=self.throttle.here,
+            swap=self.swap_limits.here,
             migrate=self.migration.here,
         )
 

@@ -187,6 +187,8 @@ class MemoryControls(msgspec.Struct, frozen=True, kw_only=True):
     """memory.reclaim (v2, Linux 5.19)."""
     high: bool = False
     """memory.high (v2)."""
+    swap: bool = False
+    """Whether a group's swap can be limited."""
     migrate: bool = False
     """Whether pages of other processes may be moved (CAP_SYS_NICE)."""
 
