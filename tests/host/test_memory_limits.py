@@ -86,6 +86,14 @@ def test_a_limit_that_is_no_whole_number_of_pages_is_not_written_again_and_again
     assert name not in set_limits(group, Limits(memory=100_000_000)).written
 
 
+def test_every_write_announces_itself(group: MemoryGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    announced: list[str] = []
+    monkeypatch.setattr("colocate.host.memory_group.reached", announced.append)
+    done = set_limits(group, Limits(memory=64 * MIB, swap=0))
+    assert announced == [f"cgroup.{name}" for name in done.written]
+    assert len(announced) == 2
+
+
 def test_putting_back_what_was_read_restores_it(group: MemoryGroup) -> None:
     before = read_limits(group)
     set_limits(group, Limits(memory=64 * MIB, swap=0))

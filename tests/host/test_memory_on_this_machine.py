@@ -1,5 +1,7 @@
 """Real processes in real control groups of this machine, v1 or v2: what is read, limited and reclaimed is so."""
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -148,6 +150,56 @@ async def test_a_pod_that_ends_under_ones_hands(pods: RealPods) -> None:
     with pytest.raises(GroupGone):
         set_limits(group, Limits(memory=MIB))
     assert (await reclaim(group, MIB)).end is ReclaimEnd.GONE
+
+
+_READ_ONLY = """
+import sys
+from pathlib import Path
+from colocate.errors import Unavailable
+from colocate.host import cgroups
+from colocate.host.memory_capabilities import memory_capabilities
+from colocate.host.memory_limits import Limits, set_limits
+from colocate.host.pod_memory import PodMemoryReader
+tree, below, uid = cgroups.find_tree(), Path(sys.argv[1]), sys.argv[2]
+print(memory_capabilities(tree, below=below).limits.found)
+reader = PodMemoryReader(tree, below=below)
+print(len(reader.read().pods))
+try:
+    set_limits(reader.find(uid).group, Limits(memory=1 << 20))
+except Unavailable as error:
+    print(error)
+"""
+
+
+async def test_control_groups_that_are_read_only_are_read_and_the_remedy_is_said(pods: RealPods) -> None:
+    pods.create(ONE)
+    mount = pods.tree.roots["memory"]
+    script = f'mount --bind -o ro {mount} {mount} && mount -o remount,ro,bind {mount} && exec "$@"'
+    process = await asyncio.create_subprocess_exec(
+        *[
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            sys.executable,
+            "-c",
+            _READ_ONLY,
+            str(pods.parent),
+            ONE,
+        ],
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, errors = await process.communicate()
+    if b"unshare" in errors or b"mount:" in errors:
+        pytest.skip(f"no read-only mount can be made here: {errors.decode()}")
+    found, count, refused = out.decode().splitlines()
+    assert "is mounted read-only; mount the host's /sys/fs/cgroup with rw" in found
+    assert count == "1"
+    assert "mounted read-only here" in refused
+    assert read_limits(pods.create(ONE)) == Limits()
 
 
 async def test_what_this_machine_allows_is_said_with_reasons(pods: RealPods) -> None:

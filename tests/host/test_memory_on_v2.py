@@ -194,7 +194,7 @@ async def test_a_far_node_that_is_full_ends_it_and_the_process_lives(pods: RealP
         pytest.skip("the machine has too little memory to fill its far node")
     group = pods.create(ONE)
     eater = await pods.run(ONE)
-    await eater.anon(room + 64 * MIB)
+    await eater.bulk(room + 64 * MIB)
     report = await migration(group, near(), far.id).run()
     assert report.end is MoveEnd.NO_ROOM
     assert report.moved <= room + 16 * MIB

@@ -1,8 +1,12 @@
 """Pages move in slices, at a rate, until they are there or cannot be; what stays is counted with the reason."""
 
 import asyncio
+import ctypes
 import errno
+import mmap
+import os
 import tempfile
+from array import array
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,9 @@ from tests.support.fake_pages import PAGE, FakeKernel
 
 from colocate.clock import ManualClock, SystemClock
 from colocate.host.memory_group import MemoryGroup
+from colocate.host.node_memory import read_numa
 from colocate.host.numa_maps import Kind, bytes_by_node, parse
+from colocate.host.page_calls import Kernel
 from colocate.host.page_migration import MoveEnd, PageMigration, PagesMoved
 
 HEAP, STACK = 0x5500_0000_0000, 0x7FFF_0000_0000
@@ -108,6 +114,13 @@ async def test_a_library_that_others_map_too_stays_and_memory_of_the_pods_own_do
     assert pod.kernel.pages[100][HEAP] == 0
 
 
+async def test_pages_that_numa_balancing_has_marked_are_seen_and_moved(pod: Pod) -> None:
+    pod.run(100, {HEAP: dict.fromkeys(range(1000), 0)})
+    pod.kernel.marked = {HEAP + number * PAGE for number in range(600)}
+    report = await pod.migration({0}, 2).run()
+    assert (report.moved, report.stayed) == (1000 * PAGE, 0)
+
+
 async def test_a_process_that_ends_on_the_way_is_counted_and_no_error(pod: Pod) -> None:
     pod.run(100, {HEAP: dict.fromkeys(range(2000), 0)})
     pod.kernel.ends_at_call = 5
@@ -178,6 +191,14 @@ async def test_about_as_much_as_asked_for_is_moved(pod: Pod) -> None:
     assert pod.on(2) == 100
 
 
+async def test_every_slice_that_moved_announces_itself(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod.run(100, {HEAP: {number * 512: 0 for number in range(3)}})
+    announced: list[str] = []
+    monkeypatch.setattr("colocate.host.page_migration.reached", announced.append)
+    await pod.migration({0}, 2, pages=1).run()
+    assert announced == ["pages.moved"] * 3
+
+
 async def test_no_faster_than_the_rate_and_cancelled_in_between_with_a_report(pod: Pod) -> None:
     clock = ManualClock()
     # One page in each of four stretches of the size of a huge page: four slices.
@@ -229,3 +250,41 @@ def test_numa_maps_are_read_by_kind_node_and_page_size() -> None:
 
 def test_a_mapping_that_has_just_gone_is_passed_over() -> None:
     assert parse(NUMA_MAPS, {}) == []
+
+
+# --- the kernel of this machine ------------------------------------------------------------------------
+
+
+def test_the_kernel_says_where_pages_are_and_that_others_are_not() -> None:
+    with mmap.mmap(-1, 8 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        for page in range(0, 8, 2):
+            memory[page * PAGE] = 1
+        view = ctypes.c_char.from_buffer(memory)
+        start = ctypes.addressof(view)
+        addresses = array("Q", [start + page * PAGE for page in range(8)])
+        kernel, nodes = Kernel(), {node.id for node in read_numa()} or {0}
+        there = kernel.where(os.getpid(), addresses)
+        assert all(node in nodes for node in there[::2])
+        assert all(node < 0 for node in there[1::2])
+        # Unreadable ones in between do not keep the others from being touched.
+        kernel.touch(os.getpid(), array("Q", [PAGE, start + PAGE, PAGE, start + 3 * PAGE]))
+        assert kernel.where(os.getpid(), addresses)[::2] == there[::2]
+        del view
+
+
+def test_pages_already_on_their_node_are_moved_there_without_complaint() -> None:
+    with mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory[0] = 1
+        view = ctypes.c_char.from_buffer(memory)
+        addresses = array("Q", [ctypes.addressof(view)])
+        (node,) = Kernel().where(os.getpid(), addresses)
+        assert list(Kernel().move(os.getpid(), addresses, node, shared=False)) == [node]
+        with pytest.raises(OSError) as refused:
+            Kernel().move(os.getpid(), addresses, 1000, shared=False)
+        assert refused.value.errno == errno.ENODEV
+        del view
+
+
+def test_a_process_that_is_not_there_is_said_to_be_none() -> None:
+    with pytest.raises(ProcessLookupError):
+        Kernel().where((1 << 22) - 3, array("Q", [PAGE]))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.support.cgroup_trees import LAYOUTS, FakeTree, as_read
 
 from colocate.host.cgroups import Naming
+from colocate.host.pod_groups import container_groups
 from colocate.host.pod_memory import PodMemoryReader
 from colocate.model.memory import PodMemory, Pressure
 from colocate.model.pod import QosClass
@@ -181,7 +182,7 @@ def test_a_stat_without_its_lines_is_named(fake: FakeTree) -> None:
     fake.write(pod())
     (fake.folder(pod()) / "memory.stat").write_text("cache 12\n")
     (unread,) = PodMemoryReader(fake.tree).read().unread
-    assert "inactive_file" in unread.reason
+    assert "memory.stat has no line" in unread.reason
 
 
 def test_the_qos_classes_are_read_whole(fake: FakeTree) -> None:
@@ -235,6 +236,19 @@ def test_a_pod_is_found_before_the_first_reading_and_not_once_it_is_gone(fake: F
     assert (found.qos, found.group.usage) == (QosClass.BURSTABLE, 100 * MIB)
     fake.remove(pod())
     assert reader.find(UIDS[0]) is None
+
+
+def test_containers_are_found_by_their_ids(fake: FakeTree) -> None:
+    fake.write(pod())
+    names = ["cri-containerd-0a1b.scope", "crio-2c3d.scope", "4e5f", "main"]
+    for name in names:
+        (fake.folder(pod()) / name).mkdir()
+    found = PodMemoryReader(fake.tree).find(UIDS[0])
+    assert found is not None
+    groups = container_groups(found.group)
+    assert {key: group.folder.name for key, group in groups.items()} == dict(
+        zip(["0a1b", "2c3d", "4e5f", "main"], names, strict=True)
+    )
 
 
 def test_never_more_descriptors_than_the_budget(fake: FakeTree) -> None:

@@ -29,6 +29,7 @@ class FakeTree:
         if version == 2:
             (mount / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
             (mount / "cgroup.subtree_control").write_text("cpuset cpu io memory pids\n")
+            (mount / "cgroup.procs").write_text("")
         else:
             for controller in ("memory", "cpu", "pids"):
                 (mount / controller).mkdir()

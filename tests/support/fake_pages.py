@@ -19,6 +19,8 @@ class FakeKernel:
         """Pages that do not move."""
         self.shared: set[int] = set()
         """Pages that others map too."""
+        self.marked: set[int] = set()
+        """Pages that NUMA balancing has marked: a kernel of Linux 6.1 denies them until they are touched."""
         self.room = 1 << 40
         """How many pages the target still takes."""
         self.offline: set[int] = set()
@@ -56,7 +58,11 @@ class FakeKernel:
         self._count()
         if pid not in self.pages:
             raise OSError(errno.ESRCH, "No such process")
-        return array("i", [self.pages[pid].get(address, -errno.ENOENT) for address in addresses])
+        own = {at: node for at, node in self.pages[pid].items() if at not in self.marked}
+        return array("i", [own.get(address, -errno.EFAULT) for address in addresses])
+
+    def touch(self, pid: int, addresses: "array[int]") -> None:
+        self.marked -= set(addresses)
 
     def move(self, pid: int, addresses: "array[int]", node: int, *, shared: bool) -> "array[int]":
         self._count()
@@ -66,7 +72,9 @@ class FakeKernel:
             raise OSError(errno.ESRCH, "No such process")
         answers = array("i")
         for address in addresses:
-            if address in self.stubborn:
+            if address in self.marked:
+                answers.append(-errno.EFAULT)
+            elif address in self.stubborn:
                 answers.append(-errno.EBUSY)
             elif address in self.shared and not shared:
                 answers.append(-errno.EACCES)

@@ -21,7 +21,8 @@ from colocate.model.pod import QosClass
 
 MIB = 1 << 20
 
-# Private memory is filled with what cannot be merged, page cache is written and read through a file.
+# `anon` touches page by page, as programs do; `bulk` has the kernel fill a great mapping, in huge pages where it
+# likes to; `cache` writes a file.
 _EATER = """
 import mmap, os, sys
 held = []
@@ -32,6 +33,9 @@ for line in sys.stdin:
         held.append(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         for at in range(0, size, 4096):
             held[-1][at:at + 8] = at.to_bytes(8, "little")
+    elif what == "bulk":
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+        held.append(mmap.mmap(-1, size, flags=flags))
     elif what == "cache":
         with open(path[0], "wb") as file:
             for at in range(0, size, 1 << 20):
@@ -53,6 +57,9 @@ class Eater:
 
     async def anon(self, amount: int) -> None:
         await self._do(f"anon {amount}")
+
+    async def bulk(self, amount: int) -> None:
+        await self._do(f"bulk {amount}")
 
     async def cache(self, amount: int, file: Path) -> None:
         await self._do(f"cache {amount} {file}")

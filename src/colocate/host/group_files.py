@@ -9,11 +9,12 @@ from typing import Protocol
 
 from colocate.host import memory_files
 from colocate.host.kept_files import DescriptorBudget, KeptFile
-from colocate.host.memory_files import V1_STAT, V2_STAT
+from colocate.host.memory_files import StatParser
 from colocate.model.memory import Bytes, PodMemory, PodUid, TierMemory
 from colocate.model.pod import QosClass
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_V1_STAT, _V2_STAT = StatParser(1), StatParser(2)
 
 
 class GroupFiles(Protocol):
@@ -41,7 +42,7 @@ class V2Files:
 
     def pod(self, uid: PodUid, qos: QosClass) -> PodMemory:
         usage = memory_files.number(self._usage.read())
-        stat = memory_files.stat(self._stat.read(), V2_STAT)
+        stat = _V2_STAT.parse(self._stat.read())
         swap = self._swap.read_if_there()
         swap_max = self._swap_max.read_if_there()
         pressure = self._pressure.read_if_there()
@@ -63,7 +64,7 @@ class V2Files:
         )
 
     def tier(self, qos: QosClass | None) -> TierMemory:
-        stat = memory_files.stat(self._stat.read(), V2_STAT)
+        stat = _V2_STAT.parse(self._stat.read())
         return TierMemory(
             qos=qos,
             usage=memory_files.number(self._usage.read()),
@@ -93,7 +94,7 @@ class V1Files:
 
     def pod(self, uid: PodUid, qos: QosClass) -> PodMemory:
         usage = memory_files.number(self._usage.read())
-        stat = memory_files.stat(self._stat.read(), V1_STAT)
+        stat = _V1_STAT.parse(self._stat.read())
         limit = memory_files.limit(self._limit.read())
         return PodMemory(
             uid=uid,
@@ -117,7 +118,7 @@ class V1Files:
         return max(0, both - limit) if both is not None and limit is not None else None
 
     def tier(self, qos: QosClass | None) -> TierMemory:
-        stat = memory_files.stat(self._stat.read(), V1_STAT)
+        stat = _V1_STAT.parse(self._stat.read())
         return TierMemory(
             qos=qos,
             usage=memory_files.number(self._usage.read()),

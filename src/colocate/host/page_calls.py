@@ -1,7 +1,7 @@
-"""The system call move_pages(2): where pages of a process are, and moving them. Nothing is decided here.
+"""System calls on pages of other processes: where they are, moving them, touching them. Nothing is decided here.
 
-Called through libc's syscall(2), since libnuma need not be on the machine. Addresses and answers are packed
-arrays: a slice of pages costs one call, not one object per page.
+move_pages(2) is called through libc's syscall(2), since libnuma need not be on the machine. Addresses and
+answers are packed arrays: a slice of pages costs one call, not one object per page.
 """
 
 import ctypes
@@ -9,6 +9,7 @@ import errno
 import os
 import platform
 from array import array
+from itertools import chain
 from typing import Protocol
 
 _NUMBERS = {"x86_64": 279, "aarch64": 239, "riscv64": 239, "loongarch64": 239, "ppc64le": 301, "s390x": 310}
@@ -16,6 +17,9 @@ _NUMBERS = {"x86_64": 279, "aarch64": 239, "riscv64": 239, "loongarch64": 239, "
 
 _MPOL_MF_MOVE = 2
 _MPOL_MF_MOVE_ALL = 4
+
+_MOST_VECTORS = 1024
+"""IOV_MAX: so many pieces of memory can be read in one call."""
 
 UNTOUCHED = -(1 << 20)
 """No errno: the kernel did not get as far as this page."""
@@ -33,6 +37,9 @@ class PageCalls(Protocol):
         OSError where the call failed as a whole, with some pages moved perhaps.
         """
 
+    def touch(self, pid: int, addresses: "array[int]") -> None:
+        """Read a byte of each page, so that it is mapped plainly; what cannot be read is passed over."""
+
 
 class Kernel:
     """The kernel of this machine."""
@@ -42,8 +49,11 @@ class Kernel:
         if number is None:
             raise OSError(errno.ENOSYS, f"the number of move_pages on {platform.machine()} is not known")
         self._number = number
-        self._syscall = ctypes.CDLL(None, use_errno=True).syscall
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._syscall = libc.syscall
         self._syscall.restype = ctypes.c_long
+        self._process_vm_readv = libc.process_vm_readv
+        self._process_vm_readv.restype = ctypes.c_ssize_t
 
     def where(self, pid: int, addresses: "array[int]") -> "array[int]":
         return self._call(pid, addresses, None, 0)
@@ -51,6 +61,24 @@ class Kernel:
     def move(self, pid: int, addresses: "array[int]", node: int, *, shared: bool) -> "array[int]":
         nodes = array("i", [node]) * len(addresses)
         return self._call(pid, addresses, nodes, _MPOL_MF_MOVE_ALL if shared else _MPOL_MF_MOVE)
+
+    def touch(self, pid: int, addresses: "array[int]") -> None:
+        sink = ctypes.create_string_buffer(_MOST_VECTORS)
+        into = array("Q", [ctypes.addressof(sink), _MOST_VECTORS])
+        at = 0
+        while at < len(addresses):
+            some = addresses[at : at + _MOST_VECTORS]
+            vectors = array("Q", chain.from_iterable((address, 1) for address in some))
+            read: int = self._process_vm_readv(
+                ctypes.c_int(pid),
+                ctypes.c_void_p(into.buffer_info()[0]),
+                ctypes.c_ulong(1),
+                ctypes.c_void_p(vectors.buffer_info()[0]),
+                ctypes.c_ulong(len(some)),
+                ctypes.c_ulong(0),
+            )
+            # It ends before the first page that cannot be read.
+            at += max(0, read) + (read < len(some))
 
     def _call(
         self, pid: int, addresses: "array[int]", nodes: "array[int] | None", flags: int

@@ -32,6 +32,7 @@ _HUGE = 2 << 20
 """A transparent huge page moves as one; a slice holds all of it or nothing."""
 _PRESENT = 0x80
 """In the last byte of an entry of pagemap."""
+_NOT_THERE = frozenset({-errno.EFAULT, -errno.ENOENT})
 _TRIES = 3
 """For a page that is busy, and for processes that are forked while others are moved."""
 
@@ -150,7 +151,7 @@ class PageMigration:
         addresses = next(slices, None)
         if addresses is None:
             return False
-        there = self._calls.where(pid, addresses)
+        there = self._where(pid, addresses)
         self._note(already_there=self.report.already_there + there.count(self._target) * _PAGE)
         pages = _chosen(addresses, there, self._sources)
         if self._at_most is not None:
@@ -159,6 +160,15 @@ class PageMigration:
         if self._at_most is not None and self.report.moved >= self._at_most:
             raise _Stop(MoveEnd.ENOUGH)
         return True
+
+    def _where(self, pid: int, addresses: "array[int]") -> "array[int]":
+        """The node of each page. Linux 6.1, for one, denies those that NUMA balancing has marked until touched."""
+        there = self._calls.where(pid, addresses)
+        denied = _chosen(addresses, there, _NOT_THERE)
+        if denied:
+            self._calls.touch(pid, denied)
+            there = self._calls.where(pid, addresses)
+        return there
 
     def _move(self, pid: int, pages: "array[int]", shared: bool) -> None:
         failure: OSError | None = None

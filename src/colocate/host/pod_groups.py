@@ -22,6 +22,8 @@ _DEPTH = 5
 
 _ROOT = re.compile(r"(?:kubepods|(?:.+-)?kubepods(?P<slice>\.slice))")
 
+_CONTAINER = re.compile(r"^(?:[a-z-]+-)?([0-9a-f]+)\.scope$")
+
 
 class PodGroup(msgspec.Struct, frozen=True):
     """One pod's control group in the hierarchy that accounts for memory."""
@@ -79,6 +81,17 @@ def find_pod(tree: Tree, tiers: tuple[PodTier, ...], uid: PodUid) -> PodGroup | 
     return next(
         (pod for pod in found if len(found) > 1 and members(pod.group.folder)), found[0] if found else None
     )
+
+
+def container_groups(pod: MemoryGroup) -> dict[str, MemoryGroup]:
+    """The groups of a pod's containers by the container's id, as its status in the API has it; its sandbox is one.
+
+    Runtimes under systemd say `cri-containerd-ID.scope`, `crio-ID.scope` or `docker-ID.scope`, others the id alone.
+    """
+    return {
+        _CONTAINER.sub(r"\1", name): MemoryGroup(pod.folder / name, pod.version)
+        for name in subfolders(pod.folder)
+    }
 
 
 def subfolders(folder: Path) -> list[str]:
