@@ -10,10 +10,11 @@ import pytest
 from tests.cluster.serving import connect, new_server
 from tests.support.plugins import FAN, Fans
 
-from colocate.apps.doctor.check import CHECKS, Check, Patient, Section, check, this_node
+from colocate.apps.doctor.check import CHECKS, Check, Patient, Section, check
 from colocate.apps.doctor.examination import PATIENCE, chosen, examine
 from colocate.apps.doctor.permissions import NEEDED
 from colocate.apps.doctor.report import Examined, Result, Verdict, good, warn
+from colocate.apps.this_node import this_node
 from colocate.clock import Clock, ManualClock, SystemClock
 from colocate.cluster.client import Client
 from colocate.errors import UserError

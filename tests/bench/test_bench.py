@@ -102,7 +102,7 @@ def test_an_unknown_name_exits_2_with_one_sentence(capsys: pytest.CaptureFixture
     assert main(["pace"]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
     assert sentence.startswith(
-        "bench: there is no bench 'pace'; there are agent_memory, api_server, device_update"
+        "bench: there is no bench 'pace'; there are agent_memory, api_server, checkpoints, device_update"
     )
 
 
@@ -120,6 +120,8 @@ def test_the_required_ratios_have_their_thresholds() -> None:
     assert thresholds["device_update", "one of 10 000 devices changes"] == 3
     assert thresholds["agent_memory", "memory of an idle agent"] == 1.8
     assert thresholds["many_plugins", "start of 20 plugins, per plugin"] == 1.5
+    assert thresholds["checkpoints", "200 000 devices in a checkpoint verified"] == 12
+    assert thresholds["checkpoints", "200 000 devices in a checkpoint shown"] == 12
 
 
 def test_a_ratio_that_is_not_a_number_is_beyond() -> None:

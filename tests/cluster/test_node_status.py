@@ -34,11 +34,24 @@ def test_a_patch_brings_about_what_is_wanted_and_nothing_else(
         found = find(changed, ("status", "capacity", name))
         if name not in wanted:
             assert found == capacity.get(name)
-        elif (count := wanted[name]) is None:
-            assert found is find(changed, ("status", "allocatable", name)) is None
         else:
-            assert found == str(count)
+            count = wanted[name]
+            assert found == (None if count is None else str(count))
+        assert find(changed, ("status", "allocatable", name)) == allocatable.get(name), "the kubelet's own"
     assert patch_for(changed if isinstance(changed, dict) else {}, wanted) == ()
+
+
+@given(st.text(), st.text(), st.text())
+def test_a_removal_names_its_resource_whatever_signs_are_in_it(domain: str, name: str, count: str) -> None:
+    resource = f"{domain}/{name}"
+    seen = {"metadata": {"resourceVersion": "7"}, "status": {"capacity": {resource: count, "cpu": "1"}}}
+    test, remove = patch_for(seen, {resource: None})
+    assert isinstance(test, json_patch.Test)
+    assert isinstance(remove, json_patch.Remove)
+    assert (test.path, test.value) == (remove.path, count)
+    assert json_patch.steps_of(remove.path) == ["status", "capacity", resource]
+    assert "/" not in remove.path.removeprefix("/status/capacity/")
+    assert find(json_patch.apply(seen, (test, remove)), ("status", "capacity")) == {"cpu": "1"}
 
 
 async def test_a_resource_is_set_and_taken_away(client: Client) -> None:

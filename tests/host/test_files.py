@@ -21,7 +21,23 @@ def test_the_new_content_and_mode_are_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-CALLS = ["tempfile.mkstemp", "os.fchmod", "os.fsync", "os.rename", "os.replace"]
+def test_what_is_called_before_sees_the_old_file_and_may_keep_it(tmp_path: Path) -> None:
+    target = tmp_path / "state"
+    write_atomically(target, b"old")
+    seen = []
+    write_atomically(target, b"new", before=lambda: seen.append(target.read_bytes()))
+    assert (seen, target.read_bytes()) == ([b"old"], b"new")
+
+    def refuse() -> None:
+        raise ValueError("not now")
+
+    with pytest.raises(ValueError, match="not now"):
+        write_atomically(target, b"newer", before=refuse)
+    assert target.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+CALLS = ["tempfile.mkstemp", "os.fchown", "os.fchmod", "os.fsync", "os.rename", "os.replace"]
 """In the order in which they are made; of the two renames one is."""
 
 
@@ -40,7 +56,7 @@ def test_a_failure_of_any_system_call_leaves_the_old_file(
 
     monkeypatch.setattr(call, fail)
     with contextlib.suppress(OSError):
-        write_atomically(target, b"new")
+        write_atomically(target, b"new", owner=(os.getuid(), os.getgid()))
     monkeypatch.undo()
     assert target.read_bytes() == (b"old" if failed else b"new")
     assert list(tmp_path.iterdir()) == [target], "a temporary file is left"
@@ -57,8 +73,8 @@ def test_every_call_of_the_table_above_is_reached(tmp_path: Path, monkeypatch: p
 
         return call
 
-    for name in ("fchmod", "fsync", "replace", "rename", "open"):
+    for name in ("fchown", "fchmod", "fsync", "replace", "rename", "open"):
         monkeypatch.setattr(os, name, watch(name, getattr(os, name)))
-    write_atomically(tmp_path / "state", b"x")
-    assert {"fchmod", "fsync", "open"} < reached
+    write_atomically(tmp_path / "state", b"x", owner=(os.getuid(), os.getgid()))
+    assert {"fchown", "fchmod", "fsync", "open"} < reached
     assert reached & {"replace", "rename"}

@@ -14,19 +14,10 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.checkpoints import checkpoints
 
-from colocate.kubelet.checkpoint import (
-    NO_TOPOLOGY,
-    Checkpoint,
-    CheckpointError,
-    Document,
-    Entry,
-    Format,
-    checksum,
-    hash_text,
-    parse,
-    render,
-)
+from colocate.kubelet.checkpoint import CheckpointError, Document, checksum, hash_text, parse, render
+from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry, Format
 
 DATA = Path(__file__).parent.parent / "data"
 RECORDING = DATA / "recordings/kubelet/checkpoint-1.34-two-resources.json"
@@ -396,23 +387,7 @@ def test_keys_are_written_in_the_order_of_strings_and_hashed_in_the_order_of_int
     assert "map[-1:[a] 0:[a] 2:[a] 10:[a]]" in hash_text(checkpoint)
 
 
-texts = st.text(max_size=12)
-ids = st.none() | st.lists(texts, max_size=4).map(tuple)
-int64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 12)
-DEVICES = {Format.NUMA: st.none() | st.dictionaries(int64, ids, max_size=4), Format.LIST: ids}
-DEVICES[Format.PLAIN] = ids
-
-
 Registered = dict[str, tuple[str, ...] | None] | None
-
-
-def checkpoints(format: Format = Format.NUMA) -> st.SearchStrategy[Checkpoint]:
-    entries = st.builds(Entry, texts, texts, texts, DEVICES[format], st.none() | st.binary(max_size=40))
-    return st.builds(
-        Checkpoint,
-        st.none() | st.lists(entries, max_size=4).map(tuple),
-        st.none() | st.dictionaries(texts, ids, max_size=4),
-    )
 
 
 @given(checkpoints())

@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from colocate.kubelet import Allocation, Device, DeviceNode, DevicePlugin, Health, Mount, checkpoint
-from colocate.kubelet.checkpoint import Checkpoint
+from colocate.kubelet import Allocation, Device, DevicePlugin, Health, allocation, checkpoint
 from colocate.kubelet.holders import held_in
 from colocate.kubelet.plugin import DeviceList
+from colocate.model.checkpoint import Checkpoint
 from colocate.model.pod import Phase, Pod
 from colocate.testing import TestNode, embedded_kubelet
-from colocate.wire import deviceplugin_pb2 as dp
 from colocate.wire import podresources_pb2 as pr
 
 GPU = "mock.com/gpu"
@@ -30,9 +29,7 @@ class Recorded(DevicePlugin):
         self._devices = devices
         entries = [entry for entry in recording.entries or () if entry.resource == resource]
         self._wishes = [entry.ids for entry in entries]
-        self._answers = {
-            entry.ids: dp.ContainerAllocateResponse.FromString(entry.alloc_resp or b"") for entry in entries
-        }
+        self._answers = {entry.ids: allocation.read(entry.alloc_resp or b"") for entry in entries}
 
     async def devices(self) -> AsyncIterator[DeviceList]:
         yield self._devices
@@ -47,13 +44,8 @@ class Recorded(DevicePlugin):
 
     def allocate(self, ids: Sequence[str]) -> Allocation:
         answer = self._answers[frozenset(ids)]
-        return Allocation(
-            envs=answer.envs,
-            mounts=[Mount(m.container_path, m.host_path, m.read_only) for m in answer.mounts],
-            devices=[DeviceNode(d.host_path, d.container_path, d.permissions) for d in answer.devices],
-            annotations=answer.annotations,
-            cdi=[device.name for device in answer.cdi_devices],
-        )
+        assert answer is not None
+        return answer
 
 
 @pytest.fixture

@@ -112,7 +112,9 @@ def lab_kubeconfig() -> Iterator[tuple[str, str]]:
         return
     with tempfile.TemporaryDirectory(prefix="colocate-") as folder:
         kubeconfig = Path(folder, "kubeconfig")
-        command = [sys.executable, "-m", "colocate.cli.main", "lab", "--nodes", "3"]
+        # A real kubelet keeps the devices of a plugin that has gone for five minutes.
+        hasty = ["--status-sync", "2s", "--plugin-grace", "30s"]
+        command = [sys.executable, "-m", "colocate.cli.main", "lab", "--nodes", "3", *hasty]
         with subprocess.Popen(
             [*command, "--kubeconfig", str(kubeconfig)], stdout=subprocess.PIPE, text=True
         ) as process:

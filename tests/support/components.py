@@ -4,7 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
-PROGRAMS = {"kubectl": "kubectl", "promtool": "promtool", "protoc": "protoc"}
+PROGRAMS = {"kubectl": "kubectl", "promtool": "promtool", "protoc": "protoc", "strace": "strace"}
 """By component, the program; tools/install-components knows the packages."""
 
 # The last is where tools/install-components unpacks a package that clashes with others.

@@ -11,8 +11,9 @@ import uvloop
 from colocate.apps.config.override import settable
 from colocate.apps.config.schema import DEFAULT_CONTROL_SOCKET
 from colocate.apps.doctor import examination
-from colocate.apps.doctor.check import NODE_VARIABLE, Check, Patient, Section, this_node
+from colocate.apps.doctor.check import Check, Patient, Section
 from colocate.apps.doctor.report import Examined, Verdict
+from colocate.apps.this_node import VARIABLE, this_node
 from colocate.cli import cluster_flags
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, visible
@@ -49,7 +50,7 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("--list", action="store_true", help="name the checks and make none")
     parser.add_argument("--kubelet-root", type=Path, metavar="DIR", help="the kubelet's folder")
     parser.add_argument(
-        "--node", metavar="NAME", help=f"this machine's node ({NODE_VARIABLE}, or the host's name)"
+        "--node", metavar="NAME", help=f"this machine's node ({VARIABLE}, or the host's name)"
     )
     parser.add_argument("--no-cluster", action="store_true", help="make no check of the cluster")
     cluster_flags.add_flags(parser)

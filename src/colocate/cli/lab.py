@@ -11,6 +11,7 @@ from pathlib import Path
 import uvloop
 
 from colocate.cli.main import GROUPS
+from colocate.cli.spans import positive_seconds
 from colocate.errors import UserError
 
 try:
@@ -18,6 +19,8 @@ try:
 except ImportError as missing:
     raise UserError("the embedded cluster needs more: pip install 'colocate[lab]'") from missing
 
+from colocate.lab.device_manager import STOP_GRACE
+from colocate.lab.kubelet import STATUS_SYNC
 from colocate.lab.nodes.shape import from_file, generated
 from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.scheduler import configuration
@@ -43,6 +46,18 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         metavar="FILE",
         help="a KubeSchedulerConfiguration: profiles and extenders",
     )
+    parser.add_argument(
+        "--status-sync",
+        default=f"{STATUS_SYNC:g}s",
+        metavar="SPAN",
+        help="time between two syncs of this machine's node status (10s, as with a real kubelet)",
+    )
+    parser.add_argument(
+        "--plugin-grace",
+        default=f"{STOP_GRACE:g}s",
+        metavar="SPAN",
+        help="how long this machine's kubelet keeps devices of a plugin that has gone (5m, as a real one)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -57,13 +72,23 @@ async def _serve(args: argparse.Namespace) -> None:
         if args.scheduler_config
         else None
     )
+    status_sync = positive_seconds(args.status_sync, "--status-sync")
+    stop_grace = positive_seconds(args.plugin_grace, "--plugin-grace")
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     root = Path(tempfile.mkdtemp(prefix="colocate-lab-"))
     try:
         runtime = ProcessRuntime(root / "pods", parent=f"colocate-lab-{os.getpid()}")
-        cluster = LabCluster(root, runtime=runtime, nodes=shapes, state=args.state, scheduling=scheduling)
+        cluster = LabCluster(
+            root,
+            runtime=runtime,
+            nodes=shapes,
+            state=args.state,
+            scheduling=scheduling,
+            status_sync=status_sync,
+            stop_grace=stop_grace,
+        )
         async with cluster.running(port=args.port):
             kubeconfig = args.kubeconfig or root / "kubeconfig"
             try:

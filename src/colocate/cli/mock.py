@@ -11,11 +11,12 @@ import msgspec
 
 from colocate.apps import control
 from colocate.apps.config.override import settable
-from colocate.apps.config.schema import DEFAULT_CONTROL_SOCKET, to_seconds
+from colocate.apps.config.schema import DEFAULT_CONTROL_SOCKET
 from colocate.apps.config.words import list_of
 from colocate.apps.mock.control import LIST, SET, ListMocks, ResourceStatus, SetFault, no_such_resource
 from colocate.apps.mock.faults import Change, Clear, Fail, Hang, Healthy, Return, Slow, Unhealthy, Vanish
 from colocate.cli.main import GROUPS
+from colocate.cli.spans import seconds
 from colocate.errors import UserError
 from colocate.model.device import Health
 
@@ -39,7 +40,7 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         command = _command(commands, name, about, _with_ids(ids_change))
         command.add_argument("ids", nargs="+", metavar="ID")
     slow = _command(
-        commands, "slow", "Allocate takes a while", lambda args: Slow(_seconds(args.seconds, "SECONDS"))
+        commands, "slow", "Allocate takes a while", lambda args: Slow(seconds(args.seconds, "SECONDS"))
     )
     slow.add_argument("seconds", metavar="SECONDS", help="such as 5, 500ms or 1m; 0 ends it")
     fail = _command(commands, "fail", "Allocate fails", lambda args: Fail(args.message, _times(args.times)))
@@ -133,13 +134,6 @@ def _device_lines(status: ResourceStatus) -> Iterator[str]:
         state = "vanished" if device.vanished else device.health.lower()
         near = f"  NUMA node {', '.join(map(str, device.numa))}" if device.numa else ""
         yield f"  {device.id:<{width}}  {state}{near}"
-
-
-def _seconds(text: str, name: str) -> float:
-    try:
-        return float(to_seconds(text))
-    except ValueError as error:
-        raise UserError(f"{name}: {text!r} is not {error}") from error
 
 
 def _times(text: str | None) -> int | None:

@@ -1,7 +1,8 @@
 """Extended resources in a node's status: set, and taken away when they would not go by themselves.
 
 A kubelet keeps a resource in its node's capacity for as long as its device plugin is known, at 0; and a
-resource that was patched in by hand stays for ever. The patches here change only the number that was seen.
+resource that was patched in by hand stays for ever. The patches here change only the number that was seen, and
+only in capacity: allocatable is the kubelet's, which follows with its next sync.
 """
 
 from collections.abc import Mapping
@@ -12,8 +13,6 @@ from colocate.cluster import json_patch
 from colocate.cluster.client import Client
 from colocate.cluster.json_patch import Patch
 from colocate.cluster.resources import NODES, Object
-
-_FIELDS = ("capacity", "allocatable")
 
 
 class NodeShape(msgspec.Struct, frozen=True):
@@ -27,10 +26,7 @@ class NodeShape(msgspec.Struct, frozen=True):
 
 
 def patch_for(seen: Mapping[str, object], wanted: Mapping[str, int | None]) -> Patch:
-    """The patch that brings resources to counts; None takes one away. Empty where all is as wanted.
-
-    A new capacity is enough: the kubelet makes it allocatable. What is taken away must go from both.
-    """
+    """The patch that brings capacities to counts; None takes one away. Empty where all is as wanted."""
     node: object = seen
     patch: Patch = ()
     for resource, count in sorted(wanted.items()):
@@ -38,13 +34,11 @@ def patch_for(seen: Mapping[str, object], wanted: Mapping[str, int | None]) -> P
             raise ValueError(
                 f"{resource!r} is no extended resource: cpu, memory and their like are the kubelet's"
             )
-        fields = _FIELDS if count is None else _FIELDS[:1]
-        for field in fields:
-            value = None if count is None else str(count)
-            step = json_patch.set_value(_mapping(node), ("status", field, resource), value)
-            # The next step is made for what this one leaves behind.
-            node = json_patch.apply(node, step)
-            patch += step
+        value = None if count is None else str(count)
+        step = json_patch.set_value(_mapping(node), ("status", "capacity", resource), value)
+        # The next step is made for what this one leaves behind.
+        node = json_patch.apply(node, step)
+        patch += step
     return patch
 
 

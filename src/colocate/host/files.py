@@ -2,32 +2,47 @@
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from colocate.crashpoints import reached
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace `path` by `data`; on return the data survives a power cut, on an error the old file stays."""
+def write_atomically(
+    path: Path,
+    data: bytes,
+    mode: int = 0o600,
+    owner: tuple[int, int] | None = None,
+    before: Callable[[], None] | None = None,
+) -> None:
+    """Replace `path` by `data`; on return the data survives a power cut, on an error the old file stays.
+
+    `owner` is a user and a group, this process's own unless given. `before` is called when all is written and
+    only the replacing is left: what it raises leaves the old file.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
+            if owner is not None:
+                os.fchown(file.fileno(), *owner)
             os.fchmod(file.fileno(), mode)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         reached("file.written")
+        if before is not None:
+            before()
         temporary.replace(path)
         reached("file.replaced")
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable."""
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable: what was renamed, linked or made there."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -9,69 +9,20 @@ A checksum that agrees proves less than it seems: the kubelet hashes a text in w
 """
 
 import base64
-import enum
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import msgspec
 
 from colocate.errors import UserError
 from colocate.kubelet import _gojson as gojson
+from colocate.kubelet import allocation
 from colocate.kubelet._gotext import fnv1a, fold, json_list, json_map, printed_list, printed_map, quote
-
-NO_TOPOLOGY = -1
-"""The NUMA node under which the kubelet files devices that name none."""
-
-Ids = tuple[str, ...] | None
-"""A list of device ids, or None for a list that was never made (Go's nil); the checksum tells them apart."""
+from colocate.model.checkpoint import Checkpoint, Entry, Format, Ids, Reading
 
 
 class CheckpointError(UserError):
     """The bytes are not a checkpoint that any kubelet would read."""
-
-
-class Format(enum.Enum):
-    """What a kubelet of that age writes; the value says which ones."""
-
-    PLAIN = "1.9–1.10"
-    """The data alone: no checksum, device ids in a list."""
-    LIST = "1.11–1.19"
-    """Data and checksum, device ids in a list."""
-    NUMA = "1.20 and later"
-    """Data and checksum, device ids by NUMA node."""
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """What one container holds of one resource."""
-
-    pod_uid: str
-    container: str
-    resource: str
-    devices: dict[int, Ids] | Ids
-    """Ids by NUMA node in the NUMA format, otherwise a list of ids; None is Go's nil."""
-    alloc_resp: bytes | None
-    """The plugin's answer to Allocate, in protobuf."""
-
-    @property
-    def ids(self) -> frozenset[str]:
-        """Every id held, on whatever node."""
-        if isinstance(self.devices, dict):
-            return frozenset(chain.from_iterable(ids or () for ids in self.devices.values()))
-        return frozenset(self.devices or ())
-
-
-class Checkpoint(msgspec.Struct, frozen=True):
-    """All that a kubelet remembers of devices; lists keep the order of the file, for it is hashed."""
-
-    entries: tuple[Entry, ...] | None
-    registered: dict[str, Ids] | None
-    """The healthy devices of every resource that a plugin has registered."""
-
-    def held(self, resource: str) -> frozenset[str]:
-        """The ids of the resource that any container holds, registered or not."""
-        held = (entry.ids for entry in self.entries or () if entry.resource == resource)
-        return frozenset(chain.from_iterable(held))
 
 
 class Document(msgspec.Struct, frozen=True, dict=True):
@@ -91,6 +42,11 @@ class Document(msgspec.Struct, frozen=True, dict=True):
     def sound(self) -> bool:
         """The kubelet would trust this data. Never so in the PLAIN format, where nothing can be checked."""
         return self.format is not Format.PLAIN and (self.checksum or 0) == self.computed
+
+    def reading(self) -> Reading:
+        """The file with all in it decoded."""
+        injected = tuple(allocation.read(entry.alloc_resp or b"") for entry in self.checkpoint.entries or ())
+        return Reading(self.checkpoint, self.format, self.checksum, self.computed, injected)
 
 
 # Reading ---------------------------------------------------------------------------------------------

@@ -2,26 +2,14 @@
 
 import asyncio
 
-import grpc
-
 from colocate import telemetry
-from colocate.aio import deadline
 from colocate.clock import Clock
-from colocate.errors import ColocateError
+from colocate.errors import ColocateError, Unavailable
 from colocate.kubelet import checkpoint
 from colocate.kubelet.paths import KubeletPaths
+from colocate.kubelet.podresources import list_pods
 from colocate.telemetry import Event
-from colocate.wire import methods
 from colocate.wire import podresources_pb2 as pr
-from colocate.wire.rpc import call, connect
-
-TIMEOUT = 5.0
-
-
-async def list_pods(paths: KubeletPaths) -> pr.ListPodResourcesResponse:
-    """The kubelet's own answer to who holds what."""
-    async with connect(paths.pod_resources_socket, receive_limit=-1) as channel:
-        return await call(channel, methods.LIST_PODS, pr.ListPodResourcesRequest())
 
 
 def held_in(pods: pr.ListPodResourcesResponse, resource: str) -> frozenset[str]:
@@ -63,17 +51,10 @@ class Holders:
         return (asked or frozenset()) | (read or frozenset())
 
     async def _ask(self, resource: str) -> tuple[frozenset[str] | None, str]:
-        socket = self._paths.pod_resources_socket
         try:
-            socket.stat()
-            async with deadline(self._clock, TIMEOUT):
-                return held_in(await list_pods(self._paths), resource), ""
-        except TimeoutError:
-            return None, f"podresources did not answer within {TIMEOUT:g} s"
-        except OSError as error:
-            return None, f"{socket}: {(error.strerror or str(error)).lower()}"
-        except grpc.RpcError as error:
-            return None, f"podresources: {error.details() or error.code()}"
+            return held_in(await list_pods(self._paths, self._clock), resource), ""
+        except Unavailable as error:
+            return None, str(error)
 
     async def _read(self, resource: str) -> tuple[frozenset[str] | None, str]:
         file = self._paths.checkpoint

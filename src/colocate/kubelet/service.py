@@ -12,11 +12,11 @@ from colocate import telemetry
 from colocate.aio import Watched, deadline
 from colocate.clock import Clock
 from colocate.crashpoints import reached
+from colocate.kubelet.allocation import to_wire
 from colocate.kubelet.broadcast import Broadcast
 from colocate.kubelet.calling import Caller, PluginFailed
 from colocate.kubelet.plugin import DevicePlugin, Refused
 from colocate.kubelet.settings import Settings
-from colocate.model.device import Allocation
 from colocate.telemetry import Event
 from colocate.wire import deviceplugin_pb2 as dp
 from colocate.wire import methods
@@ -196,23 +196,3 @@ class PluginService:
         telemetry.logger().error(
             Event.PLUGIN_CALL_FAILED, resource=self._plugin.resource, method=method, reason=reason, **details
         )
-
-
-def to_wire(allocation: Allocation) -> dp.ContainerAllocateResponse:
-    """An allocation as the message that the kubelet stores and hands to the runtime."""
-    message = dp.ContainerAllocateResponse(
-        envs=dict(allocation.envs), annotations=dict(allocation.annotations)
-    )
-    for mount in allocation.mounts:
-        message.mounts.add(
-            container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only
-        )
-    for node in allocation.devices:
-        message.devices.add(
-            container_path=node.container_path or node.host_path,
-            host_path=node.host_path,
-            permissions=node.permissions,
-        )
-    for name in allocation.cdi:
-        message.cdi_devices.add(name=name)
-    return message

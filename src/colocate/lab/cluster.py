@@ -15,6 +15,7 @@ from colocate.kubelet.paths import KubeletPaths
 from colocate.lab.api.disk import Disk
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.store import Store
+from colocate.lab.device_manager import STOP_GRACE
 from colocate.lab.kubelet import STATUS_SYNC, EmbeddedKubelet
 from colocate.lab.nodes.machine import MachineNode
 from colocate.lab.nodes.shape import NodeShape, this_machine
@@ -39,6 +40,7 @@ class LabCluster:
         clock: Clock | None = None,
         scheduling: Configuration | None = None,
         status_sync: float = STATUS_SYNC,
+        stop_grace: float = STOP_GRACE,
     ) -> None:
         if any(shape.name == MACHINE for shape in nodes or []):
             raise UserError(
@@ -54,6 +56,7 @@ class LabCluster:
             clock=self.clock,
             runtime=runtime,
             status_sync=status_sync,
+            stop_grace=stop_grace,
         )
         self.machine = MachineNode(self.registry, self.clock, self.kubelet, this_machine(MACHINE))
         self.simulated = SimulatedNodes(self.registry, self.clock, nodes or [])

@@ -47,6 +47,7 @@ class DeviceManager:
         policy: TopologyPolicy = TopologyPolicy.NONE,
         pick: Pick = sorted,
         joint_streams: bool = True,
+        stop_grace: float = STOP_GRACE,
     ) -> None:
         self.table = DeviceTable(pick)
         self.changes = Watched()
@@ -56,6 +57,7 @@ class DeviceManager:
         self._faults = faults
         self._policy = policy
         self._joint_streams = joint_streams
+        self._stop_grace = stop_grace
         self._clients: dict[str, PluginClient] = {}
         self._stopped_at: dict[str, float] = {}
         self._admission = asyncio.Lock()
@@ -217,7 +219,7 @@ class DeviceManager:
     def capacity(self) -> tuple[dict[str, int], dict[str, int]]:
         """Capacity and allocatable by resource; a resource past its grace leaves, with capacity 0."""
         now = self._clock.monotonic()
-        expired = [name for name, since in self._stopped_at.items() if now - since >= STOP_GRACE]
+        expired = [name for name, since in self._stopped_at.items() if now - since >= self._stop_grace]
         for resource in expired:
             del self._stopped_at[resource]
             self.table.devices.pop(resource, None)

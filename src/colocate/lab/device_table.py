@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from colocate.kubelet.checkpoint import Checkpoint, Entry
+from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry
 from colocate.model.device import Device, Health
 from colocate.wire import deviceplugin_pb2 as dp
-
-NO_TOPOLOGY = -1
 
 Pick = Callable[[Iterable[str]], list[str]]
 """In which order equal devices are taken. The real kubelet's order is that of a Go map: any."""
@@ -195,11 +193,7 @@ class DeviceTable:
     def load(self, checkpoint: Checkpoint) -> None:
         """Begin with what a checkpoint says: the holders, and resources without devices."""
         for entry in checkpoint.entries or ():
-            by_numa = (
-                {node: tuple(ids or ()) for node, ids in entry.devices.items()}
-                if isinstance(entry.devices, dict)
-                else {NO_TOPOLOGY: tuple(entry.devices or ())}
-            )
-            held = Held(entry.pod_uid, entry.container, entry.resource, by_numa, entry.alloc_resp or b"")
+            response = entry.alloc_resp or b""
+            held = Held(entry.pod_uid, entry.container, entry.resource, entry.by_node, response)
             self.held[held.pod_uid, held.container, held.resource] = held
         self.devices = {resource: {} for resource in checkpoint.registered or {}}

@@ -16,7 +16,7 @@ from colocate.aio import Watched, deadline
 from colocate.clock import Clock, SystemClock
 from colocate.errors import ColocateError, Unavailable
 from colocate.kubelet.paths import KubeletPaths
-from colocate.lab.device_manager import DeviceManager, KubeletPanic
+from colocate.lab.device_manager import STOP_GRACE, DeviceManager, KubeletPanic
 from colocate.lab.device_table import Pick
 from colocate.lab.faults import Faults
 from colocate.lab.pod_runtime import PodRuntime, SimulatedRuntime
@@ -76,6 +76,7 @@ class EmbeddedKubelet:
         pick: Pick = sorted,
         version: tuple[int, int] = (1, 34),
         status_sync: float = STATUS_SYNC,
+        stop_grace: float = STOP_GRACE,
     ) -> None:
         self.paths = paths
         self.node = node
@@ -96,6 +97,7 @@ class EmbeddedKubelet:
         self._pick = pick
         self._version = version
         self._status_sync = status_sync
+        self._stop_grace = stop_grace
         self._tasks: set[asyncio.Task[None]] = set()
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._running = False
@@ -113,6 +115,7 @@ class EmbeddedKubelet:
             policy=self._policy,
             pick=self._pick,
             joint_streams=self._version < (1, 37),
+            stop_grace=self._stop_grace,
         )
         self.paths.device_plugins.mkdir(parents=True, exist_ok=True)
         fresh = not self.paths.checkpoint.exists()

@@ -6,9 +6,10 @@ import grpc
 import grpc.aio
 
 from colocate.kubelet.paths import KubeletPaths
-from colocate.lab.device_table import NO_TOPOLOGY, DeviceTable
+from colocate.lab.device_table import DeviceTable
 from colocate.lab.faults import Faults
 from colocate.lab.pod_worker import PodRecord
+from colocate.model.checkpoint import NO_TOPOLOGY
 from colocate.wire import methods
 from colocate.wire import podresources_pb2 as pr
 from colocate.wire.rpc import RpcError, Service, serve, stop_server

@@ -32,3 +32,13 @@ def why_not_allowed(resource: str) -> str | None:
             f"or digit, and have at most {_MAX_NAME} characters"
         )
     return None
+
+
+def is_extended(resource: str) -> bool:
+    """Whether a name found in a node's status is an extended resource, and not one of Kubernetes' own.
+
+    More is taken here than `why_not_allowed` allows: what is there must be seen, however it came to be there.
+    """
+    domain, slash, _ = resource.partition("/")
+    native = domain == "kubernetes.io" or domain.endswith(".kubernetes.io")
+    return bool(slash) and not native and not domain.startswith("requests.")

@@ -1,7 +1,6 @@
 """How a function becomes a check, and what it may look at."""
 
 import enum
-import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -20,9 +19,6 @@ class Section(enum.StrEnum):
     MACHINE = "this machine"
     KUBELET = "its kubelet"
     CLUSTER = "the cluster"
-
-
-NODE_VARIABLE = "NODE_NAME"
 
 
 class Patient(msgspec.Struct, frozen=True):
@@ -65,8 +61,3 @@ def check(section: Section, name: str) -> Callable[[L], L]:
         return look
 
     return add
-
-
-def this_node(environ: "os._Environ[str] | dict[str, str]" = os.environ) -> str:
-    """The name of this machine's node: NODE_NAME, as pods are commonly told, or the host's name."""
-    return environ.get(NODE_VARIABLE) or os.uname().nodename.lower()

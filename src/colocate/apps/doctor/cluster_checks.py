@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from colocate.apps.doctor.check import NODE_VARIABLE, Patient, Section, check
+from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.this_node import VARIABLE
 from colocate.cluster.errors import ClusterError, Doing, NotFound
 from colocate.cluster.resources import NODES
 from colocate.cluster.transport import Request
@@ -58,7 +59,7 @@ async def node(patient: Patient) -> AsyncIterator[Result]:
     except NotFound:
         yield warn(
             f"the cluster knows no node {patient.node}",
-            f"name this machine's node with --node or {NODE_VARIABLE}; elsewhere than on a node, ignore this",
+            f"name this machine's node with --node or {VARIABLE}; elsewhere than on a node, ignore this",
         )
         return
     except ClusterError as error:

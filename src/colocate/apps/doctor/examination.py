@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from fnmatch import fnmatch
 
 from colocate.aio import deadline
-from colocate.apps.doctor import cluster_checks, kubelet_checks, permissions  # noqa: F401 -- they declare checks
+from colocate.apps.doctor import cluster_checks, device_checks, kubelet_checks, permissions  # noqa: F401 -- they declare checks
 from colocate.apps.doctor.check import CHECKS, Check, Patient, Section
 from colocate.apps.doctor.report import Examined, Result, bad
 from colocate.errors import ColocateError

@@ -11,7 +11,8 @@ from colocate.aio import deadline
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, bad, good, warn
 from colocate.clock import Clock
-from colocate.kubelet.holders import list_pods
+from colocate.errors import Unavailable
+from colocate.kubelet.podresources import list_pods
 from colocate.kubelet.sockets import fresh
 from colocate.wire import deviceplugin_pb2 as dp
 from colocate.wire import methods
@@ -129,13 +130,9 @@ async def podresources(patient: Patient) -> AsyncIterator[Result]:
         yield warn(fault, remedy)
         return
     try:
-        async with deadline(patient.clock, _ANSWER):
-            pods = (await list_pods(patient.paths)).pod_resources
-    except TimeoutError:
-        yield warn(f"{socket} does not answer within {_ANSWER:g} s; {effect}", "restart the kubelet")
-        return
-    except grpc.RpcError as error:
-        yield warn(f"{socket} answers with {error.details() or error.code()}; {effect}", remedy)
+        pods = (await list_pods(patient.paths, patient.clock)).pod_resources
+    except Unavailable as error:
+        yield warn(f"{error}; {effect}", remedy)
         return
     holding = sum(any(container.devices for container in pod.containers) for pod in pods)
     yield good(f"the kubelet knows {len(pods)} pods; {holding} hold devices")

@@ -9,6 +9,7 @@ from colocate.lab.api import bodies, events, patch, pods, scale
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import DeleteOptions, Outcome, delete, read_options
 from colocate.lab.api.listing import Lister, select
+from colocate.lab.api.managed_fields import Writer
 from colocate.lab.api.objects import Object, encode, name_of, uid_of
 from colocate.lab.api.patch import PatchType
 from colocate.lab.api.paths import Target
@@ -30,6 +31,12 @@ class Call(msgspec.Struct, frozen=True):
     user: User
     content_type: str = ""
     body: bytes = b""
+    manager: str = ""
+    """The name by which what is written is signed."""
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.manager, self.target.subresource)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -87,7 +94,9 @@ class Actions:
             answer = self._reviews.answer(target.resource, target.namespace, body, call.user)
             return _plain(201, answer)
         bare = _read(target.resource, target.namespace, body)
-        stored = self._registry.create(target.resource, target.namespace, bare, call.query.dry_run)
+        stored = self._registry.create(
+            target.resource, target.namespace, bare, call.query.dry_run, call.writer
+        )
         return self._shown(call, stored, 201)
 
     def _update(self, call: Call) -> Answer:
@@ -100,7 +109,13 @@ class Actions:
     def _write(self, call: Call, bare: Object) -> Stored:
         target = call.target
         return self._registry.update(
-            target.resource, target.namespace, target.name, bare, target.subresource, call.query.dry_run
+            target.resource,
+            target.namespace,
+            target.name,
+            bare,
+            target.subresource,
+            call.query.dry_run,
+            call.writer,
         )
 
     def _patch(self, call: Call) -> Answer:
@@ -114,7 +129,7 @@ class Actions:
                 raise not_found(resource.qualified, target.name)
             bare = _read(resource, target.namespace, patch.apply(form, None, given))
             bare["metadata"] = (bare.get("metadata") or {}) | {"name": target.name}
-            stored = self._registry.create(resource, target.namespace, bare, call.query.dry_run)
+            stored = self._registry.create(resource, target.namespace, bare, call.query.dry_run, call.writer)
             return self._shown(call, stored, 201)
         body = events.to_v1(current.body) if resource is EVENTS_V1 else current.body
         patched = patch.apply(form, kind | body, given)

@@ -1,6 +1,6 @@
 """What the API server fills into an object that leaves it out, by kind.
 
-Left out: managedFields, the service account's token volume, and every field that nothing here reads.
+Left out: the service account's token volume, and every field that nothing here reads.
 """
 
 from collections.abc import Callable, Mapping

@@ -28,6 +28,7 @@ _METADATA_ORDER = (
     "annotations",
     "ownerReferences",
     "finalizers",
+    "managedFields",
 )
 
 

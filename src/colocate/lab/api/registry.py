@@ -10,6 +10,7 @@ from colocate.clock import Clock
 from colocate.lab.api import defaults, shapes, validation
 from colocate.lab.api.changes import Key, Stored
 from colocate.lab.api.identities import Identities
+from colocate.lab.api.managed_fields import Writer, recorded
 from colocate.lab.api.objects import (
     Object,
     encode,
@@ -20,7 +21,7 @@ from colocate.lab.api.objects import (
     rfc3339,
     uid_of,
 )
-from colocate.lab.api.resources import NAMESPACES, Resource
+from colocate.lab.api.resources import NAMESPACES, NODES, Resource
 from colocate.lab.api.status import (
     Cause,
     already_exists,
@@ -40,11 +41,12 @@ _SERVER_OWNED = (
     "generation",
     "resourceVersion",
     "generateName",
+    "managedFields",
 )
 _PARTS = {"status": "status", "finalize": "spec"}
 """The one part of an object that each of its subresources may change."""
 
-_NEVER_KEPT = ("managedFields", "selfLink", "clusterName")
+_NEVER_KEPT = ("selfLink", "clusterName")
 
 
 def key_of(resource: Resource, namespace: str, name: str) -> Key:
@@ -68,7 +70,14 @@ class Registry:
     def find(self, resource: Resource, namespace: str, name: str) -> Stored | None:
         return self.store.get(key_of(resource, namespace, name))
 
-    def create(self, resource: Resource, namespace: str, body: Object, dry_run: bool = False) -> Stored:
+    def create(
+        self,
+        resource: Resource,
+        namespace: str,
+        body: Object,
+        dry_run: bool = False,
+        writer: Writer | None = None,
+    ) -> Stored:
         """A new object. The body stays the caller's."""
         shapes.check(resource, body)
         new = self._with_identity(resource, namespace, defaults.without_nulls(body))
@@ -79,6 +88,7 @@ class Registry:
         self._check_namespace(resource, namespace, name)
         defaults.on_create(resource.storage, new, self.store)
         validation.check_new(resource, new)
+        self._sign(resource, {}, new, writer)
         if dry_run:
             return Stored(key, 0, new, encode(new))
         try:
@@ -94,6 +104,7 @@ class Registry:
         body: Object,
         subresource: str = "",
         dry_run: bool = False,
+        writer: Writer | None = None,
     ) -> Stored:
         """A new version of an object; where nothing changes, there is none. The body stays the caller's."""
         current = self.get(resource, namespace, name)
@@ -106,6 +117,7 @@ class Registry:
         validation.check_change(resource, new, current.body)
         if resource.generation and new.get("spec") != current.body.get("spec"):
             new["metadata"]["generation"] = int(metadata(new).get("generation") or 0) + 1
+        self._sign(resource, current.body, new, writer)
         return self._replace(resource, current, new, dry_run)
 
     def modify(
@@ -124,11 +136,29 @@ class Registry:
             resource, namespace, name, current if changed is None else changed, subresource, dry_run
         )
 
-    def force(self, resource: Resource, current: Stored, change: Callable[[Object], None]) -> Stored:
+    def force(
+        self,
+        resource: Resource,
+        current: Stored,
+        change: Callable[[Object], None],
+        writer: Writer | None = None,
+    ) -> Stored:
         """Write what no request may, such as a deletion's marks or a pod's node."""
         new = current.copy()
         change(new)
+        self._sign(resource, current.body, new, writer)
         return self._replace(resource, current, new, dry_run=False)
+
+    def _sign(self, resource: Resource, old: Object, new: Object, writer: Writer | None) -> None:
+        """Put down who makes `new` of `old`; a write of the server's own leaves no trace."""
+        if writer is None or resource is not NODES:
+            return
+        entries = metadata(old).get("managedFields") or []
+        signed = recorded(entries, old, new, writer, rfc3339(self.clock.time()))
+        if signed:
+            new["metadata"]["managedFields"] = signed
+        else:
+            new["metadata"].pop("managedFields", None)
 
     def _replace(self, resource: Resource, current: Stored, new: Object, dry_run: bool) -> Stored:
         if new == current.body:

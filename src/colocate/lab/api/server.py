@@ -19,6 +19,7 @@ from colocate.lab.api.controllers import Controllers
 from colocate.lab.api.identities import Identities
 from colocate.lab.api.kubeconfig import Credential
 from colocate.lab.api.listing import Lister
+from colocate.lab.api.managed_fields import manager_of
 from colocate.lab.api.objects import encode
 from colocate.lab.api.query import Query
 from colocate.lab.api.rbac import Authorizer, Deed
@@ -158,7 +159,8 @@ class ApiServer:
             return await self._watch(request, target, query, Renderer(target.resource, view, 0.0))
         body = await _body(request)
         content_type = request.headers.get("Content-Type", "")
-        call = Call(target, query, view, user, content_type, body)
+        manager = manager_of(query.text("fieldManager"), request.headers.get("User-Agent", ""))
+        call = Call(target, query, view, user, content_type, body, manager)
         return await _send(request, self._actions.perform(call))
 
     def _user(self, request: web.Request) -> User:

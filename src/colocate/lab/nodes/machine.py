@@ -6,6 +6,7 @@ import msgspec
 
 from colocate.clock import Clock
 from colocate.errors import ColocateError
+from colocate.host.identity import this_machine
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import DeleteOptions, Preconditions, delete
 from colocate.lab.api.objects import Object, at, is_terminating, rfc3339
@@ -18,7 +19,7 @@ from colocate.lab.nodes.followed_pods import FollowedPods
 from colocate.lab.nodes.lease import renew
 from colocate.lab.nodes.pod_status import status_object
 from colocate.lab.nodes.resources import zeroed
-from colocate.lab.nodes.shape import NodeShape, conditions, node_object
+from colocate.lab.nodes.shape import KUBELET, KUBELET_STATUS, NodeShape, conditions, node_object
 from colocate.lab.pod_worker import PodRecord
 from colocate.model.pod import Phase, Pod
 
@@ -53,9 +54,12 @@ class MachineNode:
 
     def started(self, fresh: bool) -> None:
         """Create the Node, or take over the one that is there."""
+        self._beaten = None  # A kubelet that starts says so with its first sync, whatever has changed.
         if self._registry.find(NODES, "", self._shape.name) is None:
-            body = node_object(self._shape, self._now(), address=self._address, runtime=RUNTIME)
-            self._registry.create(NODES, "", body)
+            body = node_object(
+                self._shape, self._now(), address=self._address, runtime=RUNTIME, identity=this_machine()
+            )
+            self._registry.create(NODES, "", body, writer=KUBELET)
             renew(self._registry, self._shape.name, self._now())
         elif fresh:
             self._write(lambda status: status.update(capacity=zeroed(status.get("capacity") or {})))
@@ -89,7 +93,7 @@ class MachineNode:
         def change(body: Object) -> None:
             update(body.setdefault("status", {}))
 
-        self._registry.force(NODES, node, change)
+        self._registry.force(NODES, node, change, KUBELET_STATUS)
 
     # --- pods ------------------------------------------------------------------------------------
 

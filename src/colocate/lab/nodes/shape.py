@@ -7,12 +7,19 @@ import msgspec
 import yaml
 
 from colocate.errors import UserError
+from colocate.host.identity import Identity
+from colocate.lab.api.managed_fields import Writer
 from colocate.lab.api.objects import Object
 from colocate.model import quantity
 
 VERSION = "v1.34.0+colocate-lab"
 MAX_PODS = 110
 MOST = 5000
+NOWHERE = Identity("", "", "")
+"""What simulated nodes run on."""
+KUBELET = Writer("kubelet")
+KUBELET_STATUS = Writer("kubelet", "status")
+"""How a node's own writes are signed."""
 
 
 class Taint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -99,7 +106,9 @@ def this_machine(name: str) -> NodeShape:
     return NodeShape(name=name, cpu=str(os.cpu_count() or 1), memory=f"{pages // 1024}Ki", roles=("worker",))
 
 
-def node_object(shape: NodeShape, now: str, *, address: str, runtime: str) -> Object:
+def node_object(
+    shape: NodeShape, now: str, *, address: str, runtime: str, identity: Identity = NOWHERE
+) -> Object:
     """The Node as its kubelet registers it."""
     labels = {
         "beta.kubernetes.io/arch": "amd64",
@@ -126,9 +135,9 @@ def node_object(shape: NodeShape, now: str, *, address: str, runtime: str) -> Ob
             ],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
             "nodeInfo": {
-                "machineID": "",
-                "systemUUID": "",
-                "bootID": "",
+                "machineID": identity.machine_id,
+                "systemUUID": identity.machine_id,
+                "bootID": identity.boot_id,
                 "kernelVersion": os.uname().release,
                 "osImage": "Colocate lab",
                 "containerRuntimeVersion": runtime,

@@ -10,7 +10,7 @@ from colocate.lab.api.status import ApiError
 from colocate.lab.nodes.followed_pods import FollowedPods
 from colocate.lab.nodes.lease import renew
 from colocate.lab.nodes.resources import synced
-from colocate.lab.nodes.shape import NodeShape, conditions, node_object
+from colocate.lab.nodes.shape import KUBELET, KUBELET_STATUS, NodeShape, conditions, node_object
 
 RUNTIME = "simulated://0"
 STATUS_SYNC = 10.0
@@ -34,7 +34,7 @@ class SimulatedNodes:
         for name, shape in self._shapes.items():
             if self._registry.find(NODES, "", name) is None:
                 body = node_object(shape, now, address=self._addresses[name], runtime=RUNTIME)
-                self._registry.create(NODES, "", body)
+                self._registry.create(NODES, "", body, writer=KUBELET)
         for stored in self._registry.store.items(NODES.storage):
             if at(stored.body, "status", "nodeInfo", "containerRuntimeVersion") == RUNTIME:
                 addresses = at(stored.body, "status", "addresses") or [{}]
@@ -78,7 +78,7 @@ class SimulatedNodes:
             held = status.get("conditions") or [{}]
             fresh["conditions"] = conditions(now, held[0].get("lastTransitionTime", now))
         if fresh:
-            self._registry.force(NODES, node, lambda body: body["status"].update(fresh))
+            self._registry.force(NODES, node, lambda body: body["status"].update(fresh), KUBELET_STATUS)
 
     def _seen(self, stored: Stored) -> None:
         _, namespace, name = stored.key

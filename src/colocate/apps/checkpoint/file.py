@@ -1,0 +1,149 @@
+"""A checkpoint file: read whole, and replaced so that at every moment it is the old one or the new one.
+
+The old one stays as a backup, in a folder beside it: many kubelets delete, when they start, every file in the
+device-plugins folder that is not the checkpoint, and no folder. The backup is the old file itself under a
+second name, so making one writes no data and cannot half succeed.
+"""
+
+import contextlib
+import datetime
+import itertools
+import os
+import stat
+import sys
+from pathlib import Path
+
+import msgspec
+
+from colocate.clock import Clock
+from colocate.crashpoints import reached
+from colocate.errors import UserError
+from colocate.host.files import sync_folder, write_atomically
+
+LIMIT = 256 << 20
+"""Bytes; a million devices make about half of it."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A file as it was when it was read."""
+
+    path: Path
+    """The file itself, where the user named a link to it."""
+    content: bytes
+    status: os.stat_result
+
+    def check_unchanged(self) -> None:
+        """A UserError where the file is another one by now, or has other content."""
+        now = read(self.path)
+        if not os.path.samestat(now.status, self.status) or now.content != self.content:
+            raise UserError(
+                f"{self.path}: somebody has changed it meanwhile, so nothing was written; is the kubelet stopped?"
+                " Try again"
+            )
+
+
+def read(path: Path) -> Snapshot:
+    """The file's content, of a kind and size that can be a checkpoint; else a UserError in one sentence."""
+    try:
+        path = path.resolve(strict=True)
+        # Not waiting for a writer, where it is a FIFO.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            return Snapshot(path, *_content(handle, path))
+        finally:
+            os.close(handle)
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path}: there is no such file; name the checkpoint, or run this on the node"
+        ) from error
+    except PermissionError as error:
+        raise UserError(f"{path}: may not be read by this user; run this as root") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    except RuntimeError as error:  # A loop of links, in Python 3.11 and 3.12.
+        raise UserError(f"{path}: is a link to itself; name the file") from error
+
+
+def _content(handle: int, path: Path) -> tuple[bytes, os.stat_result]:
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        raise UserError(f"{path}: is {kind}; name the kubelet_internal_checkpoint, or - for standard input")
+    _check_size(status.st_size, str(path))
+    with os.fdopen(handle, "rb", closefd=False) as file:
+        return file.read(status.st_size), status
+
+
+def read_standard_input() -> bytes:
+    content = sys.stdin.buffer.read(LIMIT + 1)
+    _check_size(len(content), "standard input")
+    return content
+
+
+def _check_size(size: int, name: str) -> None:
+    if size > LIMIT:
+        raise UserError(
+            f"{name}: has more than {LIMIT >> 20} MiB, and no checkpoint has; check what file it is"
+        )
+
+
+def replace(old: Snapshot, content: bytes, clock: Clock) -> Path:
+    """Put `content` in the place of the file that was read; returns the backup's path.
+
+    Same mode, same owner. Whatever fails, the file is the old one or the new one; where it is still the old
+    one, no backup and no temporary file is left.
+    """
+    folder = old.path.with_name(f"{old.path.name}.backups")
+    moment = datetime.datetime.fromtimestamp(clock.time(), datetime.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+    backup: Path | None = None
+    try:
+        old.check_unchanged()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        backup = _second_name(old.path, folder, moment)
+        sync_folder(folder)
+        sync_folder(folder.parent)
+        mode, owner = stat.S_IMODE(old.status.st_mode), (old.status.st_uid, old.status.st_gid)
+        write_atomically(old.path, content, mode, owner, before=old.check_unchanged)
+    except BaseException as error:
+        is_new = _is_another(old)
+        if not is_new:
+            _remove(backup, folder)
+        if isinstance(error, OSError):
+            state = f"the new one all the same; the old one is {backup}" if is_new else "unchanged"
+            raise UserError(
+                f"{old.path}: could not be replaced ({(error.strerror or str(error)).lower()}) and is {state};"
+                " mend what is in the way and try again"
+            ) from error
+        raise
+    return backup
+
+
+def _second_name(file: Path, folder: Path, moment: str) -> Path:
+    """Give the file a second name that nothing has; a backup is never overwritten."""
+    for number in itertools.count(1):
+        backup = folder / (moment if number == 1 else f"{moment}-{number}")
+        reached("backup.make")
+        try:
+            backup.hardlink_to(file)
+        except FileExistsError:
+            continue
+        reached("backup.made")
+        return backup
+    raise AssertionError("numbers do not end")
+
+
+def _is_another(old: Snapshot) -> bool:
+    """Whether the file is not the old one any more; where that cannot be seen, it is taken to be."""
+    try:
+        return not os.path.samestat(old.path.stat(), old.status)
+    except OSError:
+        return True
+
+
+def _remove(backup: Path | None, folder: Path) -> None:
+    """Remove the backup of a file that was not replaced, and the folder where it was the first."""
+    # A second name for the old file does no harm; what went wrong before is what to tell.
+    with contextlib.suppress(OSError):
+        if backup is not None:
+            backup.unlink()
+        folder.rmdir()

@@ -1,0 +1,95 @@
+"""From a checkpoint file and what is to go, the file to put in its place; and whether now is the time.
+
+A kubelet that runs has the record in its memory and writes it again with the next change: what is mended
+under it is lost, or worse, half of it is. So it must be stopped.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from colocate.apps.checkpoint.file import Snapshot
+from colocate.devices.repair import Mended, without
+from colocate.errors import UserError
+from colocate.kubelet import checkpoint
+from colocate.kubelet.checkpoint import Document
+from colocate.kubelet.paths import KubeletPaths
+from colocate.model.checkpoint import Format
+from colocate.model.records import KnownPod
+from colocate.wire.rpc import is_served
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What the user wants to be rid of."""
+
+    pods: Collection[str] = ()
+    """Uids, or `namespace/name`."""
+    resources: Collection[str] = ()
+    fix_checksum: bool = False
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What would be written, and how it differs."""
+
+    old: Snapshot
+    stated: int | None
+    """The checksum that the file states."""
+    right: int | None
+    """The checksum that the new file states; None, like the old one's, in the format that has none."""
+    mended: Mended
+    content: bytes
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not self.mended.dropped and not self.mended.unregistered and self.stated == self.right
+
+
+def plan(old: Snapshot, document: Document, wish: Wish, names: Mapping[str, str]) -> Plan:
+    """Decide what to write; a UserError where the wish does not fit the file."""
+    if document.format is Format.PLAIN:
+        if wish.fix_checksum:
+            raise UserError(
+                f"{old.path}: is of a kubelet {document.format.value}, which knows no checksum; leave"
+                " --fix-checksum out"
+            )
+    elif not (document.sound or wish.fix_checksum):
+        raise UserError(
+            f"{old.path}: its checksum is wrong, so its data may be, too; look at it with 'colocate checkpoint"
+            " verify', and add --fix-checksum if you vouch for it"
+        )
+    pods = frozenset(_uid(pod, names) for pod in wish.pods)
+    mended = without(document.checkpoint, pods, frozenset(wish.resources))
+    content = checkpoint.render(mended.checkpoint, document.format)
+    written = checkpoint.parse(content, document.format)
+    # Nobody should have to trust the writer: what it wrote is read back before it goes anywhere.
+    if written.checkpoint != mended.checkpoint or not (written.sound or document.format is Format.PLAIN):
+        raise AssertionError(f"{old.path}: what would be written does not read back as what is meant")
+    return Plan(old, document.checksum, written.checksum, mended, content)
+
+
+def _uid(pod: str, names: Mapping[str, str]) -> str:
+    """A pod's uid has no slash, its name has one: after the namespace."""
+    if "/" not in pod:
+        return pod
+    uids = [uid for uid, name in names.items() if name == pod]
+    if len(uids) != 1:
+        raise UserError(
+            f"--drop-pod: {pod} is {'several pods' if uids else 'not known to the API'}; say its uid, which"
+            " 'colocate checkpoint show' tells"
+        )
+    return uids[0]
+
+
+def running_losers(plan: Plan, pods: Iterable[KnownPod]) -> list[KnownPod]:
+    """The pods that run, by the API, and would lose devices."""
+    losers = {entry.pod_uid for entry in plan.mended.dropped}
+    return [pod for pod in pods if pod.uid in losers and pod.phase == "Running"]
+
+
+def why_not_now(file: Path) -> str | None:
+    """Why the file must not be replaced: the socket of the kubelet that keeps it answers. None where none does."""
+    paths = KubeletPaths(file.parent.parent)
+    sockets = (file.with_name(paths.kubelet_socket.name), paths.pod_resources_socket)
+    served = next((socket for socket in sockets if is_served(socket)), None)
+    return None if served is None else f"the kubelet runs: {served} answers"

@@ -1,0 +1,77 @@
+"""What the commands tell of a checkpoint, as data: the tables, JSON and YAML are made of it."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from colocate.devices.findings import Finding
+from colocate.model.checkpoint import Format, Ids, Reading
+from colocate.model.device import Allocation
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What was found out about a file."""
+
+    file: str
+    findings: Sequence[Finding]
+
+
+class Comparison(Report, frozen=True):
+    """What was found out about a file and other records."""
+
+    silent: Sequence[str]
+    """Why the sources that did not answer did not."""
+
+
+class ShownChecksum(msgspec.Struct, frozen=True):
+    stated: int | None
+    computed: int
+    right: bool
+
+
+class ShownEntry(msgspec.Struct, frozen=True, rename="camel"):
+    """One container's share of one resource."""
+
+    pod: str | None
+    """`namespace/name`, where it could be told."""
+    pod_uid: str = msgspec.field(name="podUID")
+    container: str
+    resource: str
+    devices: Mapping[int, Sequence[str]]
+    """Ids by NUMA node; -1 where none is known."""
+    injected: Allocation | None
+    """None where it cannot be read."""
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A whole checkpoint."""
+
+    file: str
+    format: Format
+    checksum: ShownChecksum | None
+    """None in the oldest format, which has none."""
+    entries: Sequence[ShownEntry]
+    registered: Mapping[str, Ids]
+
+
+def shown(file: str, reading: Reading, names: Mapping[str, str]) -> Shown:
+    """All that is in a file, with the pods' names where they are known."""
+    checksum = ShownChecksum(reading.stated, reading.computed, reading.is_trusted)
+    entries = tuple(
+        ShownEntry(
+            pod=names.get(entry.pod_uid),
+            pod_uid=entry.pod_uid,
+            container=entry.container,
+            resource=entry.resource,
+            devices=entry.by_node,
+            injected=injected,
+        )
+        for entry, injected in zip(reading.checkpoint.entries or (), reading.injected, strict=True)
+    )
+    return Shown(
+        file,
+        reading.format,
+        None if reading.format is Format.PLAIN else checksum,
+        entries,
+        reading.checkpoint.registered or {},
+    )

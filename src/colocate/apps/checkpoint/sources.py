@@ -1,0 +1,151 @@
+"""Asks the other records of who holds which device: podresources, and the API for pods and node status.
+
+A source that does not answer is left out, with the reason; only a cluster that the user has named must answer.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from colocate.apps.this_node import this_node
+from colocate.clock import Clock
+from colocate.cluster.client import Client, ClientSettings
+from colocate.cluster.connection import Connection
+from colocate.cluster.errors import ClusterError, NotFound
+from colocate.cluster.resources import NODES, PODS, on_node
+from colocate.errors import Unavailable, UserError
+from colocate.kubelet.paths import KubeletPaths
+from colocate.kubelet.podresources import healthy_devices, listed_pods
+from colocate.model import quantity
+from colocate.model.pod import Pod
+from colocate.model.records import KnownPod, NodeCounts, Records
+
+T = TypeVar("T")
+
+_STATIC_POD_UID = "kubernetes.io/config.mirror"
+"""On a static pod's mirror in the API: the uid by which the kubelet knows the pod itself."""
+
+_SETTINGS = ClientSettings(timeout=5.0, list_timeout=30.0, attempts=2)
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What the sources said, and why those that said nothing did not."""
+
+    records: Records
+    silent: Sequence[str] = ()
+    """A sentence for each source that did not answer."""
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """Where to ask the API, and about which node."""
+
+    connect: Callable[[], Connection]
+    """A UserError where no cluster is configured."""
+    is_stated: bool = False
+    """The user has named it, or a node of it, so that it must answer: else a UserError."""
+    node: str = ""
+    """This machine's, unless given."""
+
+    @property
+    def node_name(self) -> str:
+        return self.node or this_node()
+
+
+async def ask_for_names(paths: KubeletPaths | None, cluster: Cluster, clock: Clock) -> Asked:
+    """Ask what is needed to name pods; without paths, the file is not this machine's, and the API alone knows."""
+    silent: list[str] = []
+    listing = None
+    if paths is not None:
+        try:
+            listing = await listed_pods(paths, clock)
+        except Unavailable as error:
+            silent.append(str(error))
+    pods = await _ask_api(cluster, clock, silent, lambda client: _pods(client, cluster.node_name))
+    return Asked(Records(listing=listing, pods=pods), silent)
+
+
+async def ask_everything(paths: KubeletPaths | None, cluster: Cluster, clock: Clock) -> Asked:
+    """Ask every source once. Of a file from elsewhere only the API can tell, and only if its node is said."""
+    if paths is None:
+        silent = ["podresources: the file is not the one of this machine's kubelet"]
+        listing = healthy = None
+        if not cluster.node:
+            silent.append("the API: say with --node of which node the file is")
+            return Asked(Records(), silent)
+    else:
+        silent = []
+        try:
+            listing, healthy = await listed_pods(paths, clock), await healthy_devices(paths, clock)
+        except Unavailable as error:
+            silent.append(str(error))
+            listing = healthy = None
+    # The node first: a list of the pods of a node that does not exist is empty, and all would look stale.
+    node = await _ask_api(cluster, clock, silent, lambda client: _node(client, cluster.node_name))
+    pods = None
+    if node is not None:
+        pods = await _ask_api(cluster, clock, silent, lambda client: _pods(client, cluster.node_name))
+    return Asked(Records(listing, healthy, pods, node), silent)
+
+
+async def _ask_api(
+    cluster: Cluster, clock: Clock, silent: list[str], question: Callable[[Client], Awaitable[T]]
+) -> T | None:
+    try:
+        async with Client(cluster.connect(), clock, _SETTINGS) as client:
+            return await question(client)
+    except (ClusterError, UserError) as error:
+        if cluster.is_stated:
+            # Whatever is the matter with it, it is the user's to mend: what was asked cannot be answered.
+            raise UserError(str(error)) from error
+        silent.append(f"the API: {error}")
+        return None
+
+
+# The API's objects, as much of them as is read -------------------------------------------------------
+
+
+class _Status(msgspec.Struct, frozen=True):
+    phase: str = ""
+
+
+class _Pod(Pod, frozen=True):
+    status: _Status = _Status()
+
+
+class _NodeStatus(msgspec.Struct, frozen=True):
+    capacity: dict[str, str] = {}
+    allocatable: dict[str, str] = {}
+
+
+class _Node(msgspec.Struct, frozen=True):
+    status: _NodeStatus = _NodeStatus()
+
+
+async def _node(client: Client, name: str) -> NodeCounts:
+    try:
+        found = await client.get(NODES.read_as(_Node), name)
+    except NotFound as error:
+        raise UserError(
+            f"the cluster has no node {name!r}; say with --node which one this machine is"
+        ) from error
+    return NodeCounts(_extended(found.status.capacity), _extended(found.status.allocatable))
+
+
+async def _pods(client: Client, node: str) -> tuple[KnownPod, ...]:
+    return tuple(map(_known, await client.list(PODS.read_as(_Pod), on_node(node))))
+
+
+def _known(pod: _Pod) -> KnownPod:
+    lasting = [container for container in pod.spec.init_containers if container.is_sidecar]
+    return KnownPod(
+        pod.metadata.annotations.get(_STATIC_POD_UID, pod.uid),
+        pod.metadata.namespace,
+        pod.metadata.name,
+        pod.status.phase,
+        {container.name: container.devices() for container in (*lasting, *pod.spec.containers)},
+    )
+
+
+def _extended(counts: Mapping[str, str]) -> Mapping[str, int]:
+    return {name: quantity.whole(count) for name, count in counts.items() if "/" in name}

@@ -1,0 +1,1 @@
+"""Extended resources of a cluster: looked at, advertised by hand, and removed once the kubelet lets go of them."""

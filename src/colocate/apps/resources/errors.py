@@ -1,0 +1,11 @@
+"""Why an extended resource is not as somebody wishes it to be."""
+
+from colocate.errors import ColocateError
+
+
+class Refused(ColocateError):
+    """The cluster is not in a state in which this would do what is meant; nothing was changed."""
+
+
+class NotRemoved(ColocateError):
+    """It was tried, and the resource is there, or may be."""

@@ -1,0 +1,170 @@
+"""The extended resources of nodes as they are now: read from the API and, on this machine, from its kubelet.
+
+Reads nodes and the pods on them, nothing else: `get` or `list` on nodes and `list` on pods are the rights that
+it needs.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from colocate.apps.resources.local_kubelet import LocalKubelet, NodeIdentity
+from colocate.clock import Clock
+from colocate.cluster.client import Client
+from colocate.cluster.errors import NotFound
+from colocate.cluster.resources import NODES, PODS, Object, Selection
+from colocate.devices.extended_resources import (
+    Before,
+    ExtendedResource,
+    KubeletFacts,
+    NodeFacts,
+    Writer,
+    judge,
+)
+from colocate.devices.requests import Pod
+from colocate.errors import UserError
+
+_UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+_READY = "Ready"
+_READY_FIELDS = 'k:{"type":"Ready"}'
+
+
+class _Camel(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class _StatusFields(msgspec.Struct, frozen=True, rename=lambda name: f"f:{name}"):
+    capacity: dict[str, object] = {}
+    conditions: dict[str, dict[str, object]] = {}
+
+
+class _Fields(msgspec.Struct, frozen=True, rename=lambda name: f"f:{name}"):
+    status: _StatusFields | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    manager: str = ""
+    time: str = ""
+    fields: _Fields = msgspec.field(default=_Fields(), name="fieldsV1")
+
+
+class _Marks(_Camel, frozen=True):
+    name: str
+    resource_version: str = ""
+    managed_fields: tuple[_Entry, ...] | None = None
+
+
+class _Condition(_Camel, frozen=True):
+    type: str
+    status: str = ""
+    last_heartbeat_time: str | None = None
+
+
+class _Address(_Camel, frozen=True):
+    type: str
+    address: str = ""
+
+
+class _Status(_Camel, frozen=True):
+    capacity: dict[str, str] = {}
+    allocatable: dict[str, str] = {}
+    conditions: tuple[_Condition, ...] = ()
+    addresses: tuple[_Address, ...] = ()
+    node_info: NodeIdentity = NodeIdentity()
+
+
+class _Node(_Camel, frozen=True):
+    metadata: _Marks
+    status: _Status = _Status()
+
+
+class Look(msgspec.Struct, frozen=True):
+    """One node and its extended resources at a moment."""
+
+    node: NodeFacts
+    version: str
+    resources: tuple[ExtendedResource, ...]
+
+    def find(self, name: str) -> ExtendedResource | None:
+        return next((one for one in self.resources if one.name == name), None)
+
+    def document(self) -> Object:
+        """As much of the node as a patch of its capacity needs to have seen."""
+        return {
+            "metadata": {"resourceVersion": self.version},
+            "status": {"capacity": dict(self.node.capacity)},
+        }
+
+
+class Observer:
+    """Looks at nodes."""
+
+    def __init__(self, client: Client, kubelet: LocalKubelet, clock: Clock) -> None:
+        self._client = client
+        self._kubelet = kubelet
+        self._clock = clock
+
+    async def node(self, name: str, before: Mapping[str, Before] | None = None) -> Look:
+        """One node; a UserError where there is none of that name."""
+        try:
+            found = await self._client.get(NODES.read_as(_Node), name)
+        except NotFound:
+            raise UserError(
+                f"there is no node {name!r}; 'colocate resource list' shows those that are"
+            ) from None
+        pods = await self._pods(f"spec.nodeName={name},{_UNFINISHED}")
+        return await self._judged(found, pods, before)
+
+    async def all_nodes(self, before: Mapping[str, Mapping[str, Before]] | None = None) -> list[Look]:
+        """Every node, by name; `before` by node."""
+        found = await self._client.list(NODES.read_as(_Node))
+        by_node: dict[str, list[Pod]] = {}
+        for pod in await self._pods(_UNFINISHED):
+            by_node.setdefault(pod.spec.node_name, []).append(pod)
+        known = before or {}
+        return [
+            await self._judged(node, by_node.get(node.metadata.name, []), known.get(node.metadata.name))
+            for node in sorted(found, key=lambda node: node.metadata.name)
+        ]
+
+    async def _pods(self, fields: str) -> list[Pod]:
+        return await self._client.list(PODS.read_as(Pod), Selection(fields=fields))
+
+    async def _judged(self, node: _Node, pods: list[Pod], before: Mapping[str, Before] | None) -> Look:
+        hostname = next((one.address for one in node.status.addresses if one.type == "Hostname"), "")
+        here = self._kubelet.is_of(node.status.node_info, hostname)
+        facts = _facts(node, await self._kubelet.facts() if here else KubeletFacts())
+        judged = judge(facts, pods, self._clock.time(), before)
+        return Look(facts, node.metadata.resource_version, tuple(judged))
+
+
+def _facts(node: _Node, kubelet: KubeletFacts) -> NodeFacts:
+    ready = next((one for one in node.status.conditions if one.type == _READY), None)
+    entries = node.metadata.managed_fields
+    return NodeFacts(
+        name=node.metadata.name,
+        capacity=node.status.capacity,
+        allocatable=node.status.allocatable,
+        writers=None if entries is None else tuple(_writer(one) for one in entries if one.fields.status),
+        heartbeat=_moment(ready.last_heartbeat_time) if ready else None,
+        silent=ready is None or ready.status == "Unknown",
+        kubelet=kubelet,
+    )
+
+
+def _writer(entry: _Entry) -> Writer:
+    fields = entry.fields.status or _StatusFields()
+    return Writer(
+        entry.manager,
+        _moment(entry.time),
+        frozenset(key.removeprefix("f:") for key in fields.capacity),
+        "f:lastHeartbeatTime" in fields.conditions.get(_READY_FIELDS, {}),
+    )
+
+
+def _moment(text: str | None) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except ValueError:
+        return None

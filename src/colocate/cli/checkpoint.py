@@ -1,0 +1,268 @@
+"""`colocate checkpoint`: see, verify, compare and mend the kubelet's record of who holds which device."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from colocate.apps.checkpoint import file as files
+from colocate.apps.checkpoint.mending import Plan, Wish, plan, running_losers, why_not_now
+from colocate.apps.checkpoint.reports import Comparison, Report, shown
+from colocate.apps.checkpoint.sources import Asked, Cluster, ask_everything, ask_for_names
+from colocate.cli import checkpoint_tables, cluster_flags, findings
+from colocate.cli.main import GROUPS
+from colocate.cli.output import as_json, as_yaml, visible
+from colocate.clock import SystemClock
+from colocate.devices.checkpoint_check import check
+from colocate.devices.comparison import compare
+from colocate.devices.findings import Severity, counted, worst
+from colocate.devices.pod_names import names
+from colocate.errors import UserError
+from colocate.kubelet.checkpoint import CheckpointError, Document, parse
+from colocate.kubelet.paths import KubeletPaths
+from colocate.model.checkpoint import Format
+from colocate.model.records import Records
+
+_STANDARD_INPUT = Path("-")
+_FOUND = 1
+_REPORTS = ("table", "json", "yaml")
+_CLOCK = SystemClock()
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add(groups: Commands) -> None:
+    parser = groups.add_parser(
+        "checkpoint",
+        help=GROUPS["checkpoint"],
+        description="The kubelet's record of who holds which device, the file kubelet_internal_checkpoint.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    show = _command(
+        commands,
+        "show",
+        show_file,
+        "show who holds what, and what was injected",
+        ("table", "wide", "json", "yaml"),
+    )
+    show.add_argument("--offline", action="store_true", help="ask nobody for the pods' names")
+    _add_cluster(show)
+    _command(
+        commands,
+        "verify",
+        verify,
+        "say what is wrong in the file; exit 1 where something is",
+        ("table", "json", "yaml"),
+    )
+    diff = _command(
+        commands,
+        "diff",
+        diff_file,
+        "compare it with podresources, the API's pods and the node's status; exit 1 where they differ",
+        _REPORTS,
+    )
+    _add_cluster(diff)
+    _add_repair(commands)
+
+
+def _command(
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int | None],
+    about: str,
+    formats: tuple[str, ...] = (),
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=about, description=f"{about[0].upper()}{about[1:]}."
+    )
+    source = "the kubelet's own unless given"
+    if formats:
+        source += "; - is standard input"
+        command.add_argument("-o", "--output", choices=formats, default=formats[0], help=" or ".join(formats))
+    command.add_argument("file", nargs="?", type=Path, metavar="FILE", help=source)
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_cluster(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--node", default="", metavar="NAME", help="the file's node; by this host's name")
+    cluster_flags.add_flags(command)
+
+
+def _add_repair(commands: Commands) -> None:
+    command = _command(
+        commands,
+        "repair",
+        repair,
+        "write a new file without certain pods or resources, or with a right checksum",
+    )
+    command.epilog = "The old file stays as a backup in a folder beside it. The kubelet must be stopped."
+    wish = command.add_argument_group("what to change", "Each may be given more than once.")
+    wish.add_argument(
+        "--drop-pod", action="append", default=[], metavar="POD", help="a pod's uid, or its NAMESPACE/NAME"
+    )
+    wish.add_argument("--drop-resource", action="append", default=[], metavar="NAME", help="such as mock/gpu")
+    wish.add_argument(
+        "--fix-checksum", action="store_true", help="vouch for the data of a file whose checksum is wrong"
+    )
+    command.add_argument("--dry-run", action="store_true", help="show the change, and make none")
+    command.add_argument("--yes", action="store_true", help="do not ask")
+    command.add_argument("--force", action="store_true", help="even while the kubelet runs, or seems to")
+    _add_cluster(command)
+
+
+# Reading ---------------------------------------------------------------------------------------------
+
+
+def _path(args: argparse.Namespace) -> Path:
+    return args.file or KubeletPaths.from_environment().checkpoint
+
+
+def _document(path: Path) -> Document:
+    content = files.read_standard_input() if path == _STANDARD_INPUT else files.read(path).content
+    return _parsed(path, content)
+
+
+def _parsed(path: Path, content: bytes) -> Document:
+    try:
+        return parse(content)
+    except CheckpointError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _own_paths(path: Path) -> KubeletPaths | None:
+    """The kubelet of this machine, where the file is its own: of others it could only tell what is not so."""
+    paths = KubeletPaths.from_environment()
+    return paths if path.resolve() == paths.checkpoint.resolve() else None
+
+
+def _cluster(args: argparse.Namespace) -> Cluster:
+    is_stated = cluster_flags.is_stated(args) or bool(args.node)
+    return Cluster(lambda: cluster_flags.find(args), is_stated, args.node)
+
+
+# Commands --------------------------------------------------------------------------------------------
+
+
+def show_file(args: argparse.Namespace) -> None:
+    path = _path(args)
+    reading = _document(path).reading()
+    asked = Asked(Records())
+    if not args.offline and reading.checkpoint.entries:
+        asked = asyncio.run(ask_for_names(_own_paths(path), _cluster(args), _CLOCK))
+    known = names(reading.checkpoint, asked.records.listing, asked.records.pods)
+    whole = shown(str(path), reading, known)
+    if asked.silent and any(entry.pod is None for entry in whole.entries):
+        _note(f"pods without a name are shown by their uid: {'; '.join(asked.silent)}")
+    if args.output in ("table", "wide"):
+        print(*checkpoint_tables.table(whole, wide=args.output == "wide"), sep="\n")
+    else:
+        _print_data(args.output, whole)
+
+
+def verify(args: argparse.Namespace) -> int:
+    path = _path(args)
+    reading = _document(path).reading()
+    report = Report(str(path), check(reading))
+    _print(args.output, report)
+    if worst(report.findings) in (Severity.WARNING, Severity.ERROR):
+        return _FOUND
+    if args.output == "table":
+        holders = counted(len(reading.checkpoint.entries or ()), "container")
+        checksum = "no checksum" if reading.format is Format.PLAIN else f"checksum {reading.computed}"
+        print(f"✓ {visible(str(path))} is sound: {holders} with devices, {checksum}")
+    return 0
+
+
+def diff_file(args: argparse.Namespace) -> int:
+    path = _path(args)
+    checkpoint = _document(path).checkpoint
+    asked = asyncio.run(ask_everything(_own_paths(path), _cluster(args), _CLOCK))
+    records = asked.records
+    if records == Records():
+        raise UserError(f"there is nothing to compare {path} with: {'; '.join(asked.silent)}")
+    for reason in asked.silent:
+        _note(f"not compared with one source: {reason}")
+    report = Comparison(str(path), compare(checkpoint, records), asked.silent)
+    _print(args.output, report)
+    if args.output == "table" and not report.findings:
+        print(f"✓ {visible(str(path))} agrees with {_sources(records)}")
+    return _FOUND if report.findings else 0
+
+
+def _sources(records: Records) -> str:
+    named = {
+        "podresources": records.listing,
+        "the API's pods": records.pods,
+        "the node's status": records.node,
+    }
+    return ", ".join(name for name, record in named.items() if record is not None)
+
+
+def repair(args: argparse.Namespace) -> int:
+    wish = Wish(args.drop_pod, args.drop_resource, args.fix_checksum)
+    if not (wish.pods or wish.resources or wish.fix_checksum):
+        raise UserError("say what to change: --drop-pod, --drop-resource or --fix-checksum")
+    path = _path(args)
+    if path == _STANDARD_INPUT:
+        raise UserError("standard input cannot be repaired; name a file")
+    old = files.read(path)
+    document = _parsed(old.path, old.content)
+    asked = Asked(Records())
+    if wish.pods or wish.resources:
+        asked = asyncio.run(ask_for_names(_own_paths(path), _cluster(args), _CLOCK))
+    known = names(document.checkpoint, asked.records.listing, asked.records.pods)
+    decided = plan(old, document, wish, known)
+    if decided.changes_nothing:
+        print(f"{visible(str(old.path))} is as wanted; nothing to do")
+        return 0
+    print(*checkpoint_tables.change(decided), sep="\n")
+    for pod in running_losers(decided, asked.records.pods or ()):
+        _note(f"{pod.key} runs and loses its devices: the kubelet may give them to another pod as well")
+    if args.dry_run:
+        return 0
+    return _carry_out(decided, args)
+
+
+def _carry_out(decided: Plan, args: argparse.Namespace) -> int:
+    _refuse_unless_stopped(decided, args.force)
+    if not args.yes:
+        if not sys.stdin.isatty():
+            raise UserError("nothing was changed: say --yes where no terminal is there to ask")
+        if input(f"Write {visible(str(decided.old.path))}? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("nothing was changed")
+            return _FOUND
+        # It may have been started while the question was open.
+        _refuse_unless_stopped(decided, args.force)
+    backup = files.replace(decided.old, decided.content, _CLOCK)
+    print(f"✓ {visible(str(decided.old.path))} is written; the old one is {visible(str(backup))}")
+    return 0
+
+
+def _refuse_unless_stopped(decided: Plan, force: bool) -> None:
+    if (reason := why_not_now(decided.old.path)) and not force:
+        raise UserError(
+            f"nothing was changed: {reason}, and it would write its own record over the new one; stop it"
+            " ('systemctl stop kubelet'), or say --force"
+        )
+
+
+# Printing --------------------------------------------------------------------------------------------
+
+
+def _print(output: str, report: Report) -> None:
+    if output == "table":
+        for line in findings.lines(report.findings):
+            print(line)
+    else:
+        _print_data(output, report)
+
+
+def _print_data(output: str, data: object) -> None:
+    print(as_json(data) if output == "json" else as_yaml(data))
+
+
+def _note(text: str) -> None:
+    print(f"note: {visible(text)}", file=sys.stderr)

@@ -1,0 +1,193 @@
+"""A checkpoint for people: who holds what, what is registered, and in full what was injected."""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, repeat
+
+from colocate.apps.checkpoint.mending import Plan
+from colocate.apps.checkpoint.reports import Shown, ShownEntry
+from colocate.cli.output import aligned, visible
+from colocate.model.checkpoint import NO_TOPOLOGY
+from colocate.model.device import Allocation
+
+_WIDTH = 32
+"""Columns for a list of ids, where not all are shown."""
+
+_LONG = 22
+"""Columns for one id, or a run of ids, there."""
+
+_NUMBERED = re.compile(r"(.*?)(\d{1,15})", re.DOTALL)
+
+
+def table(shown: Shown, wide: bool) -> Iterator[str]:
+    """The whole checkpoint; `wide` shows every id and everything that was injected."""
+    yield visible(f"{shown.file}: {_checksum(shown)}")
+    yield ""
+    if not shown.entries:
+        yield "no container holds a device"
+    elif wide:
+        yield from chain.from_iterable(map(_in_full, shown.entries))
+    else:
+        yield from _by_pod(shown.entries)
+    yield ""
+    held = _held(shown)
+    rows = [
+        (resource, str(len(ids or ())), str(len(held.get(resource, ()))), _ids(ids or (), wide))
+        for resource, ids in sorted(shown.registered.items())
+    ]
+    if rows:
+        yield from aligned([("REGISTERED", "DEVICES", "HELD", "IDS"), *rows])
+    else:
+        yield "no plugin has registered a resource"
+
+
+def _by_pod(entries: Sequence[ShownEntry]) -> Iterator[str]:
+    heads = ("CONTAINER", "RESOURCE", "NUMA", "DEVICES", "INJECTED")
+    head, *lines = aligned([heads, *map(_row, entries)], gap=2)
+    pods: dict[str, list[str]] = {}
+    for entry, line in zip(entries, lines, strict=True):
+        pods.setdefault(_pod(entry), []).append(line)
+    yield "POD"
+    yield f"  {head}"
+    for pod, of_pod in pods.items():
+        yield visible(pod)
+        yield from (f"  {line}" for line in of_pod)
+
+
+def _pod(entry: ShownEntry) -> str:
+    return f"{entry.pod}  ({entry.pod_uid})" if entry.pod else entry.pod_uid
+
+
+def _checksum(shown: Shown) -> str:
+    age = f"format of kubelet {shown.format.value}"
+    if shown.checksum is None:
+        return f"{age}, which has no checksum"
+    if shown.checksum.right:
+        return f"{age}, checksum {shown.checksum.computed} is right"
+    return f"{age}, checksum {shown.checksum.stated} is wrong: the data has {shown.checksum.computed}"
+
+
+def _held(shown: Shown) -> dict[str, set[str]]:
+    held: dict[str, set[str]] = {}
+    for entry in shown.entries:
+        held.setdefault(entry.resource, set()).update(chain.from_iterable(entry.devices.values()))
+    return held
+
+
+def _row(entry: ShownEntry) -> Sequence[str]:
+    ids = set(chain.from_iterable(entry.devices.values()))
+    nodes = ",".join(str(node) for node in sorted(entry.devices) if node != NO_TOPOLOGY)
+    return (
+        entry.container,
+        entry.resource,
+        nodes or "-",
+        f"{len(ids)}: {_ids(ids, wide=False)}" if ids else "none",
+        _summary(entry.injected),
+    )
+
+
+def _summary(injected: Allocation | None) -> str:
+    if injected is None:
+        return "unreadable"
+    counts = {
+        "env": len(injected.envs),
+        "mount": len(injected.mounts),
+        "device": len(injected.devices),
+        "annotation": len(injected.annotations),
+        "CDI name": len(injected.cdi),
+    }
+    parts = [f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items() if count]
+    return ", ".join(parts) or "nothing"
+
+
+def _in_full(entry: ShownEntry) -> Iterator[str]:
+    yield visible(f"{_pod(entry)}  container {entry.container}  {entry.resource}")
+    rows: list[tuple[str, str]] = []
+    for node, ids in sorted(entry.devices.items()):
+        where = "no NUMA node" if node == NO_TOPOLOGY else f"NUMA node {node}"
+        rows += zip(chain((where,), repeat("")), ids, strict=False)
+    rows += _injected(entry.injected)
+    yield from (f"  {line}" for line in aligned(rows))
+
+
+def _injected(injected: Allocation | None) -> Iterator[tuple[str, str]]:
+    if injected is None:
+        yield "injected", "unreadable"
+        return
+    for name, value in injected.envs.items():
+        yield "env", f"{name}={value}"
+    for mount in injected.mounts:
+        yield (
+            "mount",
+            f"{mount.host_path} → {mount.container_path}{' (read-only)' if mount.read_only else ''}",
+        )
+    for device in injected.devices:
+        yield "device", f"{device.host_path} → {device.container_path} ({device.permissions})"
+    for name, value in injected.annotations.items():
+        yield "annotation", f"{name}={value}"
+    for name in injected.cdi:
+        yield "CDI", name
+
+
+# Ids -------------------------------------------------------------------------------------------------
+
+
+def _ids(ids: Collection[str], wide: bool) -> str:
+    """All ids; or runs of numbered ones by their ends, and as many as fit."""
+    if wide:
+        return ", ".join(sorted(ids, key=_natural))
+    text = ""
+    for run in _runs(ids):
+        if text and len(text) + len(run) > _WIDTH:
+            return f"{text}, …"
+        text = f"{text}, {run}" if text else run
+    return text
+
+
+def _natural(id: str) -> tuple[str, int, str]:
+    """a-2 before a-10: by what is before the last number, then by that number."""
+    numbered = _NUMBERED.fullmatch(id)
+    return (numbered[1], int(numbered[2]), id) if numbered else (id, -1, id)
+
+
+def _runs(ids: Collection[str]) -> Iterator[str]:
+    """`a-1–3` for a-1, a-2, a-3. Ids with leading zeros run only among ids of the same length."""
+    first = last = None
+    for id in sorted(ids, key=_natural):
+        if first is not None and last is not None and _follows(last, id):
+            last = id
+            continue
+        if first is not None and last is not None:
+            yield _run(first, last)
+        first = last = id
+    if first is not None and last is not None:
+        yield _run(first, last)
+
+
+def _follows(one: str, other: str) -> bool:
+    before, after = _natural(one), _natural(other)
+    zeros = before[1] >= 0 and one[len(before[0]) :].startswith("0") and len(one) != len(other)
+    return before[0] == after[0] and before[1] >= 0 and after[1] == before[1] + 1 and not zeros
+
+
+def _run(first: str, last: str) -> str:
+    prefix = _natural(last)[0] if first != last else ""
+    run = first if first == last else f"{first}–{last[len(prefix) :]}"
+    # The middle of a long id tells least: the kind is at its beginning, the share at its end.
+    return run if len(run) <= _LONG else f"{run[:12]}…{run[12 - _LONG + 1 :]}"
+
+
+# A change --------------------------------------------------------------------------------------------
+
+
+def change(plan: Plan) -> Iterator[str]:
+    """What would be different, line by line."""
+    for entry in plan.mended.dropped:
+        yield visible(
+            f"- pod {entry.pod_uid}  container {entry.container}  {entry.resource}: {_ids(entry.ids, wide=True)}"
+        )
+    for resource in plan.mended.unregistered:
+        yield visible(f"- registered resource {resource}")
+    if plan.stated != plan.right:
+        yield f"- checksum {'none' if plan.stated is None else plan.stated}"
+        yield f"+ checksum {plan.right}"

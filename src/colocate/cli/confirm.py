@@ -1,0 +1,25 @@
+"""Ask before something is changed: on a terminal a question, elsewhere the flag --yes."""
+
+import argparse
+import sys
+
+from colocate.errors import UserError
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, and try it without effect"
+    )
+
+
+def confirm(args: argparse.Namespace, question: str) -> None:
+    """Return where the user agrees; a UserError where nobody can be asked, or the answer is no."""
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UserError("nobody can be asked here, for this is no terminal; add --yes to go ahead without")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UserError("nothing was changed, as you wished")

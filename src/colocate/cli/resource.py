@@ -1,0 +1,240 @@
+"""`colocate resource`: extended resources of nodes, seen, advertised by hand, and removed for good."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from colocate.apps.resources import advertising
+from colocate.apps.resources.local_kubelet import LocalKubelet
+from colocate.apps.resources.observe import Observer
+from colocate.apps.resources.removal import Removal, Settings
+from colocate.cli import cluster_flags, confirm
+from colocate.cli.main import GROUPS
+from colocate.cli.output import as_json, as_yaml
+from colocate.cli.resource_progress import Progress
+from colocate.cli.resource_table import span, state, table
+from colocate.cli.spans import positive_seconds
+from colocate.clock import SystemClock
+from colocate.cluster.client import Client
+from colocate.cluster.json_patch import Patch
+from colocate.devices.extended_resources import Before, ExtendedResource, State, remember
+from colocate.errors import UserError
+from colocate.host.identity import this_machine
+from colocate.kubelet.paths import DEFAULT_ROOT, ROOT_VARIABLE, KubeletPaths
+
+T = TypeVar("T")
+
+_WATCH_EVERY = 2.0
+_CLEAR = "\x1b[H\x1b[J"
+
+
+def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = groups.add_parser(
+        "resource",
+        help=GROUPS["resource"],
+        description="Extended resources of nodes: who stands behind each, and how to get rid of one that stays.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    _add_list(commands)
+    _add_advertise(commands)
+    _add_remove(commands)
+
+
+def _add_list(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = _command(
+        commands,
+        "list",
+        "show every extended resource of every node, and who stands behind it",
+        "A question mark after a state: it is inferred from what the API shows; -o wide says from what.",
+    )
+    command.add_argument("--node", metavar="NAME", help="of this node alone")
+    command.add_argument(
+        "-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="how to print it"
+    )
+    command.add_argument("--watch", "-w", action="store_true", help="again every two seconds, until Ctrl-C")
+    command.set_defaults(run=show)
+
+
+def _add_advertise(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = _command(
+        commands,
+        "advertise",
+        "give a node so many of a resource, by hand",
+        "No plugin stands behind it: pods are counted against it, and get nothing for it.",
+    )
+    command.add_argument("node", metavar="NODE")
+    command.add_argument("wish", metavar="NAME=N", help="such as example.com/fan=4")
+    confirm.add_flags(command)
+    command.set_defaults(run=advertise)
+
+
+def _add_remove(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = _command(
+        commands,
+        "remove",
+        "take a resource off a node for good",
+        "Waits until the kubelet has let go of the resource, which takes five minutes from when its plugin stopped "
+        "or the kubelet started, removes it, and watches that it stays away. Exit code 0: it is gone; 1: it is not, "
+        "and why; 2: it was not tried, because of what was asked.",
+    )
+    command.add_argument("node", metavar="NODE")
+    command.add_argument("name", metavar="NAME", help="such as example.com/fan")
+    command.add_argument(
+        "--now", action="store_true", help="try it before the kubelet lets go, which then puts it back"
+    )
+    command.add_argument(
+        "--timeout", default="15m", metavar="SPAN", help="how long it may take, such as 600, 90s or 15m (15m)"
+    )
+    confirm.add_flags(command)
+    command.set_defaults(run=remove)
+
+
+def _command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, about: str, more: str
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=about, description=f"{about[0].upper()}{about[1:]}. {more}"
+    )
+    cluster_flags.add_flags(command)
+    command.add_argument(
+        "--kubelet-root",
+        type=Path,
+        metavar="FOLDER",
+        help=f"of the kubelet of this machine, which knows more if this is a node; else {ROOT_VARIABLE}, "
+        f"else {DEFAULT_ROOT}",
+    )
+    return command
+
+
+def show(args: argparse.Namespace) -> None:
+    if args.watch and args.output not in ("table", "wide"):
+        raise UserError(f"--watch prints tables, not {args.output}; leave one of them out")
+    asyncio.run(_show(args))
+
+
+async def _show(args: argparse.Namespace) -> None:
+    before: dict[str, dict[str, Before]] = {}
+    async with _observing(args) as (_, observer):
+        while True:
+            if args.node is None:
+                looks = await observer.all_nodes(before)
+            else:
+                looks = [await observer.node(args.node, before.get(args.node))]
+            _print([one for look in looks for one in look.resources], args)
+            if not args.watch:
+                return
+            before = {look.node.name: remember(look.resources) for look in looks}
+            await asyncio.sleep(_WATCH_EVERY)
+
+
+def _print(found: list[ExtendedResource], args: argparse.Namespace) -> None:
+    if args.output == "json":
+        print(as_json(found))
+    elif args.output == "yaml":
+        print(as_yaml(found))
+    else:
+        clear = _CLEAR if args.watch and sys.stdout.isatty() else ""
+        lines = list(table(found, wide=args.output == "wide")) if found else [_nothing(args)]
+        print(clear + "\n".join(lines), flush=True)
+
+
+def _nothing(args: argparse.Namespace) -> str:
+    return f"{f'node {args.node}' if args.node else 'no node'} has {'no' if args.node else 'any'} extended resource"
+
+
+def advertise(args: argparse.Namespace) -> None:
+    wish = advertising.read_wish(args.node, args.wish)
+    plan = _ask(args, lambda _, observer: advertising.plan(observer, wish))
+    if not plan.patch:
+        print(f"node {wish.node} has {wish.count} {wish.name} already")
+        return
+    found = plan.found
+    print(f"node {wish.node}: {wish.name} {_was(found)} -> {wish.count}")
+    _show_patch(plan.patch)
+    if found is not None and found.requested > wish.count:
+        print(f"note: pods there hold {found.requested} of it, which is more than there will be")
+    if not args.dry_run:
+        confirm.confirm(args, f"Advertise {wish.count} {wish.name} on node {wish.node}?")
+    _ask(args, lambda client, observer: advertising.advertise(client, observer, wish, args.dry_run))
+    if args.dry_run:
+        print("the API server would accept it; nothing was changed (--dry-run)")
+    else:
+        print(
+            f"advertised; the kubelet of {wish.node} makes it allocatable with its next sync, within some 10 s"
+        )
+
+
+def remove(args: argparse.Namespace) -> None:
+    settings = Settings(positive_seconds(args.timeout, "--timeout"), args.now)
+    progress = Progress(sys.stdout)
+
+    def removal(client: Client, observer: Observer) -> Removal:
+        return Removal(client, observer, SystemClock(), args.node, args.name, settings, progress)
+
+    found, patch = _ask(args, lambda client, observer: removal(client, observer).plan())
+    print(f"{found.name} on node {found.node}: {state(found)}; {found.reason}")
+    _show_patch(patch)
+    if found.state in (State.STALE, State.UNHEALTHY):
+        print(_about_grace(found, args.now))
+    if args.dry_run:
+        print("the API server would accept it; nothing was changed (--dry-run)")
+        return
+    confirm.confirm(args, f"Remove {found.name} from node {found.node}?")
+    started: list[Removal] = []
+
+    async def carry_out(client: Client, observer: Observer) -> None:
+        started.append(removal(client, observer))
+        await started[0].run()
+
+    try:
+        _ask(args, carry_out)
+    except KeyboardInterrupt:
+        was_done = any(one.patched for one in started)
+        told = "removed, but not seen to stay away" if was_done else "not changed"
+        progress.line(f"interrupted: {found.name} was {told}")
+        raise
+    finally:
+        progress.close()
+    print(f"{found.name} is gone from node {found.node}, and has stayed away for a sync of its kubelet")
+
+
+def _about_grace(found: ExtendedResource, now: bool) -> str:
+    left = "up to five minutes" if found.remaining is None else f"at most {span(found.remaining)} more"
+    if now:
+        return f"too early: the kubelet waits for its plugin, {left}; until then it puts back what is removed"
+    return f"the kubelet waits for its plugin, {left}; this waits with it"
+
+
+def _was(found: ExtendedResource | None) -> str:
+    return "none" if found is None or found.capacity is None else str(found.capacity)
+
+
+def _show_patch(patch: Patch) -> None:
+    if patch:
+        print(f"patch of status: {msgspec.json.encode(patch).decode()}")
+
+
+def _ask(args: argparse.Namespace, deed: Callable[[Client, Observer], Awaitable[T]]) -> T:
+    """Do something that needs the cluster, in an event loop of its own: between two of them people are asked."""
+
+    async def ask() -> T:
+        async with _observing(args) as (client, observer):
+            return await deed(client, observer)
+
+    return asyncio.run(ask())
+
+
+@asynccontextmanager
+async def _observing(args: argparse.Namespace) -> AsyncIterator[tuple[Client, Observer]]:
+    clock = SystemClock()
+    paths = KubeletPaths(args.kubelet_root) if args.kubelet_root else KubeletPaths.from_environment()
+    stated = bool(args.kubelet_root or os.environ.get(ROOT_VARIABLE))
+    async with Client(cluster_flags.find(args), clock) as client:
+        yield client, Observer(client, LocalKubelet(paths, this_machine(), clock, stated=stated), clock)

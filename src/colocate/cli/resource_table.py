@@ -1,0 +1,66 @@
+"""Extended resources as a table: one line each, and what they come to in the cluster."""
+
+from collections.abc import Iterator, Sequence
+
+from colocate.cli.output import aligned
+from colocate.devices.extended_resources import ExtendedResource, State
+
+_HEAD = ("NODE", "RESOURCE", "CAPACITY", "ALLOCATABLE", "REQUESTED", "STATE")
+_HEAD_OF_WHY = "WHY"
+
+
+def table(found: Sequence[ExtendedResource], *, wide: bool) -> Iterator[str]:
+    """Lines; where several nodes have a resource, its sum comes last."""
+    rows = [list(_HEAD) + [_HEAD_OF_WHY] * wide]
+    rows += [_row(one) + [_why(one)] * wide for one in found]
+    rows += _totals(found)
+    return aligned(rows)
+
+
+def state(resource: ExtendedResource) -> str:
+    """In few words; a question mark where it is inferred."""
+    match resource.state:
+        case State.STALE if resource.remaining is not None:
+            words = f"stale, ≤ {span(resource.remaining)} left"
+        case State.REMOVABLE:
+            words = "stale, removable"
+        case other:
+            words = str(other)
+    return words if resource.certain else f"{words} ?"
+
+
+def span(seconds: float) -> str:
+    """4m12s"""
+    whole = round(seconds)
+    return f"{whole // 60}m{whole % 60:02}s" if whole >= 60 else f"{whole}s"
+
+
+def _row(one: ExtendedResource) -> list[str]:
+    counts = [_count(one.capacity), _count(one.allocatable), str(one.requested)]
+    return [one.node, one.name, *counts, state(one)]
+
+
+def _why(one: ExtendedResource) -> str:
+    held = f"; held by {', '.join(holder.pod for holder in one.holders)}" if one.holders else ""
+    return one.reason + held
+
+
+def _count(count: int | None) -> str:
+    return "-" if count is None else str(count)
+
+
+def _totals(found: Sequence[ExtendedResource]) -> list[list[str]]:
+    by_name: dict[str, list[ExtendedResource]] = {}
+    for one in found:
+        by_name.setdefault(one.name, []).append(one)
+    return [
+        [
+            f"({len(all)} nodes)",
+            name,
+            str(sum(one.capacity or 0 for one in all)),
+            str(sum(one.allocatable or 0 for one in all)),
+            str(sum(one.requested for one in all)),
+        ]
+        for name, all in sorted(by_name.items())
+        if len(all) > 1
+    ]

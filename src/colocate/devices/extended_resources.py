@@ -1,0 +1,322 @@
+"""Extended resources of a node: who stands behind each, and whether it can be taken away for good.
+
+Decided from what the API shows (capacity, allocatable, who wrote them, the kubelet's last word) and, for the
+node that we are on, from what its kubelet says itself. What is inferred is marked so, and the sentence says what
+else it could be. Never decides to remove anything.
+
+What a kubelet does (seen on 1.34): a plugin that goes leaves allocatable 0 at the next sync; for five minutes
+capacity stays, and whoever removes it sees it put back; then capacity is 0 and the key stays until it is
+removed. A kubelet that starts again shows 0 and 0, and counts the five minutes from there. A resource that
+somebody patched into capacity is made allocatable and otherwise left alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from colocate.devices.requests import Pod, requested
+from colocate.model import quantity
+from colocate.model.resource_name import is_extended
+
+GRACE = 300.0
+"""Seconds for which a kubelet keeps the devices of a plugin that has gone."""
+SYNC = 10.0
+"""Seconds between two syncs of a node's status, unless the kubelet is configured otherwise."""
+LATE = 1.5 * SYNC
+"""Seconds after which what should have come with a sync is not coming."""
+
+
+class State(StrEnum):
+    """Who stands behind a resource."""
+
+    ALIVE = "alive"
+    """A device plugin."""
+    UNHEALTHY = "unhealthy"
+    """A device plugin that has no healthy device: capacity and no allocatable, for ever."""
+    HAND_PATCHED = "hand-patched"
+    """Somebody who wrote it into the node's status."""
+    STALE = "stale"
+    """Nobody any more; the kubelet still waits for the plugin and would put it back."""
+    REMOVABLE = "removable"
+    """Nobody any more; the kubelet has let go, and what is left is a key at 0."""
+    LEAVING = "leaving"
+    """Removed from capacity; allocatable follows with the kubelet's next sync."""
+    UNKNOWN = "unknown"
+    """A plugin or a hand: the API server does not say who wrote it, or the kubelet has not synced since."""
+
+
+class Writer(msgspec.Struct, frozen=True):
+    """One entry of a node's managedFields that concerns its status."""
+
+    manager: str
+    time: float | None
+    """When it wrote last, whatever it was."""
+    capacity: frozenset[str]
+    """The resources whose capacity it was the last to change."""
+    beats: bool
+    """It writes the heartbeats: it is the kubelet, whatever it is called."""
+
+
+class KubeletFacts(msgspec.Struct, frozen=True):
+    """What the kubelet of the node that we are on says itself; each None where that could not be had."""
+
+    registered: Mapping[str, int] | None = None
+    """From its checkpoint: the resources that it knows, with the healthy devices that it last wrote down."""
+    healthy: Mapping[str, int] | None = None
+    """From podresources: healthy devices now."""
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as the API shows it."""
+
+    name: str
+    capacity: Mapping[str, str] = {}
+    allocatable: Mapping[str, str] = {}
+    writers: tuple[Writer, ...] | None = None
+    """None where the API server records no managedFields."""
+    heartbeat: float | None = None
+    """The kubelet's last heartbeat, which it sends with every write of the status."""
+    silent: bool = False
+    """The cluster has not heard of the kubelet for a while."""
+    kubelet: KubeletFacts = KubeletFacts()
+
+    @property
+    def last_word(self) -> float | None:
+        """When the kubelet wrote the status last."""
+        times = [one.time for one in self.writers or () if self._is_kubelet(one) and one.time is not None]
+        return max(times, default=self.heartbeat)
+
+    def hand(self, resource: str) -> Writer | None:
+        """Who but the kubelet was the last to change a capacity; None where it was the kubelet, or nobody knows.
+
+        What a node was registered with has no writer: that was the kubelet too.
+        """
+        owners = [one for one in self.writers or () if resource in one.capacity]
+        if not owners or any(self._is_kubelet(one) for one in owners):
+            return None
+        return owners[0]
+
+    def _is_kubelet(self, writer: Writer) -> bool:
+        return writer.beats or writer.manager == "kubelet"
+
+
+class Before(msgspec.Struct, frozen=True):
+    """What an earlier look has shown and this one cannot."""
+
+    gone_by: float | None = None
+    """The plugin was gone by then."""
+    put_back: float | None = None
+    """The kubelet had put the resource back by then, so it had not let go."""
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A pod that has not finished, and how many it takes."""
+
+    pod: str
+    """namespace/name"""
+    count: int
+
+
+class ExtendedResource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A resource of a node, judged."""
+
+    node: str
+    name: str
+    capacity: int | None
+    allocatable: int | None
+    """None where the status does not have the key."""
+    requested: int
+    holders: tuple[Holder, ...]
+    state: State
+    certain: bool
+    """False where this is the likeliest reading and the reason names another."""
+    reason: str
+    remaining: float | None = None
+    """Of a stale one: seconds until the kubelet lets go, at the most; None where it cannot be said.
+
+    A plugin that had no healthy device before it went leaves no trace when it goes: then it may be longer.
+    """
+    gone_by: float | None = None
+    """Of a stale one: the latest moment at which its plugin can have gone, with the same reserve."""
+
+    @property
+    def is_stale(self) -> bool:
+        return self.state in (State.STALE, State.REMOVABLE)
+
+
+class _Verdict(msgspec.Struct, frozen=True):
+    state: State
+    certain: bool
+    reason: str
+    remaining: float | None = None
+    gone_by: float | None = None
+
+
+_NO_MEMORY = Before()
+
+
+def judge(
+    node: NodeFacts, pods: Iterable[Pod], now: float, before: Mapping[str, Before] | None = None
+) -> list[ExtendedResource]:
+    """Every extended resource of a node, by name. Pods of other nodes and finished ones are passed over."""
+    names = sorted(name for name in {*node.capacity, *node.allocatable} if is_extended(name))
+    holders = _holders(node.name, pods)
+    found = []
+    for name in names:
+        verdict = _judge(node, name, now, (before or {}).get(name, _NO_MEMORY))
+        of_it = tuple(holders.get(name, ()))
+        found.append(
+            ExtendedResource(
+                node=node.name,
+                name=name,
+                capacity=_count(node.capacity, name),
+                allocatable=_count(node.allocatable, name),
+                requested=sum(holder.count for holder in of_it),
+                holders=of_it,
+                **msgspec.structs.asdict(verdict),
+            )
+        )
+    return found
+
+
+def remember(judged: Sequence[ExtendedResource]) -> dict[str, Before]:
+    """What the next look at the same node should know of this one: it makes the end of the grace more certain."""
+    return {one.name: Before(gone_by=one.gone_by) for one in judged if one.gone_by is not None}
+
+
+def _judge(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict:
+    if name not in node.capacity:
+        return _Verdict(
+            State.LEAVING, True, "it is out of capacity; the kubelet drops allocatable with its next sync"
+        )
+    capacity, allocatable = _count(node.capacity, name) or 0, _count(node.allocatable, name)
+    if healthy := (node.kubelet.healthy or {}).get(name):
+        return _Verdict(State.ALIVE, True, f"podresources of this node lists {healthy} healthy")
+    if node.kubelet.registered is not None and name not in node.kubelet.registered:
+        return _unknown_to_kubelet(capacity)
+    knows = name in (node.kubelet.registered or {})
+    hand = None if knows else node.hand(name)
+    if hand is not None and allocatable in (None, capacity):
+        return _Verdict(
+            State.HAND_PATCHED,
+            False,
+            f"{hand.manager} wrote its capacity last, not the kubelet; a plugin with as many devices would look "
+            f"the same",
+        )
+    if hand is not None and _is_after(hand.time, node.last_word):
+        return _Verdict(
+            State.UNKNOWN,
+            False,
+            f"{hand.manager} has changed its capacity since the kubelet's last sync; the next one shows whose it is",
+        )
+    if allocatable is None and capacity:
+        return _Verdict(State.HAND_PATCHED, False, "the kubelet has not made it allocatable")
+    if allocatable:
+        return _usable(node, capacity, allocatable, knows)
+    return _stopped(node, name, now, before) if capacity else _empty(node, name, now, before)
+
+
+def _unknown_to_kubelet(capacity: int) -> _Verdict:
+    if capacity:
+        return _Verdict(State.HAND_PATCHED, True, "the kubelet's checkpoint does not know it")
+    return _Verdict(State.REMOVABLE, True, "the kubelet's checkpoint no longer knows it")
+
+
+def _usable(node: NodeFacts, capacity: int, allocatable: int, knows: bool) -> _Verdict:
+    if node.writers is None and allocatable == capacity and not knows:
+        return _Verdict(
+            State.UNKNOWN,
+            False,
+            "the API server does not say whether the kubelet or a hand wrote its capacity",
+        )
+    sick = f", {capacity - allocatable} of {capacity} unhealthy" if allocatable < capacity else ""
+    if node.silent:
+        return _Verdict(State.ALIVE, False, f"so the kubelet said last, and it is silent{sick}")
+    return _Verdict(State.ALIVE, True, f"the kubelet reports its plugin's devices{sick}")
+
+
+def _stopped(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict:
+    """Capacity without allocatable: no plugin, or one without a healthy device."""
+    if node.silent:
+        return _Verdict(
+            State.STALE,
+            False,
+            "its plugin has gone or has no healthy device; the kubelet is silent, and will count its five "
+            "minutes from when it starts",
+        )
+    gone_by = _earliest(now, node.last_word, before.gone_by)
+    if now > gone_by + GRACE + LATE:
+        return _Verdict(
+            State.UNHEALTHY,
+            False,
+            "its plugin runs and has no healthy device, or had none and stopped less than five minutes ago",
+        )
+    seen = (node.kubelet.registered or {}).get(name)
+    otherwise = "" if seen else "; or it runs and has no healthy device"
+    return _Verdict(
+        State.STALE,
+        bool(seen),
+        f"its plugin has gone, and the kubelet waits for it{otherwise}",
+        _remaining(gone_by, now),
+        gone_by,
+    )
+
+
+def _empty(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict:
+    """Neither capacity nor allocatable: the kubelet has let go, or it has just started."""
+    if before.put_back is not None and now <= before.put_back + GRACE + LATE:
+        return _Verdict(
+            State.STALE,
+            True,
+            "the kubelet put it back: it started less than five minutes ago, or a plugin without devices runs",
+            _remaining(before.put_back, now),
+        )
+    last_word = node.last_word
+    if name in (node.kubelet.registered or {}):
+        since = _earliest(now, last_word)
+        if now > since + GRACE + LATE:
+            reason = "a plugin without devices runs, or stopped less than five minutes ago"
+            return _Verdict(State.UNHEALTHY, False, reason)
+        reason = "the kubelet has started and waits for its plugin; or a plugin without devices runs"
+        return _Verdict(State.STALE, False, reason, _remaining(since, now))
+    if node.silent:
+        return _Verdict(State.REMOVABLE, False, "the kubelet is silent; when it starts it may put it back")
+    if last_word is not None and now > last_word + GRACE + LATE:
+        return _Verdict(State.REMOVABLE, True, "its plugin has gone and the kubelet has let go of it")
+    return _Verdict(
+        State.REMOVABLE,
+        False,
+        "its plugin has gone and the kubelet has let go of it, unless it started less than five minutes ago",
+    )
+
+
+def _is_after(moment: float | None, other: float | None) -> bool:
+    """Or in the same second, which is as exact as they are."""
+    return moment is not None and (other is None or moment >= other)
+
+
+def _earliest(now: float, *moments: float | None) -> float:
+    """The earliest of what is known; clocks differ, and nothing has happened later than now."""
+    return min(now, *(moment for moment in moments if moment is not None))
+
+
+def _remaining(since: float, now: float) -> float:
+    return max(0.0, since + GRACE - now)
+
+
+def _count(amounts: Mapping[str, str], name: str) -> int | None:
+    return quantity.whole(amounts[name]) if name in amounts else None
+
+
+def _holders(node: str, pods: Iterable[Pod]) -> dict[str, list[Holder]]:
+    found: dict[str, list[Holder]] = {}
+    for pod in pods:
+        if pod.spec.node_name != node or pod.is_finished:
+            continue
+        for name, count in requested(pod).items():
+            if count:
+                found.setdefault(name, []).append(Holder(pod.key, count))
+    for holders in found.values():
+        holders.sort(key=lambda holder: holder.pod)
+    return found

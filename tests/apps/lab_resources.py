@@ -1,0 +1,154 @@
+"""An embedded cluster whose time passes whenever the one under test waits, and whoever asks it for resources."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from colocate.apps.resources.local_kubelet import LocalKubelet
+from colocate.apps.resources.observe import Look, Observer
+from colocate.apps.resources.removal import Removal, Settings, Step
+from colocate.clock import ManualClock, SystemClock
+from colocate.cluster.client import Client, ClientSettings
+from colocate.cluster.connection import Connection, Login
+from colocate.cluster.secret import Secret
+from colocate.host.identity import Identity, this_machine
+from colocate.lab.api.managed_fields import Writer
+from colocate.lab.api.objects import Object
+from colocate.lab.api.resources import NODES, PODS
+from colocate.lab.api.users import MASTERS, User, known
+from colocate.lab.cluster import MACHINE, LabCluster
+from colocate.lab.nodes.shape import NodeShape
+from colocate.testing import TestNode
+
+ADMIN = "admin-token"
+ELSEWHERE = Identity("another boot", "another machine", "elsewhere")
+
+Deed = Callable[[], Awaitable[None]]
+
+
+class Pacer:
+    """A clock whose sleeper moves everybody's time; deeds happen at their moments on the way."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._due: list[tuple[float, Deed]] = []
+
+    def at(self, seconds: float, deed: Deed) -> None:
+        """Do something once so many seconds have passed from now."""
+        self._due.append((self._clock.monotonic() + seconds, deed))
+
+    def time(self) -> float:
+        return self._clock.time()
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.advance(seconds)
+        for one in [one for one in self._due if one[0] <= self._clock.monotonic()]:
+            self._due.remove(one)
+            await one[1]()
+
+
+class ResourceLab:
+    """The cluster, and what tests do with it."""
+
+    def __init__(self, cluster: LabCluster, clock: ManualClock) -> None:
+        self.cluster = cluster
+        self.clock = clock
+        self.pacer = Pacer(clock)
+        self.node = TestNode(cluster.kubelet, clock)
+        self.steps: list[Step] = []
+
+    def client(self, token: str = ADMIN) -> Client:
+        connection = Connection(
+            self.cluster.server.url, "the test", insecure=True, login=Login(token=Secret(token))
+        )
+        return Client(connection, settings=ClientSettings(attempts=1))
+
+    def let_in(self, token: str, user: User) -> None:
+        self.cluster.server.authenticator.add_token(token, user)
+
+    def observer(self, client: Client, *, on_node: bool = False) -> Observer:
+        machine = this_machine() if on_node else ELSEWHERE
+        kubelet = LocalKubelet(self.cluster.kubelet.paths, machine, SystemClock(), stated=True)
+        return Observer(client, kubelet, self.pacer)
+
+    async def look(self, *, on_node: bool = False, node: str = MACHINE) -> Look:
+        async with self.client() as client:
+            return await self.observer(client, on_node=on_node).node(node)
+
+    async def remove(
+        self, name: str, *, node: str = MACHINE, token: str = ADMIN, on_node: bool = False, **settings: Any
+    ) -> list[Step]:
+        """Remove a resource; the steps, which are kept in `steps` too if it fails."""
+        self.steps = []
+        async with self.client(token) as client:
+            await Removal(
+                client,
+                self.observer(client, on_node=on_node),
+                self.pacer,
+                node,
+                name,
+                Settings(**settings),
+                self.steps.append,
+            ).run()
+        return self.steps
+
+    def told(self) -> list[str]:
+        """The kinds of steps, without repetitions."""
+        names = [type(step).__name__ for step in self.steps]
+        return [name for n, name in enumerate(names) if n == 0 or names[n - 1] != name]
+
+    def status(self, node: str = MACHINE) -> Object:
+        status: Object = self.cluster.registry.get(NODES, "", node).body["status"]
+        return status
+
+    def capacity(self, name: str, node: str = MACHINE) -> tuple[str | None, str | None]:
+        status = self.status(node)
+        return status["capacity"].get(name), status["allocatable"].get(name)
+
+    def patch_by_hand(self, name: str, count: str | None, node: str = MACHINE) -> None:
+        """As a client would, without one."""
+
+        def change(body: Object) -> None:
+            if count is None:
+                body["status"]["capacity"].pop(name, None)
+            else:
+                body["status"]["capacity"][name] = count
+
+        self.cluster.registry.force(
+            NODES, self.cluster.registry.get(NODES, "", node), change, Writer("kubectl-patch", "status")
+        )
+
+    def pod(self, name: str, resource: str, count: int, node: str = MACHINE) -> None:
+        container = {"name": "main", "image": "any", "resources": {"limits": {resource: str(count)}}}
+        body = {"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [container]}}
+        self.cluster.registry.create(PODS, "default", body)
+
+    async def sync(self) -> None:
+        """Let the kubelet sync."""
+        await self.clock.advance(10)
+
+
+@asynccontextmanager
+async def resource_lab() -> AsyncIterator[ResourceLab]:
+    """A cluster of this machine and one simulated node."""
+    # Not below pytest's tmp_path, whose length may pass what a unix socket's path allows.
+    root = Path(tempfile.mkdtemp(prefix="colocate-"))
+    clock = ManualClock()
+    cluster = LabCluster(root, clock=clock, nodes=[NodeShape(name="other")])
+    lab = ResourceLab(cluster, clock)
+    lab.let_in(ADMIN, known("kubernetes-admin", MASTERS))
+    try:
+        async with cluster.running():
+            yield lab
+            await lab.node.close()
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not left, f"tasks left behind: {left}"

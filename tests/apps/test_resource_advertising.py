@@ -1,0 +1,161 @@
+"""An extended resource is put on a node by hand, where that would hold."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.apps.lab_resources import ResourceLab, resource_lab
+from tests.support.plugins import FAN, Fans
+
+from colocate.apps.resources import advertising
+from colocate.apps.resources.advertising import Plan, Wish, read_wish
+from colocate.apps.resources.errors import Refused
+from colocate.apps.resources.local_kubelet import LocalKubelet, NodeIdentity
+from colocate.clock import SystemClock
+from colocate.cluster.json_patch import Replace, Test
+from colocate.devices.extended_resources import State
+from colocate.errors import UserError
+from colocate.host.identity import Identity, this_machine
+from colocate.kubelet.paths import KubeletPaths
+from colocate.lab.cluster import MACHINE
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[ResourceLab]:
+    async with resource_lab() as made:
+        yield made
+
+
+async def advertise(lab: ResourceLab, count: int, node: str = MACHINE, dry_run: bool = False) -> Plan:
+    async with lab.client() as client:
+        return await advertising.advertise(client, lab.observer(client), Wish(node, FAN, count), dry_run)
+
+
+async def test_a_resource_is_there_with_the_next_sync_and_known_as_hand_patched(lab: ResourceLab) -> None:
+    await advertise(lab, 4)
+    assert lab.capacity(FAN) == ("4", None)
+    await lab.sync()
+    assert lab.capacity(FAN) == ("4", "4")
+    found = (await lab.look()).find(FAN)
+    assert found is not None
+    assert found.state is State.HAND_PATCHED
+    assert found.reason.startswith("colocate wrote its capacity last")
+
+
+async def test_another_number_replaces_the_one_that_was_seen_and_the_same_one_changes_nothing(
+    lab: ResourceLab,
+) -> None:
+    await advertise(lab, 4)
+    await lab.sync()
+    path = "/status/capacity/example.com~1fan"
+    assert (await advertise(lab, 0)).patch == (Test(path, "4"), Replace(path, "0"))
+    await lab.sync()
+    assert (await advertise(lab, 0)).patch == ()
+
+
+async def test_a_dry_run_changes_nothing(lab: ResourceLab) -> None:
+    assert (await advertise(lab, 4, dry_run=True)).patch
+    assert lab.capacity(FAN) == (None, None)
+
+
+async def test_a_simulated_node_will_do_and_no_node_will_not(lab: ResourceLab) -> None:
+    await advertise(lab, 4, "other")
+    await lab.sync()
+    assert lab.capacity(FAN, "other") == ("4", "4")
+    with pytest.raises(UserError, match="there is no node 'nowhere'"):
+        await advertise(lab, 4, "nowhere")
+
+
+async def test_what_a_plugin_advertises_is_refused_also_while_the_kubelet_waits_for_it(
+    lab: ResourceLab,
+) -> None:
+    group = await lab.node.serve(Fans("fan-0"))
+    await lab.node.devices(FAN, 1)
+    await lab.sync()
+    with pytest.raises(Refused, match="is the kubelet's to count"):
+        await advertise(lab, 4)
+    await lab.node.kill(group)
+    await lab.node.devices(FAN, 0)
+    await lab.sync()
+    with pytest.raises(Refused, match=r"its plugin has gone.*stop it and remove the resource first"):
+        await advertise(lab, 4)
+    await lab.clock.advance(320)
+    assert lab.capacity(FAN) == ("0", "0")
+    await advertise(lab, 4)
+    await lab.clock.advance(320)
+    assert lab.capacity(FAN) == ("4", "4"), "the kubelet has let go of it"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("example.com/fan", "does not say how many"),
+        ("fan=3", "it needs a domain"),
+        ("kubernetes.io/fan=3", "reserved for Kubernetes"),
+        ("a/b/c=3", "one '/' only"),
+        ("example.com/fan=-1", "'-1' is no count"),
+        ("example.com/fan=", "'' is no count"),
+        ("example.com/fan=1.5", "'1.5' is no count"),
+        ("example.com/fan=٣", "is no count"),
+        ("example.com/fan=9223372036854775808", "is no count"),
+    ],
+)
+def test_a_bad_wish_is_one_sentence(text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read_wish("n1", text)
+
+
+@given(st.integers(0, advertising.MOST))
+def test_any_count_that_the_api_takes_is_read(count: int) -> None:
+    assert read_wish("n1", f"{FAN}={count}") == Wish("n1", FAN, count)
+
+
+# Whose kubelet it is
+
+
+HERE = Identity("boot-1", "machine-1", "host-1")
+
+
+@pytest.mark.parametrize(
+    ("node", "hostname", "stated", "same"),
+    [
+        (NodeIdentity("boot-1", "machine-1"), "other", False, True),
+        (NodeIdentity("boot-1", "machine-2"), "host-1", False, True),
+        (NodeIdentity("boot-1", "machine-2"), "other", False, False),
+        (NodeIdentity("boot-1", "machine-2"), "other", True, True),
+        (NodeIdentity("boot-2", "machine-1"), "host-1", True, False),
+        (NodeIdentity("", ""), "host-1", True, False),
+    ],
+)
+def test_a_node_is_this_machine_if_it_is_the_same_boot_and_more_agrees(
+    node: NodeIdentity, hostname: str, stated: bool, same: bool
+) -> None:
+    kubelet = LocalKubelet(KubeletPaths(), HERE, SystemClock(), stated=stated)
+    assert kubelet.is_of(node, hostname) is same
+
+
+def test_a_machine_that_does_not_know_itself_is_no_node() -> None:
+    nobody = LocalKubelet(KubeletPaths(), Identity("", "", ""), SystemClock(), stated=True)
+    assert not nobody.is_of(NodeIdentity("", ""), "")
+
+
+async def test_on_the_node_itself_its_kubelet_is_asked(lab: ResourceLab) -> None:
+    if not this_machine().boot_id:
+        pytest.skip("this machine has no boot id")
+    await lab.node.serve(Fans("fan-0", "fan-1"))
+    await lab.node.devices(FAN, 2)
+    await lab.sync()
+    found = (await lab.look(on_node=True)).find(FAN)
+    assert found is not None
+    assert found.reason == "podresources of this node lists 2 healthy"
+    lab.cluster.kubelet.faults.podresources_refusal = "too busy"
+    found = (await lab.look(on_node=True)).find(FAN)
+    assert found is not None
+    assert (found.state, found.reason) == (State.ALIVE, "the kubelet reports its plugin's devices")
+    lab.patch_by_hand("example.com/hand", "1")
+    found = (await lab.look(on_node=True)).find("example.com/hand")
+    assert found is not None
+    assert (found.state, found.certain) == (State.HAND_PATCHED, True), "the checkpoint does not know it"
+    lab.cluster.kubelet.paths.checkpoint.write_text("nonsense")
+    assert await lab.look(on_node=True), "what cannot be read is left out"

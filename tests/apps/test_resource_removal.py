@@ -1,0 +1,339 @@
+"""An extended resource is taken off a node of the embedded cluster for good, on a clock that the test owns."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.apps.lab_resources import ResourceLab, resource_lab
+from tests.support.plugins import FAN, Fans
+
+from colocate.apps.resources.errors import NotRemoved, Refused
+from colocate.apps.resources.removal import PATIENCE, Patching, PutBack, Removal, Settings, Trouble, Waiting
+from colocate.cluster.errors import Forbidden
+from colocate.cluster.json_patch import Remove, Test
+from colocate.devices.extended_resources import State
+from colocate.errors import UserError
+from colocate.kubelet import Device
+from colocate.lab.api.objects import Object
+from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NODES
+from colocate.lab.api.users import known
+from colocate.lab.cluster import MACHINE
+from colocate.model.device import Health
+
+RBAC = Path(__file__).parents[2] / "examples" / "resource-rbac.yaml"
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[ResourceLab]:
+    async with resource_lab() as made:
+        yield made
+
+
+async def dead_plugin(lab: ResourceLab, devices: int = 2) -> None:
+    """A plugin is served, seen in the status, and killed."""
+    group = await lab.node.serve(Fans(*(f"fan-{n}" for n in range(devices))))
+    await lab.node.devices(FAN, devices)
+    await lab.sync()
+    assert lab.capacity(FAN) == (str(devices), str(devices))
+    await lab.node.kill(group)
+    await lab.node.devices(FAN, 0)
+    await lab.sync()
+    assert lab.capacity(FAN) == (str(devices), "0")
+
+
+# The story
+
+
+async def test_the_resource_of_a_killed_plugin_is_shown_as_stale_and_counts_down(lab: ResourceLab) -> None:
+    await dead_plugin(lab)
+    first = (await lab.look()).find(FAN)
+    assert first is not None
+    assert (first.state, first.certain) == (State.STALE, False)
+    assert first.remaining == pytest.approx(300, abs=1)
+    await lab.clock.advance(100)
+    later = (await lab.look()).find(FAN)
+    assert later is not None
+    assert later.remaining == pytest.approx(200, abs=1)
+    await lab.clock.advance(210)
+    ended = (await lab.look()).find(FAN)
+    assert ended is not None
+    assert (ended.state, ended.capacity) == (State.REMOVABLE, 0)
+
+
+async def test_it_is_removed_once_the_kubelet_lets_go_and_stays_away(lab: ResourceLab) -> None:
+    await dead_plugin(lab)
+    begun = lab.clock.monotonic()
+    steps = await lab.remove(FAN)
+    assert 290 <= lab.clock.monotonic() - begun <= 340
+    assert lab.told() == ["Waiting", "Patching", "Watching"]
+    lefts = [step.resource.remaining or 0.0 for step in steps if isinstance(step, Waiting)]
+    assert lefts == sorted(lefts, reverse=True), "it counts down"
+    (patching,) = (step for step in steps if isinstance(step, Patching))
+    path = "/status/capacity/example.com~1fan"
+    assert patching == Patching((Test(path, "0"), Remove(path)), early=False)
+    await lab.clock.advance(700)
+    assert lab.capacity(FAN) == (None, None)
+
+
+async def test_done_too_early_the_kubelet_puts_it_back_and_that_is_said(lab: ResourceLab) -> None:
+    await dead_plugin(lab)
+    with pytest.raises(
+        NotRemoved, match=r"put example.com/fan on node this-machine back, at 2.*without --now"
+    ):
+        await lab.remove(FAN, now=True)
+    assert lab.told() == ["Patching", "Watching", "PutBack"]
+    assert lab.steps[0] == Patching(lab.steps[0].patch, early=True)  # type: ignore[union-attr]
+    assert lab.capacity(FAN) == ("2", "0")
+
+
+async def test_a_hand_patched_one_is_removed_at_once(lab: ResourceLab) -> None:
+    lab.patch_by_hand(FAN, "7")
+    await lab.sync()
+    found = (await lab.look()).find(FAN)
+    assert found is not None
+    assert (found.state, found.allocatable) == (State.HAND_PATCHED, 7)
+    begun = lab.clock.monotonic()
+    await lab.remove(FAN)
+    assert lab.clock.monotonic() - begun <= 20
+    assert lab.capacity(FAN) == (None, None)
+
+
+async def test_a_key_that_another_has_patched_away_is_only_watched(lab: ResourceLab) -> None:
+    lab.patch_by_hand(FAN, "7")
+    await lab.sync()
+    lab.patch_by_hand(FAN, None)
+    await lab.remove(FAN)
+    assert lab.told() == ["Watching"]
+
+
+# What it refuses
+
+
+async def test_pods_that_hold_it_are_named(lab: ResourceLab) -> None:
+    lab.patch_by_hand(FAN, "7")
+    lab.pod("train", FAN, 2)
+    lab.pod("serve", FAN, 1)
+    with pytest.raises(Refused, match=r"held by default/serve \(1\), default/train \(2\); it stays until"):
+        await lab.remove(FAN, now=True)
+    assert lab.capacity(FAN)[0] == "7"
+
+
+async def test_a_plugin_that_is_alive_is_told(lab: ResourceLab) -> None:
+    await lab.node.serve(Fans("fan-0"))
+    await lab.node.devices(FAN, 1)
+    await lab.sync()
+    with pytest.raises(Refused, match=r"a plugin that is alive .* stop the plugin"):
+        await lab.remove(FAN, now=True)
+
+
+async def test_a_plugin_that_comes_back_while_it_waits_is_told(lab: ResourceLab) -> None:
+    await dead_plugin(lab)
+
+    async def start() -> None:
+        await lab.node.serve(Fans("fan-0"))
+        await lab.node.devices(FAN, 1)
+
+    lab.pacer.at(60, start)
+    with pytest.raises(Refused, match="a plugin that is alive"):
+        await lab.remove(FAN)
+    assert lab.told() == ["Waiting"]
+
+
+async def test_a_plugin_without_a_healthy_device_is_found_out_by_waiting(lab: ResourceLab) -> None:
+    await lab.node.serve(Fans(Device("fan-0", Health.UNHEALTHY)))
+    await lab.node.kubelet.until(lambda: FAN in lab.cluster.kubelet.devices.table.devices, "the list")
+    await lab.sync()
+    begun = lab.clock.monotonic()
+    with pytest.raises(Refused, match="a plugin is alive that has no healthy device"):
+        await lab.remove(FAN)
+    assert lab.clock.monotonic() - begun == pytest.approx(PATIENCE, abs=15)
+    assert lab.capacity(FAN) == ("1", "0")
+
+
+async def test_a_plugin_without_devices_is_found_out_by_what_is_put_back(lab: ResourceLab) -> None:
+    plugin = Fans()
+    await lab.node.serve(plugin)
+    plugin.show()
+    await lab.node.kubelet.until(lambda: FAN in lab.cluster.kubelet.devices.table.devices, "the plugin")
+    await lab.sync()
+    assert lab.capacity(FAN) == ("0", "0")
+    with pytest.raises(
+        NotRemoved, match="back twice, five minutes apart: a plugin that has no devices is alive"
+    ):
+        await lab.remove(FAN)
+
+
+@pytest.mark.parametrize("name", [FAN, "cpu", "no such thing"])
+async def test_what_is_not_there_is_the_users_mistake(lab: ResourceLab, name: str) -> None:
+    with pytest.raises(UserError, match=r"node this-machine has no extended resource .* shows what it has"):
+        await lab.remove(name)
+    with pytest.raises(UserError, match="there is no node 'nowhere'"):
+        await lab.remove(name, node="nowhere")
+
+
+async def test_of_a_silent_kubelet_nothing_is_removed_unless_it_is_insisted_on(lab: ResourceLab) -> None:
+    lab.patch_by_hand(FAN, "7")
+    await lab.sync()
+    await lab.cluster.kubelet.stop()
+
+    def lost(body: Object) -> None:
+        for one in body["status"]["conditions"]:
+            one["status"] = "Unknown"
+
+    lab.cluster.registry.force(NODES, lab.cluster.registry.get(NODES, "", MACHINE), lost)
+    try:
+        with pytest.raises(Refused, match="the kubelet of node this-machine is silent"):
+            await lab.remove(FAN)
+        with pytest.raises(NotRemoved, match=r"out of the capacity .* has not synced within"):
+            await lab.remove(FAN, now=True)
+        assert lab.capacity(FAN) == (None, "7")
+    finally:
+        await lab.cluster.kubelet.start()
+
+
+# What happens meanwhile
+
+
+async def test_a_kubelet_that_restarts_begins_the_grace_anew_and_it_is_waited_for(lab: ResourceLab) -> None:
+    await dead_plugin(lab)
+    await lab.clock.advance(200)
+    await lab.cluster.kubelet.restart()
+    await lab.sync()
+    assert lab.capacity(FAN) == ("0", "0"), "as if the kubelet had let go"
+    steps = await lab.remove(FAN)
+    assert lab.told() == ["Patching", "Watching", "PutBack", "Waiting", "Patching", "Watching"]
+    assert any(isinstance(step, PutBack) for step in steps)
+    await lab.clock.advance(700)
+    assert lab.capacity(FAN) == (None, None)
+
+
+async def test_on_the_node_itself_its_checkpoint_tells_that_it_would_be_put_back(lab: ResourceLab) -> None:
+    await dead_plugin(lab)
+    await lab.cluster.kubelet.restart()
+    await lab.sync()
+    found = (await lab.look(on_node=True)).find(FAN)
+    assert found is not None
+    assert found.state is State.STALE
+    await lab.remove(FAN, on_node=True)
+    assert lab.told() == ["Waiting", "Patching", "Watching"]
+    assert lab.capacity(FAN) == (None, None)
+
+
+async def test_an_api_server_that_is_away_for_a_while_is_asked_again(lab: ResourceLab) -> None:
+    await dead_plugin(lab)
+    server = lab.cluster.server
+    port = int(server.url.rpartition(":")[2])
+
+    async def start() -> None:
+        await server.start("127.0.0.1", port)
+
+    lab.pacer.at(100, server.stop)
+    lab.pacer.at(130, start)
+    steps = await lab.remove(FAN)
+    assert any(isinstance(step, Trouble) for step in steps)
+    assert lab.told()[-3:] == ["Waiting", "Patching", "Watching"]
+    assert lab.capacity(FAN) == (None, None)
+
+
+async def test_a_number_that_somebody_else_changes_at_the_last_moment_is_looked_at_again(
+    lab: ResourceLab,
+) -> None:
+    lab.patch_by_hand(FAN, "7")
+    await lab.sync()
+    told = lab.steps = []
+
+    async with lab.client() as client:
+
+        def report(step: Any) -> None:
+            told.append(step)
+            if isinstance(step, Patching) and len(told) == 1:
+                lab.patch_by_hand(FAN, "8")
+
+        removal = Removal(client, lab.observer(client), lab.pacer, MACHINE, FAN, Settings(), report)
+        await removal.run()
+    assert lab.told() == ["Patching", "Changed", "Patching", "Watching"]
+    assert lab.capacity(FAN) == (None, None)
+
+
+async def test_one_that_is_written_again_by_hand_is_not_fought_over(lab: ResourceLab) -> None:
+    lab.patch_by_hand(FAN, "7")
+    await lab.sync()
+
+    async def again() -> None:
+        lab.patch_by_hand(FAN, "7")
+
+    lab.pacer.at(4, again)
+    with pytest.raises(NotRemoved, match=r"was written again \(kubectl-patch"):
+        await lab.remove(FAN)
+    assert lab.capacity(FAN)[0] == "7"
+
+
+async def test_a_timeout_says_what_was_done_by_then(lab: ResourceLab) -> None:
+    await dead_plugin(lab)
+    with pytest.raises(NotRemoved, match=r"60 s were not enough .* nothing was changed"):
+        await lab.remove(FAN, timeout=60)
+    assert lab.capacity(FAN) == ("2", "0")
+    await lab.clock.advance(300)
+    with pytest.raises(NotRemoved, match="it was removed, but whether it stays away has not been seen"):
+        await lab.remove(FAN, timeout=5)
+
+
+async def test_a_plan_changes_nothing(lab: ResourceLab) -> None:
+    lab.patch_by_hand(FAN, "7")
+    async with lab.client() as client:
+        removal = Removal(client, lab.observer(client), lab.pacer, MACHINE, FAN, Settings(), lab.steps.append)
+        found, patch = await removal.plan()
+    assert found.state is State.HAND_PATCHED
+    assert len(patch) == 2
+    assert lab.capacity(FAN)[0] == "7"
+    assert lab.steps == []
+
+
+# How little it needs
+
+
+def roles() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(RBAC.read_text()))
+
+
+def grant(lab: ResourceLab, rules: dict[str, list[dict[str, Any]]]) -> None:
+    """Apply roles of these names and rules, and bind them all to the user `tidy`."""
+    registry = lab.cluster.registry
+    for name, given in rules.items():
+        registry.create(CLUSTER_ROLES, "", {"metadata": {"name": name}, "rules": given})
+        body = {
+            "metadata": {"name": name},
+            "roleRef": {"kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "User", "name": "tidy"}],
+        }
+        registry.create(CLUSTER_ROLE_BINDINGS, "", body)
+    lab.let_in("tidy-token", known("tidy"))
+
+
+async def test_the_roles_of_the_example_are_enough(lab: ResourceLab) -> None:
+    await dead_plugin(lab)
+    grant(lab, {role["metadata"]["name"]: role["rules"] for role in roles()})
+    async with lab.client("tidy-token") as client:
+        assert await lab.observer(client).all_nodes()
+    await lab.remove(FAN, token="tidy-token")
+    assert lab.capacity(FAN) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource"), [("get", "nodes"), ("list", "pods"), ("patch", "nodes/status")]
+)
+async def test_without_any_one_right_the_missing_one_is_named(
+    lab: ResourceLab, verb: str, resource: str
+) -> None:
+    lab.patch_by_hand(FAN, "7")
+    kept = [
+        {**rule, "verbs": [one for one in rule["verbs"] if (one, rule["resources"]) != (verb, [resource])]}
+        for role in roles()
+        for rule in role["rules"]
+    ]
+    grant(lab, {"nearly": [rule for rule in kept if rule["verbs"]]})
+    with pytest.raises(Forbidden, match=f"grant tidy the verb {verb} on {resource}"):
+        await lab.remove(FAN, token="tidy-token")
+    assert lab.capacity(FAN)[0] == "7"

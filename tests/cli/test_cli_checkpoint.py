@@ -1,0 +1,443 @@
+"""`colocate checkpoint` as an operator uses it: exit codes, sentences, and a kubelet that runs or does not."""
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.cli.running import COMMAND, PATIENCE, Ended, colocate
+from tests.support.plugins import FAN, Fans
+from tests.support.waiting import until
+
+from colocate.cli.main import main
+from colocate.kubelet import Plugins, Settings
+from colocate.kubelet.checkpoint import parse, render
+from colocate.lab.api.resources import PODS
+from colocate.lab.cluster import MACHINE, LabCluster
+from colocate.lab.pod_runtime import SimulatedRuntime
+from colocate.model.checkpoint import Checkpoint, Entry, Format
+from colocate.testing import TestNode
+
+DATA = Path(__file__).parent.parent / "data"
+CASES = json.loads((DATA / "conformance/checkpoints.json").read_text())["cases"]
+SEED = DATA / "seeds/003-checkpoint.json"
+RECORDING = DATA / "recordings/kubelet/checkpoint-1.34-two-resources.json"
+GPU = "vendor.example/gpu"
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No kubeconfig of whoever runs the tests."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Ended:
+    """In this process, for commands that ask nobody."""
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in ("checkpoint", *arguments)])
+    said = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return Ended(end.value.code, said.out, said.err)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A sound file of two pods with one device each."""
+    entries = tuple(Entry(pod, "main", GPU, {0: (f"card-{n}",)}, b"") for n, pod in enumerate(("one", "two")))
+    path = tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
+    path.parent.mkdir()
+    path.write_bytes(render(Checkpoint(entries, {GPU: ("card-0", "card-1"), "vendor.example/fan": ()})))
+    path.chmod(0o640)
+    return path
+
+
+# verify ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_every_case_of_the_table_is_judged_as_the_kubelet_judges_it(
+    case: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "case"
+    path.write_bytes(case["blob"].encode())
+    ended = run(capsys, "verify", path, "-o", "json")
+    if case["fails_at"] == "json":
+        assert (ended.code, ended.out) == (2, "")
+    else:
+        codes = {finding["code"] for finding in json.loads(ended.out)["findings"]}
+        assert ("checksum" not in codes) == case["valid"]
+        assert ended.code == (1 if codes - {"old-format"} else 0)
+
+
+async def test_verify_reports_the_example_of_the_article_with_both_of_its_inconsistencies() -> None:
+    ended = await colocate("checkpoint", "verify", SEED)
+    assert (ended.code, ended.err) == (1, "")
+    lines = ended.out.splitlines()
+    assert lines[0].startswith("✗ checksum: the file states checksum 216033768, but its data has 2703430300")
+    assert lines[1].startswith("  → ")
+    assert lines[2].startswith("! injected-other: container ubuntu-container of pod a2ab1d63-")
+    assert "GPU-fcda056f-77c6-7fdf-f7c7-6453511eaaa1" in lines[2]
+
+
+def test_a_sound_file_is_said_to_be_sound(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = run(capsys, "verify", RECORDING)
+    assert ended == Ended(0, f"✓ {RECORDING} is sound: 5 containers with devices, checksum 3406033345\n", "")
+
+
+def test_json_and_yaml_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    as_json, as_yaml = (run(capsys, "verify", SEED, "-o", output) for output in ("json", "yaml"))
+    report = json.loads(as_json.out)
+    assert report == yaml.safe_load(as_yaml.out)
+    assert report["findings"][0].keys() == {"code", "severity", "subject", "sentence", "remedy"}
+
+
+async def test_standard_input_is_read(file: Path) -> None:
+    ended = await colocate("checkpoint", "verify", "-", stdin=file.read_text())
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("✓ - is sound")
+
+
+BAD = {
+    "empty": (b"", "end of the file"),
+    "truncated": (RECORDING.read_bytes()[:700], "end of the file"),
+    "not JSON": (b"hello", "should be a JSON value"),
+    "binary": (bytes(range(256)) * 10, "should be a JSON value"),
+    "a list": (b"[]", "should be an object but is a list"),
+    "wrong type": (b'{"Data":{"PodDeviceEntries":7}}', "should be a list but is the number 7"),
+    "negative checksum": (b'{"Data":{},"Checksum":-1}', "whole number from 0"),
+}
+
+
+@pytest.mark.parametrize(
+    "command", [("show",), ("verify",), ("diff",), ("repair", "--fix-checksum", "--yes")]
+)
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    bad: str, command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, said = BAD[bad]
+    path = tmp_path / "bad"
+    path.write_bytes(content)
+    ended = run(capsys, *command, path)
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+    assert ended.err.count("\n") == 1
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("command", ["show", "verify", "diff"])
+def test_a_folder_and_a_missing_file_are_one_sentence(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        ended = run(capsys, command, path)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.count("\n") == 1
+
+
+# show ------------------------------------------------------------------------------------------------
+
+
+def test_the_table_fits_a_terminal_and_wide_shows_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    table, wide = (
+        run(capsys, "show", RECORDING, "--offline", "-o", output).out for output in ("table", "wide")
+    )
+    assert max(map(len, table.splitlines()[1:])) <= 120
+    assert "  train                        test.com/colocation-memory  -     5: CM-0003–0007 " in table
+    assert "test.com/colocation-memory   40        8      CM-0000–0039" in table
+    for text in (
+        "CM-0039",
+        "NVIDIA_VISIBLE_DEVICES=GPU-709f",
+        "/tmp → /tmp/vgpu (read-only)",
+        "/dev/null0 (rw)",
+    ):
+        assert text in wide
+        assert text not in table
+
+
+@pytest.mark.parametrize("format", list(Format), ids=lambda format: format.name)
+def test_a_sound_file_of_any_age_exits_0(
+    format: Format, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices: Any = {1: ("a",)} if format is Format.NUMA else ("a",)
+    path = tmp_path / "file"
+    path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, devices, b""),), {GPU: ("a",)}), format))
+    ended = run(capsys, "verify", path)
+    assert ended.code == 0
+    assert f"✓ {path} is sound: 1 container with devices, " in ended.out
+    assert ("no checksum\n" in ended.out) == (format is Format.PLAIN)
+    assert ended.out.startswith("✓" if format is Format.NUMA else "· old-format: ")
+
+
+@pytest.mark.parametrize("format", list(Format), ids=lambda format: format.name)
+def test_every_format_is_shown(format: Format, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    devices: Any = {1: ("a", "b")} if format is Format.NUMA else ("a", "b")
+    path = tmp_path / "file"
+    path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, devices, b""),), {GPU: ("a", "b")}), format))
+    shown = json.loads(run(capsys, "show", path, "--offline", "-o", "json").out)
+    assert shown["format"] == format.value
+    assert (shown["checksum"] is None) == (format is Format.PLAIN)
+    (entry,) = shown["entries"]
+    assert entry["devices"] == {"1" if format is Format.NUMA else "-1": ["a", "b"]}
+    for output in ("table", "wide", "yaml"):
+        assert run(capsys, "show", path, "--offline", "-o", output).code == 0
+
+
+def test_an_id_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "file"
+    evil = "\x1b[2J\nfree"
+    path.write_bytes(render(Checkpoint((Entry(evil, evil, evil, {0: (evil,)}, b"\xff"),), {evil: (evil,)})))
+    for command in (("show", "--offline"), ("show", "--offline", "-o", "wide"), ("verify",)):
+        assert "\x1b" not in run(capsys, *command, path).out
+    assert "\x1b" not in run(capsys, "repair", path, "--drop-pod", evil, "--dry-run").out
+
+
+def test_nothing_at_all_is_shown_as_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(render(Checkpoint(None, None)))
+    for output in ("table", "wide"):
+        shown = run(capsys, "show", path, "-o", output)
+        assert "no container holds a device" in shown.out
+        assert "no plugin has registered a resource" in shown.out
+        assert shown.err == ""
+
+
+async def test_why_names_are_missing_is_one_line_and_a_stated_cluster_must_answer(tmp_path: Path) -> None:
+    quiet = await colocate("checkpoint", "show", RECORDING)
+    assert quiet.code == 0
+    assert quiet.err.startswith("note: pods without a name are shown by their uid: the API: ")
+    assert quiet.err.count("\n") == 1
+    for flags in (("--kubeconfig", tmp_path / "none"), ("--server", "http://127.0.0.1:1"), ("--node", "n")):
+        stated = await colocate("checkpoint", "show", RECORDING, *flags)
+        assert (stated.code, stated.out) == (2, "")
+        assert stated.err.count("\n") == 1
+
+
+# With a kubelet and a cluster ------------------------------------------------------------------------
+
+
+async def test_podresources_names_the_pods(node: TestNode) -> None:
+    await node.serve(Fans("fan-0", "fan-1"))
+    await node.devices(FAN, 2)
+    await node.run_pod({FAN: 1}, name="cooled")
+    shown = await colocate("checkpoint", "show", COLOCATE_KUBELET_ROOT=str(node.paths.root))
+    assert (shown.code, shown.err) == (0, "")
+    assert "default/cooled  (" in shown.out
+    copied = await colocate("checkpoint", "show", "-", stdin=node.paths.checkpoint.read_text())
+    assert "default/cooled" not in copied.out, "a file from elsewhere may have the same ids"
+
+
+async def test_diff_without_any_source_says_so(file: Path, tmp_path: Path) -> None:
+    ended = await colocate("checkpoint", "diff", COLOCATE_KUBELET_ROOT=str(tmp_path))
+    assert (ended.code, ended.out) == (2, "")
+    assert "there is nothing to compare" in ended.err
+    assert ended.err.count("\n") == 1
+
+
+class Lab:
+    """An embedded cluster with a plugin of two fans, and commands that know where it is."""
+
+    def __init__(self, cluster: LabCluster, kubeconfig: Path, plugins: Plugins) -> None:
+        self.cluster = cluster
+        self.kubeconfig = kubeconfig
+        self.plugins = plugins
+        self.kubelet = cluster.kubelet
+
+    async def checkpoint(self, *arguments: str | Path) -> Ended:
+        flags = ("--kubeconfig", self.kubeconfig, "--node", MACHINE)
+        return await colocate(
+            "checkpoint", *arguments, *flags, COLOCATE_KUBELET_ROOT=str(self.kubelet.paths.root)
+        )
+
+    async def run_pod(self, name: str) -> str:
+        """A pod with one fan; returns its uid."""
+        container = {"name": "main", "image": "any", "resources": {"limits": {FAN: "1"}}}
+        body = {"metadata": {"name": name}, "spec": {"containers": [container]}}
+        created = self.cluster.registry.create(PODS, "default", body)
+        uid = str(created.body["metadata"]["uid"])
+
+        def runs() -> bool:
+            found = self.cluster.registry.find(PODS, "default", name)
+            return found is not None and found.body["status"].get("phase") == "Running"
+
+        await until(runs, f"{name} to run")
+        return uid
+
+
+@asynccontextmanager
+async def running_lab(root: Path) -> AsyncIterator[Lab]:
+    cluster = LabCluster(root, runtime=SimulatedRuntime(), status_sync=0.05)
+    async with cluster.running():
+        kubeconfig = root / "kubeconfig"
+        cluster.server.write_kubeconfig(kubeconfig)
+        plugins = Plugins(Fans("fan-0", "fan-1"), settings=Settings(paths=cluster.kubelet.paths))
+        serving = asyncio.create_task(plugins.run())
+        try:
+            await until(lambda: cluster.kubelet.status.allocatable.get(FAN) == 2, "two fans")
+            yield Lab(cluster, kubeconfig, plugins)
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_the_story_of_a_pod_that_will_not_go_away(short: Path) -> None:
+    """Held, compared, the pod gone from the API, refused while the kubelet runs, dropped, and free again."""
+    async with running_lab(short) as lab:
+        uid = await lab.run_pod("cooled")
+        agrees = await lab.checkpoint("diff")
+        assert agrees.code == 0, agrees
+        assert "agrees with podresources, the API's pods, the node's status" in agrees.out
+        assert f"default/cooled  ({uid})" in (await lab.checkpoint("show")).out
+
+        await lab.kubelet.stop()
+        path = lab.kubelet.paths.checkpoint
+        before = path.read_bytes()
+        shown = await lab.checkpoint("repair", "--drop-pod", "default/cooled", "--dry-run")
+        assert shown.code == 0
+        assert shown.out.splitlines()[0].startswith(f"- pod {uid}  container main  {FAN}: fan-")
+        assert "default/cooled runs and loses its devices" in shown.err
+        assert path.read_bytes() == before
+
+        dropped = await lab.checkpoint("repair", "--drop-pod", uid, "--yes")
+        assert dropped.code == 0, dropped
+        assert parse(path.read_bytes()).sound
+        lacking = await lab.checkpoint("diff", "-o", "json")
+        assert lacking.code == 1
+        codes = [finding["code"] for finding in json.loads(lacking.out)["findings"]]
+        assert "missing-entry" in codes
+        await lab.kubelet.start()
+
+
+async def test_a_repair_is_refused_while_the_kubelet_runs_unless_forced(node: TestNode) -> None:
+    await node.serve(Fans("fan-0", "fan-1"))
+    await node.devices(FAN, 2)
+    pod = await node.run_pod({FAN: 1})
+    path, root = node.paths.checkpoint, {"COLOCATE_KUBELET_ROOT": str(node.paths.root)}
+    before = path.read_bytes()
+    refused = await colocate("checkpoint", "repair", "--drop-pod", pod.pod.uid, "--yes", **root)
+    assert refused.code == 2
+    assert "nothing was changed: the kubelet runs: " in refused.err
+    assert path.read_bytes() == before
+    dry = await colocate("checkpoint", "repair", "--drop-pod", pod.pod.uid, "--dry-run", **root)
+    assert (dry.code, path.read_bytes()) == (0, before)
+    forced = await colocate("checkpoint", "repair", "--drop-pod", pod.pod.uid, "--yes", "--force", **root)
+    assert forced.code == 0
+    assert parse(path.read_bytes()).checkpoint.entries == ()
+
+
+# repair ----------------------------------------------------------------------------------------------
+
+
+def backups(file: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(file.parent.glob("*.backups/*"))]
+
+
+def test_dropping_keeps_the_rest_and_the_old_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = file.read_bytes()
+    ended = run(capsys, "repair", file, "--drop-pod", "one", "--drop-resource", "vendor.example/fan", "--yes")
+    assert ended.code == 0, ended
+    document = parse(file.read_bytes())
+    assert document.sound
+    assert [entry.pod_uid for entry in document.checkpoint.entries or ()] == ["two"]
+    assert list(document.checkpoint.registered or ()) == [GPU]
+    assert backups(file) == [before]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert run(capsys, "verify", file).code == 0
+
+
+def test_a_wrong_checksum_is_fixed_when_the_user_vouches_for_the_data(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sound = file.read_bytes()
+    file.write_bytes(sound.replace(b'"Checksum":', b'"Checksum":1'))
+    refused = run(capsys, "repair", file, "--drop-pod", "one", "--yes")
+    assert (refused.code, "add --fix-checksum if you vouch" in refused.err) == (2, True)
+    fixed = run(capsys, "repair", file, "--fix-checksum", "--yes")
+    assert fixed.code == 0
+    assert fixed.out.splitlines()[1] == f"+ checksum {parse(sound).checksum}"
+    assert file.read_bytes() == sound
+    again = run(capsys, "repair", file, "--fix-checksum", "--yes")
+    assert (again.code, again.out) == (0, f"{file} is as wanted; nothing to do\n")
+    assert len(backups(file)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "say what to change"),
+        (("--drop-pod", "three"), "no pod 'three'"),
+        (("--drop-pod", "default/three"), "say its uid"),
+        (("--drop-resource", "nobody/has-it"), "no resource 'nobody/has-it'"),
+        (("--drop-pod", "one"), "say --yes where no terminal is there"),
+    ],
+)
+async def test_a_repair_that_cannot_be_done_is_one_sentence(
+    file: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    before = file.read_bytes()
+    ended = await colocate("checkpoint", "repair", file, *arguments)
+    assert ended.code == 2
+    assert said in ended.err
+    assert file.read_bytes() == before
+    assert backups(file) == []
+
+
+def test_standard_input_and_a_checksum_that_cannot_be_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "name a file" in run(capsys, "repair", "-", "--fix-checksum").err
+    path = tmp_path / "old"
+    path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, ("a",), b""),), {}), Format.PLAIN))
+    assert "knows no checksum" in run(capsys, "repair", path, "--fix-checksum", "--yes").err
+    assert run(capsys, "repair", path, "--drop-pod", "u", "--yes").code == 0
+    assert path.read_bytes() == b'{"PodDeviceEntries":[],"RegisteredDevices":{}}'
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("yes", 0), ("n", 1), ("", 1)])
+async def test_a_person_at_a_terminal_is_asked(file: Path, answer: str, code: int) -> None:
+    before = file.read_bytes()
+    leader, follower = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        "checkpoint",
+        "repair",
+        str(file),
+        "--drop-pod",
+        "one",
+        stdin=follower,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    os.close(follower)
+    os.write(leader, f"{answer}\n".encode())
+    async with asyncio.timeout(PATIENCE):
+        out, _ = await process.communicate()
+    os.close(leader)
+    assert process.returncode == code
+    assert b"[y/N]" in out
+    assert (file.read_bytes() == before) == bool(code)
+
+
+async def test_killed_at_any_side_effect_the_file_is_whole(file: Path, tmp_path: Path) -> None:
+    before = file.read_bytes()
+    repair = ("checkpoint", "repair", file, "--drop-pod", "one", "--yes")
+    assert (await colocate(*repair)).code == 0
+    after = file.read_bytes()
+    log = tmp_path / "points"
+    for crash_at in range(1, 50):
+        file.write_bytes(before)
+        ended = await colocate(*repair, COLOCATE_CRASH_AT=str(crash_at), COLOCATE_CRASH_LOG=str(log))
+        assert file.read_bytes() in (before, after)
+        if ended.code != -signal.SIGKILL:
+            break
+    points = {line.split()[1] for line in log.read_text().splitlines()}
+    assert ended.code == 0
+    assert points == {"backup.make", "backup.made", "file.written", "file.replaced"}

@@ -1,0 +1,182 @@
+"""A checkpoint is held against the other records: what differs is told, and silence proves nothing."""
+
+import base64
+import json
+from pathlib import Path
+
+from hypothesis import given
+
+from colocate.devices.comparison import compare
+from colocate.devices.findings import Code, Finding, Severity
+from colocate.devices.pod_names import names
+from colocate.kubelet.checkpoint import parse
+from colocate.kubelet.podresources import as_facts
+from colocate.model.checkpoint import Checkpoint, Entry
+from colocate.model.records import KnownPod, ListedPod, NodeCounts, Records
+from colocate.wire import podresources_pb2 as pr
+from tests.support.checkpoints import checkpoints
+
+GPU = "vendor.example/gpu"
+
+
+def entry(uid: str, *ids: str, container: str = "main") -> Entry:
+    return Entry(uid, container, GPU, {0: ids}, b"")
+
+
+def listed(name: str, *ids: str, container: str = "main") -> ListedPod:
+    return ListedPod("default", name, {container: {GPU: frozenset(ids)} if ids else {}})
+
+
+def known(uid: str, name: str, phase: str = "Running", gpus: int = 0) -> KnownPod:
+    return KnownPod(uid, "default", name, phase, {"main": {GPU: gpus}} if gpus else {})
+
+
+def checkpoint(*entries: Entry, registered: tuple[str, ...] | None = ()) -> Checkpoint:
+    return Checkpoint(entries, None if registered is None else {GPU: registered})
+
+
+def codes(findings: list[Finding]) -> list[Code]:
+    return [finding.code for finding in findings]
+
+
+@given(checkpoints())
+def test_nothing_is_concluded_from_silence(checkpoint: Checkpoint) -> None:
+    assert compare(checkpoint, Records()) == []
+
+
+@given(checkpoints())
+def test_a_record_that_says_the_same_does_not_differ(checkpoint: Checkpoint) -> None:
+    entries = {(e.pod_uid, e.container, e.resource): e for e in checkpoint.entries or ()}
+    same = Checkpoint(tuple(entries.values()), checkpoint.registered)
+    pods: dict[str, dict[str, dict[str, frozenset[str]]]] = {}
+    for one in entries.values():
+        pods.setdefault(one.pod_uid, {}).setdefault(one.container, {})[one.resource] = one.ids
+    registered = {resource: frozenset(ids or ()) for resource, ids in (same.registered or {}).items()}
+    counts = {resource: len(ids) for resource, ids in registered.items()}
+    records = Records(
+        listing=[ListedPod("n", uid, containers) for uid, containers in pods.items()],
+        healthy=registered,
+        pods=[KnownPod(uid, "n", uid, "Running") for uid in pods],
+        node=NodeCounts(counts, counts),
+    )
+    assert compare(same, records) == []
+
+
+def test_the_recorded_answers_agree_with_the_recorded_checkpoint(recordings: Path) -> None:
+    recorded = parse((recordings / "kubelet/checkpoint-1.34-two-resources.json").read_bytes()).checkpoint
+    answer = json.loads((recordings / "kubelet/podresources-1.34.json").read_text())["List"]["bytes"]
+    listing = as_facts(pr.ListPodResourcesResponse.FromString(base64.b64decode(answer)))
+    assert compare(recorded, Records(listing=listing)) == []
+    assert set(names(recorded, listing, None).values()) == {"default/gpu-pod", "default/test-pod"}
+
+
+# Pods ------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_the_api_does_not_know_lingers() -> None:
+    (finding,) = compare(
+        checkpoint(entry("gone", "a"), entry("here", "b")), Records(pods=[known("here", "p")])
+    )
+    assert (finding.code, finding.severity, finding.subject) == (Code.STALE_POD, Severity.INFO, "gone")
+    assert finding.sentence == f"pod gone is not known to the API, but holds 1 device of {GPU}"
+    assert "--drop-pod gone" in finding.remedy
+
+
+def test_a_pod_that_has_ended_lingers_under_its_name() -> None:
+    (finding,) = compare(checkpoint(entry("u", "a")), Records(pods=[known("u", "job", "Succeeded")]))
+    assert "has ended (default/job)" in finding.sentence
+
+
+def test_a_pod_is_stale_once_however_much_it_holds() -> None:
+    held = checkpoint(entry("u", "a"), entry("u", "b", container="side"))
+    assert codes(compare(held, Records(pods=[]))) == [Code.STALE_POD]
+
+
+def test_without_the_api_a_pod_that_podresources_does_not_list_lingers() -> None:
+    records = Records(listing=[listed("p", "b"), listed("idle")])
+    (finding,) = compare(checkpoint(entry("gone", "a"), entry("here", "b")), records)
+    assert (finding.code, finding.subject) == (Code.STALE_POD, "gone")
+    assert "podresources" in finding.sentence
+
+
+def test_an_init_container_that_has_ended_is_no_difference() -> None:
+    held = checkpoint(entry("u", "a", container="warm"), entry("u", "a", "b"))
+    assert compare(held, Records(listing=[listed("p", "a", "b")])) == []
+
+
+def test_other_ids_in_podresources_are_drift() -> None:
+    records = Records(listing=[listed("p", "b", "c")], pods=[known("u", "p")])
+    (finding,) = compare(checkpoint(entry("u", "a", "b")), records)
+    assert (finding.code, finding.subject) == (Code.DRIFT, "default/p/main")
+    assert finding.sentence.endswith("only the checkpoint has a, only podresources has c")
+
+
+def test_a_listed_container_that_holds_nothing_of_a_recorded_resource_is_drift() -> None:
+    records = Records(listing=[listed("p")], pods=[known("u", "p")])
+    (finding,) = compare(checkpoint(entry("u", "a")), records)
+    assert finding.code is Code.DRIFT
+    assert finding.sentence.endswith("only the checkpoint has a")
+
+
+def test_a_holder_that_the_checkpoint_does_not_have_is_told() -> None:
+    (finding,) = compare(checkpoint(), Records(listing=[listed("p", "a")]))
+    assert (finding.code, finding.subject) == (Code.MISSING_ENTRY, "default/p/main")
+
+
+def test_a_running_pod_without_what_it_asks_for_is_told() -> None:
+    pods = [known("u", "p", gpus=2), known("v", "q", gpus=1), known("w", "waits", "Pending", gpus=1)]
+    missing = compare(checkpoint(entry("u", "a")), Records(pods=pods))
+    assert [(f.code, f.subject) for f in missing] == [
+        (Code.DRIFT, "default/p/main"),
+        (Code.MISSING_ENTRY, "default/q/main"),
+    ]
+
+
+def test_a_request_for_what_no_plugin_here_serves_leaves_no_entry() -> None:
+    assert compare(checkpoint(registered=None), Records(pods=[known("u", "p", gpus=2)])) == []
+
+
+# Resources -------------------------------------------------------------------------------------------
+
+
+def node(capacity: int, allocatable: int) -> NodeCounts:
+    return NodeCounts({GPU: capacity}, {GPU: allocatable})
+
+
+def test_a_resource_whose_plugin_is_gone_is_told_by_either_source_once() -> None:
+    registered = checkpoint(registered=("a", "b"))
+    by_status = compare(registered, Records(node=node(2, 0)))
+    by_listing = compare(registered, Records(healthy={}))
+    by_both = compare(registered, Records(healthy={}, node=node(2, 0)))
+    assert codes(by_status) == codes(by_listing) == codes(by_both) == [Code.PLUGIN_GONE]
+
+
+def test_counts_that_differ_from_what_is_registered_are_told() -> None:
+    registered = checkpoint(registered=("a", "b"))
+    assert codes(compare(registered, Records(node=node(5, 5)))) == [Code.COUNTS_DIFFER]
+    assert codes(compare(registered, Records(node=node(1, 1)))) == [Code.COUNTS_DIFFER]
+    assert codes(compare(registered, Records(node=node(3, 2)))) == [Code.UNHEALTHY_DEVICES]
+    assert not compare(registered, Records(node=node(2, 2)))
+
+
+def test_other_healthy_devices_are_drift() -> None:
+    (finding,) = compare(checkpoint(registered=("a", "b")), Records(healthy={GPU: frozenset("bc")}))
+    assert (finding.code, finding.subject) == (Code.DRIFT, GPU)
+
+
+def test_a_resource_that_no_plugin_has_registered_is_worth_knowing() -> None:
+    by_hand, left_over = (
+        compare(checkpoint(registered=None), Records(node=node(count, count))) for count in (3, 0)
+    )
+    assert [(f.code, f.severity) for f in by_hand] == [(Code.NOT_OF_A_PLUGIN, Severity.INFO)]
+    assert [(f.code, f.severity) for f in left_over] == [(Code.PLUGIN_GONE, Severity.INFO)]
+
+
+# Names -----------------------------------------------------------------------------------------------
+
+
+def test_the_api_names_pods_by_uid_and_podresources_by_what_they_hold() -> None:
+    held = checkpoint(entry("u", "a", "b"), entry("v", "c"), entry("w", "d"))
+    listing = [listed("p", "a", "b"), listed("q", "c")]
+    assert names(held, listing, [known("v", "renamed")]) == {"u": "default/p", "v": "default/renamed"}
+    assert names(held, None, None) == {}

@@ -1,0 +1,220 @@
+"""Who stands behind an extended resource, and whether it can go: from what the API shows, and from the kubelet."""
+
+import pytest
+
+from colocate.devices.extended_resources import (
+    GRACE,
+    LATE,
+    Before,
+    ExtendedResource,
+    Holder,
+    KubeletFacts,
+    NodeFacts,
+    State,
+    Writer,
+    judge,
+    remember,
+)
+from colocate.devices.requests import Container, Marks, Pod, Spec, Status
+from colocate.model.pod import Resources
+
+FAN = "example.com/fan"
+NOW = 1_700_000_000.0
+
+
+def kubelet(wrote: float, *capacity: str, name: str = "kubelet") -> Writer:
+    return Writer(name, wrote, frozenset(capacity), beats=True)
+
+
+def hand(*capacity: str) -> Writer:
+    return Writer("kubectl-patch", NOW - 5000, frozenset(capacity), beats=False)
+
+
+NOTHING = KubeletFacts()
+
+
+def node(
+    capacity: int | None,
+    allocatable: int | None,
+    *writers: Writer,
+    silent: bool = False,
+    kubelet: KubeletFacts = NOTHING,
+    signed: bool = True,
+) -> NodeFacts:
+    return NodeFacts(
+        name="n1",
+        capacity={"cpu": "2"} | ({} if capacity is None else {FAN: str(capacity)}),
+        allocatable={"cpu": "2"} | ({} if allocatable is None else {FAN: str(allocatable)}),
+        writers=writers if signed else None,
+        heartbeat=NOW - 100,
+        silent=silent,
+        kubelet=kubelet,
+    )
+
+
+def judged(facts: NodeFacts, now: float = NOW, before: Before | None = None) -> ExtendedResource:
+    (found,) = judge(facts, [], now, {FAN: before} if before else None)
+    return found
+
+
+def verdict(facts: NodeFacts, now: float = NOW, before: Before | None = None) -> tuple[State, bool]:
+    found = judged(facts, now, before)
+    return found.state, found.certain
+
+
+# What the API alone shows
+
+
+def test_a_plugin_that_the_kubelet_reports_is_alive() -> None:
+    found = judged(node(4, 3, kubelet(NOW - 100, FAN)))
+    assert (found.state, found.certain) == (State.ALIVE, True)
+    assert "1 of 4 unhealthy" in found.reason
+
+
+def test_what_a_node_was_registered_with_has_no_writer_and_is_the_kubelets() -> None:
+    assert verdict(node(4, 4, kubelet(NOW - 100))) == (State.ALIVE, True)
+
+
+@pytest.mark.parametrize("allocatable", [4, None])
+def test_a_capacity_that_another_than_the_kubelet_wrote_is_hand_patched(allocatable: int | None) -> None:
+    found = judged(node(4, allocatable, kubelet(NOW - 100), hand(FAN)))
+    assert (found.state, found.certain) == (State.HAND_PATCHED, False)
+    assert "kubectl-patch" in found.reason
+
+
+def test_the_kubelet_is_known_by_its_heartbeats_whatever_it_is_called() -> None:
+    assert verdict(node(4, 4, kubelet(NOW - 100, FAN, name="k3s"))) == (State.ALIVE, True)
+
+
+def test_less_allocatable_than_capacity_is_a_plugins_doing_whoever_wrote_the_capacity() -> None:
+    assert verdict(node(4, 3, kubelet(NOW - 100), hand(FAN)))[0] is State.ALIVE
+
+
+def test_a_hand_over_a_plugins_number_cannot_be_told_from_one_over_its_own_until_the_next_sync() -> None:
+    late = Writer("kubectl-patch", NOW - 5, frozenset({FAN}), beats=False)
+    assert verdict(node(8, 7, kubelet(NOW - 6), late)) == (State.UNKNOWN, False)
+    assert verdict(node(8, 0, kubelet(NOW - 6), late)) == (State.UNKNOWN, False)
+
+
+def test_a_server_that_records_no_writers_leaves_a_plugin_and_a_hand_alike() -> None:
+    assert verdict(node(4, 4, signed=False)) == (State.UNKNOWN, False)
+    assert verdict(node(4, 3, signed=False)) == (State.ALIVE, True)
+    found = judged(node(4, 0, signed=False))
+    assert (found.state, found.remaining) == (State.STALE, GRACE - 100), "heartbeats have times all the same"
+
+
+def test_capacity_without_allocatable_is_stale_and_counts_down_from_the_kubelets_last_word() -> None:
+    found = judged(node(4, 0, kubelet(NOW - 100, FAN)))
+    assert (found.state, found.certain, found.remaining) == (State.STALE, False, 200)
+    assert "no healthy device" in found.reason, "that is what else it could be"
+    assert found.is_stale
+
+
+def test_an_earlier_look_makes_the_end_of_the_grace_more_certain() -> None:
+    first = judge(node(4, 0, kubelet(NOW - 100, FAN)), [], NOW)
+    beat = node(4, 0, kubelet(NOW + 120, FAN))
+    (later,) = judge(beat, [], NOW + 150, remember(first))
+    assert later.remaining == 50, "a heartbeat in between does not begin it anew"
+    assert judged(beat, NOW + 150).remaining == 270, "but who has not looked before cannot know"
+
+
+def test_a_clock_that_is_behind_the_servers_never_shows_more_than_the_whole_grace() -> None:
+    assert judged(node(4, 0, kubelet(NOW + 9999, FAN))).remaining == GRACE
+
+
+def test_capacity_that_outlives_the_grace_is_a_live_plugin_without_a_healthy_device() -> None:
+    old = kubelet(NOW - GRACE - LATE - 1, FAN)
+    assert verdict(node(4, 0, old)) == (State.UNHEALTHY, False)
+    before = Before(gone_by=NOW - GRACE - LATE - 1)
+    assert verdict(node(4, 0, kubelet(NOW - 10, FAN)), before=before)[0] is State.UNHEALTHY
+
+
+def test_a_key_at_0_can_go_unless_the_kubelet_has_just_started() -> None:
+    recent = judged(node(0, 0, kubelet(NOW - 100, FAN)))
+    assert (recent.state, recent.certain) == (State.REMOVABLE, False)
+    assert "unless it started" in recent.reason
+    assert verdict(node(0, 0, kubelet(NOW - GRACE - LATE - 1, FAN))) == (State.REMOVABLE, True)
+
+
+def test_a_key_at_0_that_was_put_back_is_stale_for_another_grace() -> None:
+    before = Before(put_back=NOW - 60)
+    found = judged(node(0, 0, kubelet(NOW - 60, FAN)), before=before)
+    assert (found.state, found.certain, found.remaining) == (State.STALE, True, 240)
+    assert verdict(node(0, 0, kubelet(NOW, FAN)), NOW + GRACE, before)[0] is State.REMOVABLE
+
+
+def test_a_hand_that_wrote_0_can_be_undone() -> None:
+    assert verdict(node(0, 0, kubelet(NOW - 100), hand(FAN)))[0] is State.HAND_PATCHED
+
+
+def test_a_key_that_is_in_allocatable_alone_is_leaving() -> None:
+    assert verdict(node(None, 0, kubelet(NOW, FAN))) == (State.LEAVING, True)
+
+
+def test_of_a_silent_kubelet_nothing_is_certain_and_no_time_runs() -> None:
+    writer = kubelet(NOW - 5000, FAN)
+    assert verdict(node(4, 4, writer, silent=True)) == (State.ALIVE, False)
+    assert verdict(node(0, 0, writer, silent=True)) == (State.REMOVABLE, False)
+    found = judged(node(4, 0, writer, silent=True))
+    assert (found.state, found.remaining) == (State.STALE, None)
+
+
+# What the kubelet says itself, on its own node
+
+
+def test_podresources_shows_a_plugin_before_the_status_does() -> None:
+    facts = node(4, 0, kubelet(NOW - 100, FAN), kubelet=KubeletFacts({FAN: 4}, {FAN: 4}))
+    assert verdict(facts) == (State.ALIVE, True)
+
+
+def test_ids_in_the_checkpoint_without_healthy_ones_are_a_plugin_that_has_gone_for_certain() -> None:
+    facts = node(4, 0, kubelet(NOW - 100, FAN), kubelet=KubeletFacts({FAN: 4}, {}))
+    assert verdict(facts) == (State.STALE, True)
+    facts = node(4, 0, kubelet(NOW - 100, FAN), kubelet=KubeletFacts({FAN: 0}, {}))
+    assert verdict(facts) == (State.STALE, False)
+
+
+def test_a_resource_that_the_checkpoint_does_not_know_is_nobodys_or_a_hands() -> None:
+    known = KubeletFacts({"example.com/other": 1}, {})
+    assert verdict(node(0, 0, kubelet(NOW, FAN), kubelet=known)) == (State.REMOVABLE, True)
+    assert verdict(node(4, 4, kubelet(NOW), hand(FAN), kubelet=known)) == (State.HAND_PATCHED, True)
+
+
+def test_a_key_at_0_that_the_checkpoint_still_knows_would_be_put_back() -> None:
+    known = KubeletFacts({FAN: 4}, {})
+    found = judged(node(0, 0, kubelet(NOW - 100, FAN), kubelet=known))
+    assert (found.state, found.remaining) == (State.STALE, 200)
+    before_it_started = Before(gone_by=NOW - 9999)
+    found = judged(node(0, 0, kubelet(NOW - 100, FAN), kubelet=known), before=before_it_started)
+    assert (found.state, found.remaining) == (State.STALE, 200), "a kubelet that starts counts anew"
+    old = kubelet(NOW - GRACE - LATE - 1, FAN)
+    assert verdict(node(0, 0, old, kubelet=known)) == (State.UNHEALTHY, False)
+
+
+def test_a_hand_patched_capacity_that_the_checkpoint_knows_is_a_plugins() -> None:
+    known = KubeletFacts({FAN: 4}, None)
+    assert verdict(node(4, 4, kubelet(NOW), hand(FAN), kubelet=known))[0] is State.ALIVE
+
+
+# Which resources, and who holds them
+
+
+def test_only_extended_resources_are_judged() -> None:
+    own = dict.fromkeys(
+        ["cpu", "memory", "pods", "hugepages-2Mi", "ephemeral-storage", "attachable-volumes-aws-ebs"], "1"
+    )
+    reserved = {"scheduling.kubernetes.io/foo": "1", "kubernetes.io/batch-cpu": "1", "requests.x.com/y": "1"}
+    facts = NodeFacts(name="n1", capacity={**own, **reserved, "mock/gpu": "1k"})
+    (found,) = judge(facts, [], NOW)
+    assert (found.name, found.capacity) == ("mock/gpu", 1000)
+
+
+def test_pods_that_have_not_finished_hold_what_they_ask_for() -> None:
+    def pod(name: str, phase: str, where: str = "n1") -> Pod:
+        container = Container(Resources(requests={FAN: "2"}))
+        return Pod(Marks(name, "default"), Spec(where, (container,)), Status(phase))
+
+    pods = [pod("b", "Running"), pod("a", "Pending"), pod("c", "Succeeded"), pod("d", "Running", "n2")]
+    (found,) = judge(node(4, 4, kubelet(NOW, FAN)), pods, NOW)
+    assert found.requested == 4
+    assert found.holders == (Holder("default/a", 2), Holder("default/b", 2))
