@@ -8,6 +8,8 @@ waits for its next start.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,7 +18,6 @@ from colocate.aio import Watched, first
 from colocate.apps import control, metrics
 from colocate.apps.config.schema import Config
 from colocate.apps.memory import control as memory_control
-from colocate.apps.memory.joining import fixed_differences, memory_part, take_settings
 from colocate.apps.mock import control as mock_control
 from colocate.apps.mock.plugin import MockPlugin
 from colocate.clock import Clock, SystemClock
@@ -24,6 +25,9 @@ from colocate.errors import UserError
 from colocate.kubelet.plugin import DevicePlugin
 from colocate.kubelet.process import Plugins, with_signals
 from colocate.telemetry import Event
+
+if TYPE_CHECKING:
+    from colocate.apps.memory.part import MemoryPart
 
 _FIXED_AT_START = ("kubelet", "metrics", "control")
 
@@ -47,7 +51,9 @@ class Agent:
         self._load = load
         self._clock = clock
         self._mocks = {resource.name: MockPlugin(resource, clock) for resource in config.mock.resources}
-        self._memory = memory_part(config, clock) if config.memory.enabled else None
+        self._memory: MemoryPart | None = None
+        if config.memory.enabled:
+            self._memory = _joining().memory_part(config, clock)
         plugins: list[DevicePlugin] = [*self._mocks.values()]
         if self._memory is not None and not self._memory.dry_run:
             plugins.append(self._memory.plugin)
@@ -81,7 +87,7 @@ class Agent:
             try:
                 config = self._load()
                 if self._memory is not None:
-                    take_settings(self._memory, config.memory)
+                    _joining().take_settings(self._memory, config.memory)
             except UserError as error:
                 telemetry.logger().error(
                     Event.CONFIG_REFUSED, reason=str(error), effect="the configuration before it stays"
@@ -96,7 +102,10 @@ class Agent:
         removed = [name for name in self._mocks if name not in wanted]
         added = [name for name in wanted if name not in self._mocks]
         waiting = [name for name in _FIXED_AT_START if getattr(old, name) != getattr(new, name)]
-        waiting += [f"memory.{name}" for name in fixed_differences(old.memory, new.memory)]
+        if self._memory is not None:
+            waiting += _joining().fixed_differences(old.memory, new.memory)
+        elif new.memory.enabled:
+            waiting.append("memory.enabled")
         telemetry.logger().info(
             Event.CONFIG_RELOADED,
             added=added,
@@ -120,3 +129,10 @@ class Agent:
     def _tell_if_idle(self) -> None:
         if not self._plugins.endpoints and self._memory is None:
             telemetry.logger().info(Event.AGENT_IDLE, reason="no resource is configured")
+
+
+def _joining() -> ModuleType:
+    """What makes a memory part; loaded only where memory is sold, for it needs the API client."""
+    from colocate.apps.memory import joining
+
+    return joining

@@ -1,14 +1,18 @@
 """`colocate memory` as the agent hears it: the messages, the methods, and their answers."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from colocate.apps import control
-from colocate.apps.memory.part import MemoryPart
 from colocate.apps.memory.report import Report
 from colocate.errors import UserError
 from colocate.wire import rpc
+
+if TYPE_CHECKING:
+    # An agent that sells no memory does not load what that needs.
+    from colocate.apps.memory.part import MemoryPart
 
 
 class AskReport(msgspec.Struct, frozen=True):
@@ -32,10 +36,10 @@ REPORT = rpc.json("/colocate.Memory/Report", AskReport, Report)
 SWITCH = rpc.json("/colocate.Memory/Switch", Switch, Switched)
 
 
-def service(part: Callable[[], MemoryPart | None]) -> rpc.Service:
+def service(part: "Callable[[], MemoryPart | None]") -> rpc.Service:
     """The methods, over a part that an agent may not have."""
 
-    def the_part() -> MemoryPart:
+    def the_part() -> "MemoryPart":
         found = part()
         if found is None:
             raise UserError(

@@ -46,7 +46,7 @@ def memory_part(config: Config, clock: Clock) -> MemoryPart:
 
 def fixed_differences(old: Memory, new: Memory) -> list[str]:
     """The fields that differ and wait for the next start."""
-    return [name for name in _FIXED if getattr(old, name) != getattr(new, name)]
+    return [f"memory.{name}" for name in _FIXED if getattr(old, name) != getattr(new, name)]
 
 
 def take_settings(part: MemoryPart, new: Memory) -> None:
