@@ -81,6 +81,14 @@ def test_what_pods_hold_but_do_not_use_is_a_debt_on_paper_that_touches_nobody() 
     assert "none of it is needed now" in " ".join(explain(decision, machine.settings))
 
 
+def test_a_pod_that_uses_more_than_its_blocks_is_counted_by_what_it_uses() -> None:
+    within, beyond = (
+        Machine(guests=[guest(anon=anon, blocks=ids(0, 1))]).turn().balance for anon in (1.0, 3.0)
+    )
+    assert (within.held, beyond.held) == (GIB, 3 * GIB)
+    assert within.free - beyond.free == 4
+
+
 def test_v2_goes_down_the_whole_ladder_in_order() -> None:
     machine = pressed(guest(anon=20, cache=0.25), far_total=GIB // 4)
     assert kinds(machine.live(300)) == ["Reclaim", "Throttle", "MovePages", "Evict"]
@@ -328,6 +336,17 @@ def test_a_bare_pod_that_allows_it_is_created_again_elsewhere_and_only_then() ->
     (action,) = [each for each in machine.live(200) if isinstance(each, Evict | Recreate)]
     assert isinstance(action, Recreate)
     assert action.avoid == "node-1"
+
+
+def test_pods_that_are_created_again_by_us_are_left_to_the_last_rung() -> None:
+    movable = guest(10, uid="movable", blocks=ids(*range(20)))
+    movable.controller, movable.may_move = "", True
+    owned = guest(1, uid="owned", blocks=ids(*range(20, 40)))
+    owned.priority = 9
+    machine = pressed(movable, owned, share=0.49)
+    gone = [action for action in machine.live(300) if isinstance(action, Evict | Recreate)]
+    assert kinds(gone) == ["Evict", "Recreate"]
+    assert gone[0].pod.uid == "owned"
 
 
 def test_a_bare_pod_that_does_not_allow_it_is_evicted_and_it_is_said_that_it_is_lost() -> None:

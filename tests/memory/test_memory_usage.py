@@ -129,6 +129,14 @@ def test_far_memory_is_not_sold_and_what_colocated_pods_have_there_is_theirs() -
     assert usage.far == {"sold": 2 * GIB}
 
 
+def test_a_pod_whose_place_is_unknown_hides_no_online_use() -> None:
+    machine = far_machine(far_free=28 * GIB, near_used=10 * GIB)
+    sold = pod("sold", 6 * GIB)
+    assert sold.numa is None
+    usage = measure(machine, [sold], [], frozenset({"sold"}), far_ids(machine, None), VIEWS)
+    assert usage.online == 8 * GIB  # It may be that 4 GiB of it are what is taken on the far node.
+
+
 @pytest.mark.parametrize(
     ("configured", "expected"), [(None, {2}), ((), set()), ((0,), {0}), ((7,), set()), ((0, 2), set())]
 )
