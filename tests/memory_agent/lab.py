@@ -18,6 +18,7 @@ from colocate.apps.memory.control import REPORT, AskReport
 from colocate.apps.memory.report import Report
 from colocate.host import cgroups
 from colocate.host.memory_group import MemoryGroup
+from colocate.lab.api.deletion import DeleteOptions, delete
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import EVENTS, NAMESPACES, NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
@@ -198,10 +199,17 @@ class MemoryLab:
         return int(node.body["status"]["allocatable"].get(RESOURCE, 0))
 
     async def delete_pod(self, name: str, namespace: str = NAMESPACE) -> None:
-        from colocate.lab.api.deletion import DeleteOptions, delete
-
         delete(self.cluster.registry, PODS, namespace, name, DeleteOptions(gracePeriodSeconds=0))
-        await until(lambda: self.pod(name, namespace) is None, f"{name} to go")
+        await self.until_gone(name, namespace)
+
+    async def until_gone(self, name: str, namespace: str = NAMESPACE) -> None:
+        """From the API and from the machine."""
+
+        def gone() -> bool:
+            running = [record.pod.key for record in self.cluster.kubelet.records.values()]
+            return self.pod(name, namespace) is None and f"{namespace}/{name}" not in running
+
+        await until(gone, f"{name} to go")
 
 
 @asynccontextmanager

@@ -87,6 +87,11 @@ class Executor:
         self._outcomes += done
         return done
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a long deed is under way."""
+        return self._jobs.any
+
     def take_outcomes(self) -> tuple[Outcome, ...]:
         """What became of actions since the last time this was asked."""
         taken = tuple(self._outcomes)

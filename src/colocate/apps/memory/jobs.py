@@ -41,6 +41,10 @@ class Jobs:
         self._running[uid] = _Job(action, task)
         task.add_done_callback(lambda done: self._ended(uid, done))
 
+    @property
+    def any(self) -> bool:
+        return bool(self._running)
+
     def is_busy(self, uid: PodUid) -> bool:
         return uid in self._running
 

@@ -57,7 +57,10 @@ def throttle(group: MemoryGroup, high: Bytes | None) -> bool:
 
 def squeeze(group: MemoryGroup, action: LowerLimit) -> bool:
     """Lower a limit as far as the kernel goes along; LimitRefused where that is nowhere."""
+    before = read_limits(group)
     lowered = lower_limit(group, action.to)
+    # v1 limits memory and swap together: what was taken from the one must not be had from the other.
+    _set(group, Limits(memory=lowered.limit, high=before.high, swap=before.swap))
     if not lowered.complete and lowered.gave < 1 << 20:
         raise LimitRefused(
             f"the kernel cannot reclaim: {amount(group.usage)} is used, and the limit stays at "
