@@ -161,10 +161,11 @@ class MemoryLab:
             raise AssertionError(f"{error}: {self.pod(name, namespace)}\n{self.log()}") from None
 
     def said(self, name: str, namespace: str = NAMESPACE, container: str = "main") -> list[str]:
-        """What a pod wrote."""
-        record = self.cluster.kubelet.pod(f"{namespace}/{name}")
-        file = self.runtime.log_file(record.pod, container)
-        return file.read_text().splitlines() if file.exists() else []
+        """What a pod wrote; nothing where it is not there."""
+        key = f"{namespace}/{name}"
+        pods = [record.pod for record in self.cluster.kubelet.records.values() if record.pod.key == key]
+        files = [self.runtime.log_file(pod, container) for pod in pods]
+        return [line for file in files if file.exists() for line in file.read_text().splitlines()]
 
     def group(self, name: str, namespace: str = NAMESPACE) -> MemoryGroup:
         """The control group of a pod, where its memory is accounted for."""
