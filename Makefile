@@ -6,16 +6,17 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
+TOPOLOGY ?= mini
 
 # In processes of their own: gRPC's asyncio side, when it is collected late, can hang whoever runs then.
 NO_GRPC := tests/cluster tests/lab_api tests/lab_scheduler
 
-.PHONY: demo test lint pytest test-cluster bench proto components clean
+.PHONY: demo test lint pytest test-cluster test-vm vm-shell bench proto components clean
 
 demo: $(VENV)/.ready
 	@$(BIN)/colocate demo $(ARGS)
 
-test: lint components pytest
+test: lint components pytest test-vm
 
 lint: $(VENV)/.ready
 	@$(BIN)/ruff check --quiet .
@@ -30,6 +31,14 @@ pytest: $(VENV)/.ready
 # The tests that make sense on any cluster; without COLOCATE_KUBECONFIG on an embedded one.
 test-cluster: $(VENV)/.ready
 	@$(BIN)/pytest tests/on_cluster $(ARGS)
+
+# The tests that need a kernel or hardware that this machine lacks, in throw-away VMs: docs/vm-tests.md.
+test-vm: $(VENV)/.ready components
+	@$(BIN)/pytest --vm $(or $(ARGS),tests)
+
+# A shell in such a VM; TOPOLOGY is mini, small, epyc or epyc-smt.
+vm-shell: $(VENV)/.ready components
+	@$(BIN)/python -m tests.vm.shell $(TOPOLOGY)
 
 bench: $(VENV)/.ready
 	@$(BIN)/python -m bench $(ARGS)

@@ -1,17 +1,26 @@
-"""What all tests share: an embedded kubelet that must leave nothing behind, and real components."""
+"""What all tests share: an embedded kubelet that must leave nothing behind, and real components.
+
+What costs much to import is imported where it is used: in a VM that takes half a minute.
+"""
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from colocate import telemetry
-from colocate.testing import TestNode
-from colocate.testing import embedded_kubelet as new_node
 from tests.support import components
+from tests.vm import guest
+
+if TYPE_CHECKING:
+    from colocate.testing import TestNode
+
+# In a VM tests.vm.guest has its place.
+pytest_plugins = [] if guest.TOPOLOGY in os.environ else ["tests.vm.plugin"]
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
@@ -19,17 +28,14 @@ settings.load_profile("default")
 
 @pytest.fixture(autouse=True, scope="session")
 def _quiet_logs() -> None:
-    telemetry.configure_logs("text", os.environ.get("COLOCATE_TEST_LOG_LEVEL", "critical"))
+    if telemetry := sys.modules.get("colocate.telemetry"):  # else nothing that was collected can log
+        telemetry.configure_logs("text", os.environ.get("COLOCATE_TEST_LOG_LEVEL", "critical"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test that needs a component is skipped where it is missing, and fails there under CI=true."""
     for mark in item.iter_markers("needs"):
-        missing = components.missing(*mark.args)
-        if missing and os.environ.get("CI") == "true":
-            pytest.fail(f"CI must have {missing}: tools/install-components installs it", pytrace=False)
-        if missing:
-            pytest.skip(f"{missing} is not here: run tools/install-components as root on Debian")
+        components.require(*mark.args)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -44,8 +50,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture
-async def node() -> AsyncIterator[TestNode]:
+async def node() -> "AsyncIterator[TestNode]":
     """A node with an embedded kubelet; the test fails if a task or a socket is left."""
+    from colocate.testing import embedded_kubelet as new_node
+
     async with new_node() as node:
         yield node
     left = asyncio.all_tasks() - {asyncio.current_task()}

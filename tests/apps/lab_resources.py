@@ -10,7 +10,8 @@ from typing import Any
 
 from colocate.apps.resources.local_kubelet import LocalKubelet
 from colocate.apps.resources.observe import Look, Observer
-from colocate.apps.resources.removal import Removal, Settings, Step
+from colocate.apps.resources.removal import Removal, Settings
+from colocate.apps.resources.steps import Step
 from colocate.clock import ManualClock, SystemClock
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Connection, Login

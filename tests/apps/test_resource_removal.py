@@ -10,7 +10,8 @@ from tests.apps.lab_resources import ResourceLab, resource_lab
 from tests.support.plugins import FAN, Fans
 
 from colocate.apps.resources.errors import NotRemoved, Refused
-from colocate.apps.resources.removal import PATIENCE, Patching, PutBack, Removal, Settings, Trouble, Waiting
+from colocate.apps.resources.removal import PATIENCE, Removal, Settings
+from colocate.apps.resources.steps import Patching, PutBack, Trouble, Waiting
 from colocate.cluster.errors import Forbidden
 from colocate.cluster.json_patch import Remove, Test
 from colocate.devices.extended_resources import State

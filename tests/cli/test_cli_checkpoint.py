@@ -377,7 +377,7 @@ def test_a_wrong_checksum_is_fixed_when_the_user_vouches_for_the_data(
         (("--drop-pod", "three"), "no pod 'three'"),
         (("--drop-pod", "default/three"), "say its uid"),
         (("--drop-resource", "nobody/has-it"), "no resource 'nobody/has-it'"),
-        (("--drop-pod", "one"), "say --yes where no terminal is there"),
+        (("--drop-pod", "one"), "add --yes to go ahead without"),
     ],
 )
 async def test_a_repair_that_cannot_be_done_is_one_sentence(
@@ -402,7 +402,7 @@ def test_standard_input_and_a_checksum_that_cannot_be_are_refused(
     assert path.read_bytes() == b'{"PodDeviceEntries":[],"RegisteredDevices":{}}'
 
 
-@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("yes", 0), ("n", 1), ("", 1)])
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("yes", 0), ("n", 2), ("", 2)])
 async def test_a_person_at_a_terminal_is_asked(file: Path, answer: str, code: int) -> None:
     before = file.read_bytes()
     leader, follower = pty.openpty()
@@ -415,14 +415,15 @@ async def test_a_person_at_a_terminal_is_asked(file: Path, answer: str, code: in
         "one",
         stdin=follower,
         stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     os.close(follower)
     os.write(leader, f"{answer}\n".encode())
     async with asyncio.timeout(PATIENCE):
-        out, _ = await process.communicate()
+        _, err = await process.communicate()
     os.close(leader)
     assert process.returncode == code
-    assert b"[y/N]" in out
+    assert b"[y/N]" in err
     assert (file.read_bytes() == before) == bool(code)
 
 

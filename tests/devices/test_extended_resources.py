@@ -8,13 +8,11 @@ from colocate.devices.extended_resources import (
     Before,
     ExtendedResource,
     Holder,
-    KubeletFacts,
-    NodeFacts,
     State,
-    Writer,
     judge,
     remember,
 )
+from colocate.devices.node_facts import KubeletFacts, NodeFacts, Writer
 from colocate.devices.requests import Container, Marks, Pod, Spec, Status
 from colocate.model.pod import Resources
 

@@ -12,13 +12,11 @@ from colocate.devices.extended_resources import (
     SYNC,
     Before,
     ExtendedResource,
-    KubeletFacts,
-    NodeFacts,
     State,
-    Writer,
     judge,
     remember,
 )
+from colocate.devices.node_facts import KubeletFacts, NodeFacts, Writer
 from colocate.lab.api.managed_fields import Writer as Signature
 from colocate.lab.api.managed_fields import recorded
 from colocate.lab.api.objects import Object, clone

@@ -7,6 +7,8 @@ import pytest
 from colocate.errors import Unavailable
 from colocate.host import cgroups
 
+pytestmark = pytest.mark.vm("mini", here=True)
+
 
 def v2(mount: Path, controllers: str = "cpuset cpu io memory pids") -> cgroups.Tree:
     mount.mkdir()

@@ -11,6 +11,8 @@ import pytest
 
 from colocate.host.files import write_atomically
 
+pytestmark = pytest.mark.vm("mini", here=True)
+
 
 def test_the_new_content_and_mode_are_there(tmp_path: Path) -> None:
     target = tmp_path / "state"

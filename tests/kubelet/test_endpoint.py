@@ -108,6 +108,7 @@ async def test_twenty_restarts_of_the_kubelet_in_a_row(node: TestNode, way: Regi
     assert node.held(pod) == {"fan-0"}
 
 
+@pytest.mark.vm("mini", here=True)
 async def test_every_start_has_a_fresh_socket_and_none_is_left(node: TestNode) -> None:
     group = await node.serve(Fans("fan-0"))
     names = set()
@@ -121,6 +122,7 @@ async def test_every_start_has_a_fresh_socket_and_none_is_left(node: TestNode) -
     assert not list(node.paths.device_plugins.glob("colocate-*.sock"))
 
 
+@pytest.mark.vm("mini", here=True)
 async def test_registration_by_the_plugin_watcher(node: TestNode) -> None:
     group = await node.serve(Fans("fan-0"), registration=Registration.WATCHER)
     await node.devices(FAN, 1)
@@ -149,6 +151,7 @@ async def test_a_kubelet_that_never_asks_for_the_list_is_told_again(node: TestNo
         await node.clock.advance(10)
 
 
+@pytest.mark.vm("mini", here=True)
 async def test_sockets_of_a_killed_plugin_are_removed_and_living_ones_are_not(node: TestNode) -> None:
     stale = node.paths.device_plugins / "colocate-example-com-fan-00000000.sock"
     with socket.socket(socket.AF_UNIX) as dead:

@@ -11,7 +11,7 @@ from colocate.apps.checkpoint import file as files
 from colocate.apps.checkpoint.mending import Plan, Wish, plan, running_losers, why_not_now
 from colocate.apps.checkpoint.reports import Comparison, Report, shown
 from colocate.apps.checkpoint.sources import Asked, Cluster, ask_everything, ask_for_names
-from colocate.cli import checkpoint_tables, cluster_flags, findings
+from colocate.cli import checkpoint_tables, cluster_flags, confirm, findings
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, as_yaml, visible
 from colocate.clock import SystemClock
@@ -107,8 +107,7 @@ def _add_repair(commands: Commands) -> None:
     wish.add_argument(
         "--fix-checksum", action="store_true", help="vouch for the data of a file whose checksum is wrong"
     )
-    command.add_argument("--dry-run", action="store_true", help="show the change, and make none")
-    command.add_argument("--yes", action="store_true", help="do not ask")
+    confirm.add_flags(command)
     command.add_argument("--force", action="store_true", help="even while the kubelet runs, or seems to")
     _add_cluster(command)
 
@@ -228,14 +227,9 @@ def repair(args: argparse.Namespace) -> int:
 
 def _carry_out(decided: Plan, args: argparse.Namespace) -> int:
     _refuse_unless_stopped(decided, args.force)
-    if not args.yes:
-        if not sys.stdin.isatty():
-            raise UserError("nothing was changed: say --yes where no terminal is there to ask")
-        if input(f"Write {visible(str(decided.old.path))}? [y/N] ").strip().lower() not in ("y", "yes"):
-            print("nothing was changed")
-            return _FOUND
-        # It may have been started while the question was open.
-        _refuse_unless_stopped(decided, args.force)
+    confirm.confirm(args, f"Write {visible(str(decided.old.path))}?")
+    # It may have been started while the question was open.
+    _refuse_unless_stopped(decided, args.force)
     backup = files.replace(decided.old, decided.content, _CLOCK)
     print(f"✓ {visible(str(decided.old.path))} is written; the old one is {visible(str(backup))}")
     return 0

@@ -8,9 +8,7 @@ from colocate.errors import UserError
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be done, and try it without effect"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
 
 
 def confirm(args: argparse.Namespace, question: str) -> None:

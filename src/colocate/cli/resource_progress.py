@@ -2,7 +2,7 @@
 
 from typing import TextIO
 
-from colocate.apps.resources.removal import Changed, Patching, PutBack, Step, Trouble, Waiting, Watching
+from colocate.apps.resources.steps import Changed, Patching, PutBack, Step, Trouble, Waiting, Watching
 from colocate.cli.resource_table import span
 from colocate.devices.extended_resources import GRACE
 

@@ -38,4 +38,5 @@ def remove_stale(folder: Path, resource: str) -> None:
 
 
 def _slug(resource: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", resource)[-40:].strip("-")
+    # A short end of the name: the whole path may have 107 bytes.
+    return re.sub(r"[^A-Za-z0-9]+", "-", resource)[-30:].strip("-")

@@ -5,10 +5,13 @@ from collections.abc import AsyncIterator, Sequence
 from fnmatch import fnmatch
 
 from colocate.aio import deadline
-from colocate.apps.doctor import cluster_checks, device_checks, kubelet_checks, permissions  # noqa: F401 -- they declare checks
+from colocate.apps.doctor import cluster_checks, device_checks, kubelet_checks, permissions
 from colocate.apps.doctor.check import CHECKS, Check, Patient, Section
 from colocate.apps.doctor.report import Examined, Result, bad
 from colocate.errors import ColocateError
+
+_DECLARING = (kubelet_checks, cluster_checks, device_checks, permissions)
+"""The modules with checks; within a section, checks are made and printed in this order."""
 
 PATIENCE = 30.0
 """Seconds for one check."""
@@ -17,7 +20,11 @@ PATIENCE = 30.0
 def chosen(patterns: Sequence[str] = ()) -> list[Check]:
     """The checks whose names match any of the patterns, or all; section by section."""
     made = [check for check in CHECKS if not patterns or any(fnmatch(check.name, p) for p in patterns)]
-    return sorted(made, key=lambda check: list(Section).index(check.section))
+    sections = list(Section)
+    modules = {module.__name__: place for place, module in enumerate(_DECLARING)}
+    return sorted(
+        made, key=lambda c: (sections.index(c.section), modules.get(c.look.__module__, len(modules)))
+    )
 
 
 async def examine(patient: Patient, checks: Sequence[Check]) -> AsyncIterator[Examined]:

@@ -9,7 +9,7 @@ import asyncio
 import msgspec
 
 from colocate.clock import Clock
-from colocate.devices.extended_resources import KubeletFacts
+from colocate.devices.node_facts import KubeletFacts
 from colocate.errors import ColocateError, Unavailable
 from colocate.host.identity import Identity
 from colocate.kubelet import checkpoint

@@ -14,14 +14,8 @@ from colocate.clock import Clock
 from colocate.cluster.client import Client
 from colocate.cluster.errors import NotFound
 from colocate.cluster.resources import NODES, PODS, Object, Selection
-from colocate.devices.extended_resources import (
-    Before,
-    ExtendedResource,
-    KubeletFacts,
-    NodeFacts,
-    Writer,
-    judge,
-)
+from colocate.devices.extended_resources import Before, ExtendedResource, judge
+from colocate.devices.node_facts import KubeletFacts, NodeFacts, Writer
 from colocate.devices.requests import Pod
 from colocate.errors import UserError
 

@@ -5,14 +5,23 @@ so of two writers one is refused. What happens is reported as data, step by step
 be stopped at any moment: there is one write, and the server does it whole or not at all.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeAlias
 
 import msgspec
 
 from colocate.apps.resources.errors import NotRemoved, Refused
 from colocate.apps.resources.observe import Look, Observer
+from colocate.apps.resources.steps import (
+    POLL,
+    STAYS_AWAY,
+    Changed,
+    Patching,
+    PutBack,
+    Report,
+    Trouble,
+    Waiting,
+    Watching,
+)
 from colocate.clock import Clock
 from colocate.cluster.client import Client
 from colocate.cluster.errors import Conflict, ServerError
@@ -30,10 +39,6 @@ from colocate.devices.extended_resources import (
 )
 from colocate.errors import Unavailable, UserError
 
-POLL = 2.0
-"""Seconds between two looks."""
-STAYS_AWAY = SYNC + POLL
-"""Seconds for which it is watched: one sync, and a look after it."""
 UNCONFIRMED = 6 * SYNC
 """Seconds after which a kubelet that has not dropped allocatable either is not syncing."""
 PATIENCE = GRACE + 2 * LATE
@@ -50,48 +55,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Do not wait for the kubelet to let go."""
 
 
-class Waiting(msgspec.Struct, frozen=True):
-    """The kubelet has not let go yet."""
-
-    resource: ExtendedResource
-    waited: float
-
-
-class Patching(msgspec.Struct, frozen=True):
-    """The key is removed now; `early` where the kubelet is expected to put it back."""
-
-    patch: Patch
-    early: bool
-
-
-class Watching(msgspec.Struct, frozen=True):
-    """It is gone from capacity; does it stay away?"""
-
-    watched: float
-    needed: float = STAYS_AWAY
-
-
-class PutBack(msgspec.Struct, frozen=True):
-    """It is there again."""
-
-    resource: ExtendedResource
-
-
-class Changed(msgspec.Struct, frozen=True):
-    """Somebody else has changed it meanwhile; nothing was done."""
-
-
-class Trouble(msgspec.Struct, frozen=True):
-    """The API server does not answer; it will be asked again."""
-
-    error: str
-
-
 _KEPT = (State.STALE, State.UNHEALTHY)
 """The kubelet would put it back, and may let go of it in time."""
-
-Step: TypeAlias = Waiting | Patching | Watching | PutBack | Changed | Trouble
-Report: TypeAlias = Callable[[Step], None]
 
 
 class Removal:

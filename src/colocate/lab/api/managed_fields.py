@@ -18,6 +18,7 @@ _KEYED = ("f:conditions", "f:addresses")
 """Lists whose items are told apart by their type; any other list is one value."""
 _METADATA = ("labels", "annotations", "finalizers")
 _LONGEST_NAME = 128
+_MISSING = object()
 
 
 class Writer(msgspec.Struct, frozen=True):
@@ -33,25 +34,30 @@ def manager_of(field_manager: str, user_agent: str) -> str:
 
 
 def recorded(entries: list[Object], old: Object, new: Object, writer: Writer, now: str) -> list[Object]:
-    """The entries after a write that made `new` of `old`."""
-    before, after = (dict(_fields(obj, writer.subresource)) for obj in (old, new))
-    changed = {path for path, value in after.items() if path not in before or before[path] != value}
-    touched = changed | (before.keys() - after.keys())
-    if not touched:
-        return entries
-    found: list[Object] = []
+    """The entries after a write that made `new` of `old`.
+
+    A cluster of thousands of nodes has as many heartbeats: only what differs is walked, and an entry that owns
+    it already keeps its tree.
+    """
+    found = dict(_differences(_signed(old, writer.subresource), _signed(new, writer.subresource), ()))
+    changed = {path for path, is_there in found.items() if is_there}
+    signed: list[Object] = []
     known = False
     for entry in entries:
-        owned = set(_paths(entry["fieldsV1"], ())) - touched
-        if (entry["manager"], entry.get("subresource", "")) == (writer.manager, writer.subresource):
+        tree = entry["fieldsV1"]
+        ours = (entry["manager"], entry.get("subresource", "")) == (writer.manager, writer.subresource)
+        lost = [path for path in found if _has(tree, path) and not (ours and path in changed)]
+        gained = [path for path in changed if ours and not _has(tree, path)]
+        if lost or gained:
+            tree = _tree({*_paths(tree, ()), *gained}.difference(lost))
+        if ours:
             known = True
-            owned |= changed
             entry = entry | {"time": now} if changed else entry
-        if owned:
-            found.append(entry | {"fieldsV1": _tree(owned)})
+        if tree:
+            signed.append(entry | {"fieldsV1": tree})
     if changed and not known:
-        found.append(_entry(writer, now, changed))
-    return found
+        signed.append(_entry(writer, now, changed))
+    return signed
 
 
 def _entry(writer: Writer, now: str, owned: set[Path]) -> Object:
@@ -66,30 +72,57 @@ def _entry(writer: Writer, now: str, owned: set[Path]) -> Object:
     } | part
 
 
-def _fields(obj: Object, subresource: str) -> Iterator[tuple[Path, Any]]:
-    """Every field that a write through this subresource can own, with its value."""
+def _signed(obj: Object, subresource: str) -> Object:
+    """The part of an object that a write through this subresource can own."""
     marks = obj.get("metadata") or {}
-    yield from _leaves({key: marks[key] for key in _METADATA if key in marks}, ("f:metadata",))
     part = subresource or "spec"
-    yield from _leaves(obj.get(part) or {}, (f"f:{part}",))
+    return {"metadata": {key: marks[key] for key in _METADATA if key in marks}, part: obj.get(part) or {}}
 
 
-def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+def _differences(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, bool]]:
+    """The fields that differ, and whether each is still there."""
+    if old is not _MISSING and old == new:
+        return
+    before, after = _parts(old, path), _parts(new, path)
+    if before is not None and after is not None:
+        for step in {**before, **after}:
+            yield from _differences(before.get(step, _MISSING), after.get(step, _MISSING), (*path, step))
+        return
+    gone, come = set(_leaves(old, path)), set(_leaves(new, path))
+    yield from ((leaf, False) for leaf in gone - come)
+    yield from ((leaf, True) for leaf in come)
+
+
+def _parts(value: Any, path: Path) -> dict[str, Any] | None:
+    """What a value is made of; None where it is one value."""
     if isinstance(value, list) and path[-1] in _KEYED:
-        parts = {f"k:{encode({'type': one.get('type')}).decode()}": one for one in value}
-    elif isinstance(value, dict):
-        parts = {f"f:{key}": one for key, one in value.items()}
-    else:
-        yield path, value
+        return {f"k:{encode({'type': one.get('type')}).decode()}": one for one in value}
+    return {f"f:{key}": one for key, one in value.items()} if isinstance(value, dict) else None
+
+
+def _leaves(value: Any, path: Path) -> Iterator[Path]:
+    if value is _MISSING:
+        return
+    parts = _parts(value, path)
+    if parts is None:
+        yield path
         return
     if len(path) > 1:
-        yield (*path, "."), None  # The map itself, owned by who made it.
+        yield (*path, ".")  # The map itself, owned by who made it.
     for step, one in parts.items():
         yield from _leaves(one, (*path, step))
 
 
+def _has(tree: Object, path: Path) -> bool:
+    for step in path:
+        if step not in tree:
+            return False
+        tree = tree[step]
+    return not tree
+
+
 def _paths(tree: Object, path: Path) -> Iterator[Path]:
-    if not tree:
+    if path and not tree:
         yield path
     for step, below in tree.items():
         yield from _paths(below, (*path, step))

@@ -1,0 +1,5 @@
+"""A plugin for pytest: as on a machine without QEMU."""
+
+from tests.support import components
+
+components.PROGRAMS["qemu"] = "no-such-program"
