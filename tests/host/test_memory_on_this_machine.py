@@ -35,8 +35,9 @@ async def test_what_a_process_takes_is_read_as_its_pods(pods: RealPods, tmp_path
     after = pods.read(ONE)
     assert after.qos is QosClass.BURSTABLE
     assert 64 * MIB <= after.anon - before.anon < 70 * MIB
-    assert 32 * MIB <= after.file - before.file < 36 * MIB
-    assert after.usage >= after.anon + after.file
+    # Files of a tmpfs are shared memory, and no page cache that could be dropped.
+    assert 32 * MIB <= (after.file + after.shmem) - (before.file + before.shmem) < 36 * MIB
+    assert after.usage >= after.anon + after.file + after.shmem
     assert after.working_set == after.usage - after.inactive_file
     assert sum((after.numa or {}).values()) >= 64 * MIB
     await eater.free()
@@ -119,6 +120,8 @@ async def test_page_cache_is_reclaimed_in_steps_and_the_limit_is_as_before(
     eater = await pods.run(ONE)
     await eater.cache(64 * MIB, tmp_path / "cache")
     before = pods.read(ONE)
+    if before.shmem >= 64 * MIB:
+        pytest.skip(f"{tmp_path} is in memory: its files are no page cache that could be reclaimed")
     done = await reclaim(group, 32 * MIB, step=4 * MIB)
     after = pods.read(ONE)
     assert (done.amount, done.end) == (32 * MIB, ReclaimEnd.ENOUGH)

@@ -227,6 +227,16 @@ def test_remains_of_the_other_naming_do_not_hide_the_pod(tmp_path: Path) -> None
     assert found.group.folder == now.folder(pod())
 
 
+def test_a_kubelet_that_comes_back_with_the_other_naming_is_found_by_its_first_pod(tmp_path: Path) -> None:
+    before = FakeTree(tmp_path / "cg", 2, Naming.CGROUPFS)
+    before.write(pod(UIDS[0]))
+    reader = PodMemoryReader(before.tree)
+    reader.read()
+    before.another_kubelet(Naming.SYSTEMD).write(pod(UIDS[1]))
+    assert reader.find(UIDS[1]) is not None
+    assert {each.uid for each in reader.read().pods} == {UIDS[0], UIDS[1]}
+
+
 def test_a_pod_is_found_before_the_first_reading_and_not_once_it_is_gone(fake: FakeTree) -> None:
     reader = PodMemoryReader(fake.tree)
     assert reader.find(UIDS[0]) is None

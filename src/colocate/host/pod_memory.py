@@ -47,10 +47,12 @@ class PodMemoryReader:
         self._by_node = by_node
         self._budget = DescriptorBudget(descriptors)
         self._tiers: list[_Tier] = []
+        self._met_pods = False
 
     def read(self) -> PodsReading:
         """Every pod that there is now."""
-        self._look_for_tiers()
+        if not (self._met_pods and all(tier.root_is_there() for tier in self._tiers)):
+            self._look_for_tiers()
         pods: dict[PodUid, PodMemory] = {}
         unread: list[Unread] = []
         for tier in self._tiers:
@@ -65,13 +67,19 @@ class PodMemoryReader:
                     # Twice the same: remains of a kubelet with the other naming.
                     if uid not in pods or pods[uid].usage < pod.usage:
                         pods[uid] = pod
+        self._met_pods = bool(pods)
         tiers = tuple(read for tier in self._tiers if (read := tier.read()))
         return PodsReading(tuple(pods.values()), tiers, tuple(unread))
 
     def find(self, uid: PodUid) -> PodGroup | None:
         """One pod's group as it is now, be it newer than the last reading; None where it has none."""
-        if not self._tiers:
+        found = self._find(uid)
+        if found is None:
             self._look_for_tiers()
+            found = self._find(uid)
+        return found
+
+    def _find(self, uid: PodUid) -> PodGroup | None:
         return find_pod(self._tree, tuple(tier.where for tier in self._tiers), uid)
 
     def close(self) -> None:
@@ -81,11 +89,14 @@ class PodMemoryReader:
         self._tiers = []
 
     def _look_for_tiers(self) -> None:
-        """Walk the tree where no kubelet was found yet, or one is gone: that is rare, and walking is not cheap."""
-        if self._tiers and all(tier.root_is_there() for tier in self._tiers):
-            return
-        self.close()
-        self._tiers = [_Tier(each, self) for each in find_tiers(self._tree, self._below)]
+        """Walk the tree; not at every turn, for that is not cheap, but whenever pods are missed.
+
+        A kubelet may start after us, end, or come back with the other naming.
+        """
+        found = find_tiers(self._tree, self._below)
+        if found != tuple(tier.where for tier in self._tiers):
+            self.close()
+            self._tiers = [_Tier(each, self) for each in found]
 
     def files(self, folder: Path) -> GroupFiles:
         return group_files(self._tree.version, folder, self._budget, by_node=self._by_node)
