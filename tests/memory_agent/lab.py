@@ -6,7 +6,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,14 @@ class MemoryLab:
 
     async def report(self) -> Report:
         return await control.ask(self.socket, REPORT, AskReport())
+
+    async def until_report(self, holds: Callable[[Report], bool], what: str) -> Report:
+        """Wait for a turn of the agent in which something is so."""
+        async with asyncio.timeout(60):
+            while not holds(report := await self.report()):  # noqa: ASYNC110 -- the agent is another process
+                await asyncio.sleep(0.02)
+        assert holds(report), what
+        return report
 
     async def until_blocks(self, least: int = 1) -> None:
         """Wait until the kubelet knows so many healthy blocks."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from colocate.errors import ColocateError
 from colocate.lab.api.objects import Object
-from colocate.lab.api.resources import DEPLOYMENTS, EVENTS, NODES, PODS
+from colocate.lab.api.resources import DEPLOYMENTS, EVENTS, NAMESPACES, NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.lab.nodes.shape import NodeShape
 from colocate.lab.pod_runtime import ProcessRuntime
@@ -25,6 +25,8 @@ from colocate.model.pod import Phase
 RESOURCE = "mock/gpu"
 DEVICES = 10
 REPLICAS = 30
+MEMORY = "test.com/colocation-memory"
+BLOCKS = 3
 PATIENCE = 60
 
 _CONFIG = """\
@@ -41,7 +43,23 @@ mock:
       count: {devices}
       numa:
         nodes: [0, 1]
+memory:
+  enabled: {sells_memory}
+  resource: {memory}
+  refresh: 1s
+  stateFolder: {root}/state
+  cgroupRoot: {cgroups}
+  node: {node}
+  kubeconfig: {root}/kubeconfig
 """
+
+_SAY_LIMIT = """\
+own=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
+if [ -n "$own" ]; then limit=$(cat "/sys/fs/cgroup/memory$(dirname "$own")/memory.limit_in_bytes")
+else limit=$(cat "/sys/fs/cgroup$(dirname "$(sed -n 's/^0:://p' /proc/self/cgroup)")/memory.max"); fi
+echo "I may use $limit bytes"; exec sleep infinity
+"""
+"""A process's first words: the limit of its pod's control group, as it finds it."""
 
 
 class DemoFailed(ColocateError):
@@ -71,6 +89,7 @@ class Demo:
             (f"Start the agent: {DEVICES} mock devices, {RESOURCE}", self._start_agent),
             (f"Run a pod that asks for 2 {RESOURCE}", self._run_train),
             ("Run a pod that asks for 9 when 8 are free", self._run_greedy),
+            (f"Sell idle memory: a pod with {BLOCKS} blocks of {MEMORY}", self._run_colocated),
             ("Break a device: colocate mock unhealthy", self._break_device),
             ("Mend it: colocate mock healthy", self._mend_device),
             ("Kill the agent with SIGKILL, and start it again", self._kill_agent),
@@ -90,11 +109,21 @@ class Demo:
         return f"{nodes} nodes are Ready; every pod on this machine will be {how}"
 
     async def _start_agent(self) -> str:
-        self.config.write_text(_CONFIG.format(root=self.root, resource=RESOURCE, devices=DEVICES))
+        self.config.write_text(
+            _CONFIG.format(
+                root=self.root,
+                resource=RESOURCE,
+                devices=DEVICES,
+                sells_memory="false" if self.runtime.without_cgroups else "true",
+                memory=MEMORY,
+                cgroups=self.runtime.cgroup_root,
+                node=MACHINE,
+            )
+        )
         await self._spawn_agent()
         await self._healthy(DEVICES)
         status = self.kubelet.sync_status()
-        self._expect(status.capacity == {RESOURCE: DEVICES}, f"capacity is {status.capacity}")
+        self._expect(status.capacity[RESOURCE] == DEVICES, f"capacity is {status.capacity}")
         return f"the node shows capacity {DEVICES}, allocatable {status.allocatable[RESOURCE]}"
 
     async def _run_train(self) -> str:
@@ -112,6 +141,21 @@ class Demo:
         message = self._events("FailedScheduling")[0]
         self._expect(f"Insufficient {RESOURCE}" in message, message)
         return f"it stays Pending: {message}"
+
+    async def _run_colocated(self) -> str:
+        if self.runtime.without_cgroups:
+            return f"no memory is sold here: {self.runtime.without_cgroups}"
+        table = self.kubelet.devices.table
+        await self._until(lambda: MEMORY in table.devices, "the agent to offer memory")
+        offered = len(table.healthy(MEMORY))
+        if offered < BLOCKS:
+            return f"this machine has {offered} idle blocks of 512 MiB: too few for the pod"
+        self.cluster.registry.create(NAMESPACES, "", {"metadata": {"name": "colocation-memory"}})
+        self._create_pod("test-pod", BLOCKS, _SAY_LIMIT, resource=MEMORY, namespace="colocation-memory")
+        await self._phase("test-pod", Phase.RUNNING)
+        said = await self._said(self.kubelet.pod("colocation-memory/test-pod"))
+        self._expect(said == f"I may use {BLOCKS * 512 << 20} bytes", f"the pod said: {said}")
+        return f"the node shows {offered} blocks of 512 MiB; the first thing that the process says: {said}"
 
     async def _run_web(self) -> str:
         labels = {"app": "web"}
@@ -245,15 +289,17 @@ class Demo:
         output, _ = await process.communicate()
         self._expect(process.returncode == 0, f"colocate mock said: {output.decode().strip()}")
 
-    def _create_pod(self, name: str, count: int, script: str) -> None:
+    def _create_pod(
+        self, name: str, count: int, script: str, *, resource: str = RESOURCE, namespace: str = "default"
+    ) -> None:
         container = {
             "name": "main",
             "image": "busybox",
             "command": ["/bin/sh", "-c", script],
-            "resources": {"limits": {RESOURCE: str(count)}},
+            "resources": {"limits": {resource: str(count)}},
         }
         spec = {"containers": [container], "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
-        self.cluster.registry.create(PODS, "default", {"metadata": {"name": name}, "spec": spec})
+        self.cluster.registry.create(PODS, namespace, {"metadata": {"name": name}, "spec": spec})
 
     async def _healthy(self, count: int) -> None:
         await self._until(

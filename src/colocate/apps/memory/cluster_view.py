@@ -11,7 +11,7 @@ import msgspec
 from colocate.aio import deadline
 from colocate.apps.memory.objects import ApiNode, ApiPod, Configz, KubeletConfig
 from colocate.cluster.client import Client
-from colocate.cluster.errors import ClusterError, Doing
+from colocate.cluster.errors import ClusterError, Doing, unreadable
 from colocate.cluster.events import EventRecorder, EventType, Reference
 from colocate.cluster.resources import NODES, PODS, Selection, on_node
 from colocate.cluster.transport import Request
@@ -117,17 +117,22 @@ class ClusterView:
         while True:
             await self._nodes.synced()
             try:
-                self.kubelet = await self._configz()
+                self.kubelet = await ask_configz(self.client, self.node_name)
                 self.kubelet_silent = ""
-            except (ClusterError, UserError, ValueError) as error:
+            except (ClusterError, UserError) as error:
                 self.kubelet_silent = str(error)
             await self._clock.sleep(_RESERVES_AGAIN)
 
-    async def _configz(self) -> KubeletConfig:
-        doing = Doing("get", "nodes/proxy", name=self.node_name)
-        path = f"{NODES.path(name=self.node_name, subresource='proxy')}/configz"
-        answer = await self.client.ask_once(Request(doing, "GET", path))
+
+async def ask_configz(client: Client, node: str) -> KubeletConfig:
+    """The configuration of a node's kubelet; needs the verb get on nodes/proxy."""
+    path = f"{NODES.path(name=node, subresource='proxy')}/configz"
+    doing = Doing("get", "nodes/proxy", name=node)
+    answer = await client.ask_once(Request(doing, "GET", path))
+    try:
         return msgspec.json.decode(answer, type=Configz).kubeletconfig
+    except ValueError as error:
+        raise unreadable(doing, str(error)) from error
 
 
 def _type(warning: bool) -> EventType:
