@@ -14,27 +14,28 @@ MIB = 1 << 20
 _EATER = """
 import mmap, os, sys
 held = []
+# Open for writing as well: so there is always a writer, and no end.
+told = os.open(sys.argv[1], os.O_RDWR)
 print("ready", flush=True)
-while True:
-    for line in open(sys.argv[1]):
-        what, size, file = line.split()
-        size = int(size)
-        if what == "anon":
-            held.append(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-            for at in range(0, size, 4096):
-                held[-1][at:at + 8] = at.to_bytes(8, "little")
-        elif what == "cache":
-            with open(file, "wb") as out:
-                for _ in range(size >> 20):
-                    out.write(os.urandom(1 << 20))
+for line in os.fdopen(told):
+    what, size, file = line.split()
+    size = int(size)
+    if what == "anon":
+        held.append(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        for at in range(0, size, 4096):
+            held[-1][at:at + 8] = at.to_bytes(8, "little")
+    elif what == "cache":
+        with open(file, "wb") as out:
+            for _ in range(size >> 20):
+                out.write(os.urandom(1 << 20))
                 os.fsync(out.fileno())
-            for _ in range(2):
-                with open(file, "rb") as back:
-                    while back.read(1 << 20):
-                        pass
-        elif what == "free":
-            held.clear()
-        print("done", flush=True)
+        for _ in range(2):
+            with open(file, "rb") as back:
+                while back.read(1 << 20):
+                    pass
+    elif what == "free":
+        held.clear()
+    print("done", flush=True)
 """
 
 

@@ -121,7 +121,7 @@ async def live_a_life(lab: MemoryLab, agent: Process) -> None:
     if not await reach(lambda: "ready" in lab.said("batch") and "ready" in lab.said("mover"), "both pods"):
         return
     await batch.anon(16 * MIB)
-    await batch.cache(40 * MIB)
+    await batch.cache(24 * MIB)
     await mover.anon(40 * MIB)
     squeeze, leave = SYSTEM + 150 * MIB, SYSTEM + 230 * MIB
     for words, times in (
