@@ -89,7 +89,8 @@ class ClusterView:
                 while True:
                     seen = self._pods.changed.count
                     for pod in self._pods:
-                        if pod.uid == uid or (not uid and pod.key == key):
+                        # By name alone, one that ends is another pod than the one that starts.
+                        if pod.uid == uid or (not uid and pod.key == key and not pod.is_ending):
                             return pod
                     await self._pods.changed.beyond(seen)
         return None

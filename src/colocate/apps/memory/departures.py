@@ -14,6 +14,7 @@ from colocate.apps.memory.store import Manifest, Store
 from colocate.cluster.errors import AlreadyExists, ClusterError, NotFound
 from colocate.cluster.eviction import Evicted, EvictionSettings, evict
 from colocate.cluster.resources import PODS
+from colocate.errors import UserError
 from colocate.memory.actions import Evict, Recreate
 from colocate.memory.facts import Outcome, Result
 from colocate.telemetry import Event
@@ -33,7 +34,11 @@ _RESULTS = {
 async def send_off(cluster: ClusterView, action: Evict | Recreate) -> Outcome:
     """Ask once for the eviction of this very pod."""
     pod = action.pod
-    done = await evict(cluster.client, pod.name, pod.namespace, pod.uid, settings=_ONCE)
+    try:
+        done = await evict(cluster.client, pod.name, pod.namespace, pod.uid, settings=_ONCE)
+    except UserError as error:
+        # A credential that cannot be read now may be there again in a moment.
+        return Outcome(action, Result.UNREACHABLE, str(error))
     return Outcome(action, _RESULTS[done.outcome], done.message)
 
 
@@ -44,7 +49,7 @@ async def move_elsewhere(cluster: ClusterView, store: Store, action: Recreate) -
         found: dict[str, Any] = await cluster.client.get(PODS, pod.name, pod.namespace)
     except NotFound:
         return Outcome(action, Result.GONE)
-    except ClusterError as error:
+    except (ClusterError, UserError) as error:
         return Outcome(action, Result.UNREACHABLE, str(error))
     if found["metadata"]["uid"] != pod.uid:
         return Outcome(action, Result.GONE)
@@ -61,7 +66,7 @@ async def finish_moves(cluster: ClusterView, store: Store, manifests: list[Manif
     for manifest in manifests:
         try:
             await _finish(cluster, store, manifest)
-        except ClusterError as error:
+        except (ClusterError, UserError) as error:
             telemetry.logger().warning(
                 Event.MEMORY_MOVE_UNFINISHED, pod=f"{manifest.namespace}/{manifest.name}", reason=str(error)
             )

@@ -18,7 +18,7 @@ def who_holds(
 ) -> Mapping[PodUid, tuple[str, ...]]:
     """By pod. `api_knows`: the API's list was read at least once; `running`: pods with a control group."""
     by_uid = {pod.uid: pod for pod in pods}
-    by_key = {pod.key: pod for pod in pods}
+    by_key = {pod.key: pod for pod in sorted(pods, key=lambda pod: not pod.is_ending)}
     held: dict[PodUid, tuple[str, ...]] = {}
     for each in holdings.pods:
         uid = each.uid or (by_key[each.key].uid if each.key in by_key else "")

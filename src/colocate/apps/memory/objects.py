@@ -88,6 +88,11 @@ class ApiPod(_Object, frozen=True):
         return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
 
     @property
+    def is_ending(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self.is_finished or self.metadata.deletion_timestamp is not None
+
+    @property
     def container_ids(self) -> Mapping[str, str]:
         """By name, the ids that the runtime gave to containers that run."""
         states = (*self.status.init_container_statuses, *self.status.container_statuses)

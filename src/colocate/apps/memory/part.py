@@ -142,11 +142,18 @@ class MemoryPart:
         started = self._clock.monotonic()
         try:
             await self.turn()
-        except UserError:
-            raise  # Settings that do not go with blocks that are held: somebody has to decide.
-        except (ColocateError, OSError) as error:
+        except Exception as error:
+            if isinstance(error, UserError) and self._report is None:
+                raise  # Settings that do not go with blocks that are held: somebody has to decide.
             MEMORY_TURNS.labels(self.settings.resource, "failed").inc()
-            self._log.error(Event.MEMORY_TURN_FAILED, reason=str(error), effect="the next turn looks again")
+            expected = isinstance(error, ColocateError | OSError)
+            self._log.error(
+                Event.MEMORY_TURN_FAILED,
+                reason=str(error),
+                effect="the next turn looks again",
+                # What nobody expected is a fault of ours, and is told in full; limits are held all the same.
+                **({} if expected else {"exc_info": error}),
+            )
         else:
             MEMORY_TURNS.labels(self.settings.resource, "done").inc()
         took = self._clock.monotonic() - started
