@@ -24,7 +24,8 @@ from tests.memory_agent.lab import MemoryLab, memory_lab
 from tests.memory_agent.small_machine import SYSTEM
 from tests.support.waiting import until
 
-STRIDE = 4
+STRIDE = 8
+"""The deaths are dealt out to so many tests, which run side by side."""
 REPO = Path(__file__).parents[2]
 
 EVERY_LIFE = {

@@ -17,6 +17,7 @@ from colocate.errors import ColocateError
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import DEPLOYMENTS, EVENTS, NAMESPACES, NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
+from colocate.lab.demo_files import SAY_LIMIT, agent_config
 from colocate.lab.nodes.shape import NodeShape
 from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.pod_worker import PodRecord
@@ -28,38 +29,6 @@ REPLICAS = 30
 MEMORY = "test.com/colocation-memory"
 BLOCKS = 3
 PATIENCE = 60
-
-_CONFIG = """\
-version: 1
-kubelet:
-  root: {root}/kubelet
-log:
-  format: json
-control:
-  socket: {root}/agent.sock
-mock:
-  resources:
-    - name: {resource}
-      count: {devices}
-      numa:
-        nodes: [0, 1]
-memory:
-  enabled: {sells_memory}
-  resource: {memory}
-  refresh: 1s
-  stateFolder: {root}/state
-  cgroupRoot: {cgroups}
-  node: {node}
-  kubeconfig: {root}/kubeconfig
-"""
-
-_SAY_LIMIT = """\
-own=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
-if [ -n "$own" ]; then limit=$(cat "/sys/fs/cgroup/memory$(dirname "$own")/memory.limit_in_bytes")
-else limit=$(cat "/sys/fs/cgroup$(dirname "$(sed -n 's/^0:://p' /proc/self/cgroup)")/memory.max"); fi
-echo "I may use $limit bytes"; exec sleep infinity
-"""
-"""A process's first words: the limit of its pod's control group, as it finds it."""
 
 
 class DemoFailed(ColocateError):
@@ -109,16 +78,9 @@ class Demo:
         return f"{nodes} nodes are Ready; every pod on this machine will be {how}"
 
     async def _start_agent(self) -> str:
+        sells = not self.runtime.without_cgroups
         self.config.write_text(
-            _CONFIG.format(
-                root=self.root,
-                resource=RESOURCE,
-                devices=DEVICES,
-                sells_memory="false" if self.runtime.without_cgroups else "true",
-                memory=MEMORY,
-                cgroups=self.runtime.cgroup_root,
-                node=MACHINE,
-            )
+            agent_config(self.root, RESOURCE, DEVICES, MEMORY, self.runtime.cgroup_root if sells else None)
         )
         await self._spawn_agent()
         await self._healthy(DEVICES)
@@ -151,7 +113,7 @@ class Demo:
         if offered < BLOCKS:
             return f"this machine has {offered} idle blocks of 512 MiB: too few for the pod"
         self.cluster.registry.create(NAMESPACES, "", {"metadata": {"name": "colocation-memory"}})
-        self._create_pod("test-pod", BLOCKS, _SAY_LIMIT, resource=MEMORY, namespace="colocation-memory")
+        self._create_pod("test-pod", BLOCKS, SAY_LIMIT, resource=MEMORY, namespace="colocation-memory")
         await self._phase("test-pod", Phase.RUNNING)
         said = await self._said(self.kubelet.pod("colocation-memory/test-pod"))
         self._expect(said == f"I may use {BLOCKS * 512 << 20} bytes", f"the pod said: {said}")

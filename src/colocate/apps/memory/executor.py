@@ -17,7 +17,8 @@ from colocate.apps.memory.machine import Machine
 from colocate.apps.memory.page_moves import move_pages
 from colocate.apps.memory.store import Store
 from colocate.clock import Clock
-from colocate.errors import ColocateError
+from colocate.errors import ColocateError, Unavailable
+from colocate.host import memory_files
 from colocate.host.memory_group import GroupGone, MemoryGroup
 from colocate.host.page_calls import Kernel, PageCalls
 from colocate.host.reclaim import ReclaimEnd, reclaim
@@ -44,6 +45,10 @@ _RECLAIM_TIME = 5.0
 """Seconds after which a reclaim takes no further step: the next turn looks at what it did."""
 
 
+UNCHANGED = "as it was"
+"""The message of an outcome that found everything as wanted."""
+
+
 class Executor:
     """The hands of one node's memory part."""
 
@@ -55,9 +60,11 @@ class Executor:
         clock: Clock,
         *,
         rate: Bytes,
+        most_pressure: float,
         calls: Callable[[], PageCalls] = Kernel,
     ) -> None:
-        """Pages are moved at `rate` bytes a second."""
+        """Pages move at `rate` bytes a second; no more is reclaimed from a pod that loses `most_pressure` percent of
+        its time to it."""
         self._machine = machine
         self._cluster = cluster
         self._store = store
@@ -65,6 +72,7 @@ class Executor:
         self._calls = calls
         self._outcomes: list[Outcome] = []
         self._jobs = Jobs(self._report)
+        self._most_pressure = most_pressure
         self.rate = rate
         self.reported = Watched()
         """Counts outcomes of jobs, which somebody may wait for."""
@@ -165,7 +173,11 @@ class Executor:
 
     async def _reclaim(self, action: Reclaim, group: MemoryGroup) -> Outcome:
         end = self._clock.monotonic() + _RECLAIM_TIME
-        done = await reclaim(group, action.bytes, go_on=lambda: self._clock.monotonic() < end)
+        done = await reclaim(
+            group,
+            action.bytes,
+            go_on=lambda: self._clock.monotonic() < end and _pressure(group) <= self._most_pressure,
+        )
         told = f"{amount(done.amount)} of {amount(action.bytes)} reclaimed: {done.end}"
         if done.end is ReclaimEnd.GONE:
             return Outcome(action, Result.GONE, told)
@@ -174,5 +186,9 @@ class Executor:
         return Outcome(action, Result.DONE, told)
 
 
-UNCHANGED = "as it was"
-"""The message of an outcome that found everything as wanted."""
+def _pressure(group: MemoryGroup) -> float:
+    """The percentage of its time that a pod lost to memory pressure just now; 0 where nobody measures that."""
+    try:
+        return memory_files.pressure(group.read("memory.pressure")).some10
+    except (Unavailable, OSError):
+        return 0.0

@@ -86,7 +86,15 @@ class MemoryPart:
             settings.resource, settings.block_size, namespaces, cluster, prestart, self._holders, clock
         )
         self._observer = Observer(machine, paths, cluster, clock, settings.resource)
-        self.executor = Executor(machine, cluster, store, clock, rate=rate, calls=calls)
+        self.executor = Executor(
+            machine,
+            cluster,
+            store,
+            clock,
+            rate=rate,
+            most_pressure=settings.reclaim_pressure,
+            calls=calls,
+        )
         self._teller = Teller(cluster, settings.resource)
         self._log = telemetry.logger(resource=settings.resource)
         self._asked = Watched()
