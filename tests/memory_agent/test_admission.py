@@ -10,7 +10,8 @@ from colocate.errors import UserError
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.memory_limits import Limits, read_limits, set_limits
 from colocate.lab.api.objects import Object
-from colocate.lab.api.resources import DISRUPTION_BUDGETS
+from colocate.lab.api.resources import DISRUPTION_BUDGETS, NODES
+from colocate.lab.cluster import MACHINE
 from colocate.memory.actions import Action, Evict, Recreate
 from colocate.model.pod import Phase
 from tests.memory_agent.driving import BLOCK, MIB, SETTINGS, Driven, driven
@@ -102,6 +103,31 @@ async def test_a_limit_that_somebody_resets_is_set_again_at_the_next_turn() -> N
         set_limits(lab.group("batch"), Limits())
         await node.turn()
         assert lab.limit("batch") == 3 * BLOCK
+        if node.part._machine.tree.version == 2 or lab.group("batch").has("memory.memsw.limit_in_bytes"):
+            assert read_limits(lab.group("batch")).swap == 0, "blocks are all that it has"
+
+
+async def test_a_cordoned_node_offers_nothing_and_pods_keep_their_blocks() -> None:
+    async with driven() as node:
+        lab = node.lab
+        await started(node)
+        lab.create_pod("batch", 3)
+        await lab.until_running("batch")
+        await node.until_known("batch")
+
+        def cordon(body: Object) -> None:
+            body["spec"]["unschedulable"] = True
+
+        lab.cluster.registry.modify(NODES, "", MACHINE, cordon)
+        await until(
+            lambda: node.cluster.node is not None and node.cluster.node.spec.unschedulable,
+            "the watch to know",
+        )
+        decision = await node.turn()
+        assert decision.offered == 0
+        assert decision.held == 3
+        assert lab.limit("batch") == 3 * BLOCK
+        assert any("cordoned" in sentence for sentence in node.part.report.sentences)
 
 
 async def test_nothing_is_done_to_a_pod_that_holds_no_block() -> None:

@@ -249,3 +249,23 @@ async def test_a_state_that_cannot_be_stored_stops_the_ladder_and_not_the_limits
         last = await node.turn()
         assert last.offered == 0
         await node.listed(last)
+
+
+async def test_an_agent_that_starts_while_the_api_server_is_away_holds_pods_as_it_knew_them() -> None:
+    async with memory_lab() as lab:
+        async with Driven(lab).running() as before:
+            batch = await with_batch(before)
+        await lab.cluster.server.stop()
+        loosen(lab.group("batch"))
+        again = Driven(lab, clock=before.clock)
+        following = asyncio.create_task(again.cluster.run())
+        try:
+            await until(lambda: "has not answered" not in again.cluster.trouble, "a refused connection")
+            decision = await again.part.turn()
+            assert decision.state.holders[batch.uid] == tuple(f"CM-{n:04d}" for n in range(8))
+            assert lab.limit("batch") == 8 * BLOCK
+            assert not again.cluster.answers
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await again.cluster.client.close()
