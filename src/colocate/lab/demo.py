@@ -4,6 +4,7 @@ Each step does something and says what was seen, or fails. How it is shown is no
 """
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -16,8 +17,8 @@ from pathlib import Path
 from colocate.errors import ColocateError
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import DEPLOYMENTS, EVENTS, NAMESPACES, NODES, PODS
-from colocate.lab.cluster import MACHINE, LabCluster
-from colocate.lab.demo_files import SAY_LIMIT, agent_config
+from colocate.lab.cluster import LabCluster
+from colocate.lab.demo_files import SAY_LIMIT, agent_config, deployment
 from colocate.lab.nodes.shape import NodeShape
 from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.pod_worker import PodRecord
@@ -109,9 +110,11 @@ class Demo:
             return f"no memory is sold here: {self.runtime.without_cgroups}"
         table = self.kubelet.devices.table
         await self._until(lambda: MEMORY in table.devices, "the agent to offer memory")
-        offered = len(table.healthy(MEMORY))
+        offered = int(json.loads(await self._ask_agent("memory", "status", "-o", "json"))["offered"])
         if offered < BLOCKS:
             return f"this machine has {offered} idle blocks of 512 MiB: too few for the pod"
+        await self._until(lambda: len(table.healthy(MEMORY)) >= BLOCKS, f"{BLOCKS} blocks")
+        offered = len(table.healthy(MEMORY))
         self.cluster.registry.create(NAMESPACES, "", {"metadata": {"name": "colocation-memory"}})
         self._create_pod("test-pod", BLOCKS, SAY_LIMIT, resource=MEMORY, namespace="colocation-memory")
         await self._phase("test-pod", Phase.RUNNING)
@@ -120,23 +123,7 @@ class Demo:
         return f"the node shows {offered} blocks of 512 MiB; the first thing that the process says: {said}"
 
     async def _run_web(self) -> str:
-        labels = {"app": "web"}
-        container = {"name": "main", "image": "web", "resources": {"requests": {"cpu": "500m"}}}
-        here = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [MACHINE]}
-        terms = {"nodeSelectorTerms": [{"matchExpressions": [here]}]}
-        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-        body = {
-            "metadata": {"name": "web"},
-            "spec": {
-                "replicas": REPLICAS,
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {"containers": [container], "affinity": affinity},
-                },
-            },
-        }
-        self.cluster.registry.create(DEPLOYMENTS, "default", body)
+        self.cluster.registry.create(DEPLOYMENTS, "default", deployment("web", REPLICAS))
 
         def running() -> list[Object]:
             return [pod for pod in self.pods() if _runs(pod, "web-")]
@@ -146,7 +133,7 @@ class Demo:
         return f"{REPLICAS} pods run on {len(nodes)} nodes"
 
     async def _break_device(self) -> str:
-        await self._mock("unhealthy", RESOURCE, "gpu-0007")
+        await self._ask_agent("mock", "unhealthy", RESOURCE, "gpu-0007")
         await self._healthy(DEVICES - 1)
         status = self.kubelet.sync_status()
         return (
@@ -154,7 +141,7 @@ class Demo:
         )
 
     async def _mend_device(self) -> str:
-        await self._mock("healthy", RESOURCE, "gpu-0007")
+        await self._ask_agent("mock", "healthy", RESOURCE, "gpu-0007")
         await self._healthy(DEVICES)
         return f"allocatable is {self.kubelet.sync_status().allocatable[RESOURCE]} again"
 
@@ -241,15 +228,17 @@ class Demo:
             await self.agent.wait()
             self.agent = None
 
-    async def _mock(self, *words: str) -> None:
-        command = [sys.executable, "-m", "colocate.cli.main", "mock"]
+    async def _ask_agent(self, *words: str) -> str:
+        """Run a command that talks to the agent; what it prints."""
         process = await asyncio.create_subprocess_exec(
-            *[*command, *words, "--socket", str(self.root / "agent.sock")],
+            *[sys.executable, "-m", "colocate.cli.main", *words, "--socket", str(self.root / "agent.sock")],
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
         output, _ = await process.communicate()
-        self._expect(process.returncode == 0, f"colocate mock said: {output.decode().strip()}")
+        said = output.decode().strip()
+        self._expect(process.returncode == 0, f"colocate {words[0]} said: {said}")
+        return said
 
     def _create_pod(
         self, name: str, count: int, script: str, *, resource: str = RESOURCE, namespace: str = "default"

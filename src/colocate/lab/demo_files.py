@@ -1,7 +1,8 @@
-"""What the demo writes for others to read: the agent's configuration, and the words of its pods."""
+"""What the demo writes for others to read: the agent's configuration, the words of a pod, a deployment."""
 
 from pathlib import Path
 
+from colocate.lab.api.objects import Object
 from colocate.lab.cluster import MACHINE
 
 _CONFIG = """\
@@ -46,3 +47,23 @@ def agent_config(root: Path, mock: str, devices: int, memory: str, cgroups: Path
     if cgroups is None:
         return config
     return config + _MEMORY.format(resource=memory, root=root, cgroups=cgroups, node=MACHINE)
+
+
+def deployment(name: str, replicas: int) -> Object:
+    """Pods for every node but this machine."""
+    labels = {"app": name}
+    container = {"name": "main", "image": name, "resources": {"requests": {"cpu": "500m"}}}
+    here = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [MACHINE]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [here]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [container], "affinity": affinity},
+            },
+        },
+    }
