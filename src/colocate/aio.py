@@ -1,11 +1,13 @@
 """The few asyncio idioms that this project repeats."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from colocate.clock import Clock
+
+T = TypeVar("T")
 
 
 async def first(*coroutines: Coroutine[Any, Any, Any]) -> int:
@@ -45,6 +47,16 @@ async def deadline(clock: Clock, seconds: float) -> AsyncIterator[None]:
         raise
     finally:
         timer.cancel()
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Run a short blocking call in a thread; who cancels waits for its end, so that nothing runs on unseen."""
+    running = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.gather(running, return_exceptions=True)
+        raise
 
 
 class Watched:

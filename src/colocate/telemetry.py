@@ -43,6 +43,16 @@ class Event(StrEnum):
     WATCH_SKIPPED = "watch.skipped"
     WATCH_HANDLER_FAILED = "watch.handler_failed"
     CLUSTER_EVENT_DROPPED = "cluster_event.dropped"
+    MEMORY_BLOCKS_CHANGED = "memory.blocks_changed"
+    MEMORY_RUNG_CHANGED = "memory.rung_changed"
+    MEMORY_ACTED = "memory.acted"
+    MEMORY_WOULD_ACT = "memory.would_act"
+    MEMORY_SWITCHED = "memory.switched"
+    MEMORY_POD_MOVED = "memory.pod_moved"
+    MEMORY_MOVE_UNFINISHED = "memory.move_unfinished"
+    MEMORY_FACTS_MISSING = "memory.facts_missing"
+    MEMORY_STATE_UNSTORED = "memory.state_unstored"
+    MEMORY_TURN_FAILED = "memory.turn_failed"
 
 
 PLUGIN_REGISTRATIONS = Counter(
@@ -104,6 +114,34 @@ CLUSTER_EVENTS = Counter(
 )
 EVICTIONS = Counter(
     "colocate_cluster_evictions_total", "Evictions that were asked for, by how they ended.", ["outcome"]
+)
+
+MEMORY_BYTES = Gauge(
+    "colocate_memory_bytes",
+    "Where the node's memory is: system, online, colocated, debt, published, idle, safety; owed and due.",
+    ["resource", "part"],
+)
+MEMORY_BLOCKS = Gauge(
+    "colocate_memory_blocks", "Memory blocks that are free, held and withdrawn.", ["resource", "state"]
+)
+MEMORY_RUNG = Gauge(
+    "colocate_memory_rung",
+    "Where the ladder stands: -1 on the ground, 0 withdraw, 1 reclaim, 2 throttle, 3 far, 4 evict, 5 recreate.",
+    ["resource"],
+)
+MEMORY_ACTIONS = Counter(
+    "colocate_memory_actions_total",
+    "What was done to colocated pods, by how it ended.",
+    ["resource", "action", "result"],
+)
+MEMORY_TURNS = Counter(
+    "colocate_memory_turns_total", "Looks at the node's memory, by how they ended.", ["resource", "outcome"]
+)
+MEMORY_TURN_SECONDS = Histogram(
+    "colocate_memory_turn_duration_seconds",
+    "How long a turn took: looking, deciding, acting.",
+    ["resource"],
+    buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
 )
 
 

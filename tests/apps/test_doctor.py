@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.cluster.serving import connect, new_server
 from tests.support.plugins import FAN, Fans
@@ -23,6 +24,7 @@ from colocate.kubelet.checkpoint import render
 from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NODES
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.users import known
+from colocate.memory.rung import Rung
 from colocate.model.checkpoint import Checkpoint, Entry
 from colocate.testing import TestNode
 from colocate.wire import methods
@@ -273,7 +275,8 @@ async def test_every_missing_permission_is_named_with_what_needs_it(
 ) -> None:
     grant(server, "ann", {"verbs": ["get", "list"], "apiGroups": [""], "resources": ["nodes", "pods"]})
     async with connect(server.url, SystemClock(), token="ann-token") as client:
-        refused, allowed = (await found(patient(tmp_path, client), "permissions"))["permissions"]
+        refused, *others, allowed = (await found(patient(tmp_path, client), "permissions"))["permissions"]
+    assert all("the agent that sells memory" in other.reason for other in others)
     assert refused.reason == (
         "ann may not patch nodes/status, needed for colocate resource advertise and remove"
     )
@@ -383,3 +386,35 @@ def test_every_check_has_a_name_of_its_own_and_says_what_it_looks_at() -> None:
 def test_a_node_is_named_by_its_pod_or_by_its_machine() -> None:
     assert this_node({"NODE_NAME": "worker-1"}) == "worker-1"
     assert this_node({}) == this_node({}).lower() != ""
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+async def test_what_selling_memory_builds_upon_is_told_part_by_part(tmp_path: Path) -> None:
+    results = (await found(patient(tmp_path), "memory"))["memory"]
+    parts = [result.reason.partition(":")[0] for result in results]
+    assert parts == ["pods", "limits", "swap", "pressure", "pressure of pods", "far nodes", "page migration"]
+    assert all(result.remedy for result in results if result.verdict is not Verdict.GOOD)
+
+
+async def test_every_rung_is_here_or_it_is_said_why_not(tmp_path: Path) -> None:
+    results = (await found(patient(tmp_path), "memory ladder"))["memory ladder"]
+    told = " ".join(result.reason for result in results)
+    assert all(rung in told for rung in Rung)
+
+
+async def test_a_kubelet_that_keeps_nothing_for_the_system_is_a_warning(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    grant(server, "ann", {"verbs": ["get"], "apiGroups": [""], "resources": ["nodes"]})
+    memory = {"memory": "16Gi"}
+    for allocatable, verdict in (("15Gi", Verdict.GOOD), ("16Gi", Verdict.WARN)):
+        name = f"worker-{allocatable.lower()}"
+        status = {"capacity": memory, "allocatable": {"memory": allocatable}}
+        server.registry.create(NODES, "", {"metadata": {"name": name}, "status": status})
+        async with connect(server.url, SystemClock(), token="ann-token") as client:
+            asked = msgspec.structs.replace(patient(tmp_path, client), node=name)
+            results = (await found(asked, "memory reserves"))["memory reserves"]
+        assert max(results, key=lambda one: one.verdict is Verdict.WARN).verdict is verdict
+        assert any("cannot be asked for" in result.reason for result in results)

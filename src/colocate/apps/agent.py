@@ -1,13 +1,15 @@
 """`colocate agent`: the process on every node. Joins configuration, metrics, control socket and plugins.
 
 SIGTERM and SIGINT stop it, as kubelet.onStop says. SIGHUP re-reads the configuration: a bad one is refused
-and the old one goes on; with a good one, mock resources come, go and change, the log follows, and every
-plugin registers again. What cannot change in a running agent is named in the log and waits for its next
-start.
+and the old one goes on; with a good one, mock resources come, go and change, the log follows, memory is sold by
+the new figures, and every plugin registers again. What cannot change in a running agent is named in the log and
+waits for its next start.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,12 +17,17 @@ from colocate import __version__, telemetry
 from colocate.aio import Watched, first
 from colocate.apps import control, metrics
 from colocate.apps.config.schema import Config
+from colocate.apps.memory import control as memory_control
 from colocate.apps.mock import control as mock_control
 from colocate.apps.mock.plugin import MockPlugin
 from colocate.clock import Clock, SystemClock
 from colocate.errors import UserError
+from colocate.kubelet.plugin import DevicePlugin
 from colocate.kubelet.process import Plugins, with_signals
 from colocate.telemetry import Event
+
+if TYPE_CHECKING:
+    from colocate.apps.memory.part import MemoryPart
 
 _FIXED_AT_START = ("kubelet", "metrics", "control")
 
@@ -44,24 +51,32 @@ class Agent:
         self._load = load
         self._clock = clock
         self._mocks = {resource.name: MockPlugin(resource, clock) for resource in config.mock.resources}
-        self._plugins = Plugins(*self._mocks.values(), settings=config.kubelet.settings(), clock=clock)
+        self._memory: MemoryPart | None = None
+        if config.memory.enabled:
+            self._memory = _joining().memory_part(config, clock)
+        plugins: list[DevicePlugin] = [*self._mocks.values()]
+        if self._memory is not None and not self._memory.dry_run:
+            plugins.append(self._memory.plugin)
+        self._plugins = Plugins(*plugins, settings=config.kubelet.settings(), clock=clock)
 
     async def run(self) -> None:
         """Serve until a signal says stop."""
         log = telemetry.logger()
         hung_up = with_signals(stop=self._plugins.stop)
         with metrics.serving(self._config.metrics.address) as address:
-            async with control.serving(self._config.control.socket, mock_control.service(self._mocks)):
+            services = (mock_control.service(self._mocks), memory_control.service(lambda: self._memory))
+            async with control.serving(self._config.control.socket, *services):
                 log.info(
                     Event.AGENT_STARTED,
                     version=__version__,
-                    resources=list(self._mocks),
+                    resources=[endpoint.resource for endpoint in self._plugins.endpoints],
                     kubelet=str(self._config.kubelet.root),
                     metrics=address,
                     control=str(self._config.control.socket),
                 )
                 self._tell_if_idle()
-                await first(self._plugins.run(), self._reload_on_demand(hung_up))
+                parts = [self._memory.run()] if self._memory else []
+                await first(self._plugins.run(), self._reload_on_demand(hung_up), *parts)
         log.info(Event.AGENT_STOPPED)
 
     async def _reload_on_demand(self, hung_up: Watched) -> None:
@@ -71,6 +86,8 @@ class Agent:
             seen = await hung_up.beyond(seen)
             try:
                 config = self._load()
+                if self._memory is not None:
+                    _joining().take_settings(self._memory, config.memory)
             except UserError as error:
                 telemetry.logger().error(
                     Event.CONFIG_REFUSED, reason=str(error), effect="the configuration before it stays"
@@ -85,6 +102,10 @@ class Agent:
         removed = [name for name in self._mocks if name not in wanted]
         added = [name for name in wanted if name not in self._mocks]
         waiting = [name for name in _FIXED_AT_START if getattr(old, name) != getattr(new, name)]
+        if self._memory is not None:
+            waiting += _joining().fixed_differences(old.memory, new.memory)
+        elif new.memory.enabled:
+            waiting.append("memory.enabled")
         telemetry.logger().info(
             Event.CONFIG_RELOADED,
             added=added,
@@ -92,7 +113,8 @@ class Agent:
             **({"at_next_start": waiting} if waiting else {}),
         )
         # What the running parts were built from stays what they are compared with.
-        self._config = msgspec.structs.replace(new, **{name: getattr(old, name) for name in waiting})
+        kept = {name: getattr(old, name) for name in _FIXED_AT_START}
+        self._config = msgspec.structs.replace(new, **kept, memory=old.memory)
         for name in removed:
             del self._mocks[name]
         await asyncio.gather(*(self._plugins.remove(name) for name in removed))
@@ -105,5 +127,12 @@ class Agent:
         self._tell_if_idle()
 
     def _tell_if_idle(self) -> None:
-        if not self._mocks:
+        if not self._plugins.endpoints and self._memory is None:
             telemetry.logger().info(Event.AGENT_IDLE, reason="no resource is configured")
+
+
+def _joining() -> ModuleType:
+    """What makes a memory part; loaded only where memory is sold, for it needs the API client."""
+    from colocate.apps.memory import joining
+
+    return joining

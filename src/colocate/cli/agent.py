@@ -8,7 +8,7 @@ import uvloop
 
 from colocate.apps.agent import run_agent
 from colocate.apps.config.file import load
-from colocate.apps.config.override import unknown_variables
+from colocate.apps.config.override import Override, unknown_variables
 from colocate.apps.config.schema import Config
 from colocate.cli.main import GROUPS
 from colocate.cli.overrides import add_flags, from_flags
@@ -28,12 +28,20 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         type=Path,
         help="the configuration; 'colocate config example' prints one",
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="of memory: decide and log what would be done, offer no block and change nothing (memory.dryRun)",
+    )
     add_flags(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
     def read() -> Config:
-        return load(args.config, os.environ, from_flags(args)).config
+        flags = from_flags(args)
+        if args.dry_run:
+            flags.append(Override("memory.dryRun", "true", "--dry-run"))
+        return load(args.config, os.environ, flags).config
 
     uvloop.run(run_agent(read, warnings=unknown_variables(os.environ)))

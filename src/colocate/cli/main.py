@@ -18,6 +18,7 @@ GROUPS = {
     "agent": "run the agent of a node: serve its devices to the kubelet",
     "config": "check, show or print an example of the agent's configuration",
     "mock": "make mock devices fail, and work again",
+    "memory": "see where a node's memory is and why, and switch its colocation off and on",
     "checkpoint": "see, verify, compare and mend the kubelet's record of who holds which device",
     "doctor": "say what is wrong on this node and in the cluster, and what to do about it",
     "resource": "see, advertise and remove extended resources of nodes",

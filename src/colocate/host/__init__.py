@@ -1,1 +1,1 @@
-"""The edge to the machine: files, cgroups. Nothing is decided here."""
+"""The edge to the machine: files, control groups, memory and where its pages lie. Nothing is decided here."""

@@ -32,9 +32,13 @@ class Naming(StrEnum):
     SYSTEMD = "systemd"
 
 
+QOS_FOLDERS = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: "burstable", QosClass.BEST_EFFORT: "besteffort"}
+"""Where pods of each class are below the group of all pods."""
+
+
 def pod_path(uid: str, qos: QosClass, naming: Naming) -> Path:
     """A pod's group below the top of the tree."""
-    tier = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: "burstable", QosClass.BEST_EFFORT: "besteffort"}[qos]
+    tier = QOS_FOLDERS[qos]
     if naming is Naming.CGROUPFS:
         return Path("kubepods", tier, f"pod{uid}")
     slices = ["kubepods", *([f"kubepods-{tier}"] if tier else [])]

@@ -4,6 +4,7 @@ Each step does something and says what was seen, or fails. How it is shown is no
 """
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -15,8 +16,9 @@ from pathlib import Path
 
 from colocate.errors import ColocateError
 from colocate.lab.api.objects import Object
-from colocate.lab.api.resources import DEPLOYMENTS, EVENTS, NODES, PODS
-from colocate.lab.cluster import MACHINE, LabCluster
+from colocate.lab.api.resources import DEPLOYMENTS, EVENTS, NAMESPACES, NODES, PODS
+from colocate.lab.cluster import LabCluster
+from colocate.lab.demo_files import SAY_LIMIT, agent_config, deployment
 from colocate.lab.nodes.shape import NodeShape
 from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.pod_worker import PodRecord
@@ -25,23 +27,9 @@ from colocate.model.pod import Phase
 RESOURCE = "mock/gpu"
 DEVICES = 10
 REPLICAS = 30
+MEMORY = "test.com/colocation-memory"
+BLOCKS = 3
 PATIENCE = 60
-
-_CONFIG = """\
-version: 1
-kubelet:
-  root: {root}/kubelet
-log:
-  format: json
-control:
-  socket: {root}/agent.sock
-mock:
-  resources:
-    - name: {resource}
-      count: {devices}
-      numa:
-        nodes: [0, 1]
-"""
 
 
 class DemoFailed(ColocateError):
@@ -71,6 +59,7 @@ class Demo:
             (f"Start the agent: {DEVICES} mock devices, {RESOURCE}", self._start_agent),
             (f"Run a pod that asks for 2 {RESOURCE}", self._run_train),
             ("Run a pod that asks for 9 when 8 are free", self._run_greedy),
+            (f"Sell idle memory: a pod with {BLOCKS} blocks of {MEMORY}", self._run_colocated),
             ("Break a device: colocate mock unhealthy", self._break_device),
             ("Mend it: colocate mock healthy", self._mend_device),
             ("Kill the agent with SIGKILL, and start it again", self._kill_agent),
@@ -90,11 +79,14 @@ class Demo:
         return f"{nodes} nodes are Ready; every pod on this machine will be {how}"
 
     async def _start_agent(self) -> str:
-        self.config.write_text(_CONFIG.format(root=self.root, resource=RESOURCE, devices=DEVICES))
+        sells = not self.runtime.without_cgroups
+        self.config.write_text(
+            agent_config(self.root, RESOURCE, DEVICES, MEMORY, self.runtime.cgroup_root if sells else None)
+        )
         await self._spawn_agent()
         await self._healthy(DEVICES)
         status = self.kubelet.sync_status()
-        self._expect(status.capacity == {RESOURCE: DEVICES}, f"capacity is {status.capacity}")
+        self._expect(status.capacity[RESOURCE] == DEVICES, f"capacity is {status.capacity}")
         return f"the node shows capacity {DEVICES}, allocatable {status.allocatable[RESOURCE]}"
 
     async def _run_train(self) -> str:
@@ -113,24 +105,25 @@ class Demo:
         self._expect(f"Insufficient {RESOURCE}" in message, message)
         return f"it stays Pending: {message}"
 
+    async def _run_colocated(self) -> str:
+        if self.runtime.without_cgroups:
+            return f"no memory is sold here: {self.runtime.without_cgroups}"
+        table = self.kubelet.devices.table
+        await self._until(lambda: MEMORY in table.devices, "the agent to offer memory")
+        offered = int(json.loads(await self._ask_agent("memory", "status", "-o", "json"))["offered"])
+        if offered < BLOCKS:
+            return f"this machine has {offered} idle blocks of 512 MiB: too few for the pod"
+        await self._until(lambda: len(table.healthy(MEMORY)) >= BLOCKS, f"{BLOCKS} blocks")
+        offered = len(table.healthy(MEMORY))
+        self.cluster.registry.create(NAMESPACES, "", {"metadata": {"name": "colocation-memory"}})
+        self._create_pod("test-pod", BLOCKS, SAY_LIMIT, resource=MEMORY, namespace="colocation-memory")
+        await self._phase("test-pod", Phase.RUNNING)
+        said = await self._said(self.kubelet.pod("colocation-memory/test-pod"))
+        self._expect(said == f"I may use {BLOCKS * 512 << 20} bytes", f"the pod said: {said}")
+        return f"the node shows {offered} blocks of 512 MiB; the first thing that the process says: {said}"
+
     async def _run_web(self) -> str:
-        labels = {"app": "web"}
-        container = {"name": "main", "image": "web", "resources": {"requests": {"cpu": "500m"}}}
-        here = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [MACHINE]}
-        terms = {"nodeSelectorTerms": [{"matchExpressions": [here]}]}
-        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-        body = {
-            "metadata": {"name": "web"},
-            "spec": {
-                "replicas": REPLICAS,
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {"containers": [container], "affinity": affinity},
-                },
-            },
-        }
-        self.cluster.registry.create(DEPLOYMENTS, "default", body)
+        self.cluster.registry.create(DEPLOYMENTS, "default", deployment("web", REPLICAS))
 
         def running() -> list[Object]:
             return [pod for pod in self.pods() if _runs(pod, "web-")]
@@ -140,7 +133,7 @@ class Demo:
         return f"{REPLICAS} pods run on {len(nodes)} nodes"
 
     async def _break_device(self) -> str:
-        await self._mock("unhealthy", RESOURCE, "gpu-0007")
+        await self._ask_agent("mock", "unhealthy", RESOURCE, "gpu-0007")
         await self._healthy(DEVICES - 1)
         status = self.kubelet.sync_status()
         return (
@@ -148,7 +141,7 @@ class Demo:
         )
 
     async def _mend_device(self) -> str:
-        await self._mock("healthy", RESOURCE, "gpu-0007")
+        await self._ask_agent("mock", "healthy", RESOURCE, "gpu-0007")
         await self._healthy(DEVICES)
         return f"allocatable is {self.kubelet.sync_status().allocatable[RESOURCE]} again"
 
@@ -235,25 +228,29 @@ class Demo:
             await self.agent.wait()
             self.agent = None
 
-    async def _mock(self, *words: str) -> None:
-        command = [sys.executable, "-m", "colocate.cli.main", "mock"]
+    async def _ask_agent(self, *words: str) -> str:
+        """Run a command that talks to the agent; what it prints."""
         process = await asyncio.create_subprocess_exec(
-            *[*command, *words, "--socket", str(self.root / "agent.sock")],
+            *[sys.executable, "-m", "colocate.cli.main", *words, "--socket", str(self.root / "agent.sock")],
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
         output, _ = await process.communicate()
-        self._expect(process.returncode == 0, f"colocate mock said: {output.decode().strip()}")
+        said = output.decode().strip()
+        self._expect(process.returncode == 0, f"colocate {words[0]} said: {said}")
+        return said
 
-    def _create_pod(self, name: str, count: int, script: str) -> None:
+    def _create_pod(
+        self, name: str, count: int, script: str, *, resource: str = RESOURCE, namespace: str = "default"
+    ) -> None:
         container = {
             "name": "main",
             "image": "busybox",
             "command": ["/bin/sh", "-c", script],
-            "resources": {"limits": {RESOURCE: str(count)}},
+            "resources": {"limits": {resource: str(count)}},
         }
         spec = {"containers": [container], "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
-        self.cluster.registry.create(PODS, "default", {"metadata": {"name": name}, "spec": spec})
+        self.cluster.registry.create(PODS, namespace, {"metadata": {"name": name}, "spec": spec})
 
     async def _healthy(self, count: int) -> None:
         await self._until(

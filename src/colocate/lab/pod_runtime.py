@@ -155,6 +155,11 @@ class ProcessRuntime:
             self._tree = None
             self.without_cgroups = f"no right to make control groups here ({error})"
 
+    @property
+    def cgroup_root(self) -> Path:
+        """The group below which all of its pods are."""
+        return self._parent
+
     def cgroup(self, pod: Pod) -> Path:
         """The pod's group below the top of the tree."""
         return self._parent / cgroups.pod_path(pod.uid, qos_class(pod), self._naming)
@@ -196,7 +201,7 @@ class ProcessRuntime:
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 *_dies_with_us(),
-                *["/bin/sh", "-c", _JOIN, "sh", procs, *command],
+                *["/bin/sh", "-c", _JOIN, "sh", procs, *_beyond_a_shell(env), *command],
                 env={"PATH": _PATH, "HOSTNAME": pod.metadata.name, **env},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
@@ -222,6 +227,12 @@ class ProcessRuntime:
             await cgroups.kill(self._tree, self._parent)
             cgroups.remove(self._tree, self._parent)
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+
+def _beyond_a_shell(env: Mapping[str, str]) -> list[str]:
+    """A prefix that sets the variables that the shell which joins the groups would not pass on."""
+    odd = [f"{name}={value}" for name, value in env.items() if not name.isidentifier()]
+    return ["env", *odd] if odd else []
 
 
 def _dies_with_us() -> list[str]:

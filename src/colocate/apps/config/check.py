@@ -6,11 +6,13 @@ Raises the first `Problem`, with the path of its field.
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
-from colocate.apps.config.schema import Config, MockResource
+from colocate.apps.config.schema import Config, Memory, MockResource
 from colocate.apps.config.words import Problem, show
 from colocate.apps.mock import devices as mock_devices
 from colocate.apps.mock import inject as mock_inject
+from colocate.errors import UserError
 from colocate.kubelet import sockets
 from colocate.kubelet.settings import Registration
 from colocate.model.resource_name import why_not_allowed
@@ -43,6 +45,37 @@ def check(config: Config) -> None:
                 f"join the two or rename one",
             )
         seen[resource.name] = index
+    _check_memory(config.memory)
+    if config.memory.enabled and config.memory.resource in seen:
+        raise Problem(
+            "memory.resource",
+            f"{config.memory.resource!r} is declared already in mock.resources[{seen[config.memory.resource]}]; "
+            "rename one of them",
+        )
+
+
+def _check_memory(memory: Memory) -> None:
+    if not 1 <= memory.refresh <= 60:
+        raise Problem("memory.refresh", f"{memory.refresh:g}s is out of range; choose 1s to 1m")
+    if memory.migration_rate < 1 << 20:
+        raise Problem("memory.migrationRate", f"{memory.migration_rate} bytes a second; give 1Mi at least")
+    if not memory.state_folder.is_absolute():
+        raise Problem(
+            "memory.stateFolder",
+            f"{show(str(memory.state_folder))} is not an absolute path; begin it with '/'",
+        )
+    if Path(memory.cgroup_root).is_absolute() or ".." in Path(memory.cgroup_root).parts:
+        raise Problem(
+            "memory.cgroupRoot",
+            f"{show(memory.cgroup_root)} is a path below the top of the control groups; begin it with a name",
+        )
+    for index, node in enumerate(memory.far_nodes or ()):
+        if not 0 <= node <= _MAX_NODE:
+            raise Problem(f"memory.farNodes[{index}]", f"there is no NUMA node {show(node)}")
+    try:
+        memory.settings()
+    except UserError as error:
+        raise Problem("memory", str(error).removeprefix("memory: ")) from error
 
 
 def _check_kubelet(config: Config) -> None:
@@ -57,11 +90,12 @@ def _check_kubelet(config: Config) -> None:
     paths = kubelet.settings().paths
     by_call = kubelet.registration is Registration.REGISTER
     folder = paths.device_plugins if by_call else paths.plugins_registry
-    for resource in config.mock.resources:
-        length = len(os.fsencode(sockets.fresh(folder, resource.name)))
+    names = [resource.name for resource in config.mock.resources]
+    for name in [*names, *([config.memory.resource] if config.memory.enabled else [])]:
+        length = len(os.fsencode(sockets.fresh(folder, name)))
         if length > MAX_SOCKET_PATH:
             raise Problem(
-                "kubelet.root", _too_long(length, "choose a shorter one", f"the socket for {resource.name!r}")
+                "kubelet.root", _too_long(length, "choose a shorter one", f"the socket for {name!r}")
             )
 
 

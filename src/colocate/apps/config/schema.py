@@ -14,6 +14,11 @@ import msgspec
 
 from colocate.kubelet.paths import DEFAULT_ROOT, KubeletPaths
 from colocate.kubelet.settings import OnStop, Registration, Settings
+from colocate.memory import settings as memory_settings
+from colocate.memory.forecast import Forecast, Instant, Koordinator, Policy, WindowMax
+from colocate.memory.rung import Rung
+from colocate.memory.settings import MemorySettings, PageCache
+from colocate.model import quantity
 from colocate.model.device import Allocation
 
 VERSION = 1
@@ -22,6 +27,14 @@ VERSION = 1
 
 class Seconds(float):
     """A span of time, written as a number of seconds or as '500ms', '10s', '1m', '1h'."""
+
+
+class Size(int):
+    """An amount of memory, written as bytes or as '512Mi', '2Gi'."""
+
+
+class Share(float):
+    """A part of a whole, written as '10%' or 0.1."""
 
 
 class Address(str):
@@ -138,6 +151,87 @@ class Mock(Section, frozen=True):
     resources: tuple[MockResource, ...] = ()
 
 
+class ForecastKind(StrEnum):
+    """How the memory that online work will use is guessed."""
+
+    INSTANT = "instant"
+    """What it uses now."""
+    WINDOW_MAX = "window-max"
+    """The most that it used in a window of the past."""
+    KOORDINATOR = "koordinator"
+    """As Koordinator's batch-memory does."""
+
+
+class ForecastSection(Section, frozen=True):
+    """What online work is expected to use."""
+
+    kind: ForecastKind = ForecastKind.WINDOW_MAX
+    window: Seconds = Seconds(24 * 3600)
+    """Of window-max."""
+    policy: Policy = Policy.USAGE
+    threshold: Share = Share(0.65)
+    """Of koordinator: how much of the node may be in use."""
+
+    def forecast(self) -> Forecast:
+        """The same for those who decide."""
+        match self.kind:
+            case ForecastKind.INSTANT:
+                return Instant()
+            case ForecastKind.WINDOW_MAX:
+                return WindowMax(window=float(self.window))
+            case ForecastKind.KOORDINATOR:
+                return Koordinator(policy=self.policy, threshold=float(self.threshold) * 100)
+
+
+class Memory(Section, frozen=True):
+    """Idle memory of the node, sold in blocks."""
+
+    enabled: bool = False
+    resource: str = MemorySettings().resource
+    block_size: Size = Size(MemorySettings().block_size)
+    namespaces: tuple[str, ...] = ()
+    """Whose pods may use blocks; all where none is named."""
+    refresh: Seconds = Seconds(10)
+    forecast: ForecastSection = ForecastSection()
+    page_cache: PageCache = PageCache.KUBELET
+    margin: Share = Share(0.10)
+    cool_down: Seconds = Seconds(60)
+    hysteresis: int = 1
+    swap: bool = False
+    without: tuple[Rung, ...] = ()
+    """Rungs of the ladder that are never used."""
+    far_nodes: tuple[int, ...] | None = None
+    """NUMA nodes that pages may go to; not given: those without CPUs."""
+    migration_rate: Size = Size(256 << 20)
+    """Bytes a second."""
+    state_folder: Path = Path("/var/lib/colocate")
+    cgroup_root: str = ""
+    """The control group below which pods are looked for; empty: anywhere."""
+    node: str = ""
+    """This node's name in the cluster; empty: NODE_NAME, or the host's name."""
+    kubeconfig: str = ""
+    """How to reach the cluster; empty: KUBECONFIG, ~/.kube/config, or the pod's service account."""
+    dry_run: bool = False
+
+    def settings(self) -> MemorySettings:
+        """The same for those who decide; UserError where they would not have it."""
+        return memory_settings.check(
+            MemorySettings(
+                resource=self.resource,
+                # Plain numbers: they come back in states and reports.
+                block_size=int(self.block_size),
+                forecast=self.forecast.forecast(),
+                page_cache=self.page_cache,
+                margin=float(self.margin),
+                cool_down=float(self.cool_down),
+                hysteresis=self.hysteresis,
+                swap=self.swap,
+                without=self.without,
+                far_nodes=self.far_nodes,
+            )
+        )
+
+
 class Config(Section, frozen=True):
     """The whole configuration of `colocate agent`."""
 
@@ -147,6 +241,7 @@ class Config(Section, frozen=True):
     metrics: Metrics = Metrics()
     control: Control = Control()
     mock: Mock = Mock()
+    memory: Memory = Memory()
 
 
 _SPAN = re.compile(r"(\d+(?:\.\d*)?|\.\d+) *(ms|s|m|h)?")
@@ -160,6 +255,31 @@ def to_seconds(value: object) -> Seconds:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError("a span of time; write a number of seconds, or as in 500ms, 10s, 1m, 1h")
     return Seconds(value)
+
+
+def to_size(value: object) -> Size:
+    """Read an amount of memory; ValueError says how one is written."""
+    try:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise ValueError
+        size = quantity.whole(value)
+    except ValueError:
+        raise ValueError("an amount of memory; write one as in 512Mi or 2Gi") from None
+    return Size(size)
+
+
+def to_share(value: object) -> Share:
+    """Read a part of a whole; ValueError says how one is written."""
+    try:
+        if isinstance(value, str) and value.strip().endswith("%"):
+            return Share(float(value.strip()[:-1]) / 100)
+        if isinstance(value, str):
+            value = float(value)
+    except ValueError:
+        value = None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("a share; write one as in 10% or 0.1")
+    return Share(value)
 
 
 def to_address(value: object) -> Address:
@@ -181,7 +301,7 @@ def to_path(value: object) -> Path:
     return Path(value)
 
 
-_READ = {Seconds: to_seconds, Address: to_address, Path: to_path}
+_READ = {Seconds: to_seconds, Size: to_size, Share: to_share, Address: to_address, Path: to_path}
 
 
 def decode(kind: type, value: Any) -> Any:
@@ -193,4 +313,8 @@ def encode(value: Any) -> Any:
     """The other way round (a msgspec enc_hook)."""
     if isinstance(value, Seconds):
         return int(value) if value.is_integer() else float(value)
+    if isinstance(value, Size):
+        return int(value)
+    if isinstance(value, Share):
+        return float(value)
     return str(value)

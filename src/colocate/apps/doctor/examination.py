@@ -6,12 +6,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from colocate.aio import deadline
-from colocate.apps.doctor import cluster_checks, device_checks, kubelet_checks, permissions
+from colocate.apps.doctor import cluster_checks, device_checks, kubelet_checks, memory_checks, permissions
 from colocate.apps.doctor.check import CHECKS, Check, Patient, Section
 from colocate.apps.doctor.report import Examined, Result, bad
 from colocate.errors import ColocateError
 
-_DECLARING = (kubelet_checks, cluster_checks, device_checks, permissions)
+_DECLARING = (kubelet_checks, memory_checks, cluster_checks, device_checks, permissions)
 """The modules with checks; within a section, checks are made and printed in this order."""
 
 PATIENCE = 30.0

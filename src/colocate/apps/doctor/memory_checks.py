@@ -1,0 +1,98 @@
+"""Whether this machine's memory can be sold: control groups, capabilities, swap, far nodes, reserves, the ladder."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from colocate.apps.doctor.check import Patient, Section, check
+from colocate.apps.doctor.report import Result, good, warn
+from colocate.apps.memory.cluster_view import ask_configz
+from colocate.apps.memory.objects import ApiNode, reserves
+from colocate.cluster.errors import ClusterError
+from colocate.cluster.resources import NODES
+from colocate.host import cgroups
+from colocate.host.memory_capabilities import MemoryCapabilities, memory_capabilities
+from colocate.host.node_memory import read_node_memory
+from colocate.memory.figures import amount
+from colocate.memory.rungs import rungs_here
+from colocate.memory.settings import MemorySettings
+from colocate.memory.usage import far_ids
+
+
+def _look() -> MemoryCapabilities:
+    return memory_capabilities(cgroups.find_tree())
+
+
+@check(Section.MACHINE, "memory")
+async def memory(patient: Patient) -> AsyncIterator[Result]:
+    """What selling memory builds upon: where pods are, whether they can be limited, what the kernel measures."""
+    found = await asyncio.to_thread(_look)
+    for what, capability, remedy in (
+        (
+            "pods",
+            found.pods,
+            "start the kubelet; where its cgroupRoot is another, name it in memory.cgroupRoot",
+        ),
+        (
+            "limits",
+            found.limits,
+            "in a container: privileged, with the host's /sys/fs/cgroup mounted writable",
+        ),
+    ):
+        told = f"{what}: {capability.found}"
+        yield good(told) if capability.here else warn(told, remedy)
+    if found.swap.here and not found.swap_limits.here:
+        yield warn(
+            f"swap: {found.swap.found}, and pods cannot be kept from it: {found.swap_limits.found}",
+            "switch it off with swapoff -a, or boot with swapaccount=1",
+        )
+    else:
+        yield good(f"swap: {found.swap.found}")
+    for what, capability in (
+        ("pressure", found.node_pressure),
+        ("pressure of pods", found.pod_pressure),
+        ("far nodes", found.far_nodes),
+        ("page migration", found.migration),
+    ):
+        # Not having these is no fault: there are fewer rungs then, or a less careful reclaim.
+        yield good(f"{what}: {capability.found}")
+
+
+@check(Section.MACHINE, "memory ladder")
+async def ladder(patient: Patient) -> AsyncIterator[Result]:
+    """Which rungs there are here, and why not the others."""
+    found = await asyncio.to_thread(_look)
+    node = await asyncio.to_thread(read_node_memory)
+    settings = MemorySettings()
+    rungs = rungs_here(found.controls, far_ids(node, settings.far_nodes), settings)
+    here = [f"{each.rung} ({each.how})" for each in rungs if each.is_here]
+    yield good(f"memory can be taken back by: {'; '.join(here)}")
+    for each in rungs:
+        if not each.is_here:
+            yield good(f"not by {each.rung}: {each.missing}")
+
+
+@check(Section.CLUSTER, "memory reserves")
+async def kubelet_reserves(patient: Patient) -> AsyncIterator[Result]:
+    """What the kubelet keeps from pods, which is never sold: by its configuration, or by the node's allocatable."""
+    node = await patient.client.get(NODES.read_as(ApiNode), patient.node)
+    try:
+        config = await ask_configz(patient.client, patient.node)
+    except ClusterError as error:
+        config, silent = None, str(error)
+    kept = reserves(node, config)
+    if kept.capacity is not None and kept.allocatable is not None:
+        yield good(
+            f"the node keeps {amount(kept.capacity - kept.allocatable)} of {amount(kept.capacity)} from pods"
+        )
+    if config is not None and kept.eviction_hard is not None:
+        yield good(f"the kubelet evicts below {amount(kept.eviction_hard)} available")
+    elif config is None:
+        yield good(
+            f"the kubelet's eviction threshold is taken for its default of 100 MiB, as its configuration cannot be "
+            f"asked for: {silent}"
+        )
+    if not kept.kube_reserved and kept.capacity == kept.allocatable:
+        yield warn(
+            "the kubelet keeps nothing for the system: kubeReserved, systemReserved and evictionHard are 0",
+            "set them in the kubelet's configuration, or give memory.margin a larger share",
+        )

@@ -1,0 +1,60 @@
+"""`colocate memory` as the agent hears it: the messages, the methods, and their answers."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from colocate.apps import control
+from colocate.apps.memory.report import Report
+from colocate.errors import UserError
+from colocate.wire import rpc
+
+if TYPE_CHECKING:
+    # An agent that sells no memory does not load what that needs.
+    from colocate.apps.memory.part import MemoryPart
+
+
+class AskReport(msgspec.Struct, frozen=True):
+    """Ask for the last turn."""
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """Switch memory colocation off or on."""
+
+    off: bool
+
+
+class Switched(msgspec.Struct, frozen=True):
+    """How it stands now."""
+
+    off: bool
+    was_off: bool
+
+
+REPORT = rpc.json("/colocate.Memory/Report", AskReport, Report)
+SWITCH = rpc.json("/colocate.Memory/Switch", Switch, Switched)
+
+
+def service(part: "Callable[[], MemoryPart | None]") -> rpc.Service:
+    """The methods, over a part that an agent may not have."""
+
+    def the_part() -> "MemoryPart":
+        found = part()
+        if found is None:
+            raise UserError(
+                "this agent sells no memory; set memory.enabled to true in its configuration and start it again"
+            )
+        return found
+
+    def ask(_: AskReport) -> Report:
+        return the_part().report
+
+    def switch(request: Switch) -> Switched:
+        found = the_part()
+        was_off = found.is_off
+        if was_off != request.off:
+            found.switch(request.off)
+        return Switched(found.is_off, was_off)
+
+    return rpc.Service({REPORT: control.answering(ask), SWITCH: control.answering(switch)})

@@ -1,0 +1,194 @@
+"""Carries out what was decided about pods: control groups, pages, evictions. Decides nothing.
+
+Nothing is ever done to a pod that holds no block: that is looked at here once more. What becomes of an action is
+reported, for the next turn; what takes long goes on as a job meanwhile.
+"""
+
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from functools import partial
+
+from colocate.aio import Watched, in_thread
+from colocate.apps.memory import pod_limits
+from colocate.apps.memory.cluster_view import ClusterView
+from colocate.apps.memory.departures import finish_moves, move_elsewhere, send_off
+from colocate.apps.memory.jobs import Jobs
+from colocate.apps.memory.machine import Machine
+from colocate.apps.memory.page_moves import move_pages
+from colocate.apps.memory.store import Store
+from colocate.clock import Clock
+from colocate.errors import ColocateError, Unavailable
+from colocate.host import memory_files
+from colocate.host.memory_group import GroupGone, MemoryGroup
+from colocate.host.page_calls import Kernel, PageCalls
+from colocate.host.reclaim import ReclaimEnd, reclaim
+from colocate.memory.actions import (
+    Action,
+    Evict,
+    LowerLimit,
+    MovePages,
+    PodAction,
+    Reclaim,
+    Recreate,
+    Relieve,
+    RestoreLimit,
+    ReturnPages,
+    SetLimit,
+    Throttle,
+    Unthrottle,
+)
+from colocate.memory.facts import Outcome, Result
+from colocate.memory.figures import amount
+from colocate.model.memory import Bytes, PodUid
+
+_RECLAIM_TIME = 5.0
+"""Seconds after which a reclaim takes no further step: the next turn looks at what it did."""
+
+
+UNCHANGED = "as it was"
+"""The message of an outcome that found everything as wanted."""
+
+
+class Executor:
+    """The hands of one node's memory part."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        cluster: ClusterView,
+        store: Store,
+        clock: Clock,
+        *,
+        rate: Bytes,
+        most_pressure: float,
+        calls: Callable[[], PageCalls] = Kernel,
+    ) -> None:
+        """Pages move at `rate` bytes a second; no more is reclaimed from a pod that loses `most_pressure` percent of
+        its time to it."""
+        self._machine = machine
+        self._cluster = cluster
+        self._store = store
+        self._clock = clock
+        self._calls = calls
+        self._outcomes: list[Outcome] = []
+        self._jobs = Jobs(self._report)
+        self._most_pressure = most_pressure
+        self.rate = rate
+        self.reported = Watched()
+        """Counts outcomes of jobs, which somebody may wait for."""
+
+    async def carry_out(
+        self, actions: Iterable[Action], holders: AbstractSet[PodUid], *, off: bool
+    ) -> list[Outcome]:
+        """Do what can be done at once, and begin the rest; what was done at once is returned, too."""
+        self._jobs.keep_only(holders)
+        done: list[Outcome] = []
+        for action in actions:
+            if not isinstance(action, PodAction):
+                continue  # The list of blocks is published as a whole.
+            if action.pod.uid not in holders:
+                done.append(Outcome(action, Result.GONE, "it holds no block"))
+                continue
+            outcome = await self._do(action, off)
+            if outcome is not None:
+                done.append(outcome)
+        self._outcomes += done
+        return done
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a long deed is under way."""
+        return self._jobs.any
+
+    def take_outcomes(self) -> tuple[Outcome, ...]:
+        """What became of actions since the last time this was asked."""
+        taken = tuple(self._outcomes)
+        self._outcomes.clear()
+        return taken
+
+    def give_back(self, outcomes: Iterable[Outcome]) -> None:
+        """Outcomes that nobody could take in after all."""
+        self._outcomes[:0] = outcomes
+
+    async def finish_moves(self) -> None:
+        """Create pods again whose end a move has waited for."""
+        under_way = [one for one in self._store.manifests() if not self._jobs.is_busy(one.uid)]
+        if under_way and self._cluster.answers:
+            await finish_moves(self._cluster, self._store, under_way)
+
+    async def close(self) -> None:
+        await self._jobs.close()
+
+    def _report(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+        self.reported.changed()
+
+    async def _do(self, action: PodAction, off: bool) -> Outcome | None:
+        if isinstance(action, Evict):
+            self._jobs.start(action, partial(send_off, self._cluster, action))
+            return None
+        if isinstance(action, Recreate):
+            self._jobs.start(action, partial(move_elsewhere, self._cluster, self._store, action))
+            return None
+        try:
+            found = await self._machine.find(action.pod.uid)
+            if found is None:
+                return Outcome(action, Result.GONE, "it has no control group")
+            return await self._do_to_group(action, found.group, off)
+        except GroupGone as gone:
+            return Outcome(action, Result.GONE, str(gone))
+        except (ColocateError, OSError) as error:
+            return Outcome(action, Result.FAILED, str(error))
+
+    async def _do_to_group(self, action: PodAction, group: MemoryGroup, off: bool) -> Outcome | None:
+        if isinstance(action, MovePages | ReturnPages):
+            self._jobs.start(
+                action, partial(move_pages, group, action, self.rate, self._clock, self._calls())
+            )
+            return None
+        if isinstance(action, Reclaim):
+            self._jobs.start(action, partial(self._reclaim, action, group))
+            return None
+        changed = await in_thread(partial(self._set, action, group, off))
+        return Outcome(action, Result.DONE, "" if changed else UNCHANGED)
+
+    def _set(self, action: PodAction, group: MemoryGroup, off: bool) -> bool:
+        """In a thread: what is one or two writes."""
+        pod = self._cluster.pod(action.pod.uid)
+        ids = pod.container_ids if pod else {}
+        match action:
+            case SetLimit():
+                return pod_limits.hold(group, action, ids)
+            case RestoreLimit():
+                return pod_limits.restore(group, action, ids, off=off)
+            case Relieve():
+                return pod_limits.relieve(group, action.to)
+            case LowerLimit():
+                return pod_limits.squeeze(group, action)
+            case Throttle():
+                return pod_limits.throttle(group, action.high)
+            case Unthrottle():
+                return pod_limits.throttle(group, action.to)
+        raise TypeError(f"nobody knows how to do {action!r:.100}")
+
+    async def _reclaim(self, action: Reclaim, group: MemoryGroup) -> Outcome:
+        end = self._clock.monotonic() + _RECLAIM_TIME
+        done = await reclaim(
+            group,
+            action.bytes,
+            go_on=lambda: self._clock.monotonic() < end and _pressure(group) <= self._most_pressure,
+        )
+        told = f"{amount(done.amount)} of {amount(action.bytes)} reclaimed: {done.end}"
+        if done.end is ReclaimEnd.GONE:
+            return Outcome(action, Result.GONE, told)
+        if done.end is ReclaimEnd.NOTHING_LEFT and done.amount < 1 << 20:
+            return Outcome(action, Result.FAILED, told)
+        return Outcome(action, Result.DONE, told)
+
+
+def _pressure(group: MemoryGroup) -> float:
+    """The percentage of its time that a pod lost to memory pressure just now; 0 where nobody measures that."""
+    try:
+        return memory_files.pressure(group.read("memory.pressure")).some10
+    except (Unavailable, OSError):
+        return 0.0

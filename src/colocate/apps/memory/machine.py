@@ -1,0 +1,74 @@
+"""This machine's memory as one thing to ask: the node, its pods, and what may be done to them.
+
+Reading blocks, so it is done in a thread, one at a time; files of pods stay open from turn to turn.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from colocate.aio import in_thread
+from colocate.host import cgroups
+from colocate.host.memory_capabilities import MemoryCapabilities, memory_capabilities
+from colocate.host.node_memory import read_node_memory
+from colocate.host.pod_groups import PodGroup
+from colocate.host.pod_memory import PodMemoryReader, PodsReading
+from colocate.model.memory import MemoryControls, NodeMemory, PodUid
+
+_LOOK_AGAIN = 60
+"""Every so many readings it is looked again what the machine allows."""
+
+
+class MachineReading(msgspec.Struct, frozen=True):
+    """One look."""
+
+    node: NodeMemory
+    pods: PodsReading
+    controls: MemoryControls
+
+
+class Machine:
+    """The machine; Unavailable where it has no control groups at all."""
+
+    def __init__(
+        self,
+        below: Path = Path(),
+        *,
+        mount: Path = cgroups.MOUNT,
+        read_node: Callable[[], NodeMemory] = read_node_memory,
+    ) -> None:
+        """Pods are looked for below the control group `below`."""
+        self.tree = cgroups.find_tree(mount)
+        self._below = below
+        self._read_node = read_node
+        self._reader = PodMemoryReader(self.tree, below=below, by_node=len(read_node().numa) > 1)
+        self._lock = asyncio.Lock()
+        self._capabilities: MemoryCapabilities | None = None
+        self._readings = 0
+
+    async def read(self) -> MachineReading:
+        """The node and every pod; Unavailable where not even the node can be read."""
+        async with self._lock:
+            return await in_thread(self._read)
+
+    async def find(self, uid: PodUid) -> PodGroup | None:
+        """A pod's control group, be it a moment old."""
+        async with self._lock:
+            return await in_thread(partial(self._reader.find, uid))
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _read(self) -> MachineReading:
+        node, pods = self._read_node(), self._reader.read()
+        return MachineReading(node, pods, self._controls())
+
+    def _controls(self) -> MemoryControls:
+        known = self._capabilities
+        if known is None or not known.pods.here or self._readings % _LOOK_AGAIN == 0:
+            known = self._capabilities = memory_capabilities(self.tree, below=self._below)
+        self._readings += 1
+        return known.controls

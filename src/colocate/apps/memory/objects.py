@@ -1,0 +1,225 @@
+"""Pods and the node as the API shows them, read into the facts that memory is decided from. Pure.
+
+The structs name only what is read: environments of containers, say, are never decoded.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from colocate.model import quantity
+from colocate.model.memory import Bytes, ContainerMemory, KubeletReserves, PodIdentity
+from colocate.model.pod import Phase, QosClass, Resources
+
+MAY_MOVE = "colocate.dev/may-move"
+"""Annotation of bare pods: "true" allows that they are created again on another node."""
+
+HOSTNAME = "kubernetes.io/hostname"
+
+_STATIC_UID = "kubernetes.io/config.mirror"
+"""On a static pod's mirror in the API: the uid by which the kubelet knows the pod itself."""
+
+_DRAINS = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})
+"""Taints by which autoscalers say that a node is on its way out."""
+
+
+class _Object(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class Owner(_Object, frozen=True):
+    kind: str = ""
+    controller: bool = False
+
+
+class PodMarks(_Object, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    annotations: Mapping[str, str] = {}
+    owner_references: tuple[Owner, ...] = ()
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+
+
+class ApiContainer(_Object, frozen=True):
+    name: str
+    resources: Resources = Resources()
+    restart_policy: str | None = None
+
+
+class PodSpec(_Object, frozen=True):
+    containers: tuple[ApiContainer, ...] = ()
+    init_containers: tuple[ApiContainer, ...] = ()
+    priority: int | None = None
+
+
+class ContainerState(msgspec.Struct, frozen=True):
+    name: str = ""
+    containerID: str = ""
+
+
+class PodStatus(_Object, frozen=True):
+    phase: str = ""
+    qos_class: QosClass = QosClass.BEST_EFFORT
+    container_statuses: tuple[ContainerState, ...] = ()
+    init_container_statuses: tuple[ContainerState, ...] = ()
+
+
+class ApiPod(_Object, frozen=True):
+    """A pod, as much of it as memory is decided from."""
+
+    metadata: PodMarks
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def uid(self) -> str:
+        """By which the kubelet knows it."""
+        return self.metadata.annotations.get(_STATIC_UID, self.metadata.uid)
+
+    @property
+    def key(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self.is_finished or self.metadata.deletion_timestamp is not None
+
+    @property
+    def container_ids(self) -> Mapping[str, str]:
+        """By name, the ids that the runtime gave to containers that run."""
+        states = (*self.status.init_container_statuses, *self.status.container_statuses)
+        return {state.name: state.containerID.partition("://")[2] for state in states if state.containerID}
+
+
+def identity(pod: ApiPod, resource: str) -> PodIdentity:
+    """Who a pod is, to whom blocks of `resource` are sold."""
+    marks = pod.metadata
+    return PodIdentity(
+        uid=pod.uid,
+        namespace=marks.namespace,
+        name=marks.name,
+        qos=pod.status.qos_class,
+        priority=pod.spec.priority or 0,
+        created=_seconds(marks.creation_timestamp),
+        controller=next((owner.kind for owner in marks.owner_references if owner.controller), ""),
+        static=_STATIC_UID in marks.annotations,
+        may_move=marks.annotations.get(MAY_MOVE) == "true",
+        terminating=marks.deletion_timestamp is not None,
+        containers=(
+            *(_container(each, resource, init=True) for each in pod.spec.init_containers),
+            *(_container(each, resource, init=False) for each in pod.spec.containers),
+        ),
+    )
+
+
+def _container(container: ApiContainer, resource: str, *, init: bool) -> ContainerMemory:
+    limits, requests = container.resources.limits, container.resources.requests
+    limit = _amount(limits.get("memory"))
+    request = _amount(requests.get("memory"))
+    return ContainerMemory(
+        name=container.name,
+        blocks=_amount(limits.get(resource, requests.get(resource))) or 0,
+        limit=limit,
+        # As the API server fills it in.
+        request=limit if request is None else request,
+        init=init,
+        sidecar=init and container.restart_policy == "Always",
+    )
+
+
+def _amount(value: str | int | float | None) -> Bytes | None:
+    return None if value is None else quantity.whole(value)
+
+
+def _seconds(timestamp: str | None) -> float | None:
+    return None if timestamp is None else datetime.fromisoformat(timestamp).timestamp()
+
+
+class Taint(_Object, frozen=True):
+    key: str = ""
+
+
+class NodeSpec(_Object, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class Condition(_Object, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
+class NodeStatus(_Object, frozen=True):
+    capacity: Mapping[str, str | int] = {}
+    allocatable: Mapping[str, str | int] = {}
+    conditions: tuple[Condition, ...] = ()
+
+
+class NodeMarks(_Object, frozen=True):
+    name: str = ""
+    labels: Mapping[str, str] = {}
+
+
+class ApiNode(_Object, frozen=True):
+    """The node, as much of it as memory is decided from."""
+
+    metadata: NodeMarks = NodeMarks()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def hostname(self) -> str:
+        """By which affinities know it."""
+        return self.metadata.labels.get(HOSTNAME, self.metadata.name)
+
+    @property
+    def is_draining(self) -> bool:
+        return any(taint.key in _DRAINS for taint in self.spec.taints)
+
+    @property
+    def has_memory_pressure(self) -> bool:
+        return any(one.type == "MemoryPressure" and one.status == "True" for one in self.status.conditions)
+
+
+class KubeletConfig(_Object, frozen=True):
+    """The part of the kubelet's own configuration that keeps memory from pods."""
+
+    kube_reserved: Mapping[str, str] = {}
+    system_reserved: Mapping[str, str] = {}
+    eviction_hard: Mapping[str, str] = {}
+    eviction_soft: Mapping[str, str] = {}
+
+
+class Configz(msgspec.Struct, frozen=True):
+    """What the kubelet answers at /configz."""
+
+    kubeletconfig: KubeletConfig = KubeletConfig()
+
+
+def reserves(node: ApiNode | None, config: KubeletConfig | None) -> KubeletReserves:
+    """What the kubelet keeps from pods, as far as either says."""
+    capacity = _amount(node.status.capacity.get("memory")) if node else None
+    told = config or KubeletConfig()
+    return KubeletReserves(
+        capacity=capacity,
+        allocatable=_amount(node.status.allocatable.get("memory")) if node else None,
+        kube_reserved=_amount(told.kube_reserved.get("memory")),
+        system_reserved=_amount(told.system_reserved.get("memory")),
+        eviction_hard=_threshold(told.eviction_hard, capacity),
+        eviction_soft=_threshold(told.eviction_soft, capacity),
+    )
+
+
+def _threshold(thresholds: Mapping[str, str], capacity: Bytes | None) -> Bytes | None:
+    value = thresholds.get("memory.available")
+    if value is None or not value.endswith("%"):
+        return _amount(value)
+    return None if capacity is None else int(capacity * quantity.parse(value[:-1]) / 100)

@@ -1,0 +1,50 @@
+"""The pages of a pod moved to other NUMA nodes, one target after another, as far as these have room."""
+
+from colocate.clock import Clock
+from colocate.host.memory_group import MemoryGroup
+from colocate.host.page_calls import PageCalls
+from colocate.host.page_migration import MoveEnd, PageMigration, PagesMoved
+from colocate.memory.actions import MovePages, ReturnPages
+from colocate.memory.facts import Outcome, Result
+from colocate.memory.figures import amount
+from colocate.model.memory import Bytes
+
+_LEAST: Bytes = 1 << 20
+"""Less than this is as good as nothing."""
+
+
+async def move_pages(
+    group: MemoryGroup, action: MovePages | ReturnPages, rate: Bytes, clock: Clock, calls: PageCalls
+) -> Outcome:
+    """Move as much as was asked for; FAILED where too little went, with the reason."""
+    moved = 0
+    reasons: list[str] = []
+    for target in action.targets:
+        journey = PageMigration(
+            group,
+            sources=frozenset(action.sources),
+            target=target,
+            rate=rate,
+            clock=clock,
+            calls=calls,
+            at_most=action.bytes - moved,
+        )
+        report = await journey.run()
+        moved += report.moved
+        if action.bytes - moved < _LEAST:
+            break
+        reasons += _why_not_all(target, report)
+        if report.end is MoveEnd.DONE:
+            break  # There was no more to move, wherever to.
+    told = f"{amount(moved)} of {amount(action.bytes)} moved"
+    short = action.bytes - moved >= _LEAST and (moved < _LEAST or bool(reasons))
+    if short:
+        return Outcome(action, Result.FAILED, "; ".join([told, *reasons]))
+    return Outcome(action, Result.DONE, told)
+
+
+def _why_not_all(target: int, report: PagesMoved) -> list[str]:
+    reasons = [each.reason for each in report.refused]
+    if report.end in (MoveEnd.NO_ROOM, MoveEnd.NO_NODE):
+        reasons.append(f"NUMA {target}: {report.end}")
+    return list(dict.fromkeys(reasons))

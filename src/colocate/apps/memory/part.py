@@ -1,0 +1,232 @@
+"""The memory part of an agent: facts, decision, state stored, plan carried out; turn after turn.
+
+A turn is taken every `refresh` seconds, give or take a little, and at once when the kubelet takes blocks or a long
+deed has ended. Whatever fails in a turn ends that turn, is told, and the next one looks again. The state is stored
+before anything is done to a pod: where it cannot be, only what needs no memory of it is done.
+"""
+
+import random
+from collections.abc import Callable, Collection
+from functools import partial
+
+from colocate import telemetry
+from colocate.aio import Watched, first, in_thread
+from colocate.apps.memory.cluster_view import ClusterView
+from colocate.apps.memory.executor import Executor
+from colocate.apps.memory.machine import Machine
+from colocate.apps.memory.observer import Look, Observer
+from colocate.apps.memory.plugin import MemoryPlugin
+from colocate.apps.memory.prestart import PreStart
+from colocate.apps.memory.report import Report, report
+from colocate.apps.memory.store import Store
+from colocate.apps.memory.telling import Teller
+from colocate.clock import Clock
+from colocate.errors import ColocateError, UserError
+from colocate.host.page_calls import Kernel, PageCalls
+from colocate.kubelet.paths import KubeletPaths
+from colocate.memory.actions import Action, SetLimit
+from colocate.memory.decide import Decision, decide
+from colocate.memory.settings import MemorySettings
+from colocate.memory.state import State
+from colocate.model.memory import Bytes, PodUid
+from colocate.telemetry import MEMORY_TURN_SECONDS, MEMORY_TURNS, Event
+
+_SYNC_TIME = 10.0
+"""Seconds that the first turn waits for the API server's word on which pods there are."""
+_LEAST_GAP = 1.0
+"""Seconds between two turns, however much happens."""
+_JITTER = 0.05
+_FLUSH_TIME = 2.0
+
+
+class MemoryPart:
+    """Sells and takes back the memory of one node."""
+
+    def __init__(
+        self,
+        settings: MemorySettings,
+        *,
+        store: Store,
+        machine: Machine,
+        cluster: ClusterView,
+        paths: KubeletPaths,
+        clock: Clock,
+        namespaces: Collection[str] = (),
+        refresh: float = 10.0,
+        rate: Bytes = 256 << 20,
+        dry_run: bool = False,
+        calls: Callable[[], PageCalls] = Kernel,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        """UserError where what is stored cannot be read."""
+        self.settings = settings
+        self.refresh = refresh
+        self.dry_run = dry_run
+        self._store = store
+        if not dry_run:
+            store.prepare()
+        self._state = store.load()
+        self._off = store.is_off
+        self._machine = machine
+        self._cluster = cluster
+        self._clock = clock
+        self._random = random
+        prestart = PreStart(
+            paths,
+            machine,
+            cluster,
+            clock,
+            resource=settings.resource,
+            block_size=settings.block_size,
+            swap=settings.swap,
+            state=lambda: self._state,
+            is_off=lambda: self._off,
+        )
+        self.plugin = MemoryPlugin(
+            settings.resource, settings.block_size, namespaces, cluster, prestart, self._holders, clock
+        )
+        self._observer = Observer(machine, paths, cluster, clock, settings.resource)
+        self.executor = Executor(
+            machine,
+            cluster,
+            store,
+            clock,
+            rate=rate,
+            most_pressure=settings.reclaim_pressure,
+            calls=calls,
+        )
+        self._teller = Teller(cluster, settings.resource)
+        self._log = telemetry.logger(resource=settings.resource)
+        self._asked = Watched()
+        self._report: Report | None = None
+        self.turns = Watched()
+        """Counts turns that were taken."""
+
+    @property
+    def report(self) -> Report:
+        """The last turn; UserError before there was any."""
+        if self._report is None:
+            raise UserError("the agent has not looked at its node's memory yet; ask again in a moment")
+        return self._report
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def is_off(self) -> bool:
+        return self._off
+
+    def switch(self, off: bool) -> None:
+        """Switch colocation off or on, for good; a turn that does it follows at once."""
+        if self.dry_run:
+            raise UserError("this agent runs with --dry-run and changes nothing; run it without")
+        self._store.switch(off)
+        self._off = off
+        self._log.info(Event.MEMORY_SWITCHED, off=off)
+        self._asked.changed()
+
+    async def run(self) -> None:
+        """Take turns until cancelled."""
+        try:
+            wakers = (_relay(source, self._asked) for source in (self.plugin.used, self.executor.reported))
+            await first(self._cluster.run(), self._take_turns(), *wakers)
+        finally:
+            await self.executor.close()
+            await self._cluster.close(_FLUSH_TIME)
+            self._machine.close()
+
+    async def _take_turns(self) -> None:
+        await self._cluster.synced(_SYNC_TIME)
+        while True:
+            seen = self._asked.count
+            started = self._clock.monotonic()
+            await self._take_turn()
+            await self._clock.sleep(max(0.0, _LEAST_GAP - (self._clock.monotonic() - started)))
+            pause = self.refresh * (1 + _JITTER * (2 * self._random() - 1)) - _LEAST_GAP
+            await first(self._clock.sleep(max(0.0, pause)), _wait(self._asked, seen))
+
+    async def _take_turn(self) -> None:
+        started = self._clock.monotonic()
+        try:
+            await self.turn()
+        except Exception as error:
+            if isinstance(error, UserError) and self._report is None:
+                raise  # Settings that do not go with blocks that are held: somebody has to decide.
+            MEMORY_TURNS.labels(self.settings.resource, "failed").inc()
+            expected = isinstance(error, ColocateError | OSError)
+            self._log.error(
+                Event.MEMORY_TURN_FAILED,
+                reason=str(error),
+                effect="the next turn looks again",
+                # What nobody expected is a fault of ours, and is told in full; limits are held all the same.
+                **({} if expected else {"exc_info": error}),
+            )
+        else:
+            MEMORY_TURNS.labels(self.settings.resource, "done").inc()
+        took = self._clock.monotonic() - started
+        MEMORY_TURN_SECONDS.labels(self.settings.resource).observe(took)
+
+    async def turn(self) -> Decision:
+        """One turn, now."""
+        outcomes = self.executor.take_outcomes()
+        off = self._off
+        try:
+            look = await self._observer.look(off=off, outcomes=outcomes, promised=self.plugin.promised)
+            decision = decide(self._state, look.facts, self.settings, self._clock.monotonic())
+        except BaseException:
+            self.executor.give_back(outcomes)
+            raise
+        self._teller.outcomes(outcomes)
+        if self.dry_run:
+            self._state = decision.state
+            self._note(decision, look)
+            self._teller.plan(decision)
+            return decision
+        stored = await self._stored(decision.state)
+        self._state = decision.state
+        self._note(decision, look)
+        self.plugin.publish(decision.state.blocks.devices())
+        actions = decision.plan.actions if stored else _without_memory(decision.plan.actions)
+        holders = frozenset(self._state.holders)
+        await self.executor.carry_out(actions, holders, off=off)
+        await self.executor.finish_moves()
+        return decision
+
+    def _note(self, decision: Decision, look: Look) -> None:
+        self._report = report(
+            decision, look.facts, self.settings, look.silent, self._clock.time(), dry_run=self.dry_run
+        )
+        self._teller.turn(decision, self._report)
+        self.turns.changed()
+
+    async def _stored(self, state: State) -> bool:
+        try:
+            await in_thread(partial(self._store.save, state))
+        except OSError as error:
+            self._log.error(
+                Event.MEMORY_STATE_UNSTORED,
+                reason=str(error),
+                effect="blocks are withdrawn and limits held, but no pod is squeezed, moved or evicted",
+            )
+            return False
+        return True
+
+    def _holders(self) -> Collection[PodUid]:
+        return self._state.holders
+
+
+def _without_memory(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """What may be done without remembering it: limits that blocks stand for, which every turn asserts anyway."""
+    return tuple(action for action in actions if isinstance(action, SetLimit))
+
+
+async def _wait(source: Watched, seen: int) -> None:
+    await source.beyond(seen)
+
+
+async def _relay(source: Watched, to: Watched) -> None:
+    seen = source.count
+    while True:
+        seen = await source.beyond(seen)
+        to.changed()

@@ -1,0 +1,128 @@
+"""The device plugin of memory blocks: what the kubelet is told and asked. How many blocks is decided elsewhere.
+
+Allocate knows ids and no pod. It turns a container away where every pod that it can be for may have no blocks;
+where that is not certain, PreStartContainer does, which knows the pod.
+"""
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+
+from colocate.aio import Watched
+from colocate.apps.memory.cluster_view import ClusterView
+from colocate.apps.memory.objects import identity
+from colocate.apps.memory.prestart import PreStart
+from colocate.clock import Clock
+from colocate.crashpoints import reached
+from colocate.kubelet.plugin import DevicePlugin, Refused
+from colocate.memory.actions import ref
+from colocate.memory.blocks import place
+from colocate.model.device import Allocation, Device, Health
+from colocate.model.memory import Bytes, PodIdentity, PodUid
+
+IDS = "colocate.dev/memory-blocks"
+BYTES = "colocate.dev/memory-bytes"
+"""Annotations for runtimes."""
+
+REFUSED = "ColocationMemoryRefused"
+_PROMISE = 60.0
+"""Seconds within which a container that was given blocks is seen to hold them."""
+
+
+class MemoryPlugin(DevicePlugin):
+    """Serves the blocks of one node."""
+
+    def __init__(
+        self,
+        resource: str,
+        block_size: Bytes,
+        namespaces: Collection[str],
+        cluster: ClusterView,
+        prestart: PreStart,
+        holders: Callable[[], Collection[PodUid]],
+        clock: Clock,
+    ) -> None:
+        """`namespaces` may use blocks, or all where there are none; `holders` are the pods that hold some."""
+        self.resource = resource
+        self.namespaces = namespaces
+        self.used = Watched()
+        """Counts the moments at which the kubelet took blocks for a pod."""
+        self._block_size = block_size
+        self._cluster = cluster
+        self._prestart = prestart
+        self._holders = holders
+        self._clock = clock
+        self._listed: list[Device] | None = None
+        self._changes = Watched()
+        self._promised: dict[str, float] = {}
+
+    def publish(self, devices: Sequence[Device]) -> None:
+        """Offer these blocks from now on."""
+        if self._listed != devices:
+            self._listed = list(devices)
+            reached("memory.published")
+            self._changes.changed()
+
+    def promised(self, held: Iterable[str]) -> tuple[str, ...]:
+        """Blocks that were given to a container and that nobody is seen to hold yet."""
+        seen, now = set(held), self._clock.monotonic()
+        self._promised = {
+            id: since for id, since in self._promised.items() if id not in seen and now - since < _PROMISE
+        }
+        return tuple(sorted(self._promised, key=place))
+
+    async def devices(self) -> AsyncIterator[list[Device]]:
+        while True:
+            seen = self._changes.count
+            if self._listed is not None:
+                yield self._listed
+            await self._changes.beyond(seen)
+
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """The lowest numbers: the highest are withdrawn first."""
+        rest = sorted(set(available) - set(must_include), key=place)
+        return [*must_include, *rest][:size]
+
+    async def allocate(self, ids: Sequence[str]) -> Allocation:
+        in_order = sorted(ids, key=place)
+        healthy = {device.id for device in self._listed or () if device.health is Health.HEALTHY}
+        if gone := [id for id in in_order if id not in healthy]:
+            raise Refused(
+                f"{gone[0]} of {self.resource} was withdrawn while the pod was on its way: online work needs "
+                "its memory; the pod can be created again"
+            )
+        self._check_namespace(len(in_order))
+        self._promised |= dict.fromkeys(in_order, self._clock.monotonic())
+        self.used.changed()
+        return Allocation(
+            envs={self.resource: ",".join(in_order)},
+            annotations={IDS: ",".join(in_order), BYTES: str(len(in_order) * self._block_size)},
+        )
+
+    async def prestart(self, ids: Sequence[str]) -> None:
+        try:
+            await self._prestart.hold(ids, self._why_not_allowed)
+        finally:
+            self.used.changed()
+
+    def _check_namespace(self, count: int) -> None:
+        candidates = [pod for pod in self._waiting() if any(c.blocks == count for c in pod.containers)]
+        reasons = [self._why_not_allowed(pod) for pod in candidates]
+        if reasons and all(reasons):
+            for pod, reason in zip(candidates, reasons, strict=True):
+                self._cluster.tell_pod(ref(pod), REFUSED, reason, warning=True)
+            raise Refused(reasons[0])
+
+    def _waiting(self) -> list[PodIdentity]:
+        """The pods of this node that hold no block yet."""
+        holders = self._holders()
+        waiting = [pod for pod in self._cluster.pods if not pod.is_finished and pod.uid not in holders]
+        return [identity(pod, self.resource) for pod in waiting]
+
+    def _why_not_allowed(self, pod: PodIdentity) -> str:
+        """Why a pod may have no blocks; empty where it may."""
+        if not self.namespaces or pod.namespace in self.namespaces:
+            return ""
+        allowed = ", ".join(sorted(self.namespaces))
+        return (
+            f"{pod.key} may not use {self.resource}: on this node that is for namespace {allowed}; "
+            "run it there, or have its namespace added to memory.namespaces of the agent"
+        )

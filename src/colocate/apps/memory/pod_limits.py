@@ -1,0 +1,97 @@
+"""Limits of a pod's control groups brought to what was decided; what is not named stays as it is.
+
+Every function blocks for a moment, is repeatable, and returns whether anything was changed. A limit that the kernel
+refuses, and a group that is gone or cannot be written, is an error that says so.
+"""
+
+from collections.abc import Mapping
+
+from colocate.errors import ColocateError
+from colocate.host.limit_steps import lower_limit
+from colocate.host.memory_group import GroupGone, MemoryGroup
+from colocate.host.memory_limits import Limits, LimitsSet, read_limits, set_limits
+from colocate.host.pod_groups import container_groups
+from colocate.memory.actions import LowerLimit, RestoreLimit, SetLimit
+from colocate.memory.figures import amount
+from colocate.model.memory import Bytes
+
+
+class LimitRefused(ColocateError):
+    """The kernel does not take a limit."""
+
+
+def hold(group: MemoryGroup, action: SetLimit, container_ids: Mapping[str, str]) -> bool:
+    """Hold a pod to its blocks, or those of its containers that are there already."""
+    there = read_limits(group)
+    wanted = Limits(
+        memory=there.memory if action.limit is None else action.limit,
+        high=there.high,
+        swap=there.swap if action.swap is None else action.swap,
+    )
+    changed = _set(group, wanted)
+    groups = _containers(group, action.containers, container_ids)
+    for name, most in action.containers.items():
+        if name in groups:
+            changed |= _limit_container(groups[name], most)
+    return changed
+
+
+def restore(group: MemoryGroup, action: RestoreLimit, container_ids: Mapping[str, str], *, off: bool) -> bool:
+    """Give a limit back; when colocation is switched off, the limit of swap too, which was ours."""
+    there = read_limits(group)
+    changed = _set(group, Limits(memory=action.to, high=there.high, swap=None if off else there.swap))
+    for container in _containers(group, action.containers, container_ids).values():
+        changed |= _limit_container(container, None)
+    return changed
+
+
+def relieve(group: MemoryGroup, to: Bytes | None) -> bool:
+    there = read_limits(group)
+    return _set(group, Limits(memory=to, high=there.high, swap=there.swap))
+
+
+def throttle(group: MemoryGroup, high: Bytes | None) -> bool:
+    there = read_limits(group)
+    return _set(group, Limits(memory=there.memory, high=high, swap=there.swap))
+
+
+def squeeze(group: MemoryGroup, action: LowerLimit) -> bool:
+    """Lower a limit as far as the kernel goes along; LimitRefused where that is nowhere."""
+    before = read_limits(group)
+    lowered = lower_limit(group, action.to)
+    # v1 limits memory and swap together: what was taken from the one must not be had from the other.
+    _set(group, Limits(memory=lowered.limit, high=before.high, swap=before.swap))
+    if not lowered.complete and lowered.gave < 1 << 20:
+        raise LimitRefused(
+            f"the kernel cannot reclaim: {amount(group.usage)} is used, and the limit stays at "
+            f"{'none' if lowered.limit is None else amount(lowered.limit)}"
+        )
+    return True
+
+
+def _set(group: MemoryGroup, wanted: Limits) -> bool:
+    return _changed(set_limits(group, wanted))
+
+
+def _changed(done: LimitsSet) -> bool:
+    if done.busy is not None:
+        raise LimitRefused(f"the kernel cannot reclaim: {amount(done.busy)} is used")
+    return bool(done.written)
+
+
+def _limit_container(group: MemoryGroup, most: Bytes | None) -> bool:
+    try:
+        there = read_limits(group)
+        return _set(group, Limits(memory=most, high=there.high, swap=there.swap))
+    except GroupGone:
+        return False  # The container ended; the pod has not.
+
+
+def _containers(
+    pod: MemoryGroup, names: Mapping[str, Bytes] | tuple[str, ...], ids: Mapping[str, str]
+) -> Mapping[str, MemoryGroup]:
+    """The groups of containers that are there, by the container's name."""
+    groups = container_groups(pod) if names else {}
+    # A runtime without ids, as the embedded cluster's, names groups as the containers are named.
+    found = {name: groups.get(ids.get(name, name)) for name in names}
+    return {name: group for name, group in found.items() if group is not None}

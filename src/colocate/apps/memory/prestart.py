@@ -1,0 +1,142 @@
+"""PreStartContainer: a pod is held to its blocks before its container exists.
+
+Where it cannot be said which pod it is, what its containers are, or the limit cannot be set, the container is not
+started: the kubelet tries again, and the pod's events say why.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from colocate.aio import deadline, in_thread
+from colocate.apps.memory import pod_limits
+from colocate.apps.memory.cluster_view import ClusterView
+from colocate.apps.memory.machine import Machine
+from colocate.apps.memory.objects import identity
+from colocate.clock import Clock
+from colocate.errors import ColocateError
+from colocate.host.memory_group import MemoryGroup
+from colocate.host.memory_limits import read_limits
+from colocate.kubelet.paths import KubeletPaths
+from colocate.kubelet.plugin import Refused
+from colocate.kubelet.pod_holders import Holding, pods_holding
+from colocate.memory.actions import SetLimit, ref
+from colocate.memory.limits import limits
+from colocate.memory.state import State
+from colocate.model.memory import Bytes, PodIdentity
+
+TIME = 15.0
+"""Seconds for all of it; the kubelet itself gives up after 30."""
+_WATCH_TIME = 5.0
+"""Seconds that the API may be behind the kubelet in what pods there are."""
+
+
+class PreStart:
+    """Sets the limits of pods that are about to start."""
+
+    def __init__(
+        self,
+        paths: KubeletPaths,
+        machine: Machine,
+        cluster: ClusterView,
+        clock: Clock,
+        *,
+        resource: str,
+        block_size: Bytes,
+        swap: bool,
+        state: Callable[[], State],
+        is_off: Callable[[], bool],
+    ) -> None:
+        self._paths = paths
+        self._machine = machine
+        self._cluster = cluster
+        self._clock = clock
+        self._resource = resource
+        self._block_size = block_size
+        self._swap = swap
+        self._state = state
+        self._is_off = is_off
+
+    async def hold(self, ids: Sequence[str], why_not: Callable[[PodIdentity], str]) -> None:
+        """Hold the pod with these blocks to them; Refused, with a sentence, where that cannot be."""
+        try:
+            async with deadline(self._clock, TIME):
+                pod = await self._pod(frozenset(ids))
+                if reason := why_not(pod):
+                    raise self._refused(pod, reason)
+                await self._limit(pod)
+        except TimeoutError:
+            raise Refused(
+                f"the limit of the pod with {', '.join(sorted(ids))} could not be set within {TIME:g} s; "
+                "the kubelet tries again"
+            ) from None
+
+    async def _pod(self, ids: frozenset[str]) -> PodIdentity:
+        holding = await self._holding(ids)
+        found = await self._cluster.until_pod(holding.uid, holding.key, _WATCH_TIME)
+        if found is not None:
+            return identity(found, self._resource)
+        known = self._state().pods.get(holding.uid)
+        if known is not None and known.containers:
+            return known
+        name = holding.key or f"pod {holding.uid}"
+        raise Refused(
+            f"{name} holds {', '.join(sorted(ids))}, but its containers are not known, so neither is its limit: "
+            f"the API server has not told of it ({self._cluster.trouble or 'its watch is behind'}); "
+            "the kubelet tries again"
+        )
+
+    async def _holding(self, ids: frozenset[str]) -> Holding:
+        """Who holds these ids; a pod of several containers may hold more."""
+        holdings = await pods_holding(self._paths, self._clock, self._resource)
+        if holdings is None:
+            raise Refused(
+                "nobody can say which pod this is: neither podresources nor the kubelet's checkpoint answers; "
+                "the kubelet tries again"
+            )
+        holders = [each for each in holdings.pods if ids <= set(each.ids)]
+        # An entry of a pod that has ended may linger beside that of the one that has its ids now.
+        holders = [each for each in holders if each.key] or holders
+        if len(holders) == 1:
+            return holders[0]
+        whose = " and ".join(each.key or f"pod {each.uid}" for each in holders) or "no pod"
+        raise Refused(
+            f"it cannot be said which pod this is: {whose} holds {', '.join(sorted(ids))}; the kubelet tries again"
+        )
+
+    async def _limit(self, pod: PodIdentity) -> None:
+        wanted = limits(pod, self._block_size, self._swap)
+        if wanted is None:
+            raise self._refused(pod, f"{pod.key} holds blocks of {self._resource} and asks for none")
+        if self._is_off():
+            return
+        group = await self._machine.find(pod.uid)
+        if group is None:
+            raise self._refused(
+                pod,
+                f"{pod.key} has no control group yet, or none where pods are looked for; see memory.cgroupRoot",
+            )
+        action = SetLimit(
+            pod=ref(pod),
+            limit=wanted.pod,
+            swap=wanted.swap,
+            containers=wanted.containers,
+            reason=" ".join(wanted.reasons),
+        )
+        try:
+            await in_thread(partial(self._set, group.group, action))
+        except (ColocateError, OSError) as error:
+            raise self._refused(pod, f"the memory limit of {pod.key} could not be set: {error}") from error
+
+    def _set(self, group: MemoryGroup, action: SetLimit) -> None:
+        squeezed = action.pod.uid in self._state().ladder.squeezed
+        if (
+            squeezed
+            and action.limit is not None
+            and (read_limits(group).memory or action.limit + 1) <= action.limit
+        ):
+            return  # Online work needs what was taken from it; a restart of a container does not give it back.
+        pod_limits.hold(group, action, {})
+
+    def _refused(self, pod: PodIdentity, reason: str) -> Refused:
+        self._cluster.tell_pod(ref(pod), "ColocationMemoryRefused", reason, warning=True)
+        return Refused(reason)

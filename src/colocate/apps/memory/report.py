@@ -1,0 +1,120 @@
+"""Where a node's memory is and why, as one value: what `colocate memory` prints and programs read. Pure."""
+
+import msgspec
+
+from colocate.memory.decide import Decision
+from colocate.memory.explain import Bar, bar, explain
+from colocate.memory.facts import Facts
+from colocate.memory.limits import kubelets_own
+from colocate.memory.rungs import RungHere
+from colocate.memory.settings import MemorySettings
+from colocate.model.memory import Bytes
+
+
+class PodReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that holds blocks."""
+
+    pod: str
+    uid: str
+    blocks: tuple[str, ...]
+    used: Bytes
+    limit: Bytes | None
+    """Of its control group, as it was read; None where there is none."""
+    may_use: Bytes | None
+    """The limit that its blocks come to; None where the pod as a whole has none."""
+    done: tuple[str, ...] = ()
+    """What the ladder has done to it."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn, for people and programs."""
+
+    node: str
+    at: float
+    """Seconds since the epoch."""
+    resource: str
+    block_size: Bytes
+    off: bool
+    dry_run: bool
+    restored: bool
+    """Colocation is switched off, and nothing of it is left: no block offered, no limit of ours."""
+    bar: Bar
+    offered: int
+    held: int
+    withdrawn: int
+    debt: Bytes
+    due: Bytes
+    rung: str
+    """Where the ladder stands; empty on the ground."""
+    pods: tuple[PodReport, ...]
+    rungs: tuple[RungHere, ...]
+    sentences: tuple[str, ...]
+    """Every figure that led to the number of blocks, and what the ladder does."""
+    silent: tuple[str, ...]
+    """What could not be asked, and so is not in the figures."""
+
+
+def report(
+    decision: Decision,
+    facts: Facts,
+    settings: MemorySettings,
+    silent: tuple[str, ...],
+    at: float,
+    *,
+    dry_run: bool,
+) -> Report:
+    state = decision.state
+    listed, healthy = state.blocks.listed, state.blocks.healthy()
+    return Report(
+        node=facts.node_name,
+        at=at,
+        resource=settings.resource,
+        block_size=settings.block_size,
+        off=facts.off,
+        dry_run=dry_run,
+        restored=facts.off and not healthy and not _unrestored(decision),
+        bar=bar(decision),
+        offered=decision.offered,
+        held=decision.held,
+        withdrawn=len(listed) - len(healthy),
+        debt=decision.balance.debt,
+        due=decision.balance.due,
+        rung=str(state.ladder.rung or ""),
+        pods=tuple(
+            PodReport(
+                pod=str(each.ref),
+                uid=each.uid,
+                blocks=each.ids,
+                used=each.used,
+                limit=each.reading.limit if each.reading else None,
+                may_use=each.limits.pod if each.limits else None,
+                done=_done_to(each.uid, decision),
+            )
+            for each in decision.pods
+        ),
+        rungs=decision.rungs,
+        sentences=explain(decision, settings),
+        silent=silent,
+    )
+
+
+def _unrestored(decision: Decision) -> bool:
+    """Whether a limit is still ours."""
+    return decision.state.ladder.has_done_something or any(
+        each.reading is not None
+        and each.limits is not None
+        and each.limits.pod is not None
+        and each.reading.limit != kubelets_own(each.pod)
+        for each in decision.pods
+    )
+
+
+def _done_to(uid: str, decision: Decision) -> tuple[str, ...]:
+    ladder = decision.state.ladder
+    done = (
+        ("squeezed", uid in ladder.squeezed),
+        ("throttled", uid in ladder.throttled),
+        ("pages on far nodes", uid in ladder.moved),
+        ("to go", uid in ladder.leaving),
+    )
+    return tuple(what for what, so in done if so)

@@ -1,0 +1,148 @@
+"""What the memory part tells of itself: log, metrics, and events on pods and the node for every rung.
+
+An event is told when something is done to a pod that was not done to it before, not at every turn.
+"""
+
+from collections.abc import Iterable
+
+from colocate import telemetry
+from colocate.apps.memory.cluster_view import ClusterView
+from colocate.apps.memory.executor import UNCHANGED
+from colocate.apps.memory.report import Report
+from colocate.memory.actions import (
+    Action,
+    Evict,
+    LowerLimit,
+    MovePages,
+    PodAction,
+    Publish,
+    Reclaim,
+    Recreate,
+    Relieve,
+    RestoreLimit,
+    ReturnPages,
+    Throttle,
+    Unthrottle,
+    Withdraw,
+)
+from colocate.memory.decide import Decision
+from colocate.memory.facts import Outcome, Result
+from colocate.memory.figures import count, some
+from colocate.memory.rung import Rung, height
+from colocate.model.memory import PodUid
+from colocate.telemetry import MEMORY_ACTIONS, MEMORY_BLOCKS, MEMORY_BYTES, MEMORY_RUNG, Event
+
+_REASONS: dict[type[Action], str] = {
+    Reclaim: "ColocationMemoryReclaimed",
+    LowerLimit: "ColocationMemorySqueezed",
+    RestoreLimit: "ColocationMemoryRestored",
+    Relieve: "ColocationMemoryRestored",
+    Throttle: "ColocationMemoryThrottled",
+    Unthrottle: "ColocationMemoryRestored",
+    MovePages: "ColocationMemoryMovedFar",
+    ReturnPages: "ColocationMemoryReturned",
+    Evict: "ColocationMemoryEvicted",
+    Recreate: "ColocationMemoryMovedElsewhere",
+}
+_WARNINGS = (Evict, Recreate)
+
+
+class Teller:
+    """Remembers what was told."""
+
+    def __init__(self, cluster: ClusterView, resource: str) -> None:
+        self._cluster = cluster
+        self._resource = resource
+        self._log = telemetry.logger(resource=resource)
+        self._told: dict[PodUid, tuple[type[Action], Result]] = {}
+        self._rung: Rung | None = None
+        self._silent: frozenset[str] = frozenset()
+
+    def turn(self, decision: Decision, report: Report) -> None:
+        """A decision, before it is carried out."""
+        for action in decision.plan.actions:
+            if isinstance(action, Withdraw | Publish):
+                self._tell_blocks(action)
+        self._tell_rung(decision)
+        self._tell_silence(report.silent)
+        self._told = {uid: told for uid, told in self._told.items() if uid in decision.state.holders}
+        for part, size in report.bar.parts():
+            MEMORY_BYTES.labels(self._resource, part).set(size)
+        MEMORY_BYTES.labels(self._resource, "owed").set(report.debt)
+        MEMORY_BYTES.labels(self._resource, "due").set(report.due)
+        for state, blocks in (
+            ("free", report.offered),
+            ("held", report.held),
+            ("withdrawn", report.withdrawn),
+        ):
+            MEMORY_BLOCKS.labels(self._resource, state).set(blocks)
+        MEMORY_RUNG.labels(self._resource).set(height(decision.state.ladder.rung))
+
+    def plan(self, decision: Decision) -> None:
+        """What would be done, of an agent that does nothing."""
+        for action in decision.plan.actions:
+            self._log.info(
+                Event.MEMORY_WOULD_ACT,
+                action=type(action).__name__,
+                pod=str(action.pod) if isinstance(action, PodAction) else "",
+                why=action.reason,
+            )
+
+    def outcomes(self, outcomes: Iterable[Outcome]) -> None:
+        """What became of actions."""
+        for outcome in outcomes:
+            if outcome.message == UNCHANGED:
+                continue
+            kind = type(outcome.action)
+            MEMORY_ACTIONS.labels(self._resource, kind.__name__, str(outcome.result)).inc()
+            log = self._log.info if outcome.result in (Result.DONE, Result.GONE) else self._log.warning
+            assert isinstance(outcome.action, PodAction)
+            log(
+                Event.MEMORY_ACTED,
+                action=kind.__name__,
+                pod=str(outcome.action.pod),
+                result=str(outcome.result),
+                message=outcome.message,
+                why=outcome.action.reason,
+            )
+            self._tell_pod(outcome.action, outcome)
+
+    def _tell_pod(self, action: PodAction, outcome: Outcome) -> None:
+        uid, what = action.pod.uid, (type(action), outcome.result)
+        if type(action) not in _REASONS or outcome.result is Result.GONE or self._told.get(uid) == what:
+            return
+        self._told[uid] = what
+        reason = _REASONS[type(action)]
+        if outcome.result is Result.DONE:
+            self._cluster.tell_pod(action.pod, reason, action.reason, warning=isinstance(action, _WARNINGS))
+        else:
+            message = f"{type(action).__name__}: {outcome.result}, {outcome.message}. {action.reason}"
+            self._cluster.tell_pod(action.pod, f"{reason}Not", message, warning=True)
+
+    def _tell_blocks(self, action: Withdraw | Publish) -> None:
+        taken = isinstance(action, Withdraw)
+        what = "withdrawn" if taken else "offered"
+        blocks = f"{count(len(action.ids), 'block')} of {self._resource}"
+        message = f"{blocks} {what} ({some(action.ids)}). {action.reason}"
+        self._log.info(Event.MEMORY_BLOCKS_CHANGED, change=what, blocks=len(action.ids), why=action.reason)
+        self._cluster.tell_node("ColocationMemoryWithdrawn" if taken else "ColocationMemoryOffered", message)
+
+    def _tell_rung(self, decision: Decision) -> None:
+        rung = decision.state.ladder.rung
+        if rung is self._rung:
+            return
+        up = height(rung) > height(self._rung)
+        where = f"stands on {rung}" if rung else "is on the ground again"
+        message = " ".join((f"The ladder {where}.", *decision.plan.notes))
+        self._log.info(
+            Event.MEMORY_RUNG_CHANGED, rung=str(rung or ""), before=str(self._rung or ""), why=message
+        )
+        self._cluster.tell_node("ColocationMemoryLadder", message, warning=up and rung is not Rung.WITHDRAW)
+        self._rung = rung
+
+    def _tell_silence(self, silent: tuple[str, ...]) -> None:
+        for why in sorted(set(silent) - self._silent):
+            self._log.warning(
+                Event.MEMORY_FACTS_MISSING, reason=why, effect="the turn is done with what there is"
+            )
+        self._silent = frozenset(silent)

@@ -1,0 +1,83 @@
+"""The status of a node's memory for people: a bar, its figures, and the pods with blocks."""
+
+from collections.abc import Iterator
+
+from colocate.apps.memory.report import PodReport, Report
+from colocate.cli.output import aligned
+from colocate.memory.figures import amount, count
+from colocate.model.memory import Bytes
+
+WIDTH = 60
+_MARKS = {
+    "system": ("#", "90"),
+    "online": ("O", "34"),
+    "colocated": ("C", "32"),
+    "debt": ("!", "31"),
+    "published": ("p", "36"),
+    "idle": (".", "37"),
+    "safety": ("s", "33"),
+}
+_MEANING = {
+    "system": "used outside pods",
+    "online": "expected of online pods and the rest",
+    "colocated": "held by colocated pods",
+    "debt": "held by them, and taken from the safety",
+    "published": "offered as free blocks",
+    "idle": "less than a block, or waiting for the cool-down",
+    "safety": "never sold",
+}
+
+
+def status_lines(report: Report, *, colours: bool) -> Iterator[str]:
+    """Everything, line by line."""
+    state = (
+        " (switched off)"
+        if report.off
+        else " (dry run: nothing is offered or changed)"
+        if report.dry_run
+        else ""
+    )
+    yield f"{report.node}: {amount(report.bar.capacity)} of memory, sold as {report.resource}{state}"
+    yield f"[{drawn(report.bar.parts(), colours)}]"
+    yield from aligned(
+        [
+            [f"  {_mark(name, colours)} {name}", amount(size), _MEANING[name]]
+            for name, size in report.bar.parts()
+            if size or name in ("colocated", "published")
+        ]
+    )
+    blocks = f"{report.offered} free, {report.held} held, {report.withdrawn} withdrawn"
+    yield f"blocks of {amount(report.block_size)}: {blocks}"
+    if report.debt:
+        yield f"debt: {amount(report.debt)}, of which online work needs {amount(report.due)} now"
+    if report.rung:
+        yield f"the ladder stands on {report.rung}"
+    if report.pods:
+        yield ""
+        rows = [["POD", "BLOCKS", "USED", "LIMIT", "DONE"], *(_row(pod) for pod in report.pods)]
+        yield from aligned(rows)
+    for why in report.silent:
+        yield f"not known: {why}"
+
+
+def drawn(parts: tuple[tuple[str, Bytes], ...], colours: bool, width: int = WIDTH) -> str:
+    """The parts side by side; whatever there is, is seen."""
+    whole = sum(size for _, size in parts) or 1
+    cells = {name: max(1, round(size / whole * width)) if size else 0 for name, size in parts}
+    while (excess := sum(cells.values()) - width) != 0:
+        widest = max(cells, key=lambda name: cells[name])
+        cells[widest] -= 1 if excess > 0 else -1
+    return "".join(_painted(_MARKS[name][0] * cells[name], name, colours) for name, _ in parts)
+
+
+def _mark(name: str, colours: bool) -> str:
+    return _MARKS[name][0] if not colours else "■"
+
+
+def _painted(text: str, name: str, colours: bool) -> str:
+    return f"\x1b[{_MARKS[name][1]}m{'█' * len(text)}\x1b[0m" if colours and text else text
+
+
+def _row(pod: PodReport) -> list[str]:
+    limit = "none" if pod.limit is None else amount(pod.limit)
+    return [pod.pod, count(len(pod.blocks), "block"), amount(pod.used), limit, ", ".join(pod.done)]

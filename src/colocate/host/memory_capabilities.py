@@ -1,0 +1,185 @@
+"""What can be done to the memory of pods on this machine, and why not where it cannot. Found by looking.
+
+Nothing is changed to find out: what a file's absence, its mount and this process's capabilities say is enough.
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from colocate.host.cgroups import Tree
+from colocate.host.node_memory import PROC, SYS, read_node_memory
+from colocate.host.pod_groups import PodTier, find_tiers
+from colocate.model.memory import MemoryControls, NodeMemory
+
+_SYS_PTRACE = 19
+_SYS_NICE = 23
+
+
+class Capability(msgspec.Struct, frozen=True):
+    """Whether something is here, and in a sentence what was found."""
+
+    here: bool
+    found: str
+
+
+class MemoryCapabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that observing and acting on memory builds upon."""
+
+    cgroup: int
+    pods: Capability
+    """Where the kubelet keeps the groups of pods."""
+    limits: Capability
+    """Limits can be set at all."""
+    swap_limits: Capability
+    reclaim: Capability
+    throttle: Capability
+    """memory.high."""
+    node_pressure: Capability
+    pod_pressure: Capability
+    swap: Capability
+    far_nodes: Capability
+    """NUMA nodes that are memory alone."""
+    migration: Capability
+
+    @property
+    def controls(self) -> MemoryControls:
+        """The same for those who decide."""
+        return MemoryControls(
+            cgroup=self.cgroup,
+            writable=self.limits.here,
+            reclaim=self.reclaim.here and self.cgroup == 2,
+            high=self.throttle.here,
+            swap=self.swap_limits.here,
+            migrate=self.migration.here,
+        )
+
+
+def memory_capabilities(
+    tree: Tree, *, below: Path = Path(), proc: Path = PROC, sys: Path = SYS
+) -> MemoryCapabilities:
+    """Look at the machine; Unavailable where not even its memory can be read."""
+    node = read_node_memory(proc, sys)
+    tiers = find_tiers(tree, below)
+    group = tiers[0].root if tiers else None
+    limits = _limits(tree, group)
+    return MemoryCapabilities(
+        cgroup=tree.version,
+        pods=_pods(tree, tiers, below),
+        limits=limits,
+        swap_limits=_swap_limits(tree, group),
+        reclaim=_reclaim(tree, limits),
+        throttle=_throttle(tree, limits),
+        node_pressure=_node_pressure(node),
+        pod_pressure=_pod_pressure(tree, node, group),
+        swap=_swap(node),
+        far_nodes=_far_nodes(node),
+        migration=_migration(node, proc),
+    )
+
+
+def _pods(tree: Tree, tiers: tuple[PodTier, ...], below: Path) -> Capability:
+    if "memory" not in tree.roots:
+        return Capability(False, "the kernel accounts for no memory here: there is no memory controller")
+    if not tiers:
+        where = f"below {below} " if below.parts else ""
+        return Capability(
+            False, f"there is no group kubepods or kubepods.slice {where}in {tree.roots['memory']}"
+        )
+    roots = list(dict.fromkeys(f"{tier.root} ({tier.naming})" for tier in tiers))
+    return Capability(True, f"cgroup v{tree.version}, pods in {' and '.join(roots)}")
+
+
+def _limits(tree: Tree, group: Path | None) -> Capability:
+    name = "memory.max" if tree.version == 2 else "memory.limit_in_bytes"
+    if "memory" not in tree.roots:
+        return Capability(False, "there is no memory controller")
+    top = tree.roots["memory"]
+    if os.statvfs(top).f_flag & os.ST_RDONLY:
+        return Capability(False, f"{top} is mounted read-only; mount the host's /sys/fs/cgroup with rw")
+    file = (group or top) / (name if group else "cgroup.procs")
+    if group and not file.exists():
+        return Capability(False, f"there is no {file}: the memory controller is not handed down to the pods")
+    if not os.access(file, os.W_OK):
+        return Capability(False, f"{file} may not be written; run as root, privileged if in a container")
+    return Capability(True, f"{name} of pods can be written")
+
+
+def _swap_limits(tree: Tree, group: Path | None) -> Capability:
+    name = "memory.swap.max" if tree.version == 2 else "memory.memsw.limit_in_bytes"
+    if group is None:
+        return Capability(False, "unknown until there are groups of pods")
+    if not (group / name).exists():
+        return Capability(False, f"there is no {group / name}: the kernel runs without swap accounting")
+    return Capability(True, f"by {name}")
+
+
+def _reclaim(tree: Tree, limits: Capability) -> Capability:
+    if not limits.here:
+        return Capability(False, limits.found)
+    if tree.version == 1:
+        return Capability(True, "by lowering the limit in steps; cgroup v1 has no memory.reclaim")
+    if not (tree.roots["memory"] / "memory.reclaim").exists():
+        return Capability(False, f"Linux {os.uname().release} has no memory.reclaim; 5.19 and later have it")
+    return Capability(True, "by memory.reclaim")
+
+
+def _throttle(tree: Tree, limits: Capability) -> Capability:
+    if tree.version == 1:
+        return Capability(False, "cgroup v1 has no memory.high")
+    return Capability(limits.here, "by memory.high" if limits.here else limits.found)
+
+
+def _node_pressure(node: NodeMemory) -> Capability:
+    if node.pressure is None:
+        return Capability(
+            False, "there is no /proc/pressure/memory; boot with psi=1 on a kernel with CONFIG_PSI"
+        )
+    return Capability(True, "in /proc/pressure/memory")
+
+
+def _pod_pressure(tree: Tree, node: NodeMemory, group: Path | None) -> Capability:
+    if tree.version == 1:
+        return Capability(False, "cgroup v1 has no pressure of groups")
+    if node.pressure is None:
+        return Capability(False, "the kernel measures no pressure")
+    if group is not None and not (group / "memory.pressure").exists():
+        return Capability(False, f"there is no memory.pressure in {group}; see cgroup.pressure there")
+    return Capability(True, "in memory.pressure")
+
+
+def _swap(node: NodeMemory) -> Capability:
+    if not node.swap_total:
+        return Capability(False, "there is no swap: only page cache can be reclaimed")
+    return Capability(True, f"{node.swap_total >> 20} MiB, {node.swap_free >> 20} MiB of it free")
+
+
+def _far_nodes(node: NodeMemory) -> Capability:
+    if len(node.numa) < 2:
+        return Capability(False, "the machine has one NUMA node")
+    far = [each for each in node.numa if not each.has_cpus and each.total]
+    if not far:
+        return Capability(False, f"each of the {len(node.numa)} NUMA nodes has CPUs; none is memory alone")
+    return Capability(
+        True, "; ".join(f"NUMA node {n.id}: {n.total >> 20} MiB, {n.free >> 20} MiB free" for n in far)
+    )
+
+
+def _migration(node: NodeMemory, proc: Path) -> Capability:
+    if len(node.numa) < 2:
+        return Capability(False, "the machine has one NUMA node: there is nowhere to move pages to")
+    held = _effective_capabilities(proc)
+    missing = [
+        name
+        for name, bit in (("CAP_SYS_NICE", _SYS_NICE), ("CAP_SYS_PTRACE", _SYS_PTRACE))
+        if not held >> bit & 1
+    ]
+    if missing:
+        return Capability(False, f"{' and '.join(missing)} is needed to move the pages of other processes")
+    return Capability(True, "by move_pages")
+
+
+def _effective_capabilities(proc: Path) -> int:
+    status = (proc / "self" / "status").read_text()
+    return next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0)

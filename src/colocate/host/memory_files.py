@@ -1,0 +1,158 @@
+"""What the kernel writes into its memory files, read as numbers. Bytes in, facts out; no I/O here.
+
+Only the few lines that are needed are read: a memory.stat has some sixty, for every pod at every turn.
+"""
+
+import re
+
+import msgspec
+
+from colocate.errors import ColocateError
+from colocate.model.memory import Bytes, Pressure
+
+_NO_LIMIT = 1 << 62
+"""cgroup v1 says the greatest multiple of a page that a long holds, older kernels the greatest unsigned long."""
+
+
+class Garbled(ColocateError):
+    """A file of the kernel does not look like itself."""
+
+
+class Stat(msgspec.Struct, frozen=True):
+    """The part of memory.stat that is of use, the groups below included."""
+
+    anon: Bytes
+    file: Bytes
+    inactive_file: Bytes
+    shmem: Bytes
+    swap: Bytes | None
+    refaults: int | None
+
+
+_REFAULTS = (b"workingset_refault_anon", b"workingset_refault_file", b"workingset_refault")
+"""The last is of Linux before 5.9, which counted only page cache."""
+
+
+class StatParser:
+    """Reads memory.stat of one version; a kernel lays it out alike in every group for as long as it runs.
+
+    Where the lines are is remembered and checked each time, which costs a quarter of looking for them.
+    """
+
+    def __init__(self, version: int) -> None:
+        # On v1 the group's own figures come first; those with the groups below are called total.
+        total = b"total_" if version == 1 else b""
+        needed = (b"rss" if version == 1 else b"anon", b"active_file", b"inactive_file")
+        self._keys = [total + name + b" " for name in (*needed, b"shmem", b"swap", *_REFAULTS)]
+        self._layout: list[tuple[int, int, bytes]] = []
+        """Of each key that this kernel has: its place among the keys, its line and itself."""
+        self._length = -1
+
+    def parse(self, data: bytes) -> Stat:
+        lines = data.split(b"\n")
+        try:
+            values = self._values(lines)
+            if values is None:
+                self._learn(lines)
+                values = self._values(lines)
+        except ValueError as error:
+            raise Garbled(f"a line of memory.stat has no number: {error}") from error
+        assert values is not None
+        anon, active, inactive, shmem, swap, *refaults = values
+        if anon is None or active is None or inactive is None:
+            raise Garbled(f"memory.stat has no line {self._keys[values.index(None)].decode().strip()!r}")
+        known = [count for count in refaults if count is not None]
+        return Stat(anon, active + inactive, inactive, shmem or 0, swap, sum(known) if known else None)
+
+    def _values(self, lines: list[bytes]) -> list[int | None] | None:
+        """The number of each key; None where the lines are not as they were."""
+        if len(lines) != self._length:
+            return None
+        values: list[int | None] = [None] * len(self._keys)
+        for place, at, key in self._layout:
+            if not lines[at].startswith(key):
+                return None
+            values[place] = int(lines[at][len(key) :])
+        return values
+
+    def _learn(self, lines: list[bytes]) -> None:
+        self._length = len(lines)
+        self._layout = [
+            (place, at, key)
+            for place, key in enumerate(self._keys)
+            for at, line in enumerate(lines)
+            if line.startswith(key)
+        ]
+
+
+def counter(data: bytes, name: str) -> int | None:
+    """A line `name number` of a file such as memory.events; None where there is none."""
+    found = re.search(rb"^%s (.*)$" % name.encode(), data, re.MULTILINE)
+    return number(found[1]) if found else None
+
+
+def number(data: bytes) -> int:
+    """A file or a field that is one number."""
+    # int() alone would take signs, underscores and more.
+    if not (data := data.strip()).isdigit():
+        raise Garbled(f"{data[:40]!r} is no number")
+    return int(data)
+
+
+def limit(data: bytes) -> Bytes | None:
+    """A limit of either version; None where there is none."""
+    if data.strip() == b"max":
+        return None
+    amount = number(data)
+    return amount if amount < _NO_LIMIT else None
+
+
+def pressure(data: bytes) -> Pressure:
+    """A file of PSI: what `some` and what `full` lost."""
+    words = data.replace(b"=", b" ").split()
+    if len(words) != 18 or words[0] != b"some" or words[9] != b"full":
+        raise Garbled(f"{data[:40]!r} is no memory pressure")
+    try:
+        some10, some60, some300, full10, full60, full300 = map(float, words[2:7:2] + words[11:16:2])
+    except ValueError as error:
+        raise Garbled(f"{data[:40]!r} is no memory pressure") from error
+    return Pressure(some10, some60, some300, full10, full60, full300, number(words[8]), number(words[17]))
+
+
+def kibibytes(data: bytes, name: str) -> Bytes | None:
+    """A line `name: n kB` of /proc/meminfo or of a NUMA node's; None where there is none."""
+    found = re.search(rb"(?:^|\s)%s:(.*)$" % re.escape(name.encode()), data, re.MULTILINE)
+    return number(found[1].replace(b"kB", b"")) * 1024 if found else None
+
+
+def plain_count(data: bytes, name: str) -> int | None:
+    """A line `name: n` of /proc/meminfo that counts and has no unit."""
+    found = re.search(rb"^%s:(.*)$" % re.escape(name.encode()), data, re.MULTILINE)
+    return number(found[1]) if found else None
+
+
+def numa_stat(data: bytes, version: int, page_size: int) -> dict[int, Bytes]:
+    """A memory.numa_stat: bytes by NUMA node, of anonymous memory and files together."""
+    if version == 1:
+        rows, unit = [rb"hierarchical_total=\d+"], page_size
+    else:
+        rows, unit = [b"anon", b"file"], 1
+    nodes: dict[int, Bytes] = {}
+    for row in rows:
+        found = re.search(rb"^%s((?: N\d+=\d+)*)$" % row, data, re.MULTILINE)
+        if not found:
+            raise Garbled(f"there is no line {row.decode()!r} by NUMA node")
+        for word in found[1].split():
+            node, _, amount = word[1:].partition(b"=")
+            nodes[int(node)] = nodes.get(int(node), 0) + int(amount) * unit
+    return nodes
+
+
+def id_list(data: bytes) -> list[int]:
+    """A list such as `0-3,5`, of NUMA nodes or CPUs."""
+    ids: list[int] = []
+    for part in data.strip().split(b","):
+        if part:
+            first, _, last = part.partition(b"-")
+            ids += range(number(first), number(last or first) + 1)
+    return ids

@@ -1,0 +1,87 @@
+"""One control group in the memory hierarchy: its files read and written, and what an error of them means.
+
+Every write announces itself to `crashpoints` once it is done. A group that is gone is `GroupGone`: its pod has
+ended. A tree that cannot be written is `Unavailable`, with the reason.
+"""
+
+import errno
+import os
+from pathlib import Path
+
+import msgspec
+
+from colocate.crashpoints import reached
+from colocate.errors import ColocateError, Unavailable
+from colocate.host import memory_files
+from colocate.model.memory import Bytes
+
+_GONE = (errno.ENOENT, errno.ENODEV)
+
+_REMEDIES = {
+    errno.EROFS: "the control groups are mounted read-only here; mount /sys/fs/cgroup of the host with rw",
+    errno.EACCES: "this process may not write control groups; run it as root, privileged if in a container",
+    errno.EPERM: "this process may not write control groups; run it as root, privileged if in a container",
+}
+
+
+class GroupGone(ColocateError):
+    """The control group is not there any more."""
+
+
+class MemoryGroup(msgspec.Struct, frozen=True):
+    """A control group that accounts for memory."""
+
+    folder: Path
+    version: int
+    """1 or 2."""
+
+    @property
+    def usage(self) -> Bytes:
+        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
+        return memory_files.number(self.read(name))
+
+    def read(self, name: str) -> bytes:
+        try:
+            return (self.folder / name).read_bytes()
+        except OSError as error:
+            raise self._meaning(error, name) from error
+
+    def has(self, name: str) -> bool:
+        return (self.folder / name).exists()
+
+    def write(self, name: str, value: str) -> None:
+        """Write one of its files; OSError for what the kernel says to this value (EBUSY, EAGAIN, EINVAL)."""
+        try:
+            handle = os.open(self.folder / name, os.O_WRONLY | os.O_TRUNC)
+            try:
+                os.write(handle, value.encode())
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise self._meaning(error, name) from error
+        reached(f"cgroup.{name}")
+
+    def _meaning(self, error: OSError, name: str) -> Exception:
+        if error.errno in _GONE and not self.folder.is_dir():
+            return GroupGone(f"the control group {self.folder} is gone")
+        if error.errno in _GONE:
+            return Unavailable(f"this kernel has no {name} in {self.folder}")
+        if error.errno in _REMEDIES:
+            return Unavailable(f"{self.folder / name} is out of reach: {_REMEDIES[error.errno]}")
+        return error
+
+
+def oom_kills(group: MemoryGroup) -> int | None:
+    """How many processes of a group, and of those below it, were ever killed for memory; None where uncounted."""
+    if group.version == 2:
+        return memory_files.counter(group.read("memory.events"), "oom_kill")
+    # On v1 a death is counted in the group of the process alone.
+    found = [memory_files.counter(group.read("memory.oom_control"), "oom_kill")]
+    for file in group.folder.glob("*/**/memory.oom_control"):
+        try:
+            found.append(memory_files.counter(file.read_bytes(), "oom_kill"))
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+    counted = [count for count in found if count is not None]
+    return sum(counted) if counted else None

@@ -1,0 +1,152 @@
+"""The memory of every pod and QoS class of this machine, read from its control groups. Nothing is judged here.
+
+Pods are read at the level of the pod's own group, which holds all of its containers and outlives each. Files
+stay open from turn to turn; which pods there are is found anew by listing three folders. A pod whose group
+vanishes while it is read has ended. One whose files cannot be understood is named with the reason, and costs
+the others nothing.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from colocate.host.cgroups import Tree
+from colocate.host.group_files import GroupFiles, group_files
+from colocate.host.kept_files import DescriptorBudget
+from colocate.host.memory_files import Garbled
+from colocate.host.pod_groups import PodGroup, PodTier, find_pod, find_tiers, subfolders
+from colocate.model.memory import PodMemory, PodUid, TierMemory
+from colocate.model.pod import QosClass
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """A pod that is there and could not be read."""
+
+    uid: PodUid
+    reason: str
+
+
+class PodsReading(msgspec.Struct, frozen=True):
+    """All pods at one moment."""
+
+    pods: tuple[PodMemory, ...] = ()
+    tiers: tuple[TierMemory, ...] = ()
+    unread: tuple[Unread, ...] = ()
+
+
+class PodMemoryReader:
+    """Reads all pods, turn after turn. Not for several threads at a time."""
+
+    def __init__(
+        self, tree: Tree, *, below: Path = Path(), by_node: bool = False, descriptors: int | None = None
+    ) -> None:
+        """Look at pods below the group `below`; with `by_node` also on which NUMA nodes their memory lies."""
+        self._tree = tree
+        self._below = below
+        self._by_node = by_node
+        self._budget = DescriptorBudget(descriptors)
+        self._tiers: list[_Tier] = []
+        self._met_pods = False
+
+    def read(self) -> PodsReading:
+        """Every pod that there is now."""
+        if not (self._met_pods and all(tier.root_is_there() for tier in self._tiers)):
+            self._look_for_tiers()
+        pods: dict[PodUid, PodMemory] = {}
+        unread: list[Unread] = []
+        for tier in self._tiers:
+            for name, uid, files in tier.pods():
+                try:
+                    pod = files.pod(uid, tier.where.qos)
+                except FileNotFoundError:
+                    tier.forget(name)
+                except (OSError, Garbled) as error:
+                    unread.append(Unread(uid, str(error)))
+                else:
+                    # Twice the same: remains of a kubelet with the other naming.
+                    if uid not in pods or pods[uid].usage < pod.usage:
+                        pods[uid] = pod
+        self._met_pods = bool(pods)
+        tiers = tuple(read for tier in self._tiers if (read := tier.read()))
+        return PodsReading(tuple(pods.values()), tiers, tuple(unread))
+
+    def find(self, uid: PodUid) -> PodGroup | None:
+        """One pod's group as it is now, be it newer than the last reading; None where it has none."""
+        found = self._find(uid)
+        if found is None:
+            self._look_for_tiers()
+            found = self._find(uid)
+        return found
+
+    def _find(self, uid: PodUid) -> PodGroup | None:
+        return find_pod(self._tree, tuple(tier.where for tier in self._tiers), uid)
+
+    def close(self) -> None:
+        """Close every file; a later read opens them again."""
+        for tier in self._tiers:
+            tier.close()
+        self._tiers = []
+
+    def _look_for_tiers(self) -> None:
+        """Walk the tree; not at every turn, for that is not cheap, but whenever pods are missed.
+
+        A kubelet may start after us, end, or come back with the other naming.
+        """
+        found = find_tiers(self._tree, self._below)
+        if found != tuple(tier.where for tier in self._tiers):
+            self.close()
+            self._tiers = [_Tier(each, self) for each in found]
+
+    def files(self, folder: Path) -> GroupFiles:
+        return group_files(self._tree.version, folder, self._budget, by_node=self._by_node)
+
+
+class _Tier:
+    """The pods of one QoS class, and their files."""
+
+    def __init__(self, where: PodTier, reader: PodMemoryReader) -> None:
+        self.where = where
+        self._reader = reader
+        self._own = reader.files(where.folder)
+        self._pods: dict[str, tuple[PodUid, GroupFiles]] = {}
+        """By the name of the group."""
+        self._others: set[str] = set()
+        """Names that are no pod's, such as those of the other QoS classes."""
+
+    def pods(self) -> Iterator[tuple[str, PodUid, GroupFiles]]:
+        """Every pod whose group is there now."""
+        names = subfolders(self.where.folder)
+        for name in self._pods.keys() - names:
+            self.forget(name)
+        for name in names:
+            if name not in self._pods and name not in self._others:
+                self._meet(name)
+        return iter([(name, uid, files) for name, (uid, files) in self._pods.items()])
+
+    def _meet(self, name: str) -> None:
+        uid = self.where.uid(name)
+        if uid is None:
+            self._others.add(name)
+        else:
+            self._pods[name] = uid, self._reader.files(self.where.folder / name)
+
+    def forget(self, name: str) -> None:
+        _, files = self._pods.pop(name)
+        files.close()
+
+    def read(self) -> TierMemory | None:
+        """The whole class; None where the kubelet has not made its group, or it cannot be read."""
+        qos = None if self.where.qos is QosClass.GUARANTEED else self.where.qos
+        try:
+            return self._own.tier(qos)
+        except (OSError, Garbled):
+            return None
+
+    def root_is_there(self) -> bool:
+        return self.where.root.is_dir()
+
+    def close(self) -> None:
+        self._own.close()
+        for _, files in self._pods.values():
+            files.close()

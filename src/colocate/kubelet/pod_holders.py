@@ -1,0 +1,100 @@
+"""Which pod holds which ids of a resource. podresources knows names, the checkpoint uids: both are joined here.
+
+Nothing is judged: entries of the checkpoint that podresources does not list may be of pods that have ended, or of a
+kubelet that has just started. Who asks knows more of pods.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from colocate.clock import Clock
+from colocate.errors import ColocateError, Unavailable
+from colocate.kubelet import checkpoint
+from colocate.kubelet.paths import KubeletPaths
+from colocate.kubelet.podresources import listed_pods
+from colocate.model.checkpoint import Entry
+from colocate.model.records import ListedPod
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pod holds of the resource."""
+
+    uid: str = ""
+    """Empty where the checkpoint does not know it."""
+    key: str = ""
+    """namespace/name; empty where podresources does not list it."""
+    ids: tuple[str, ...]
+
+
+class Holdings(msgspec.Struct, frozen=True):
+    """All that is known of who holds what."""
+
+    pods: tuple[Holding, ...] = ()
+    listed: bool = True
+    """Whether podresources answered: the kubelet's own word."""
+    silent: tuple[str, ...] = ()
+    """A sentence for each source that did not answer."""
+
+
+async def pods_holding(paths: KubeletPaths, clock: Clock, resource: str) -> Holdings | None:
+    """Ask both sources; None where neither answers."""
+    silent: list[str] = []
+    listing: tuple[ListedPod, ...] | None = None
+    try:
+        listing = await listed_pods(paths, clock)
+    except Unavailable as error:
+        silent.append(str(error))
+    # The checkpoint second: what podresources lists has been written there before.
+    entries = await asyncio.to_thread(_entries, paths, silent)
+    if listing is None and entries is None:
+        return None
+    return Holdings(join(listing, entries, resource), listing is not None, tuple(silent))
+
+
+def _entries(paths: KubeletPaths, silent: list[str]) -> Sequence[Entry] | None:
+    try:
+        return checkpoint.parse(paths.checkpoint.read_bytes()).checkpoint.entries or ()
+    except FileNotFoundError:
+        if paths.device_plugins.is_dir():
+            return ()  # A kubelet that has given out a device has written it down.
+        silent.append(f"there is no {paths.device_plugins}")
+    except (OSError, ColocateError) as error:
+        silent.append(f"checkpoint: {error}")
+    return None
+
+
+def join(
+    listing: Sequence[ListedPod] | None, entries: Sequence[Entry] | None, resource: str
+) -> tuple[Holding, ...]:
+    """One holding per pod: by name and uid where both are known, by one of them where not."""
+    named = {
+        (container, id): pod.key
+        for pod in listing or ()
+        for container, resources in pod.containers.items()
+        for id in resources.get(resource, ())
+    }
+    held: dict[str, set[str]] = {}
+    keys: dict[str, str] = {}
+    for entry in entries or ():
+        if entry.resource == resource:
+            held.setdefault(entry.pod_uid, set()).update(entry.ids)
+            for id in entry.ids:
+                if key := named.get((entry.container, id)):
+                    keys[entry.pod_uid] = key
+    with_uid = [
+        Holding(uid=uid, key=keys.get(uid, ""), ids=_in_order(ids)) for uid, ids in sorted(held.items())
+    ]
+    without = set(named.values()) - set(keys.values())
+    return (
+        *with_uid,
+        *(
+            Holding(key=key, ids=_in_order(id for (_, id), holder in named.items() if holder == key))
+            for key in sorted(without)
+        ),
+    )
+
+
+def _in_order(ids: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(ids)))

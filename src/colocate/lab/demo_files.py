@@ -1,0 +1,69 @@
+"""What the demo writes for others to read: the agent's configuration, the words of a pod, a deployment."""
+
+from pathlib import Path
+
+from colocate.lab.api.objects import Object
+from colocate.lab.cluster import MACHINE
+
+_CONFIG = """\
+version: 1
+kubelet:
+  root: {root}/kubelet
+log:
+  format: json
+control:
+  socket: {root}/agent.sock
+mock:
+  resources:
+    - name: {mock}
+      count: {devices}
+      numa:
+        nodes: [0, 1]
+"""
+
+_MEMORY = """\
+memory:
+  enabled: true
+  resource: {resource}
+  refresh: 1s
+  stateFolder: {root}/state
+  cgroupRoot: {cgroups}
+  node: {node}
+  kubeconfig: {root}/kubeconfig
+"""
+
+SAY_LIMIT = """\
+own=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
+if [ -n "$own" ]; then limit=$(cat "/sys/fs/cgroup/memory$(dirname "$own")/memory.limit_in_bytes")
+else limit=$(cat "/sys/fs/cgroup$(dirname "$(sed -n 's/^0:://p' /proc/self/cgroup)")/memory.max"); fi
+echo "I may use $limit bytes"; exec sleep infinity
+"""
+"""A process's first words: the limit of its pod's control group, as it finds it."""
+
+
+def agent_config(root: Path, mock: str, devices: int, memory: str, cgroups: Path | None) -> str:
+    """So many devices of a mock resource, and, where pods have control groups, idle memory as another resource."""
+    config = _CONFIG.format(root=root, mock=mock, devices=devices)
+    if cgroups is None:
+        return config
+    return config + _MEMORY.format(resource=memory, root=root, cgroups=cgroups, node=MACHINE)
+
+
+def deployment(name: str, replicas: int) -> Object:
+    """Pods for every node but this machine."""
+    labels = {"app": name}
+    container = {"name": "main", "image": name, "resources": {"requests": {"cpu": "500m"}}}
+    here = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [MACHINE]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [here]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [container], "affinity": affinity},
+            },
+        },
+    }

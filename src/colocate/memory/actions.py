@@ -1,0 +1,161 @@
+"""What is to be done, as data. Each says why; whoever carries it out reports what became of it.
+
+Every action may be repeated: done twice, it is as if done once.
+"""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from colocate.model.memory import Bytes, PodIdentity, PodUid
+
+
+class PodRef(msgspec.Struct, frozen=True):
+    """A pod that is meant, and no later one of its name."""
+
+    uid: PodUid
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.name else f"pod {self.uid}"
+
+
+def ref(pod: PodIdentity) -> PodRef:
+    return PodRef(pod.uid, pod.namespace, pod.name)
+
+
+class _Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    reason: str
+
+
+class Withdraw(_Action, frozen=True):
+    """Mark blocks Unhealthy: nobody new gets them."""
+
+    ids: tuple[str, ...]
+
+
+class Publish(_Action, frozen=True):
+    """Offer blocks; the way back of Withdraw."""
+
+    ids: tuple[str, ...]
+
+
+class Drop(_Action, frozen=True):
+    """Take blocks that are withdrawn and drained off the list."""
+
+    ids: tuple[str, ...]
+
+
+class _PodAction(_Action, frozen=True):
+    pod: PodRef
+
+
+class SetLimit(_PodAction, frozen=True):
+    """Hold a pod, or some of its containers, to what it may use."""
+
+    limit: Bytes | None
+    """Of the pod's control group; None: left as it is."""
+    swap: Bytes | None
+    """How much swap; None: left as it is."""
+    containers: Mapping[str, Bytes] = {}
+    """Limits of containers' own control groups, where the pod's cannot have one."""
+
+
+class Reclaim(_PodAction, frozen=True):
+    """Have the kernel drop this much of a pod's memory (v2). Has no way back and needs none."""
+
+    bytes: Bytes
+
+
+class LowerLimit(_PodAction, frozen=True):
+    """Lower the limit below what is used, so that cache is dropped (v1)."""
+
+    to: Bytes
+
+
+class RestoreLimit(_PodAction, frozen=True):
+    """The way back of LowerLimit, and of SetLimit when colocation is switched off."""
+
+    to: Bytes | None
+    containers: tuple[str, ...] = ()
+    """Containers whose own groups are to have no limit again."""
+
+
+class Relieve(_PodAction, frozen=True):
+    """Give a lowered limit back early: the pod would be killed by it."""
+
+    to: Bytes | None
+
+
+class Throttle(_PodAction, frozen=True):
+    """Set memory.high (v2): beyond it a pod is slowed down, not killed."""
+
+    high: Bytes
+
+
+class Unthrottle(_PodAction, frozen=True):
+    """The way back of Throttle."""
+
+    to: Bytes | None
+
+
+class MovePages(_PodAction, frozen=True):
+    """Move a pod's pages to far NUMA nodes."""
+
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    """In the order in which they are to be filled."""
+    bytes: Bytes
+
+
+class ReturnPages(_PodAction, frozen=True):
+    """The way back of MovePages."""
+
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    bytes: Bytes
+
+
+class Evict(_PodAction, frozen=True):
+    """Evict through the API, which keeps to disruption budgets."""
+
+
+class Recreate(_PodAction, frozen=True):
+    """Create a bare pod again, anywhere but here, and end this one."""
+
+    avoid: str
+    """The node that its affinity rules out."""
+
+
+Action: TypeAlias = (
+    Withdraw
+    | Publish
+    | Drop
+    | SetLimit
+    | Reclaim
+    | LowerLimit
+    | RestoreLimit
+    | Relieve
+    | Throttle
+    | Unthrottle
+    | MovePages
+    | ReturnPages
+    | Evict
+    | Recreate
+)
+
+PodAction: TypeAlias = (
+    SetLimit
+    | Reclaim
+    | LowerLimit
+    | RestoreLimit
+    | Relieve
+    | Throttle
+    | Unthrottle
+    | MovePages
+    | ReturnPages
+    | Evict
+    | Recreate
+)

@@ -1,0 +1,67 @@
+"""That every colocated pod has the limits that it should: said again whenever they are found otherwise.
+
+A kubelet or systemd may reset them. A pod whose limit the ladder has lowered is left alone, unless it has none at
+all. When colocation is switched off, pods get back what the kubelet gave them.
+"""
+
+from collections.abc import Sequence
+
+from colocate.memory.actions import PodAction, RestoreLimit, SetLimit
+from colocate.memory.colocated import Colocated
+from colocate.memory.figures import amount
+from colocate.memory.ladder_state import Ladder
+from colocate.memory.limits import PodLimits, kubelets_own
+from colocate.model.memory import MemoryControls, PodMemory
+
+
+def assert_limits(
+    pods: Sequence[Colocated], ladder: Ladder, controls: MemoryControls, off: bool
+) -> list[PodAction]:
+    """What is to be set, of pods that can be read and whose containers are known."""
+    actions = []
+    for each in pods:
+        if each.reading is None or each.limits is None:
+            continue
+        action = (
+            _restore(each, each.reading, ladder)
+            if off
+            else _assert(each, each.reading, each.limits, ladder, controls)
+        )
+        if action is not None:
+            actions.append(action)
+    return actions
+
+
+def _assert(
+    each: Colocated, reading: PodMemory, limits: PodLimits, ladder: Ladder, controls: MemoryControls
+) -> PodAction | None:
+    found = "none" if reading.limit is None else amount(reading.limit)
+    swaps = controls.swap and limits.swap is not None and reading.swap_limit != limits.swap
+    is_set = limits.pod is None or reading.limit == limits.pod
+    if each.uid in ladder.squeezed:
+        is_set = limits.pod is None or (reading.limit is not None and reading.limit <= limits.pod)
+    if is_set and not swaps and not limits.containers:
+        return None
+    return SetLimit(
+        pod=each.ref,
+        limit=None if each.uid in ladder.squeezed and is_set else limits.pod,
+        swap=limits.swap,
+        containers=limits.containers,
+        reason=" ".join((*limits.reasons, f"Found: {found}.")),
+    )
+
+
+def _restore(each: Colocated, reading: PodMemory, ladder: Ladder) -> PodAction | None:
+    own = kubelets_own(each.pod)
+    containers = tuple(each.limits.containers) if each.limits else ()
+    if ladder.squeezed or ladder.throttled or (reading.limit == own and not containers):
+        # What the ladder did is undone first, in its own order.
+        return None
+    if each.limits and each.limits.pod is None:
+        own = reading.limit
+    return RestoreLimit(
+        pod=each.ref,
+        to=own,
+        containers=containers,
+        reason="Memory colocation is switched off on this node: the pod has what the kubelet gave it.",
+    )

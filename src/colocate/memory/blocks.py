@@ -1,0 +1,215 @@
+"""Which blocks are offered: ids that stay what they are, and their way out.
+
+healthy -> withdrawn (Unhealthy to the kubelet) -> drained (free for a while) -> dropped (off the list). Shrinking is
+at once; blocks come back when more than the hysteresis of them has been missing for the whole cool-down, and then as
+many as there was room for all that time. A block that is held is never dropped, and while nobody can say who holds
+what, none is.
+
+Free blocks go first, the highest number first; then held ones, of the pod that would give back first, so that they
+are not given anew when it ends. They come back the other way round: held ones, then the lowest numbers.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from enum import StrEnum
+
+import msgspec
+
+from colocate.errors import UserError
+from colocate.memory.actions import Action, Drop, Publish, Withdraw
+from colocate.memory.figures import amount, count, some
+from colocate.memory.settings import MemorySettings
+from colocate.model.device import Device
+from colocate.model.memory import Bytes
+
+_ID = re.compile(r"CM-(\d{4}|[1-9]\d{4,})", re.ASCII)
+
+
+class BlockState(StrEnum):
+    """Where a listed block is on its way."""
+
+    HEALTHY = "healthy"
+    WITHDRAWN = "withdrawn"
+    DRAINED = "drained"
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One block on the list."""
+
+    id: str
+    state: BlockState = BlockState.HEALTHY
+    since: float = 0.0
+    """Since when it is so; of a withdrawn one, since when it is also free."""
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """More room than blocks, for a while already."""
+
+    since: float
+    least: int
+    """The fewest blocks that were missing in that time."""
+
+
+class Blocks(msgspec.Struct, frozen=True, kw_only=True):
+    """The list, in the order of the numbers."""
+
+    resource: str = ""
+    size: Bytes = 0
+    """Empty and 0 before the first turn."""
+    listed: tuple[Block, ...] = ()
+    growth: Growth | None = None
+    started: bool = False
+    """Whether there was a turn: the first list is given at once."""
+
+    def devices(self) -> list[Device]:
+        """As the kubelet is told."""
+        return [
+            Device(block.id) if block.state is BlockState.HEALTHY else Device(block.id).unhealthy()
+            for block in self.listed
+        ]
+
+    def healthy(self) -> frozenset[str]:
+        return frozenset(block.id for block in self.listed if block.state is BlockState.HEALTHY)
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What the list should come to."""
+
+    free: int
+    """Free blocks that there is room for."""
+    in_debt: int
+    """Held blocks with no memory behind them."""
+    may_grow: bool
+    reason: str
+
+
+def block_id(number: int) -> str:
+    return f"CM-{number:04d}"
+
+
+def number(id: str) -> int | None:
+    """The number of a block; None where the id is none of ours."""
+    match = _ID.fullmatch(id)
+    return int(match[1]) if match else None
+
+
+def for_settings(blocks: Blocks, settings: MemorySettings, held: AbstractSet[str]) -> Blocks:
+    """The list for these settings: anew where size or name changed; UserError where blocks are still held."""
+    same = (blocks.resource, blocks.size) == (settings.resource, settings.block_size)
+    if same or (not blocks.size and not blocks.resource):
+        return msgspec.structs.replace(blocks, resource=settings.resource, size=settings.block_size)
+    if not held:
+        return Blocks(resource=settings.resource, size=settings.block_size)
+    what = "name" if blocks.resource != settings.resource else "size"
+    raise UserError(
+        f"memory: the {what} of blocks cannot become {settings.resource} of {amount(settings.block_size)} while pods "
+        f"hold {count(len(held), 'block')} of {blocks.resource} of {amount(blocks.size)} ({some(sorted(held))}); put "
+        "the old value back, switch colocation off with 'colocate memory off', wait until no pod holds a block, "
+        "and then change it"
+    )
+
+
+def turn(
+    blocks: Blocks,
+    wanted: Wanted,
+    held: Sequence[str],
+    holders_known: bool,
+    now: float,
+    settings: MemorySettings,
+) -> tuple[Blocks, list[Action]]:
+    """The next list and what changes. `held` begins with the blocks that are to be given back first."""
+    first = not blocks.started
+    table = {block.id: block for block in blocks.listed}
+    for id in held:
+        # An agent whose state was lost finds its blocks by who holds them.
+        table.setdefault(id, Block(id, BlockState.HEALTHY, now))
+    actions = _drain(table, frozenset(held), holders_known, now, settings.linger)
+    withdrawn = _shrink(table, wanted, held, now)
+    missing = _missing(table, wanted, held)
+    growth = None
+    if withdrawn:
+        actions.append(Withdraw(ids=tuple(withdrawn), reason=wanted.reason))
+    elif wanted.may_grow and missing and (first or missing > settings.hysteresis):
+        growth = Growth(now, missing)
+        if blocks.growth is not None:
+            growth = Growth(blocks.growth.since, min(blocks.growth.least, missing))
+        if first or now - growth.since >= settings.cool_down:
+            returned = _grow(table, growth.least, held, now)
+            growth = None
+            actions.append(Publish(ids=tuple(returned), reason=wanted.reason))
+    listed = tuple(sorted(table.values(), key=_order))
+    return msgspec.structs.replace(blocks, listed=listed, growth=growth, started=True), actions
+
+
+def _drain(
+    table: dict[str, Block], held: AbstractSet[str], known: bool, now: float, linger: float
+) -> list[Action]:
+    """Move withdrawn blocks on their way out, in place."""
+    dropped = []
+    for block in list(table.values()):
+        if block.state is BlockState.HEALTHY:
+            continue
+        if block.id in held or not known:
+            table[block.id] = Block(block.id, BlockState.WITHDRAWN, now)
+        elif block.state is BlockState.DRAINED:
+            del table[block.id]
+            dropped.append(block.id)
+        elif now - block.since >= linger:
+            table[block.id] = Block(block.id, BlockState.DRAINED, now)
+    reason = f"Withdrawn, and free for {linger:g} s."
+    return [Drop(ids=tuple(sorted(dropped, key=place)), reason=reason)] if dropped else []
+
+
+def _shrink(table: dict[str, Block], wanted: Wanted, held: Sequence[str], now: float) -> list[str]:
+    """Withdraw what is too many, in place; the ids in the order of leaving."""
+    free = _healthy_free(table, held)
+    leaving = sorted(free, key=place, reverse=True)[: max(0, len(free) - wanted.free)]
+    firm = [id for id in held if table[id].state is BlockState.HEALTHY]
+    leaving += firm[: max(0, wanted.in_debt - (len(held) - len(firm)))]
+    for id in leaving:
+        table[id] = Block(id, BlockState.WITHDRAWN, now)
+    return leaving
+
+
+def _missing(table: dict[str, Block], wanted: Wanted, held: Sequence[str]) -> int:
+    """How many more blocks could be healthy."""
+    in_debt = sum(table[id].state is not BlockState.HEALTHY for id in held)
+    return wanted.free - len(_healthy_free(table, held)) + in_debt - min(in_debt, wanted.in_debt)
+
+
+def _grow(table: dict[str, Block], many: int, held: Sequence[str], now: float) -> list[str]:
+    """Bring blocks back, in place; the ids in the order of returning."""
+    back = [id for id in reversed(held) if table[id].state is not BlockState.HEALTHY]
+    back += _unoffered(table, held, many - len(back))
+    back = back[:many]
+    for id in back:
+        table[id] = Block(id, BlockState.HEALTHY, now)
+    return back
+
+
+def _unoffered(table: dict[str, Block], held: Iterable[str], many: int) -> list[str]:
+    """The lowest numbers that are neither offered nor held."""
+    taken = {id for id, block in table.items() if block.state is BlockState.HEALTHY} | set(held)
+    ids: list[str] = []
+    candidate = 0
+    while len(ids) < many:
+        if (id := block_id(candidate)) not in taken:
+            ids.append(id)
+        candidate += 1
+    return ids
+
+
+def _healthy_free(table: dict[str, Block], held: Sequence[str]) -> list[str]:
+    mine = set(held)
+    return [id for id, block in table.items() if block.state is BlockState.HEALTHY and id not in mine]
+
+
+def place(id: str) -> tuple[int, int, str]:
+    """By number; ids that are none of ours come last."""
+    found = number(id)
+    return (1, 0, id) if found is None else (0, found, id)
+
+
+def _order(block: Block) -> tuple[int, int, str]:
+    return place(block.id)

@@ -1,0 +1,72 @@
+"""Colocated pods, and the order in which they give back."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from colocate.memory.actions import PodRef, ref
+from colocate.memory.blocks import place
+from colocate.memory.limits import PodLimits
+from colocate.memory.usage import firm
+from colocate.model.memory import Bytes, PodIdentity, PodMemory, PodUid
+
+
+class Colocated(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that holds blocks: the only kind that anything is done to."""
+
+    pod: PodIdentity
+    ids: tuple[str, ...]
+    reading: PodMemory | None
+    """None where its control group cannot be read."""
+    limits: PodLimits | None
+    """None where its containers are not known."""
+    far: Bytes
+    """What it has on far nodes."""
+    used: Bytes
+
+    @property
+    def uid(self) -> PodUid:
+        return self.pod.uid
+
+    @property
+    def ref(self) -> PodRef:
+        return ref(self.pod)
+
+    @property
+    def near(self) -> Bytes:
+        """What its end would give back."""
+        return max(0, self.used - self.far)
+
+    @property
+    def may_be_bound(self) -> bool:
+        """Whether a limit of the pod's group binds nobody but its blocks."""
+        return self.limits is not None and self.limits.pod is not None
+
+
+def giving_order(pods: Iterable[Colocated], due: Bytes) -> list[Colocated]:
+    """Who gives back first: lower priority; then who pays more of what is due; then the youngest."""
+    return sorted(
+        pods,
+        key=lambda each: (
+            each.pod.priority,
+            -min(each.near, due),
+            -(each.pod.created or 0.0),
+            each.uid,
+        ),
+    )
+
+
+def droppable(pod: PodMemory, swap: bool, swap_free: Bytes) -> Bytes:
+    """What the kernel can take from a pod: cache, and what fits into swap where it may swap."""
+    return pod.file + (min(pod.anon, swap_free) if swap and pod.swap_limit != 0 else 0)
+
+
+def unyielding(pod: PodMemory, swap: bool, swap_free: Bytes) -> Bytes:
+    """What it cannot."""
+    # The counters are not read at the same instant: what is used is no less than its parts.
+    return max(pod.usage, firm(pod) + pod.file) - droppable(pod, swap, swap_free)
+
+
+def blocks_in_giving_order(pods: Sequence[Colocated]) -> list[str]:
+    """Blocks of the pods as ordered, of each the highest first; each once."""
+    return list(dict.fromkeys(id for each in pods for id in sorted(each.ids, key=place, reverse=True)))

@@ -1,0 +1,189 @@
+"""One turn: a state and facts in, the next state and a plan out. The only way into this room for a process.
+
+Store the state, then carry out the plan, then report what became of it with the next facts.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from colocate.memory import blocks as block_list
+from colocate.memory import ladder as ladder_turns
+from colocate.memory.actions import Action
+from colocate.memory.assertion import assert_limits
+from colocate.memory.balance import Balance, strike
+from colocate.memory.blocks import Wanted
+from colocate.memory.colocated import Colocated, blocks_in_giving_order, giving_order
+from colocate.memory.facts import Facts
+from colocate.memory.forecast import Expectation, remember
+from colocate.memory.limits import limits
+from colocate.memory.rung import Rung
+from colocate.memory.rungs import RungHere, rungs_here
+from colocate.memory.safety import Safety, keep
+from colocate.memory.settings import MemorySettings, PageCache
+from colocate.memory.situation import Situation
+from colocate.memory.state import Debt, State, go_on
+from colocate.memory.usage import Usage, View, far_ids, measure
+from colocate.model.memory import PodIdentity, PodUid
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do, in this order, and what there is to say about the rest."""
+
+    actions: tuple[Action, ...] = ()
+    notes: tuple[str, ...] = ()
+    stood_on: tuple[Rung, ...] = ()
+    """The rungs of the ladder that were tried in this turn."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn with all that led to it."""
+
+    state: State
+    plan: Plan
+    usage: Usage
+    safety: Safety
+    expected: Expectation
+    balance: Balance
+    rungs: tuple[RungHere, ...]
+    pods: tuple[Colocated, ...]
+    wanted: Wanted
+    offered: int
+    """Blocks that are free and healthy."""
+    held: int
+
+
+def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> Decision:
+    """`now` is the machine's monotonic time. UserError where settings do not go with blocks that are held."""
+    state = go_on(state, facts.boot, now, settings.longest_gap)
+    told = state.holders if facts.holders is None else facts.holders
+    holders = {uid: tuple(dict.fromkeys(ids)) for uid, ids in told.items() if ids}
+    promised = tuple(dict.fromkeys(facts.promised))
+    identities = _identities(state, facts, holders)
+    far = far_ids(facts.node, settings.far_nodes)
+    views = [View.KERNEL] if settings.page_cache is PageCache.KERNEL else list(View)
+    usage = measure(facts.node, facts.readings, facts.pods, frozenset(holders), far, views)
+    safety = keep(facts.reserves, facts.node.hugepages, usage.near, usage.system, settings.margin)
+    history = remember(state.history, usage.online, state.clock, settings.forecast.remembers)
+    expected = settings.forecast.expect(usage, safety, history)
+    held = {uid: len(ids) for uid, ids in holders.items()}
+    unseen = [id for id in promised if not any(id in ids for ids in holders.values())]
+    balance = strike(usage, expected, held, len(unseen), settings.block_size)
+
+    pods = giving_order(_colocated(facts, settings, holders, identities, usage), balance.due)
+    in_order = [*blocks_in_giving_order(pods), *unseen]
+    wanted = _wanted(facts, settings, state, balance, len(in_order))
+    listed = block_list.for_settings(state.blocks, settings, frozenset(in_order))
+    listed, block_actions = block_list.turn(
+        listed, wanted, in_order, facts.holders is not None, state.clock, settings
+    )
+    rungs = rungs_here(facts.controls, far, settings)
+    climbed = ladder_turns.turn(
+        state.ladder,
+        Situation(
+            facts=facts,
+            settings=settings,
+            now=state.clock,
+            pods=tuple(pods),
+            rungs=rungs,
+            far_ids=far,
+            debt=balance.debt,
+            due=balance.due,
+            slack=balance.slack,
+            margin=expected.margin,
+        ),
+    )
+    addressed = {action.pod.uid for action in climbed.actions}
+    asserted = assert_limits(
+        [each for each in pods if each.uid not in addressed], climbed.ladder, facts.controls, facts.off
+    )
+    plan = Plan(
+        actions=(*block_actions, *asserted, *climbed.actions), notes=climbed.notes, stood_on=climbed.stood_on
+    )
+    next_state = msgspec.structs.replace(
+        state,
+        blocks=listed,
+        holders=holders,
+        pods=identities,
+        debt=_debt(state, balance),
+        ladder=climbed.ladder,
+        history=history,
+    )
+    return Decision(
+        state=next_state,
+        plan=plan,
+        usage=usage,
+        safety=safety,
+        expected=expected,
+        balance=balance,
+        rungs=rungs,
+        pods=tuple(pods),
+        wanted=wanted,
+        offered=len(listed.healthy().difference(in_order)),
+        held=len(in_order),
+    )
+
+
+def _identities(
+    state: State, facts: Facts, holders: Mapping[PodUid, tuple[str, ...]]
+) -> dict[PodUid, PodIdentity]:
+    """Who the holders are: as the facts say, or as last known where these say less."""
+    told = {pod.uid: pod for pod in facts.pods}
+    return {uid: _identity(uid, told.get(uid), state.pods.get(uid)) for uid in holders}
+
+
+def _identity(uid: PodUid, told: PodIdentity | None, known: PodIdentity | None) -> PodIdentity:
+    if told is not None and (told.containers or known is None):
+        return told
+    if known is None:
+        return PodIdentity(uid=uid, namespace="", name="")
+    return known if told is None else msgspec.structs.replace(known, terminating=told.terminating)
+
+
+def _colocated(
+    facts: Facts,
+    settings: MemorySettings,
+    holders: Mapping[PodUid, tuple[str, ...]],
+    identities: Mapping[PodUid, PodIdentity],
+    usage: Usage,
+) -> list[Colocated]:
+    readings = {reading.uid: reading for reading in facts.readings}
+    return [
+        Colocated(
+            pod=identities[uid],
+            ids=ids,
+            reading=readings.get(uid),
+            limits=limits(identities[uid], settings.block_size, settings.swap),
+            far=usage.far.get(uid, 0),
+            used=usage.colocated.get(uid, 0),
+        )
+        for uid, ids in holders.items()
+    ]
+
+
+def _wanted(facts: Facts, settings: MemorySettings, state: State, balance: Balance, held: int) -> Wanted:
+    """How many blocks, unless something forbids any."""
+    if facts.off:
+        return Wanted(0, held, False, "Memory colocation is switched off on this node.")
+    closed = [
+        why
+        for said, why in (
+            (facts.cordoned, "cordoned"),
+            (facts.draining, "being drained"),
+            (facts.memory_pressure, "under MemoryPressure by the kubelet's word"),
+        )
+        if said
+    ]
+    if closed:
+        reason = f"The node is {' and '.join(closed)}: no block is offered."
+        return Wanted(0, balance.blocks_in_debt, False, reason)
+    free = min(balance.free, max(0, settings.most_blocks - held))
+    # Pods get back what was taken from them before anybody new gets a block.
+    may_grow = facts.holders is not None and not state.ladder.has_done_something
+    return Wanted(free, balance.blocks_in_debt, may_grow, " ".join(balance.reasons))
+
+
+def _debt(state: State, balance: Balance) -> Debt | None:
+    if not balance.debt:
+        return None
+    return Debt(balance.debt, state.debt.since if state.debt is not None else state.clock)

@@ -1,0 +1,141 @@
+"""Why a node offers as many blocks as it does, in sentences; and where its memory is, as a bar."""
+
+import msgspec
+
+from colocate.memory.blocks import BlockState
+from colocate.memory.decide import Decision
+from colocate.memory.figures import amount, count
+from colocate.memory.settings import MemorySettings
+from colocate.memory.state import State
+from colocate.model.memory import Bytes
+
+
+class Bar(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's memory from left to right; the parts are the capacity, to the byte."""
+
+    capacity: Bytes
+    system: Bytes
+    online: Bytes
+    colocated: Bytes
+    """Held by colocated pods, and backed by memory."""
+    debt: Bytes
+    """Held by colocated pods, and taken from the safety: as much of the debt as there is memory for."""
+    published: Bytes
+    """Offered as free blocks."""
+    idle: Bytes
+    """Neither: less than a block, or waiting for the cool-down."""
+    safety: Bytes
+    """What is left of it."""
+
+    def parts(self) -> tuple[tuple[str, Bytes], ...]:
+        names = ("system", "online", "colocated", "debt", "published", "idle", "safety")
+        return tuple((name, getattr(self, name)) for name in names)
+
+
+def bar(decision: Decision) -> Bar:
+    """Where the memory is."""
+    balance = decision.balance
+    rest = balance.capacity
+
+    def take(size: Bytes) -> Bytes:
+        nonlocal rest
+        taken = min(max(0, size), rest)
+        rest -= taken
+        return taken
+
+    system = take(min(decision.usage.system, balance.online))
+    online = take(balance.online - system)
+    colocated = take(balance.held - balance.debt)
+    debt = take(min(balance.debt, balance.held))
+    published = take(decision.offered * balance.block_size)
+    safety = take(balance.safety)
+    return Bar(
+        capacity=balance.capacity,
+        system=system,
+        online=online,
+        colocated=colocated,
+        debt=debt,
+        published=published,
+        idle=rest,
+        safety=safety,
+    )
+
+
+def explain(decision: Decision, settings: MemorySettings) -> tuple[str, ...]:
+    """Every figure that led to the number of blocks, in the order of the reckoning."""
+    return (
+        *decision.usage.reasons,
+        *decision.expected.reasons,
+        *decision.safety.reasons,
+        *decision.balance.reasons,
+        *_blocks(decision, settings),
+        *_standing(decision),
+    )
+
+
+def _blocks(decision: Decision, settings: MemorySettings) -> list[str]:
+    listed = decision.state.blocks.listed
+    free = decision.offered
+    leaving = sum(block.state is not BlockState.HEALTHY for block in listed)
+    sentences = [
+        f"So {count(free, 'free block')} of {settings.resource} {'is' if free == 1 else 'are'} offered, "
+        f"{decision.held} held, {leaving} withdrawn."
+    ]
+    growth = decision.state.blocks.growth
+    missing = decision.wanted.free - free
+    if (
+        not decision.wanted.may_grow
+        and missing <= 0
+        and decision.wanted.free == 0
+        and not decision.balance.debt
+    ):
+        sentences.append(decision.wanted.reason)
+    elif growth is not None:
+        waited = decision.state.clock - growth.since
+        sentences.append(
+            f"{count(growth.least, 'more block')} could be offered: there has been room for {waited:.0f} s, "
+            f"and it must last for {settings.cool_down:g} s."
+        )
+    elif decision.wanted.may_grow and 0 < missing <= settings.hysteresis:
+        sentences.append(
+            f"{count(missing, 'more block')} would fit, which is within the hysteresis of {settings.hysteresis}."
+        )
+    elif missing > 0:
+        sentences.append(
+            f"{count(missing, 'more block')} would fit, but pods first get back what was taken from them."
+        )
+    return sentences
+
+
+def _standing(decision: Decision) -> list[str]:
+    state = decision.state
+    if state.debt is None and state.ladder.rung is None:
+        return [_debt_in_words(state)]
+    sentences = [_debt_in_words(state)]
+    names = {each.uid: str(each.ref) for each in decision.pods}
+    if state.ladder.rung is not None:
+        sentences.append(f"The ladder stands on {state.ladder.rung}.")
+    sentences += [
+        f"{names.get(uid, uid)} is squeezed to {amount(done.to)}."
+        for uid, done in state.ladder.squeezed.items()
+    ]
+    sentences += [
+        f"{names.get(uid, uid)} is throttled at {amount(done.to)}."
+        for uid, done in state.ladder.throttled.items()
+    ]
+    sentences += [
+        f"{names.get(uid, uid)} has pages on NUMA {', '.join(map(str, done.targets))}."
+        for uid, done in state.ladder.moved.items()
+    ]
+    sentences += [
+        f"{names.get(uid, uid)} is to go ({entry.by})" + (f": {entry.waits_for}." if entry.waits_for else ".")
+        for uid, entry in state.ladder.leaving.items()
+    ]
+    return [*sentences, *decision.plan.notes]
+
+
+def _debt_in_words(state: State) -> str:
+    """What is owed and for how long."""
+    if state.debt is None:
+        return "There is no debt."
+    return f"There is a debt of {amount(state.debt.bytes)}, for {state.clock - state.debt.since:.0f} s."

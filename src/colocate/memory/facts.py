@@ -1,0 +1,61 @@
+"""All that a decision is made from, as the process that joins the edges puts it together."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from colocate.memory.actions import Action
+from colocate.model.memory import KubeletReserves, MemoryControls, NodeMemory, PodIdentity, PodMemory, PodUid
+
+
+class Result(StrEnum):
+    """What became of an action."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """The machine refused: busy, read-only, not permitted. The message says which."""
+    GONE = "gone"
+    """There is no such pod any more."""
+    BLOCKED = "blocked"
+    """A disruption budget does not allow it now."""
+    REFUSED = "refused"
+    """The API does not allow it at all."""
+    UNREACHABLE = "unreachable"
+    """The API does not answer."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """An action of an earlier plan, carried out or not. Until it is reported, the action is planned again."""
+
+    action: Action
+    result: Result
+    message: str = ""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at a node."""
+
+    node_name: str
+    boot: str = ""
+    """Changes when the machine starts: its time begins anew then."""
+    node: NodeMemory
+    reserves: KubeletReserves = KubeletReserves()
+    controls: MemoryControls
+    readings: tuple[PodMemory, ...] = ()
+    """Of all pods that have a control group."""
+    pods: tuple[PodIdentity, ...] = ()
+    """All that run here or are about to, as far as is known."""
+    holders: Mapping[PodUid, tuple[str, ...]] | None = {}
+    """Which pod holds which blocks; None where nobody can say, and then as last known."""
+    promised: tuple[str, ...] = ()
+    """Blocks that the kubelet was given for a container and that no pod is seen to hold yet."""
+    cordoned: bool = False
+    draining: bool = False
+    memory_pressure: bool = False
+    """What the node's status says."""
+    api: bool = True
+    """Whether the API server answers."""
+    off: bool = False
+    """Whether memory colocation is switched off on this node."""
+    outcomes: tuple[Outcome, ...] = ()

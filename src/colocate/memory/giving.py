@@ -1,0 +1,161 @@
+"""What each rung does to pay what is due, pod by pod in the order of giving.
+
+A step that has nothing left to try is not busy: the next rung is then tried without waiting.
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from colocate.memory.actions import LowerLimit, MovePages, PodAction, Reclaim, Throttle
+from colocate.memory.colocated import droppable, unyielding
+from colocate.memory.figures import amount
+from colocate.memory.ladder_state import Ladder, Moved, Squeezed, Throttled, put
+from colocate.memory.leaving import on_their_way, send_away
+from colocate.memory.limits import whole_pages
+from colocate.memory.rung import Rung
+from colocate.memory.situation import Situation
+from colocate.memory.step import WORTH_IT, Step
+from colocate.model.memory import Bytes, PodMemory
+
+
+def withdraw(ladder: Ladder, situation: Situation) -> Step:
+    """Nothing more: free blocks are withdrawn by the list of blocks itself."""
+    return Step(ladder, busy=True)
+
+
+def reclaim(ladder: Ladder, situation: Situation) -> Step:
+    """Drop cache: memory.reclaim on v2, a lower limit on v1."""
+    settings, swap_free = situation.settings, situation.facts.node.swap_free
+    remaining = _outstanding(ladder, situation)
+    actions: list[PodAction] = []
+    notes: list[str] = []
+    for each, reading in situation.readable:
+        most = min(remaining, droppable(reading, settings.swap, swap_free))
+        size = whole_pages(min(most, int(reading.usage * settings.reclaim_share)))
+        if size < WORTH_IT or ladder.has_given_up(Rung.RECLAIM, each.uid):
+            continue
+        if situation.facts.controls.cgroup == 2:
+            lost = reading.pressure.some10 if reading.pressure else 0.0
+            if lost > settings.reclaim_pressure:
+                notes.append(
+                    f"{each.ref} is not reclaimed from: it loses {lost:g} % of its time to memory pressure "
+                    f"already, and {settings.reclaim_pressure:g} % is the bound."
+                )
+                continue
+            reason = f"{_needed(situation)}; {each.ref} has {amount(reading.file)} of page cache."
+            actions.append(Reclaim(pod=each.ref, bytes=size, reason=reason))
+        else:
+            if not each.may_be_bound:
+                notes.append(
+                    f"{each.ref} is not squeezed: a limit would bind containers without blocks, too."
+                )
+                continue
+            floor = int(unyielding(reading, settings.swap, swap_free) * (1 + settings.headroom))
+            to = whole_pages(max(reading.usage - size, floor))
+            if to > reading.usage - WORTH_IT:
+                continue
+            size = reading.usage - to
+            before = ladder.squeezed[each.uid].before if each.uid in ladder.squeezed else reading.limit
+            reason = (
+                f"{_needed(situation)}; {each.ref} uses {amount(reading.usage)}, of which it can drop cache."
+            )
+            actions.append(LowerLimit(pod=each.ref, to=to, reason=reason))
+            squeezed = put(ladder.squeezed, each.uid, Squeezed(before, to))
+            ladder = msgspec.structs.replace(ladder, squeezed=squeezed)
+        remaining -= size
+    return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions))
+
+
+def throttle(ladder: Ladder, situation: Situation) -> Step:
+    """Hold pods at what they use, less what is due; never below what they cannot give."""
+    remaining = _outstanding(ladder, situation)
+    actions: list[PodAction] = []
+    notes: list[str] = []
+    busy = False
+    for each, reading in situation.readable:
+        if remaining <= 0:
+            break
+        if ladder.has_given_up(Rung.THROTTLE, each.uid):
+            continue
+        if not each.may_be_bound:
+            notes.append(f"{each.ref} is not throttled: containers without blocks would be slowed down, too.")
+            continue
+        done = ladder.throttled.get(each.uid)
+        high = _high(reading, remaining, situation)
+        if done is not None:
+            high = min(high, done.to)
+        remaining -= max(0, reading.usage - high)
+        busy = True
+        if done is not None and done.to == high == reading.high:
+            continue
+        reason = f"{_needed(situation)}; {each.ref} uses {amount(reading.usage)} and is to grow no more."
+        actions.append(Throttle(pod=each.ref, high=high, reason=reason))
+        before = done.before if done is not None else reading.high
+        ladder = msgspec.structs.replace(
+            ladder, throttled=put(ladder.throttled, each.uid, Throttled(before, high))
+        )
+    return Step(ladder, tuple(actions), tuple(notes), busy=busy)
+
+
+def _high(reading: PodMemory, wanted: Bytes, situation: Situation) -> Bytes:
+    floor = unyielding(reading, situation.settings.swap, situation.facts.node.swap_free)
+    high = max(reading.usage - wanted, min(floor, reading.usage))
+    return whole_pages(high if reading.high is None else min(high, reading.high))
+
+
+def far(ladder: Ladder, situation: Situation) -> Step:
+    """Move pages to far nodes, as much as these have room for."""
+    remaining = _outstanding(ladder, situation)
+    reserve = situation.settings.far_reserve
+    room = {node.id: max(0, node.free - int(node.total * reserve)) for node in situation.far}
+    near = tuple(node.id for node in situation.facts.node.numa if node.id not in situation.far_ids)
+    actions: list[PodAction] = []
+    for each, reading in situation.readable:
+        lies = reading.numa
+        sources = near if lies is None else tuple(id for id in near if lies.get(id, 0) > 0)
+        there = each.near if lies is None else sum(lies.get(id, 0) for id in near)
+        size = whole_pages(min(remaining, there, sum(room.values())))
+        if size < WORTH_IT or ladder.has_given_up(Rung.FAR, each.uid):
+            continue
+        targets = tuple(id for id in room if room[id])
+        names = ", ".join(map(str, targets))
+        reason = f"{_needed(situation)}; NUMA {names} has room for {amount(sum(room.values()))}."
+        actions.append(
+            MovePages(pod=each.ref, sources=sources, targets=targets, bytes=size, reason=reason),
+        )
+        before = ladder.moved[each.uid].before if each.uid in ladder.moved else each.far
+        ladder = msgspec.structs.replace(
+            ladder, moved=put(ladder.moved, each.uid, Moved(before, sources, targets))
+        )
+        remaining -= size
+        _fill(room, size)
+    notes = (
+        () if actions else (f"Far NUMA nodes have room for {amount(sum(room.values()))}: no pages go there.",)
+    )
+    return Step(ladder, tuple(actions), notes, busy=bool(actions))
+
+
+def _fill(room: dict[int, Bytes], size: Bytes) -> None:
+    for id, free in room.items():
+        taken = min(free, size)
+        room[id] -= taken
+        size -= taken
+
+
+def _outstanding(ladder: Ladder, situation: Situation) -> Bytes:
+    return situation.due - on_their_way(ladder, situation)
+
+
+def _needed(situation: Situation) -> str:
+    return f"Online work needs {amount(situation.due)}"
+
+
+GIVE: Mapping[Rung, Callable[[Ladder, Situation], Step]] = {
+    Rung.WITHDRAW: withdraw,
+    Rung.RECLAIM: reclaim,
+    Rung.THROTTLE: throttle,
+    Rung.FAR: far,
+    Rung.EVICT: send_away,
+    Rung.RECREATE: send_away,
+}

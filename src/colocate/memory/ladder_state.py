@@ -1,0 +1,93 @@
+"""Where the ladder stands, and what was done to whom, with what it takes to undo it.
+
+It is stored before anything in a plan is carried out: whoever is killed in between finds here all that may have been
+done. Times are of the state's own clock.
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from colocate.memory.rung import Rung
+from colocate.model.memory import Bytes, PodUid
+
+
+class Squeezed(msgspec.Struct, frozen=True):
+    """A pod whose limit was lowered (v1)."""
+
+    before: Bytes | None
+    to: Bytes
+
+
+class Throttled(msgspec.Struct, frozen=True):
+    """A pod with a memory.high of ours."""
+
+    before: Bytes | None
+    to: Bytes
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """A pod with pages on far nodes because of us."""
+
+    before: Bytes
+    """What it had there already."""
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+
+
+class Leaving(msgspec.Struct, frozen=True):
+    """A pod that was told, or is to be told, to go."""
+
+    by: Rung
+    since: float
+    accepted: bool = False
+    """The API has taken it."""
+    again_at: float = 0.0
+    """When it is asked for again."""
+    waits_for: str = ""
+    """Why it has not been done yet."""
+
+
+class GaveUp(msgspec.Struct, frozen=True):
+    """A pod that a rung does not work on, until the ladder is left."""
+
+    rung: Rung
+    uid: PodUid
+    why: str
+
+
+class Ladder(msgspec.Struct, frozen=True, kw_only=True):
+    """The standing of it all; on the ground with nothing done by default."""
+
+    rung: Rung | None = None
+    since: float = 0.0
+    """Since when this rung is expected to pay."""
+    calm_since: float | None = None
+    """Since when there is memory to give back."""
+    undid_at: float | None = None
+    """When something was last undone."""
+    squeezed: Mapping[PodUid, Squeezed] = {}
+    throttled: Mapping[PodUid, Throttled] = {}
+    moved: Mapping[PodUid, Moved] = {}
+    leaving: Mapping[PodUid, Leaving] = {}
+    gave_up: tuple[GaveUp, ...] = ()
+
+    @property
+    def has_done_something(self) -> bool:
+        """Whether anything is left to undo."""
+        return bool(self.squeezed or self.throttled or self.moved)
+
+    def has_given_up(self, rung: Rung, uid: PodUid) -> bool:
+        return any(each.rung is rung and each.uid == uid for each in self.gave_up)
+
+
+_T = TypeVar("_T")
+
+
+def put(done: Mapping[PodUid, _T], uid: PodUid, what: _T) -> dict[PodUid, _T]:
+    return {**done, uid: what}
+
+
+def drop(done: Mapping[PodUid, _T], uid: PodUid) -> dict[PodUid, _T]:
+    return {each: what for each, what in done.items() if each != uid}

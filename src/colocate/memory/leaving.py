@@ -1,0 +1,85 @@
+"""Pods that have to go: by eviction, or for bare pods that allow it by being created again elsewhere.
+
+As many are asked to go as pay what is due, in the order of giving. One that a disruption budget protects is passed
+over and asked again later; while the API is away, those chosen wait, and are not forgotten.
+"""
+
+import msgspec
+
+from colocate.memory.actions import Evict, PodAction, Recreate
+from colocate.memory.colocated import Colocated
+from colocate.memory.figures import amount
+from colocate.memory.ladder_state import Ladder, Leaving, put
+from colocate.memory.rung import Rung, height
+from colocate.memory.situation import Situation
+from colocate.memory.step import WORTH_IT, Step
+from colocate.model.memory import Bytes
+
+
+def on_their_way(ladder: Ladder, situation: Situation) -> Bytes:
+    """What pods that are leaving will give back; one that does not leave in time is no longer counted on."""
+    return sum(each.near for each in situation.pods if _leaves(ladder, each, situation))
+
+
+def send_away(ladder: Ladder, situation: Situation) -> Step:
+    """Ask pods to go, as far as this rung may."""
+    if not situation.presses:
+        return Step(ladder, busy=bool(ladder.leaving))
+    remaining = situation.due - on_their_way(ladder, situation)
+    actions: list[PodAction] = []
+    notes: list[str] = []
+    for each in situation.pods:
+        if remaining <= 0:
+            break
+        known = ladder.leaving.get(each.uid)
+        by = _way_out(each, situation)
+        if (known and known.accepted) or each.near < WORTH_IT or height(by) > height(ladder.rung):
+            continue
+        if not situation.here(by).is_here or ladder.has_given_up(by, each.uid):
+            continue
+        if obstacle := _obstacle(each):
+            notes.append(f"{each.ref} cannot be asked to go: {obstacle}.")
+            continue
+        leaving = known or Leaving(by, situation.now)
+        if not situation.facts.api:
+            leaving = msgspec.structs.replace(leaving, waits_for="the API server does not answer")
+            notes.append(f"{each.ref} is to go ({by}) as soon as the API server answers.")
+        elif leaving.again_at > situation.now:
+            notes.append(f"{each.ref} stays for now: {leaving.waits_for}.")
+            continue
+        else:
+            leaving = msgspec.structs.replace(leaving, waits_for="")
+            actions.append(_action(by, each, situation))
+        remaining -= each.near
+        ladder = msgspec.structs.replace(ladder, leaving=put(ladder.leaving, each.uid, leaving))
+    return Step(ladder, tuple(actions), tuple(notes), busy=bool(ladder.leaving))
+
+
+def _leaves(ladder: Ladder, each: Colocated, situation: Situation) -> bool:
+    entry = ladder.leaving.get(each.uid)
+    return (
+        entry is not None and entry.accepted and situation.now - entry.since < situation.settings.leave_time
+    )
+
+
+def _way_out(each: Colocated, situation: Situation) -> Rung:
+    moves = each.pod.may_move and not each.pod.controller and situation.here(Rung.RECREATE).is_here
+    return Rung.RECREATE if moves else Rung.EVICT
+
+
+def _obstacle(each: Colocated) -> str:
+    if not each.pod.name:
+        return "its name is not known yet"
+    return "it is a static pod, which only its file on the node ends" if each.pod.static else ""
+
+
+def _action(by: Rung, each: Colocated, situation: Situation) -> PodAction:
+    reason = (
+        f"Online work needs {amount(situation.due)}, which no lower rung paid; {each.ref} (priority "
+        f"{each.pod.priority}) gives back {amount(each.near)}"
+    )
+    if by is Rung.RECREATE:
+        reason += ", and may be created again on another node."
+        return Recreate(pod=each.ref, avoid=situation.facts.node_name, reason=reason)
+    lost = "" if each.pod.controller else "; nothing will create it again"
+    return Evict(pod=each.ref, reason=f"{reason}{lost}.")

@@ -1,0 +1,94 @@
+"""What a pod with blocks may use: the limits of its control groups.
+
+The pod's group is limited, not the container's: it exists before the container does, and stays when that is
+restarted. The limit is blocks x size plus what its other containers may use, of those that run at the same time.
+
+Where a container without blocks has no memory limit, no limit of the pod could be right: it might kill a sidecar that
+was never meant to be held. The pod then has none; each container with blocks is held in its own group instead,
+unless it has a memory limit, by which it is held already.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from colocate.memory.figures import amount, count, some
+from colocate.model.memory import Bytes, ContainerMemory, PodIdentity, running_together
+
+PAGE = 4096
+
+
+class PodLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits, and why."""
+
+    pod: Bytes | None
+    """Of the pod's group; None where it is to have none of ours."""
+    containers: Mapping[str, Bytes] = {}
+    """Of containers' own groups, where the pod's has none."""
+    swap: Bytes | None
+    """How much swap; None: as the kubelet left it."""
+    reasons: tuple[str, ...]
+
+
+def limits(pod: PodIdentity, block_size: Bytes, swap: bool = False) -> PodLimits | None:
+    """The limits of a pod that asks for blocks; None for any other."""
+    if not any(container.blocks for container in pod.containers):
+        return None
+    allowed = [_allowed(container, block_size) for container in pod.containers]
+    unlimited = [each.name for each, most in zip(pod.containers, allowed, strict=True) if most is None]
+    kept_swap = None if swap else 0
+    if unlimited:
+        held = {
+            each.name: whole_pages(most)
+            for each, most in zip(pod.containers, allowed, strict=True)
+            if each.blocks and each.limit is None and most is not None
+        }
+        own = ", ".join(f"{name} {amount(most)}" for name, most in held.items()) or "none"
+        reason = (
+            f"No limit for the pod, as {some(unlimited)} has no memory limit and must not be killed by one; "
+            f"held in groups of their own: {own}. Give every container a memory limit to have the pod held."
+        )
+        return PodLimits(pod=None, containers=held, swap=kept_swap, reasons=(reason,))
+    total = running_together([most or 0 for most in allowed], pod.containers)
+    reasons = [
+        f"{each.name} may use {amount(most or 0)} ({_why(each, block_size)})."
+        for each, most in zip(pod.containers, allowed, strict=True)
+    ]
+    reasons.append(f"At the same time they may use {amount(total)}: the pod's limit.")
+    return PodLimits(pod=whole_pages(total), swap=kept_swap, reasons=tuple(reasons))
+
+
+def kubelets_own(pod: PodIdentity) -> Bytes | None:
+    """The limit that the kubelet gave the pod's group: none unless every container has one."""
+    most = [container.limit for container in pod.containers]
+    if not most or any(limit is None for limit in most):
+        return None
+    return whole_pages(running_together([limit or 0 for limit in most], pod.containers))
+
+
+def whole_pages(size: Bytes) -> Bytes:
+    """As the kernel stores it."""
+    return size // PAGE * PAGE
+
+
+def _allowed(container: ContainerMemory, block_size: Bytes) -> Bytes | None:
+    """What one container may use; None where nothing says.
+
+    Memory of its own that a container with blocks asks for was set aside for it by the scheduler: it is not taken
+    away. With a limit, its own group holds it to that; with a request alone, blocks come on top.
+    """
+    blocks = container.blocks * block_size
+    if container.limit is not None:
+        return max(container.limit, blocks)
+    return blocks + (container.request or 0) if blocks else None
+
+
+def _why(container: ContainerMemory, block_size: Bytes) -> str:
+    parts = []
+    if container.blocks:
+        parts.append(f"{count(container.blocks, 'block')} of {amount(block_size)}")
+    if container.limit is not None:
+        parts.append(f"memory limit {amount(container.limit)}" + (", the larger" if container.blocks else ""))
+    elif container.request:
+        parts.append(f"memory request {amount(container.request)}")
+    return " and ".join(parts)

@@ -1,0 +1,80 @@
+"""Which rungs of the ladder this machine has, and why it lacks the others. Printed by `doctor` and in the docs."""
+
+import msgspec
+
+from colocate.memory.rung import Rung
+from colocate.memory.settings import MemorySettings
+from colocate.model.memory import MemoryControls
+
+
+class RungHere(msgspec.Struct, frozen=True, kw_only=True):
+    """One rung on one machine."""
+
+    rung: Rung
+    how: str
+    way_back: str
+    deadline: float
+    missing: str = ""
+    """Why it cannot be used here; empty where it can."""
+
+    @property
+    def is_here(self) -> bool:
+        return not self.missing
+
+
+def rungs_here(
+    controls: MemoryControls, far: frozenset[int], settings: MemorySettings
+) -> tuple[RungHere, ...]:
+    """All rungs, lowest first."""
+    return tuple(
+        RungHere(
+            rung=rung,
+            how=_how(rung, controls),
+            way_back=_WAY_BACK[rung],
+            deadline=settings.deadlines.of(rung),
+            missing="left out by the configuration"
+            if rung in settings.without
+            else _missing(rung, controls, far),
+        )
+        for rung in Rung
+    )
+
+
+def _how(rung: Rung, controls: MemoryControls) -> str:
+    if rung is Rung.RECLAIM and controls.cgroup == 1:
+        return "the pod's limit is lowered in steps, never below what it cannot give"
+    return _HOW[rung]
+
+
+_HOW = {
+    Rung.WITHDRAW: "free blocks become Unhealthy, at once",
+    Rung.RECLAIM: "memory.reclaim, while the pod's pressure is bearable",
+    Rung.THROTTLE: "memory.high at what the pod uses, less what is due",
+    Rung.FAR: "pages are moved to far NUMA nodes, as far as these have room",
+    Rung.EVICT: "eviction through the API, which keeps to disruption budgets",
+    Rung.RECREATE: "a bare pod that allows it is created again with an affinity against this node",
+}
+_WAY_BACK = {
+    Rung.WITHDRAW: "blocks become Healthy again after the cool-down",
+    Rung.RECLAIM: "v2 needs none; on v1 the limit is restored",
+    Rung.THROTTLE: "memory.high is restored",
+    Rung.FAR: "pages are moved back",
+    Rung.EVICT: "none; what was not carried out yet is called off",
+    Rung.RECREATE: "none; what was not carried out yet is called off",
+}
+
+
+def _missing(rung: Rung, controls: MemoryControls, far: frozenset[int]) -> str:
+    if rung in (Rung.RECLAIM, Rung.THROTTLE) and not controls.writable:
+        return "the control groups cannot be written"
+    if rung is Rung.RECLAIM and controls.cgroup == 2 and not controls.reclaim:
+        return "this kernel has no memory.reclaim (Linux 5.19 has); throttling makes it reclaim instead"
+    if rung is Rung.THROTTLE and controls.cgroup == 1:
+        return "cgroup v1 has no memory.high"
+    if rung is Rung.THROTTLE and not controls.high:
+        return "the pods' control groups have no memory.high"
+    if rung is Rung.FAR and not far:
+        return "there is no far NUMA node: none is without CPUs, and none is configured"
+    if rung is Rung.FAR and not controls.migrate:
+        return "pages of other processes may not be moved (CAP_SYS_NICE is missing)"
+    return ""

@@ -1,0 +1,56 @@
+"""How much of a node is never sold, so that the kubelet has no reason to evict before anything here acts.
+
+Three parts: the kubelet's eviction threshold; what is left unused of its reserves (what the system uses is counted as
+use, not a second time); and the operator's margin above both.
+"""
+
+import msgspec
+
+from colocate.memory.figures import amount
+from colocate.model.memory import Bytes, KubeletReserves
+
+DEFAULT_EVICTION = 100 << 20
+"""The kubelet's own default for memory.available on Linux."""
+
+
+class Safety(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept, and why."""
+
+    eviction: Bytes
+    reserved: Bytes
+    """All that the kubelet keeps from pods, its eviction threshold included."""
+    unfilled: Bytes
+    """What of its reserves nothing uses yet."""
+    margin: Bytes
+    reasons: tuple[str, ...]
+
+    @property
+    def total(self) -> Bytes:
+        return self.eviction + self.unfilled + self.margin
+
+
+def keep(reserves: KubeletReserves, hugepages: Bytes, capacity: Bytes, system: Bytes, share: float) -> Safety:
+    """From the kubelet's reserves, what the system uses of them, and the operator's share of the capacity."""
+    known = [each for each in (reserves.eviction_hard, reserves.eviction_soft) if each is not None]
+    eviction = max(known, default=DEFAULT_EVICTION)
+    named = (reserves.kube_reserved or 0) + (reserves.system_reserved or 0) + hugepages + eviction
+    kept_from_pods = (
+        reserves.capacity - reserves.allocatable
+        if reserves.capacity is not None and reserves.allocatable is not None
+        else 0
+    )
+    # The soft threshold and an allocatable that somebody patched are in one of the two only: the larger is right.
+    reserved = max(named, kept_from_pods)
+    unfilled = max(0, reserved - eviction - system)
+    margin = int(capacity * share)
+    default = "" if known else ", its default, as it was not asked"
+    told = (
+        "" if kept_from_pods or reserves.kube_reserved is not None else " (the node's allocatable is unknown)"
+    )
+    reasons = (
+        f"The kubelet evicts below {amount(eviction)} available{default}.",
+        f"It keeps {amount(reserved)} from pods{told}; the system uses {amount(system)}, so {amount(unfilled)} "
+        "of that is still to be left.",
+        f"The margin above is {share:.0%} of {amount(capacity)}: {amount(margin)}.",
+    )
+    return Safety(eviction=eviction, reserved=reserved, unfilled=unfilled, margin=margin, reasons=reasons)

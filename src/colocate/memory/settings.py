@@ -1,0 +1,154 @@
+"""What an operator can say about memory; each default is safe on a node that nobody has looked at."""
+
+from enum import StrEnum
+
+import msgspec
+
+from colocate.errors import UserError
+from colocate.memory.forecast import Forecast, Koordinator, WindowMax
+from colocate.memory.limits import PAGE
+from colocate.memory.rung import Rung
+from colocate.model.memory import Bytes
+from colocate.model.resource_name import why_not_allowed
+
+_MIB = 1 << 20
+
+
+class PageCache(StrEnum):
+    """Which page cache counts as free."""
+
+    KUBELET = "kubelet"
+    """Inactive file pages, as the kubelet reckons, whichever says less: it or the kernel's MemAvailable."""
+    KERNEL = "kernel"
+    """What the kernel's MemAvailable says. Sells more where online work reads many files, but the kubelet, which
+    counts active pages as used, may evict before anything here acts."""
+
+
+class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds that each rung has to pay before the next is tried."""
+
+    withdraw: float = 10.0
+    reclaim: float = 30.0
+    throttle: float = 30.0
+    far: float = 60.0
+    evict: float = 60.0
+    recreate: float = 60.0
+
+    def of(self, rung: Rung) -> float:
+        return {
+            Rung.WITHDRAW: self.withdraw,
+            Rung.RECLAIM: self.reclaim,
+            Rung.THROTTLE: self.throttle,
+            Rung.FAR: self.far,
+            Rung.EVICT: self.evict,
+            Rung.RECREATE: self.recreate,
+        }[rung]
+
+
+class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node's memory is sold."""
+
+    resource: str = "colocate.dev/colocation-memory"
+    block_size: Bytes = 512 * _MIB
+    most_blocks: int = 50_000
+    """Never more than this many. The kubelet takes some 70 000 devices in one message."""
+
+    forecast: Forecast = WindowMax()
+    """How much online work is expected to use."""
+    page_cache: PageCache = PageCache.KUBELET
+    margin: float = 0.10
+    """Share of the capacity that is kept free above the kubelet's own reserves."""
+
+    cool_down: float = 60.0
+    """Seconds that more room must have lasted before blocks come back or a squeezed pod is let go."""
+    hysteresis: int = 1
+    """Blocks come back when more than this many are missing."""
+    linger: float = 30.0
+    """Seconds that a withdrawn block must have been free before it is drained, and then dropped."""
+
+    tolerance: float = 0.25
+    """Share of the margin that online work may take before a colocated pod is touched."""
+    hurry: float = 0.50
+    """Share of the margin beyond which no rung waits for its deadline."""
+    deadlines: Deadlines = Deadlines()
+    without: tuple[Rung, ...] = ()
+    """Rungs that are never used here."""
+    undo_pause: float = 20.0
+    """Seconds between two rungs on the way back."""
+
+    reclaim_pressure: float = 10.0
+    """A pod that loses more than this percentage of its time to memory pressure is not reclaimed from."""
+    reclaim_share: float = 0.25
+    """The most of a pod's memory that is reclaimed at a time."""
+    headroom: float = 0.10
+    """How far above what it cannot give a pod's limit stays when it is lowered: a squeeze must not kill."""
+    far_nodes: tuple[int, ...] | None = None
+    """NUMA nodes for pages of colocated pods in need; None: those without CPUs; empty: none."""
+    far_reserve: float = 0.05
+    """Share of a far node that is left free."""
+    retry: float = 30.0
+    """Seconds until an eviction that a disruption budget stopped is asked for again."""
+    leave_time: float = 120.0
+    """Seconds that an evicted pod's memory is taken for as good as back."""
+
+    swap: bool = False
+    """Whether colocated pods may swap. Without it, blocks are all that they have."""
+    longest_gap: float = 30.0
+    """The most seconds that count between two looks: nobody's time runs out while nobody looks."""
+
+
+def check(settings: MemorySettings) -> MemorySettings:
+    """The settings as they are; UserError names the first that cannot be."""
+    name = why_not_allowed(settings.resource)
+    shares = ("margin", "tolerance", "hurry", "reclaim_share", "headroom", "far_reserve")
+    spans = ("cool_down", "linger", "undo_pause", "retry", "leave_time", "longest_gap", "reclaim_pressure")
+    refusals = [
+        (name is not None, f"resource is {settings.resource!r}, but {name}"),
+        (
+            settings.block_size < _MIB or settings.block_size % PAGE != 0,
+            f"block size is {settings.block_size} bytes; give at least 1Mi, in whole pages of 4Ki",
+        ),
+        (
+            not 0 < settings.most_blocks <= 70_000,
+            f"most blocks is {settings.most_blocks}; give 1 to 70000, which is what the kubelet takes",
+        ),
+        (settings.hysteresis < 0, f"hysteresis is {settings.hysteresis} blocks; give 0 or more"),
+        (
+            Rung.WITHDRAW in settings.without,
+            "the rung 'withdraw' cannot be left out: a block that is not there must not be offered",
+        ),
+        (
+            settings.hurry < settings.tolerance,
+            f"hurry ({settings.hurry}) is below tolerance ({settings.tolerance}); give it the larger share",
+        ),
+        *(
+            (
+                not 0 <= getattr(settings, field) < 1,
+                f"{field} is {getattr(settings, field)}; give a share below 1",
+            )
+            for field in shares
+        ),
+        *(
+            (
+                not 0 <= getattr(settings, field) < 1e9,
+                f"{field} is {getattr(settings, field)}; give 0 or more",
+            )
+            for field in spans
+        ),
+        *(
+            (not 0 <= settings.deadlines.of(rung) < 1e9, f"the deadline of {rung} is negative; give seconds")
+            for rung in Rung
+        ),
+        (
+            isinstance(settings.forecast, Koordinator) and not 0 < settings.forecast.threshold <= 100,
+            "the koordinator forecast's threshold is a percentage; give more than 0 and at most 100",
+        ),
+        (
+            isinstance(settings.forecast, WindowMax) and settings.forecast.window <= 0,
+            "the window-max forecast's window is a span of time; give more than 0 seconds",
+        ),
+    ]
+    for refused, why in refusals:
+        if refused:
+            raise UserError(f"memory: {why}")
+    return settings

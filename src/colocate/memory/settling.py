@@ -1,0 +1,96 @@
+"""What became of earlier plans: the ladder's memory brought up to date before anything new is planned."""
+
+import msgspec
+
+from colocate.memory.actions import (
+    Evict,
+    LowerLimit,
+    MovePages,
+    Reclaim,
+    Recreate,
+    Relieve,
+    RestoreLimit,
+    ReturnPages,
+    Throttle,
+    Unthrottle,
+)
+from colocate.memory.facts import Outcome, Result
+from colocate.memory.ladder_state import GaveUp, Ladder, Leaving, drop, put
+from colocate.memory.rung import Rung
+from colocate.memory.situation import Situation
+from colocate.model.memory import PodUid
+
+
+def settle(ladder: Ladder, situation: Situation) -> tuple[Ladder, tuple[str, ...]]:
+    """The ladder without pods that are gone, with outcomes taken in; and sentences about failures."""
+    notes: list[str] = []
+    for outcome in situation.facts.outcomes:
+        ladder = _take_in(ladder, outcome, situation)
+        if outcome.result not in (Result.DONE, Result.GONE):
+            notes.append(_failure(outcome))
+    holders = {each.uid for each in situation.pods}
+    ladder = msgspec.structs.replace(
+        ladder,
+        squeezed={uid: done for uid, done in ladder.squeezed.items() if uid in holders},
+        throttled={uid: done for uid, done in ladder.throttled.items() if uid in holders},
+        moved={uid: done for uid, done in ladder.moved.items() if uid in holders},
+        leaving={uid: entry for uid, entry in ladder.leaving.items() if uid in holders},
+        gave_up=tuple(each for each in ladder.gave_up if each.uid in holders),
+    )
+    for each in situation.pods:
+        entry = ladder.leaving.get(each.uid)
+        if each.pod.terminating and (entry is None or not entry.accepted):
+            going = Leaving(Rung.EVICT, situation.now, accepted=True)
+            ladder = msgspec.structs.replace(ladder, leaving=put(ladder.leaving, each.uid, going))
+    return ladder, tuple(notes)
+
+
+def _take_in(ladder: Ladder, outcome: Outcome, situation: Situation) -> Ladder:
+    failed = outcome.result not in (Result.DONE, Result.GONE)
+    match outcome.action:
+        case Reclaim(pod=pod) | LowerLimit(pod=pod) if failed:
+            return _give_up(ladder, Rung.RECLAIM, pod.uid, outcome.message)
+        case Throttle(pod=pod) if failed:
+            return _give_up(ladder, Rung.THROTTLE, pod.uid, outcome.message)
+        case MovePages(pod=pod) if failed:
+            return _give_up(ladder, Rung.FAR, pod.uid, outcome.message)
+        case RestoreLimit(pod=pod) | Relieve(pod=pod) if not failed:
+            return msgspec.structs.replace(ladder, squeezed=drop(ladder.squeezed, pod.uid))
+        case Unthrottle(pod=pod) if not failed:
+            return msgspec.structs.replace(ladder, throttled=drop(ladder.throttled, pod.uid))
+        case ReturnPages(pod=pod) if failed:
+            # Far pages are slower, and no harm: they must not keep the pod throttled for ever.
+            return msgspec.structs.replace(ladder, moved=drop(ladder.moved, pod.uid))
+        case Evict(pod=pod):
+            return _take_in_leaving(ladder, Rung.EVICT, pod.uid, outcome, situation)
+        case Recreate(pod=pod):
+            return _take_in_leaving(ladder, Rung.RECREATE, pod.uid, outcome, situation)
+    return ladder
+
+
+def _take_in_leaving(ladder: Ladder, by: Rung, uid: PodUid, outcome: Outcome, situation: Situation) -> Ladder:
+    now = situation.now
+    known = ladder.leaving.get(uid) or Leaving(by, now)
+    match outcome.result:
+        case Result.DONE | Result.GONE:
+            entry = known if known.accepted else Leaving(by, now, accepted=True)
+        case Result.BLOCKED:
+            entry = Leaving(by, known.since, False, now + situation.settings.retry, outcome.message)
+        case Result.UNREACHABLE:
+            entry = Leaving(by, known.since, False, 0.0, outcome.message)
+        case Result.REFUSED | Result.FAILED:
+            ladder = _give_up(ladder, by, uid, outcome.message)
+            return msgspec.structs.replace(ladder, leaving=drop(ladder.leaving, uid))
+    return msgspec.structs.replace(ladder, leaving=put(ladder.leaving, uid, entry))
+
+
+def _give_up(ladder: Ladder, rung: Rung, uid: PodUid, why: str) -> Ladder:
+    if ladder.has_given_up(rung, uid):
+        return ladder
+    return msgspec.structs.replace(ladder, gave_up=(*ladder.gave_up, GaveUp(rung, uid, why)))
+
+
+def _failure(outcome: Outcome) -> str:
+    name = type(outcome.action).__name__
+    pod = getattr(outcome.action, "pod", "blocks")
+    return f"{name} for {pod}: {outcome.result}" + (f", {outcome.message}." if outcome.message else ".")

@@ -1,0 +1,112 @@
+"""The way back of each rung: to whom memory is given back, as far as it is there again.
+
+Who would give first gets back last. A pod is let go when there is room for all that it may then grow to. What was
+done is remembered until its undoing is reported as done.
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from colocate.memory.actions import PodAction, RestoreLimit, ReturnPages, Unthrottle
+from colocate.memory.colocated import Colocated
+from colocate.memory.figures import amount
+from colocate.memory.ladder_state import Ladder, drop
+from colocate.memory.rung import Rung
+from colocate.memory.situation import Situation
+from colocate.memory.step import WORTH_IT, Step
+from colocate.model.memory import Bytes
+
+
+def nothing(ladder: Ladder, situation: Situation) -> Step:
+    """What cannot be undone, or undoes itself."""
+    return Step(ladder)
+
+
+def pages_back(ladder: Ladder, situation: Situation) -> Step:
+    """Move pages back to where they came from."""
+    present = {node.id for node in situation.facts.node.numa}
+    off = situation.facts.off
+    room = situation.slack - (0 if off else situation.settings.block_size)
+    actions: list[PodAction] = []
+    notes: list[str] = []
+    for each in reversed(situation.pods):
+        moved = ladder.moved.get(each.uid)
+        if moved is None or each.reading is None or each.reading.numa is None:
+            continue
+        away = each.far - moved.before
+        from_far = tuple(id for id in moved.targets if id in present)
+        if away < WORTH_IT or not from_far:
+            ladder = msgspec.structs.replace(ladder, moved=drop(ladder.moved, each.uid))
+            continue
+        size = min(away, room)
+        if size < WORTH_IT:
+            notes.append(f"{amount(away)} of {each.ref} stays on far nodes: there is no room for it yet.")
+            continue
+        to_near = tuple(id for id in moved.sources if id in present)
+        reason = f"There is {amount(situation.slack)} in nobody's use again."
+        actions.append(
+            ReturnPages(pod=each.ref, sources=from_far, targets=to_near, bytes=size, reason=reason)
+        )
+        room -= size
+    # Switched off, pods are not kept bound because their pages find no room: those follow later.
+    return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions if off else ladder.moved))
+
+
+def unthrottle(ladder: Ladder, situation: Situation) -> Step:
+    """Give memory.high back."""
+    let_go, notes = _affordable(ladder.throttled, situation)
+    actions = tuple(
+        Unthrottle(pod=each.ref, to=ladder.throttled[each.uid].before, reason=_why(each, situation))
+        for each in let_go
+    )
+    return Step(ladder, actions, notes, busy=bool(ladder.throttled))
+
+
+def restore_limits(ladder: Ladder, situation: Situation) -> Step:
+    """Give limits back."""
+    let_go, notes = _affordable(ladder.squeezed, situation)
+    actions = tuple(
+        RestoreLimit(pod=each.ref, to=ladder.squeezed[each.uid].before, reason=_why(each, situation))
+        for each in let_go
+    )
+    return Step(ladder, actions, notes, busy=bool(ladder.squeezed))
+
+
+def _affordable(done: Mapping[str, object], situation: Situation) -> tuple[list[Colocated], tuple[str, ...]]:
+    """Pods that may be let go, and sentences about the others."""
+    room = situation.slack
+    let_go, notes = [], []
+    for each in reversed(situation.pods):
+        if each.uid not in done:
+            continue
+        growth = _growth(each, situation)
+        if growth <= room or situation.facts.off:
+            let_go.append(each)
+            room -= growth
+        else:
+            notes.append(f"{each.ref} is not let go yet: it may grow by {amount(growth)}.")
+    return let_go, tuple(notes)
+
+
+def _growth(each: Colocated, situation: Situation) -> Bytes:
+    return max(0, len(each.ids) * situation.settings.block_size - each.used)
+
+
+def _why(each: Colocated, situation: Situation) -> str:
+    if situation.facts.off:
+        return "Memory colocation is switched off on this node."
+    return (
+        f"There is {amount(situation.slack)} in nobody's use again; {each.ref} may grow by "
+        f"{amount(_growth(each, situation))}."
+    )
+
+
+UNDO: Mapping[Rung, Callable[[Ladder, Situation], Step]] = {
+    Rung.WITHDRAW: nothing,
+    Rung.RECLAIM: restore_limits,
+    Rung.THROTTLE: unthrottle,
+    Rung.FAR: pages_back,
+    Rung.EVICT: nothing,
+    Rung.RECREATE: nothing,
+}

@@ -1,0 +1,187 @@
+"""What uses a node's memory: the system, online pods, colocated pods.
+
+Online is everything but colocated pods, whatever their class. It is taken from the node's own figures less what
+colocated pods are known to use, so nothing is counted twice, and nothing that runs outside pods is missed. Pods that
+cannot be read are counted by their request. Far NUMA nodes are no part of it: they are where a debt can go.
+
+Cache is told from use in two ways (`PageCache`); each deducts from the node what it counts for the node.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from colocate.memory.figures import amount, count, some
+from colocate.model.memory import Bytes, NodeMemory, NumaMemory, PodIdentity, PodMemory, PodUid
+from colocate.model.pod import QosClass
+
+
+class View(StrEnum):
+    """By whose reckoning memory is in use."""
+
+    KERNEL = "MemAvailable"
+    KUBELET = "the kubelet's working set"
+
+
+class OnlinePod(msgspec.Struct, frozen=True):
+    """An online pod's share."""
+
+    uid: PodUid
+    qos: QosClass
+    used: Bytes | None
+    """None where it could not be read."""
+    request: Bytes
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the memory is."""
+
+    capacity: Bytes
+    """What there is to share: near memory, and what colocated pods have on far nodes."""
+    near: Bytes
+    system: Bytes
+    """What is in use outside pods."""
+    online_pods: tuple[OnlinePod, ...]
+    colocated: Mapping[PodUid, Bytes]
+    """What each colocated pod uses: its working set, by either view."""
+    far: Mapping[PodUid, Bytes]
+    """What each of them has on far nodes."""
+    view: View
+    reasons: tuple[str, ...]
+
+    @property
+    def online(self) -> Bytes:
+        """What is counted as in use by all but colocated pods."""
+        return self.system + sum(counted(pod) for pod in self.online_pods)
+
+    @property
+    def colocated_total(self) -> Bytes:
+        return sum(self.colocated.values())
+
+
+def counted(pod: OnlinePod) -> Bytes:
+    """A pod's use, or its request where nobody knows."""
+    return pod.request if pod.used is None else pod.used
+
+
+def far_ids(node: NodeMemory, configured: tuple[int, ...] | None) -> frozenset[int]:
+    """The far NUMA nodes that are online: as configured, or those without CPUs; never all of them."""
+    wanted = [
+        each.id
+        for each in node.numa
+        if (each.id in configured if configured is not None else not each.has_cpus)
+    ]
+    return frozenset(wanted) if len(wanted) < len(node.numa) else frozenset()
+
+
+def measure(
+    node: NodeMemory,
+    readings: Sequence[PodMemory],
+    pods: Sequence[PodIdentity],
+    colocated: frozenset[PodUid],
+    far: frozenset[int],
+    views: Sequence[View],
+) -> Usage:
+    """By the view that finds most in use online, of those given."""
+    measured = [_by(view, node, readings, pods, colocated, far) for view in views]
+    return max(measured, key=lambda usage: usage.online)
+
+
+def _by(
+    view: View,
+    node: NodeMemory,
+    readings: Sequence[PodMemory],
+    pods: Sequence[PodIdentity],
+    colocated: frozenset[PodUid],
+    far: frozenset[int],
+) -> Usage:
+    far_nodes = [each for each in node.numa if each.id in far]
+    node_use, far_use, pod_use = _RECKONING[view]
+    near = max(0, node.total - sum(each.total for each in far_nodes))
+    far_taken = sum(far_use(each) for each in far_nodes)
+    used = min(near, max(0, node_use(node) - far_taken))
+    lent = {reading.uid: _on_far(reading, far, far_taken) for reading in readings}
+    taken = {reading.uid: max(0, pod_use(reading) - lent[reading.uid]) for reading in readings}
+    named = {pod.uid: pod for pod in pods}
+    online_pods = [
+        OnlinePod(each.uid, each.qos, taken[each.uid], named[each.uid].request if each.uid in named else 0)
+        for each in readings
+        if each.uid not in colocated
+    ]
+    unread = [pod for pod in pods if pod.uid not in taken and pod.uid not in colocated]
+    online_pods += [OnlinePod(pod.uid, pod.qos, None, pod.request) for pod in unread]
+    sold = [reading for reading in readings if reading.uid in colocated]
+    far_of_sold = {each.uid: min(lent[each.uid], each.working_set) for each in sold if each.numa is not None}
+    system = max(0, used - sum(taken.values()))
+    return Usage(
+        capacity=near + sum(far_of_sold.values()),
+        near=near,
+        system=system,
+        online_pods=tuple(online_pods),
+        colocated={each.uid: each.working_set for each in sold},
+        far=far_of_sold,
+        view=view,
+        reasons=_reasons(view, node, near, system, online_pods, unread, sold, far_of_sold),
+    )
+
+
+def _reasons(
+    view: View,
+    node: NodeMemory,
+    near: Bytes,
+    system: Bytes,
+    online_pods: Sequence[OnlinePod],
+    unread: Sequence[PodIdentity],
+    sold: Sequence[PodMemory],
+    far_of_sold: Mapping[PodUid, Bytes],
+) -> tuple[str, ...]:
+    by_class = [
+        f"{count(len(group), f'{qos} pod')} {amount(sum(counted(pod) for pod in group))}"
+        for qos in QosClass
+        if (group := [pod for pod in online_pods if pod.qos is qos])
+    ]
+    reasons = [
+        f"By {view}, {amount(system)} of {amount(near)} is in use outside pods"
+        + (f", and online pods use: {', '.join(by_class)}." if by_class else "; there are no online pods."),
+    ]
+    if near < node.total:
+        reasons.append(f"Far NUMA nodes have {amount(node.total - near)} more, which is not sold.")
+    if unread:
+        names = some([pod.key for pod in unread])
+        requested = amount(sum(pod.request for pod in unread))
+        reasons.append(f"Without readings, and so counted by request ({requested}): {names}.")
+    if sold:
+        total, away = sum(each.working_set for each in sold), sum(far_of_sold.values())
+        there = f", {amount(away)} of it on far nodes" if away else ""
+        reasons.append(
+            f"{count(len(sold), 'colocated pod')} use{'s' * (len(sold) == 1)} {amount(total)}{there}."
+        )
+    return tuple(reasons)
+
+
+def firm(pod: PodMemory) -> Bytes:
+    """What a pod has that is no cache: nothing but its end or swap gives it back."""
+    return pod.anon + pod.shmem
+
+
+def _on_far(pod: PodMemory, far: frozenset[int], far_taken: Bytes) -> Bytes:
+    """What lies on far nodes. Where nobody knows, as much as can: deducting less finds more in use online."""
+    if pod.numa is None:
+        return min(pod.working_set, far_taken)
+    return sum(size for id, size in pod.numa.items() if id in far)
+
+
+_Reckoning = tuple[Callable[[NodeMemory], Bytes], Callable[[NumaMemory], Bytes], Callable[[PodMemory], Bytes]]
+_RECKONING: Mapping[View, _Reckoning] = {
+    View.KERNEL: (
+        lambda node: node.total - node.available,
+        lambda numa: max(0, numa.total - numa.free - numa.file),
+        firm,
+    ),
+    View.KUBELET: (
+        lambda node: node.working_set,
+        lambda numa: max(0, numa.total - numa.free - numa.inactive_file),
+        lambda pod: pod.working_set,
+    ),
+}

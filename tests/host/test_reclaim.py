@@ -1,0 +1,132 @@
+"""Memory comes back in bounded steps, and a limit that was lowered for it never stays so."""
+
+import asyncio
+import errno
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from colocate.host import reclaim as module
+from colocate.host.memory_group import GroupGone, MemoryGroup
+from colocate.host.reclaim import Reclaimed, ReclaimEnd, reclaim
+
+MIB = 1 << 20
+_USAGE = {1: "memory.usage_in_bytes", 2: "memory.current"}
+
+
+class Reclaiming(MemoryGroup, frozen=True):
+    """A group of whose memory the kernel can reclaim all but `held`."""
+
+    held: int = 0
+    writes: list[tuple[str, int]] = []  # noqa: RUF012 -- a field of the struct, copied for each
+
+    def write(self, name: str, value: str) -> None:
+        self.writes.append((name, int(value)))
+        usage = self.usage
+        if name == "memory.reclaim":
+            left = max(self.held, usage - int(value))
+            failed = errno.EAGAIN if usage - left < int(value) else 0
+        else:
+            left = min(usage, max(self.held, int(value)))
+            failed = errno.EBUSY if left > int(value) else 0
+        (self.folder / _USAGE[self.version]).write_text(str(left))
+        if failed:
+            raise OSError(failed, "not all of it")
+        super().write(name, value)
+
+
+def group_of(folder: Path, version: int, usage: int, held: int) -> Reclaiming:
+    (folder / _USAGE[version]).write_text(str(usage))
+    (folder / "memory.reclaim").write_text("")
+    (folder / "memory.limit_in_bytes").write_text(f"{1 << 40}\n")
+    return Reclaiming(folder, version, held)
+
+
+@settings(max_examples=60)
+@given(
+    version=st.sampled_from([1, 2]),
+    usage=st.integers(0, 400 * MIB),
+    held=st.integers(0, 400 * MIB),
+    amount=st.integers(0, 400 * MIB),
+    step=st.integers(MIB, 64 * MIB),
+)
+def test_as_much_as_there_is_comes_back_in_steps_and_the_limit_is_as_before(
+    version: int, usage: int, held: int, amount: int, step: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        held = min(usage, held)
+        group = group_of(Path(folder), version, usage, held)
+        done = asyncio.run(reclaim(group, amount, step=step))
+        assert done.amount == usage - group.usage <= amount
+        assert (Path(folder) / "memory.limit_in_bytes").read_text().strip() == str(1 << 40)
+        if done.end is ReclaimEnd.ENOUGH:
+            assert done.amount == amount
+        else:
+            # Small change may be left: nobody searches the memory of a pod for its last pages.
+            assert done.end is ReclaimEnd.NOTHING_LEFT
+            assert usage - held < amount
+            assert group.usage - held < MIB
+        if version == 2:
+            assert all(size <= step for _, size in group.writes)
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def group(request: pytest.FixtureRequest, tmp_path: Path) -> Reclaiming:
+    return group_of(tmp_path, request.param, 200 * MIB, 0)
+
+
+async def test_it_ends_when_told_to(group: Reclaiming) -> None:
+    answers = iter([True, True, False])
+    done = await reclaim(group, 100 * MIB, step=10 * MIB, go_on=lambda: next(answers))
+    assert done == Reclaimed(20 * MIB, ReclaimEnd.STOPPED)
+
+
+async def test_a_group_that_vanishes_ends_it(group: Reclaiming, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = iter([None, None])
+    real = module.reclaim_once
+
+    def vanishing(of: MemoryGroup, size: int) -> module.Step:
+        try:
+            next(steps)
+        except StopIteration:
+            raise GroupGone("gone") from None
+        return real(of, size)
+
+    monkeypatch.setattr(module, "reclaim_once", vanishing)
+    done = await reclaim(group, 100 * MIB, step=10 * MIB)
+    assert done == Reclaimed(20 * MIB, ReclaimEnd.GONE)
+
+
+async def test_cancelled_it_finishes_its_step(group: Reclaiming, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    real = module.reclaim_once
+
+    def slow(of: MemoryGroup, size: int) -> module.Step:
+        loop.call_soon_threadsafe(begun.set)
+        go.wait()
+        return real(of, size)
+
+    monkeypatch.setattr(module, "reclaim_once", slow)
+    running = asyncio.create_task(reclaim(group, 100 * MIB, step=10 * MIB))
+    await begun.wait()
+    running.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert group.usage == 190 * MIB
+    assert (group.folder / "memory.limit_in_bytes").read_text().strip() == str(1 << 40)
+
+
+async def test_an_error_of_another_kind_is_not_taken_for_an_answer(group: Reclaiming) -> None:
+    def broken(of: MemoryGroup, name: str, value: str) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    broken_group = type("Broken", (Reclaiming,), {"write": broken}, frozen=True)(group.folder, group.version)
+    with pytest.raises(OSError, match="broken"):
+        await reclaim(broken_group, MIB)

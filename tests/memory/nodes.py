@@ -1,0 +1,221 @@
+"""Nodes for tests: figures in GiB, of which the facts follow as a kernel would tell them."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from colocate.memory.actions import (
+    Evict,
+    LowerLimit,
+    MovePages,
+    PodAction,
+    Reclaim,
+    Recreate,
+    Relieve,
+    RestoreLimit,
+    ReturnPages,
+    SetLimit,
+    Throttle,
+    Unthrottle,
+)
+from colocate.memory.decide import Decision, decide
+from colocate.memory.facts import Facts, Outcome, Result
+from colocate.memory.forecast import Instant
+from colocate.memory.settings import MemorySettings
+from colocate.memory.state import State, from_json, to_json
+from colocate.model.memory import (
+    Bytes,
+    ContainerMemory,
+    KubeletReserves,
+    MemoryControls,
+    NodeMemory,
+    NumaMemory,
+    PodIdentity,
+    PodMemory,
+    Pressure,
+)
+from colocate.model.pod import QosClass
+
+MIB = 1 << 20
+GIB = 1 << 30
+V2 = MemoryControls(cgroup=2, reclaim=True, high=True, swap=True, migrate=True)
+V1 = MemoryControls(cgroup=1, migrate=True)
+SETTINGS = MemorySettings(forecast=Instant())
+
+
+class Guest(msgspec.Struct, kw_only=True):
+    """A colocated pod as the test moves it about."""
+
+    uid: str
+    ids: tuple[str, ...]
+    anon: Bytes = 0
+    cache: Bytes = 0
+    far: Bytes = 0
+    high: Bytes | None = None
+    limit: Bytes | None = None
+    pressure: float = 0.0
+    priority: int = 0
+    created: float = 0.0
+    controller: str = "ReplicaSet"
+    may_move: bool = False
+    sidecar_without_limit: bool = False
+
+    def reading(self, two_nodes: bool) -> PodMemory:
+        used = self.anon + self.cache
+        return PodMemory(
+            uid=self.uid,
+            qos=QosClass.BEST_EFFORT,
+            usage=used,
+            anon=self.anon,
+            file=self.cache,
+            inactive_file=0,
+            limit=self.limit,
+            high=self.high,
+            swap_limit=0,
+            pressure=Pressure(some10=self.pressure),
+            numa={0: used - self.far, 2: self.far} if two_nodes else {0: used},
+        )
+
+    def identity(self) -> PodIdentity:
+        sidecar = (ContainerMemory(name="sidecar"),) if self.sidecar_without_limit else ()
+        return PodIdentity(
+            uid=self.uid,
+            namespace="colocation-memory",
+            name=self.uid,
+            priority=self.priority,
+            created=self.created,
+            controller=self.controller,
+            may_move=self.may_move,
+            containers=(ContainerMemory(name="main", blocks=len(self.ids)), *sidecar),
+        )
+
+
+class Machine(msgspec.Struct, kw_only=True):
+    """A node of which a test says who uses what, and which carries plans out."""
+
+    total: Bytes = 64 * GIB
+    system: Bytes = 2 * GIB
+    online: Bytes = 8 * GIB
+    """Of one Burstable pod."""
+    far_total: Bytes = 0
+    guests: list[Guest] = []
+    controls: MemoryControls = V2
+    settings: MemorySettings = SETTINGS
+    state: State = State()
+    now: float = 1000.0
+    api: bool = True
+    off: bool = False
+    cordoned: bool = False
+    memory_pressure: bool = False
+    holders_known: bool = True
+    outcomes: tuple[Outcome, ...] = ()
+    far_taken: Bytes = 0
+    """By others."""
+
+    def facts(self) -> Facts:
+        far_used = self.far_taken + sum(guest.far for guest in self.guests)
+        used = self.system + self.online + sum(guest.anon + guest.cache - guest.far for guest in self.guests)
+        cache = sum(guest.cache for guest in self.guests)
+        free = max(0, self.total - used)
+        numa: tuple[NumaMemory, ...] = (
+            NumaMemory(id=0, total=self.total, free=free, distances={0: 10, 2: 20}),
+        )
+        if self.far_total:
+            far = self.far_total - far_used
+            numa += (
+                NumaMemory(id=2, total=self.far_total, free=far, has_cpus=False, distances={0: 20, 2: 10}),
+            )
+        all_free = sum(node.free for node in numa)
+        online = PodMemory(
+            uid="online",
+            qos=QosClass.BURSTABLE,
+            usage=self.online,
+            anon=self.online,
+            file=0,
+            inactive_file=0,
+            numa={0: self.online},
+        )
+        return Facts(
+            node_name="node-1",
+            boot="b",
+            node=NodeMemory(
+                total=self.total + self.far_total,
+                available=min(self.total + self.far_total, all_free + cache),
+                free=all_free,
+                inactive_file=0,
+                numa=numa,
+            ),
+            reserves=KubeletReserves(
+                capacity=self.total, allocatable=self.total - GIB, eviction_hard=GIB // 4
+            ),
+            controls=self.controls,
+            readings=(online, *(guest.reading(bool(self.far_total)) for guest in self.guests)),
+            pods=tuple(guest.identity() for guest in self.guests),
+            holders={guest.uid: guest.ids for guest in self.guests} if self.holders_known else None,
+            cordoned=self.cordoned,
+            memory_pressure=self.memory_pressure,
+            api=self.api,
+            off=self.off,
+            outcomes=self.outcomes,
+        )
+
+    def turn(self, seconds: float = 10.0) -> Decision:
+        """Time passes, and one turn is decided, with a death of the agent between any two."""
+        self.now += seconds
+        decision = decide(from_json(to_json(self.state)), self.facts(), self.settings, self.now)
+        self.state, self.outcomes = decision.state, ()
+        return decision
+
+    def carry_out(self, decision: Decision, result: Result = Result.DONE) -> None:
+        """Do what was planned for pods, as the machine would, and report it."""
+        actions = [action for action in decision.plan.actions if isinstance(action, PodAction)]
+        if result is Result.DONE:
+            for action in actions:
+                self._do(action)
+        self.outcomes = tuple(Outcome(action, result, "as the test wants") for action in actions)
+
+    def live(self, seconds: float, step: float = 10.0) -> list[PodAction]:
+        """Turns in which everything is carried out; all that was done to pods."""
+        done: list[PodAction] = []
+        for _ in range(int(seconds / step)):
+            decision = self.turn(step)
+            done += [action for action in decision.plan.actions if isinstance(action, PodAction)]
+            self.carry_out(decision)
+        return done
+
+    def _do(self, action: PodAction) -> None:
+        guest = next((each for each in self.guests if each.uid == action.pod.uid), None)
+        if guest is None:
+            return
+        match action:
+            case SetLimit(limit=limit) if limit is not None:
+                guest.limit = limit
+            case Reclaim(bytes=size):
+                guest.cache = max(0, guest.cache - size)
+            case LowerLimit(to=to):
+                guest.limit = to
+                guest.cache = max(0, min(guest.cache, to - guest.anon))
+            case RestoreLimit(to=to) | Relieve(to=to):
+                guest.limit = to
+            case Throttle(high=high):
+                guest.high = high
+                guest.cache = max(0, min(guest.cache, high - guest.anon))
+            case Unthrottle(to=to):
+                guest.high = to
+            case MovePages(bytes=size):
+                guest.far = min(guest.anon + guest.cache, guest.far + size)
+            case ReturnPages(bytes=size):
+                guest.far = max(0, guest.far - size)
+            case Evict() | Recreate():
+                self.guests.remove(guest)
+        guest.far = min(guest.far, guest.anon + guest.cache)
+
+
+def ids(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"CM-{number:04d}" for number in numbers)
+
+
+def kinds(actions: Sequence[object]) -> list[str]:
+    """The names of actions, each once in a row."""
+    names = [type(action).__name__ for action in actions]
+    return [name for place, name in enumerate(names) if place == 0 or names[place - 1] != name]

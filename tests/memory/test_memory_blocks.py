@@ -1,0 +1,198 @@
+"""Which blocks are offered, and how they come and go."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from colocate.errors import UserError
+from colocate.memory import blocks as block_list
+from colocate.memory.actions import Action, Publish, Withdraw
+from colocate.memory.blocks import Blocks, BlockState, Wanted, block_id, for_settings, number
+from colocate.memory.rung import Rung
+from colocate.memory.settings import MemorySettings, check
+from colocate.model.device import Health
+from tests.memory.nodes import GIB, MIB, SETTINGS, Guest, Machine, ids
+
+
+def turn(
+    blocks: Blocks, free: int, now: float, held: tuple[str, ...] = (), in_debt: int = 0, grow: bool = True
+) -> tuple[Blocks, list[Action]]:
+    return block_list.turn(blocks, Wanted(free, in_debt, grow, "As wanted."), held, True, now, SETTINGS)
+
+
+def states(blocks: Blocks) -> dict[str, BlockState]:
+    return {block.id: block.state for block in blocks.listed}
+
+
+def offered(blocks: Blocks) -> list[str]:
+    return sorted(blocks.healthy())
+
+
+def test_the_first_list_is_given_at_once() -> None:
+    blocks, actions = turn(Blocks(), 3, 0)
+    assert offered(blocks) == list(ids(0, 1, 2))
+    assert actions == [Publish(ids=ids(0, 1, 2), reason="As wanted.")]
+
+
+def test_ids_have_four_digits_and_go_on() -> None:
+    assert [block_id(7), block_id(9999), block_id(10_000)] == ["CM-0007", "CM-9999", "CM-10000"]
+    assert [number("CM-0007"), number("CM-10000"), number("CM-07"), number("CM-00007"), number("gpu-0")] == [
+        7,
+        10_000,
+        None,
+        None,
+        None,
+    ]
+
+
+def test_a_block_goes_unhealthy_then_drained_then_off_the_list() -> None:
+    blocks, _ = turn(Blocks(), 2, 0)
+    blocks, actions = turn(blocks, 1, 10)
+    assert actions == [Withdraw(ids=ids(1), reason="As wanted.")]
+    assert [device.health for device in blocks.devices()] == [Health.HEALTHY, Health.UNHEALTHY]
+    blocks, _ = turn(blocks, 1, 39)
+    assert states(blocks)["CM-0001"] is BlockState.WITHDRAWN
+    blocks, _ = turn(blocks, 1, 40)
+    assert states(blocks)["CM-0001"] is BlockState.DRAINED
+    blocks, _ = turn(blocks, 1, 50)
+    assert list(states(blocks)) == list(ids(0))
+
+
+def test_a_withdrawn_block_that_is_held_stays_until_it_has_been_free_for_a_while() -> None:
+    blocks, _ = turn(Blocks(), 2, 0)
+    for now in range(10, 600, 10):
+        blocks, _ = turn(blocks, 0, now, held=ids(1), in_debt=1)
+        assert states(blocks)["CM-0001"] is BlockState.WITHDRAWN
+    blocks, _ = turn(blocks, 0, 610)
+    assert states(blocks)["CM-0001"] is BlockState.WITHDRAWN
+    blocks, _ = turn(blocks, 0, 620)
+    assert states(blocks)["CM-0001"] is BlockState.DRAINED
+
+
+def test_nothing_is_dropped_while_nobody_knows_who_holds_what() -> None:
+    blocks, _ = turn(Blocks(), 2, 0)
+    for now in range(10, 300, 10):
+        blocks, _ = block_list.turn(blocks, Wanted(0, 0, False, "."), (), False, now, SETTINGS)
+    assert set(states(blocks).values()) == {BlockState.WITHDRAWN}
+
+
+def test_free_blocks_go_first_highest_number_first_and_held_ones_as_their_pods_give() -> None:
+    blocks, _ = turn(Blocks(), 4, 0)
+    _, actions = turn(blocks, 0, 10, held=ids(1, 3), in_debt=1)
+    assert actions == [Withdraw(ids=ids(2, 0, 1), reason="As wanted.")]
+
+
+def test_blocks_come_back_after_the_cool_down_lowest_number_first() -> None:
+    blocks, _ = turn(Blocks(), 4, 0)
+    blocks, _ = turn(blocks, 0, 10)
+    for now in (20, 40, 79):
+        blocks, actions = turn(blocks, 4, now)
+        assert not any(isinstance(action, Publish) for action in actions)
+    blocks, actions = turn(blocks, 4, 80)
+    assert actions == [Publish(ids=ids(0, 1, 2, 3), reason="As wanted.")]
+
+
+def test_held_blocks_come_back_before_free_ones() -> None:
+    blocks, _ = turn(Blocks(), 4, 0)
+    blocks, _ = turn(blocks, 0, 10, held=ids(3), in_debt=1)
+    blocks, _ = turn(blocks, 1, 20, held=ids(3))
+    _, actions = turn(blocks, 1, 80, held=ids(3))
+    assert actions[-1] == Publish(ids=ids(3, 0), reason="As wanted.")
+
+
+def test_only_as_many_come_back_as_there_was_room_for_all_the_time() -> None:
+    blocks, _ = turn(Blocks(), 0, 0)
+    for now, room in ((10, 9), (30, 4), (60, 8)):
+        blocks, _ = turn(blocks, room, now)
+    _, actions = turn(blocks, 9, 70)
+    assert actions == [Publish(ids=ids(0, 1, 2, 3), reason="As wanted.")]
+
+
+@given(st.lists(st.integers(5, 6), min_size=1, max_size=60))
+def test_noise_within_the_hysteresis_changes_the_list_once_at_most(noise: list[int]) -> None:
+    blocks, _ = turn(Blocks(), 6, 0)
+    changes = 0
+    for place, room in enumerate(noise):
+        blocks, actions = turn(blocks, room, 10.0 * (place + 1))
+        changes += any(isinstance(action, Withdraw | Publish) for action in actions)
+    assert changes <= 1
+
+
+@given(st.lists(st.integers(-255, 255), min_size=1, max_size=60))
+def test_noise_of_less_than_a_block_in_what_is_used_changes_the_list_once_at_most(noise: list[int]) -> None:
+    machine = Machine()
+    machine.turn()
+    changes = 0
+    for mib in noise:
+        machine.online = 8 * GIB + mib * MIB
+        changes += any(isinstance(action, Withdraw | Publish) for action in machine.turn().plan.actions)
+    assert changes <= 2
+
+
+def test_a_state_that_was_lost_finds_its_blocks_by_who_holds_them() -> None:
+    machine = Machine(guests=[Guest(uid="old", ids=ids(7, 300), anon=GIB, limit=GIB)])
+    decision = machine.turn()
+    listed = states(decision.state.blocks)
+    assert listed["CM-0007"] is listed["CM-0300"] is BlockState.HEALTHY
+    assert decision.held == 2
+    assert decision.offered == decision.balance.free
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        (MemorySettings(resource="test.com/colocation-memory"), "name"),
+        (MemorySettings(block_size=GIB), "size"),
+    ],
+)
+def test_a_change_of_size_or_name_is_refused_while_blocks_are_held(
+    changed: MemorySettings, what: str
+) -> None:
+    blocks, _ = turn(for_settings(Blocks(), SETTINGS, frozenset()), 3, 0)
+    with pytest.raises(
+        UserError, match=rf"the {what} of blocks .* hold 1 block .*CM-0000.*'colocate memory off'"
+    ):
+        for_settings(blocks, changed, frozenset({"CM-0000"}))
+    fresh = for_settings(blocks, changed, frozenset())
+    assert fresh == Blocks(resource=changed.resource, size=changed.block_size)
+
+
+@pytest.mark.parametrize("why", ["cordoned", "memory_pressure"])
+def test_a_node_that_is_closed_offers_nothing_and_opens_after_the_cool_down(why: str) -> None:
+    machine = Machine(guests=[Guest(uid="g", ids=ids(0, 1), anon=GIB, limit=GIB)])
+    before = machine.turn().offered
+    setattr(machine, why, True)
+    closed = machine.turn()
+    assert closed.offered == 0
+    assert "no block is offered" in closed.wanted.reason
+    assert states(closed.state.blocks)["CM-0000"] is BlockState.HEALTHY
+    setattr(machine, why, False)
+    machine.live(50)
+    assert machine.turn().offered == 0
+    assert machine.turn().offered == before
+
+
+def test_never_more_blocks_than_configured() -> None:
+    machine = Machine(settings=MemorySettings(forecast=SETTINGS.forecast, most_blocks=5))
+    assert machine.turn().offered == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "because"),
+    [
+        (MemorySettings(resource="memory"), "needs a domain"),
+        (MemorySettings(block_size=1000), "at least 1Mi"),
+        (MemorySettings(block_size=MIB + 1), "whole pages"),
+        (MemorySettings(margin=1.5), "margin is 1.5; give a share below 1"),
+        (MemorySettings(cool_down=-1), "cool_down is -1"),
+        (MemorySettings(tolerance=0.9), "hurry"),
+        (MemorySettings(without=(Rung.WITHDRAW,)), "withdraw"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_with_a_remedy(settings: MemorySettings, because: str) -> None:
+    with pytest.raises(UserError, match=because):
+        check(settings)
+
+
+def test_the_defaults_can_be() -> None:
+    assert check(MemorySettings()) == MemorySettings()

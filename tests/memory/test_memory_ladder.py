@@ -1,0 +1,497 @@
+"""How a debt is paid, rung by rung, and how everything comes back."""
+
+import msgspec
+import pytest
+
+from colocate.errors import UserError
+from colocate.memory.actions import (
+    Evict,
+    LowerLimit,
+    MovePages,
+    PodAction,
+    Reclaim,
+    Recreate,
+    Relieve,
+    RestoreLimit,
+    ReturnPages,
+    SetLimit,
+    Throttle,
+    Unthrottle,
+)
+from colocate.memory.decide import Decision
+from colocate.memory.explain import bar, explain
+from colocate.memory.facts import Result
+from colocate.memory.rung import Rung
+from colocate.memory.rungs import rungs_here
+from colocate.memory.settings import MemorySettings
+from colocate.memory.state import State, from_json, to_json
+from colocate.model.memory import MemoryControls
+from tests.memory.nodes import GIB, MIB, SETTINGS, V1, V2, Guest, Machine, ids, kinds
+
+BLOCKS = ids(*range(60))
+
+
+def guest(anon: float = 20, cache: float = 0, uid: str = "guest", blocks: tuple[str, ...] = BLOCKS) -> Guest:
+    limit = len(blocks) * SETTINGS.block_size
+    return Guest(uid=uid, ids=blocks, anon=int(anon * GIB), cache=int(cache * GIB), limit=limit)
+
+
+def pressed(*guests: Guest, share: float = 0.4, **machine: object) -> Machine:
+    """A machine whose blocks are held, where online work then grows into `share` of the margin."""
+    made = msgspec.structs.replace(Machine(guests=list(guests)), **machine)
+    made.turn()
+    presses(made, share)
+    return made
+
+
+def presses(machine: Machine, share: float) -> None:
+    decision = machine.turn()
+    balance = decision.balance
+    machine.online = balance.capacity - balance.safety - balance.used - machine.system
+    machine.online += int(share * decision.expected.margin)
+
+
+def on_pods(decision: Decision) -> list[PodAction]:
+    return [action for action in decision.plan.actions if isinstance(action, PodAction)]
+
+
+def test_free_blocks_are_withdrawn_in_the_very_turn_in_which_online_work_grows() -> None:
+    machine = pressed(guest())
+    decision = machine.turn()
+    assert decision.offered == 0
+    assert decision.state.ladder.rung is Rung.WITHDRAW
+    assert on_pods(decision) == []
+
+
+def test_a_debt_within_the_tolerance_touches_nobody() -> None:
+    machine = pressed(guest(cache=5), share=0.2)
+    assert machine.live(600) == []
+    decision = machine.turn()
+    assert decision.balance.debt > 0
+    assert decision.state.debt is not None
+    assert decision.state.debt.since < decision.state.clock - 500
+
+
+def test_what_pods_hold_but_do_not_use_is_a_debt_on_paper_that_touches_nobody() -> None:
+    machine = Machine(guests=[guest(anon=1)], online=40 * GIB)
+    assert machine.live(600) == []
+    decision = machine.turn()
+    assert decision.balance.debt > 0
+    assert decision.balance.due == 0
+    assert "none of it is needed now" in " ".join(explain(decision, machine.settings))
+
+
+def test_a_pod_that_uses_more_than_its_blocks_is_counted_by_what_it_uses() -> None:
+    within, beyond = (
+        Machine(guests=[guest(anon=anon, blocks=ids(0, 1))]).turn().balance for anon in (1.0, 3.0)
+    )
+    assert (within.held, beyond.held) == (GIB, 3 * GIB)
+    assert within.free - beyond.free == 4
+
+
+def test_v2_goes_down_the_whole_ladder_in_order() -> None:
+    machine = pressed(guest(anon=20, cache=0.25), far_total=GIB // 4)
+    assert kinds(machine.live(300)) == ["Reclaim", "Throttle", "MovePages", "Evict"]
+    assert machine.guests == []
+
+
+def test_v1_has_no_throttle_and_lowers_the_limit_instead_of_reclaiming() -> None:
+    machine = pressed(guest(anon=4, cache=0.6), controls=V1, far_total=GIB // 4)
+    done = machine.live(300)
+    assert kinds(done) == ["LowerLimit", "MovePages", "Evict"]
+
+
+@pytest.mark.parametrize("left_out", [Rung.RECLAIM, Rung.THROTTLE, Rung.FAR, Rung.EVICT])
+def test_a_rung_that_is_left_out_is_not_used_and_the_next_is(left_out: Rung) -> None:
+    names = {
+        Rung.RECLAIM: "Reclaim",
+        Rung.THROTTLE: "Throttle",
+        Rung.FAR: "MovePages",
+        Rung.EVICT: "Evict",
+    }
+    settings = msgspec.structs.replace(SETTINGS, without=(left_out,))
+    machine = pressed(guest(anon=20, cache=0.25), far_total=GIB // 4, settings=settings)
+    assert kinds(machine.live(300)) == [name for rung, name in names.items() if rung is not left_out]
+
+
+def test_a_rung_that_pays_is_the_last() -> None:
+    machine = pressed(guest(anon=10, cache=8))
+    assert kinds(machine.live(600)) == ["Reclaim"]
+    assert machine.turn().balance.due < MIB
+
+
+def test_each_rung_has_until_its_deadline() -> None:
+    machine = pressed(guest(anon=20))
+    assert machine.turn().state.ladder.rung is Rung.WITHDRAW
+    assert machine.turn(9).state.ladder.rung is Rung.WITHDRAW
+    decision = machine.turn(1)
+    # There is no cache: reclaim has nothing to try.
+    assert decision.plan.stood_on == (Rung.RECLAIM, Rung.THROTTLE)
+    machine.carry_out(decision)
+    assert machine.turn(29).state.ladder.rung is Rung.THROTTLE
+    assert machine.turn(1).state.ladder.rung is Rung.EVICT
+
+
+def test_with_half_of_the_margin_gone_every_turn_is_a_rung() -> None:
+    machine = pressed(guest(anon=20, cache=1), share=0.9)
+    rungs = []
+    for _ in range(4):
+        decision = machine.turn(2)
+        rungs.append(decision.state.ladder.rung)
+        machine.carry_out(decision)
+    assert rungs[:3] == [Rung.RECLAIM, Rung.THROTTLE, Rung.EVICT]
+
+
+def test_memory_comes_back_in_reverse_pages_then_throttles_then_blocks() -> None:
+    machine = pressed(guest(anon=20, cache=0.5), far_total=32 * GIB)
+    assert kinds(machine.live(120)) == ["Reclaim", "Throttle", "MovePages"]
+    assert machine.guests[0].far > 0
+    machine.online = 8 * GIB
+    assert machine.live(50) == []
+    assert kinds(machine.live(200)) == ["ReturnPages", "Unthrottle"]
+    assert (machine.guests[0].far, machine.guests[0].high) == (0, None)
+    decision = machine.turn()
+    assert decision.state.ladder.rung is None
+    assert decision.offered == decision.balance.free > 0
+
+
+def test_no_block_is_offered_before_pods_have_back_what_was_taken_from_them() -> None:
+    machine = pressed(guest(anon=20), far_total=32 * GIB)
+    machine.live(120)
+    machine.online = 8 * GIB
+    for _ in range(30):
+        decision = machine.turn()
+        if decision.state.ladder.has_done_something:
+            assert decision.offered == 0
+        machine.carry_out(decision)
+    assert decision.offered > 0
+
+
+def test_what_could_not_be_undone_is_tried_again() -> None:
+    machine = pressed(guest(anon=20))
+    machine.live(30)
+    machine.online = 8 * GIB
+    tried = 0
+    for _ in range(30):
+        decision = machine.turn()
+        tried += len(on_pods(decision))
+        machine.carry_out(decision, Result.FAILED)
+    assert tried > 5
+    assert "guest" in decision.state.ladder.throttled
+    machine.live(60)
+    assert machine.guests[0].high is None
+
+
+def test_a_pod_is_let_go_only_when_there_is_room_for_what_it_may_grow_to() -> None:
+    machine = pressed(guest(anon=20))
+    machine.live(30)
+    machine.online -= 6 * GIB
+    decision = machine.turn()
+    assert 0 < decision.balance.slack < 10 * GIB
+    assert machine.live(600) == []
+    assert "is not let go yet: it may grow by 10 GiB." in " ".join(machine.turn().plan.notes)
+
+
+def test_a_pod_under_pressure_is_not_reclaimed_from() -> None:
+    suffering = guest(anon=10, cache=8)
+    suffering.pressure = 30.0
+    machine = pressed(suffering)
+    machine.turn()
+    decision = machine.turn()
+    assert decision.state.ladder.rung is Rung.THROTTLE
+    assert "loses 30 % of its time" in " ".join(decision.plan.notes)
+
+
+def test_v1_never_lowers_a_limit_to_what_a_pod_cannot_give() -> None:
+    machine = pressed(guest(anon=10, cache=4), controls=V1)
+    for action in machine.live(40):
+        assert isinstance(action, LowerLimit)
+        assert action.to >= 11 * GIB
+
+
+def test_v1_gives_a_lowered_limit_back_before_it_kills() -> None:
+    machine = pressed(guest(anon=10, cache=4), controls=V1)
+    machine.live(40)
+    lowered = machine.guests[0].limit
+    assert lowered is not None
+    assert lowered < 30 * GIB
+    machine.guests[0].anon = int(lowered * 0.97)
+    machine.guests[0].cache = 0
+    decision = machine.turn()
+    reliefs = [action for action in on_pods(decision) if isinstance(action, Relieve)]
+    assert [relief.to for relief in reliefs] == [30 * GIB]
+    machine.carry_out(decision)
+    assert not any(isinstance(action, LowerLimit) for action in machine.live(100))
+
+
+def test_v1_restores_limits_and_a_busy_group_is_given_up() -> None:
+    machine = pressed(guest(anon=10, cache=4), controls=V1)
+    machine.turn()
+    decision = machine.turn()
+    assert kinds(on_pods(decision)) == ["LowerLimit"]
+    machine.carry_out(decision, Result.FAILED)
+    machine.api = False
+    decision = machine.turn()
+    assert decision.state.ladder.rung is not Rung.RECLAIM
+    assert "as the test wants" in decision.plan.notes[0]
+    machine.carry_out(decision)
+    machine.online = 8 * GIB
+    assert RestoreLimit in {type(action) for action in machine.live(200)}
+    assert machine.guests[0].limit == 30 * GIB
+
+
+def test_pages_go_only_where_there_is_room() -> None:
+    machine = pressed(guest(anon=20), far_total=8 * GIB, far_taken=8 * GIB - 600 * MIB)
+    moved = [action for action in machine.live(120) if isinstance(action, MovePages)]
+    # A twentieth of the far node, 410 MiB, is left free.
+    assert sum(action.bytes for action in moved) <= 191 * MIB
+    assert moved[0].sources == (0,)
+    assert moved[0].targets == (2,)
+
+
+def test_a_far_node_that_is_full_or_gone_means_the_next_rung() -> None:
+    for change in ({"far_taken": 8 * GIB}, {"far_total": 0}):
+        machine = pressed(guest(anon=20), **{"far_total": 8 * GIB, **change})
+        assert kinds(machine.live(60)) == ["Throttle", "Evict"]
+
+
+def test_a_far_node_that_vanishes_with_pages_on_it_is_no_reason_to_stay_throttled() -> None:
+    machine = pressed(guest(anon=20), far_total=32 * GIB)
+    machine.live(120)
+    machine.far_total, machine.guests[0].far = 0, 0
+    machine.online = 8 * GIB
+    assert kinds(machine.live(200)) == ["Unthrottle"]
+
+
+def test_pods_go_by_priority_then_by_what_they_pay_then_the_youngest() -> None:
+    def made(uid: str, first: int, priority: int, anon: float, created: float) -> Guest:
+        pod = guest(anon=anon, uid=uid, blocks=ids(*range(first, first + 12)))
+        pod.priority, pod.created = priority, created
+        return pod
+
+    machine = pressed(
+        made("precious", 0, 9, 6, 1),
+        made("small", 12, 0, 1, 9),
+        made("old", 24, 0, 5, 1),
+        made("young", 36, 0, 5, 2),
+    )
+    decision = machine.turn()
+    assert [each.uid for each in decision.pods] == ["young", "old", "small", "precious"]
+    gone = [action.pod.uid for action in machine.live(120) if isinstance(action, Evict)]
+    assert gone == ["young"]
+
+
+def test_an_eviction_that_a_budget_stops_makes_way_for_the_next_pod_and_is_asked_for_again() -> None:
+    first, second = guest(10, uid="a", blocks=ids(*range(20))), guest(10, uid="b", blocks=ids(*range(20, 40)))
+    first.created = 5.0
+    machine = pressed(first, second)
+    machine.live(40)
+    decision = machine.turn()
+    assert [action.pod.uid for action in on_pods(decision)] == ["a"]
+    machine.carry_out(decision, Result.BLOCKED)
+    decision = machine.turn()
+    assert [action.pod.uid for action in on_pods(decision)] == ["b"]
+    machine.carry_out(decision, Result.BLOCKED)
+    asked = [on_pods(machine.turn()) for _ in range(4)]
+    assert any(actions and actions[0].pod.uid == "a" for actions in asked)
+
+
+def test_while_the_api_is_away_evictions_wait_and_are_not_forgotten() -> None:
+    machine = pressed(guest(anon=20), api=False)
+    machine.live(60)
+    assert machine.live(600) == []
+    decision = machine.turn()
+    assert "guest" in decision.state.ladder.leaving
+    assert "as soon as the API server answers" in " ".join(decision.plan.notes)
+    machine.api = True
+    assert kinds(on_pods(machine.turn())) == ["Evict"]
+
+
+def test_an_eviction_that_waits_is_called_off_when_memory_returns() -> None:
+    machine = pressed(guest(anon=20), api=False)
+    machine.live(300)
+    machine.online, machine.api = 8 * GIB, True
+    done = machine.live(300)
+    assert kinds(done) == ["Unthrottle"]
+
+
+def test_an_evicted_pod_that_does_not_go_is_counted_on_for_a_while_only() -> None:
+    machine = pressed(
+        guest(10, uid="a", blocks=ids(*range(20))), guest(10, uid="b", blocks=ids(*range(20, 40)))
+    )
+    machine.live(40)
+    decision = machine.turn()
+    (action,) = on_pods(decision)
+    machine.carry_out(decision, Result.GONE)
+    asked = [type(each) for _ in range(11) for each in on_pods(machine.turn())]
+    assert asked == []
+    (other,) = [each for _ in range(3) for each in on_pods(machine.turn())][:1]
+    assert other.pod != action.pod
+
+
+def test_a_bare_pod_that_allows_it_is_created_again_elsewhere_and_only_then() -> None:
+    bare = guest(anon=20)
+    bare.controller, bare.may_move = "", True
+    machine = pressed(bare)
+    (action,) = [each for each in machine.live(200) if isinstance(each, Evict | Recreate)]
+    assert isinstance(action, Recreate)
+    assert action.avoid == "node-1"
+
+
+def test_pods_that_are_created_again_by_us_are_left_to_the_last_rung() -> None:
+    movable = guest(10, uid="movable", blocks=ids(*range(20)))
+    movable.controller, movable.may_move = "", True
+    owned = guest(1, uid="owned", blocks=ids(*range(20, 40)))
+    owned.priority = 9
+    machine = pressed(movable, owned, share=0.49)
+    gone = [action for action in machine.live(300) if isinstance(action, Evict | Recreate)]
+    assert kinds(gone) == ["Evict", "Recreate"]
+    assert gone[0].pod.uid == "owned"
+
+
+def test_a_bare_pod_that_does_not_allow_it_is_evicted_and_it_is_said_that_it_is_lost() -> None:
+    bare = guest(anon=20)
+    bare.controller = ""
+    (action,) = [each for each in pressed(bare).live(200) if isinstance(each, Evict | Recreate)]
+    assert isinstance(action, Evict)
+    assert "nothing will create it again" in action.reason
+
+
+def test_a_pod_with_a_sidecar_without_limit_is_reclaimed_from_but_not_bound() -> None:
+    pod = guest(anon=20, cache=0.5)
+    pod.limit, pod.sidecar_without_limit = None, True
+    done = [action for action in pressed(pod).live(300) if not isinstance(action, SetLimit)]
+    assert kinds(done) == ["Reclaim", "Evict"]
+
+
+def test_a_limit_that_somebody_reset_is_set_again() -> None:
+    machine = Machine(guests=[guest(anon=1)])
+    machine.turn()
+    machine.guests[0].limit = None
+    (action,) = on_pods(machine.turn())
+    assert isinstance(action, SetLimit)
+    assert (action.limit, action.swap) == (30 * GIB, 0)
+    assert "Found: none." in action.reason
+
+
+def test_off_undoes_everything_at_once_and_withdraws_every_block() -> None:
+    machine = pressed(guest(anon=20), far_total=32 * GIB)
+    machine.live(120)
+    machine.off = True
+    done = machine.live(60)
+    assert kinds(done)[-1] == "RestoreLimit"
+    assert ReturnPages not in {type(action) for action in done[1:]}
+    assert Unthrottle in {type(action) for action in done}
+    assert (machine.guests[0].high, machine.guests[0].limit) == (None, None)
+    assert machine.turn().state.blocks.healthy() == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("controls", "far", "missing"),
+    [
+        (V2, {2}, {}),
+        (V2, set(), {Rung.FAR: "no far NUMA node"}),
+        (V1, {2}, {Rung.THROTTLE: "cgroup v1 has no memory.high"}),
+        (
+            MemoryControls(cgroup=2, high=True, migrate=True),
+            {2},
+            {Rung.RECLAIM: "no memory.reclaim"},
+        ),
+        (
+            MemoryControls(cgroup=2, reclaim=True, high=True, writable=False),
+            {2},
+            {Rung.RECLAIM: "cannot be written", Rung.THROTTLE: "cannot be written", Rung.FAR: "CAP_SYS_NICE"},
+        ),
+    ],
+)
+def test_which_rungs_a_machine_has(controls: MemoryControls, far: set[int], missing: dict[Rung, str]) -> None:
+    table = rungs_here(controls, frozenset(far), SETTINGS)
+    assert [each.rung for each in table] == list(Rung)
+    assert {each.rung for each in table if not each.is_here} == missing.keys()
+    for each in table:
+        assert missing.get(each.rung, "") in each.missing
+
+
+def test_read_only_control_groups_leave_the_api() -> None:
+    controls = MemoryControls(cgroup=2, reclaim=True, high=True, writable=False)
+    machine = pressed(guest(anon=20, cache=4), controls=controls)
+    assert kinds(machine.live(120)) == ["Evict"]
+
+
+def test_no_deadline_runs_out_while_nobody_looks() -> None:
+    machine = pressed(guest(anon=20))
+    machine.live(20)
+    assert machine.turn(-500.0).state.ladder.rung is Rung.THROTTLE
+    for jump in (1e6, 0.0):
+        before = machine.state.clock
+        machine.turn(jump)
+        assert machine.state.clock - before <= SETTINGS.longest_gap
+
+
+def test_a_machine_that_was_started_again_goes_on_where_it_was() -> None:
+    machine = pressed(guest(anon=20))
+    machine.live(30)
+    machine.state = msgspec.structs.replace(machine.state, boot="an earlier one", seen=1e9)
+    clock, ladder = machine.state.clock, machine.state.ladder
+    decision = machine.turn()
+    assert decision.state.clock == clock
+    assert decision.state.ladder.throttled == ladder.throttled
+
+
+@pytest.mark.parametrize(
+    ("data", "because"), [(b"{", "cannot be read"), (b'{"version": 9}', "has version 9")]
+)
+def test_a_state_that_is_none_is_refused_with_a_remedy(data: bytes, because: str) -> None:
+    with pytest.raises(UserError, match=rf"{because}.*move it away"):
+        from_json(data)
+
+
+def test_an_agent_without_the_api_still_knows_its_pods() -> None:
+    machine = pressed(guest(anon=20))
+    state = from_json(to_json(machine.state))
+    assert state.pods["guest"].containers
+    assert State() == from_json(to_json(State()))
+
+
+def test_the_bar_shows_how_much_of_the_safety_a_debt_has_taken() -> None:
+    machine = Machine(guests=[guest(anon=1)], online=28 * GIB)
+    decision = machine.turn()
+    parts = bar(decision)
+    assert parts.debt == decision.balance.debt > 0
+    assert parts.colocated + parts.debt == 30 * GIB
+    assert parts.safety == decision.balance.safety - parts.debt
+    assert sum(size for _, size in parts.parts()) == parts.capacity == 64 * GIB
+
+
+def test_the_number_of_blocks_is_explained_with_every_figure() -> None:
+    machine = Machine(settings=MemorySettings(forecast=SETTINGS.forecast))
+    text = "\n".join(explain(machine.turn(), machine.settings))
+    for figure in (
+        "2 GiB of 64 GiB",
+        "1 Burstable pod 8 GiB",
+        "10% of 64 GiB: 6.4 GiB",
+        "room for 94 free blocks",
+    ):
+        assert figure in text
+    machine.online += 5 * GIB
+    machine.turn()
+    machine.online -= 5 * GIB
+    assert "10 more blocks could be offered: there has been room for 0 s" in " ".join(
+        explain(machine.turn(), machine.settings)
+    )
+
+
+def test_reclaim_takes_no_more_than_its_share_at_a_time() -> None:
+    machine = pressed(guest(anon=1, cache=15), share=0.49)
+    machine.turn()
+    (action,) = on_pods(machine.turn())
+    assert isinstance(action, Reclaim)
+    assert action.bytes <= 4 * GIB
+
+
+def test_a_throttle_never_raises_what_the_kubelet_set() -> None:
+    pod = guest(anon=20)
+    pod.high = 15 * GIB
+    machine = pressed(pod)
+    (action,) = [each for each in machine.live(30) if isinstance(each, Throttle)]
+    assert action.high == 15 * GIB

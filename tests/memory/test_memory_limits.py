@@ -1,0 +1,92 @@
+"""What a pod with blocks may use."""
+
+import pytest
+
+from colocate.memory.limits import kubelets_own, limits
+from colocate.model.memory import ContainerMemory, PodIdentity
+from tests.memory.nodes import GIB, MIB
+
+SIZE = 512 * MIB
+
+
+def pod(*containers: ContainerMemory) -> PodIdentity:
+    return PodIdentity(uid="u", namespace="n", name="p", containers=containers)
+
+
+def main(blocks: int = 3, limit: int | None = None, request: int | None = None) -> ContainerMemory:
+    return ContainerMemory(name="main", blocks=blocks, limit=limit, request=request)
+
+
+def test_three_blocks_are_1_610_612_736_bytes() -> None:
+    found = limits(pod(main()), SIZE)
+    assert found is not None
+    assert found.pod == 1_610_612_736
+    assert found.swap == 0
+
+
+def test_a_pod_without_blocks_is_none_of_our_business() -> None:
+    assert limits(pod(ContainerMemory(name="db", limit=GIB)), SIZE) is None
+
+
+def test_limits_of_the_other_containers_come_on_top() -> None:
+    found = limits(pod(main(), ContainerMemory(name="logs", limit=256 * MIB)), SIZE)
+    assert found is not None
+    assert found.pod == 3 * SIZE + 256 * MIB
+
+
+def test_a_container_without_a_limit_is_not_killed_by_the_pods() -> None:
+    found = limits(pod(main(), ContainerMemory(name="logs")), SIZE)
+    assert found is not None
+    assert found.pod is None
+    assert found.containers == {"main": 3 * SIZE}
+    assert "logs has no memory limit" in found.reasons[0]
+
+
+def test_a_container_that_has_a_limit_is_not_given_another() -> None:
+    found = limits(pod(main(limit=GIB), ContainerMemory(name="logs")), SIZE)
+    assert found is not None
+    assert found.containers == {}
+
+
+@pytest.mark.parametrize(
+    ("container", "allowed"),
+    [
+        (main(limit=4 * GIB), 4 * GIB),
+        (main(limit=GIB), 3 * SIZE),
+        (main(request=2 * GIB), 2 * GIB + 3 * SIZE),
+    ],
+)
+def test_memory_of_its_own_is_not_taken_away(container: ContainerMemory, allowed: int) -> None:
+    found = limits(pod(container), SIZE)
+    assert found is not None
+    assert found.pod == allowed
+
+
+def test_init_containers_run_one_by_one_and_sidecars_beside() -> None:
+    found = limits(
+        pod(
+            ContainerMemory(name="fetch", blocks=4, init=True),
+            ContainerMemory(name="proxy", limit=GIB, init=True, sidecar=True),
+            main(),
+        ),
+        SIZE,
+    )
+    assert found is not None
+    assert found.pod == 3 * SIZE + GIB
+
+
+def test_a_limit_is_whole_pages_as_the_kernel_stores_it() -> None:
+    found = limits(pod(main(), ContainerMemory(name="logs", limit=1_000_000_000)), SIZE)
+    assert found is not None
+    assert found.pod == 3 * SIZE + 999_997_440
+
+
+def test_swap_is_left_alone_where_colocated_pods_may_swap() -> None:
+    found = limits(pod(main()), SIZE, swap=True)
+    assert found is not None
+    assert found.swap is None
+
+
+def test_the_kubelets_own_limit_is_there_only_where_every_container_has_one() -> None:
+    assert kubelets_own(pod(main())) is None
+    assert kubelets_own(pod(main(limit=GIB), ContainerMemory(name="logs", limit=MIB))) == GIB + MIB

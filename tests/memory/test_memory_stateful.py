@@ -1,0 +1,296 @@
+"""Whatever happens to a node, in whatever order: what always holds.
+
+The agent dies between any two turns (`Machine.turn` goes through JSON), actions fail, the API goes away, pods come
+and go and grow. After every history memory returns, and everything must be as it was.
+"""
+
+from typing import Any
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from colocate.memory.actions import (
+    Evict,
+    LowerLimit,
+    MovePages,
+    PodAction,
+    Publish,
+    Reclaim,
+    Recreate,
+    RestoreLimit,
+    ReturnPages,
+    Throttle,
+    Unthrottle,
+    Withdraw,
+)
+from colocate.memory.blocks import BlockState, block_id, number
+from colocate.memory.decide import Decision, decide
+from colocate.memory.explain import bar, explain
+from colocate.memory.facts import Result
+from colocate.memory.rung import RUNGS, Rung, height
+from colocate.memory.state import State, from_json, to_json
+from tests.memory.nodes import GIB, SETTINGS, V1, V2, Guest, Machine
+
+SIZE = SETTINGS.block_size
+GIVES: dict[type, Rung] = {
+    Reclaim: Rung.RECLAIM,
+    LowerLimit: Rung.RECLAIM,
+    Throttle: Rung.THROTTLE,
+    MovePages: Rung.FAR,
+    Evict: Rung.EVICT,
+    Recreate: Rung.RECREATE,
+}
+amounts = st.integers(0, 60 * 16).map(lambda sixteenths: sixteenths * GIB // 16)
+small = st.integers(0, 8 * 16).map(lambda sixteenths: sixteenths * GIB // 16)
+
+
+pods = st.builds(
+    lambda many, used, cache, **other: Guest(
+        uid="", ids=("",) * many, anon=used - used * cache // 16, cache=used * cache // 16, **other
+    ),
+    st.integers(4, 40),
+    st.integers(SIZE // 4, SIZE),
+    st.integers(0, 16),
+    priority=st.integers(0, 2),
+    controller=st.sampled_from(["ReplicaSet", ""]),
+    may_move=st.booleans(),
+    sidecar_without_limit=st.sampled_from([False, False, False, True]),
+)
+"""Uses are of one block."""
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """A node, and a turn of decisions after every change."""
+
+    @initialize(
+        v2=st.booleans(), far=st.sampled_from([0, 4, 32]), online=small, guests=st.lists(pods, min_size=1)
+    )
+    def start(self, v2: bool, far: int, online: int, guests: list[Guest]) -> None:
+        self.machine = Machine(controls=V2 if v2 else V1, far_total=far * GIB, online=online, guests=[])
+        self.count = 0
+        self.decision = self.turn()
+        for guest in guests:
+            self.a_pod_comes(guest)
+
+    def turn(self, seconds: float = 10.0) -> Decision:
+        before = self.machine.state
+        facts = self.machine.facts()
+        plain = decide(before, facts, self.machine.settings, self.machine.now + seconds)
+        decision = self.machine.turn(seconds)
+        assert msgspec.to_builtins(decision.state) == msgspec.to_builtins(plain.state), (
+            "JSON changed something"
+        )
+        assert decision.plan == plain.plan
+        self.decision = decision
+        check_blocks(before, decision, facts.holders)
+        check_pods(before, decision, {guest.uid for guest in self.machine.guests})
+        check_ladder(before, decision, self.machine.off)
+        return decision
+
+    @rule(seconds=st.sampled_from([1.0, 10.0, 30.0, 3600.0, -5.0]), well=st.booleans())
+    def time_passes(self, seconds: float, well: bool) -> None:
+        decision = self.turn(seconds)
+        if well:
+            self.machine.carry_out(decision)
+
+    @rule(
+        share=st.floats(0, 2),
+        turns=st.integers(1, 12),
+        result=st.sampled_from([Result.DONE, Result.DONE, Result.DONE, *Result]),
+    )
+    def online_work_presses(self, share: float, turns: int, result: Result) -> None:
+        """It takes all that is kept but this share of the margin, and actions end in one way."""
+        machine, balance = self.machine, self.decision.balance
+        eaten = int(share * self.decision.expected.margin)
+        machine.online = max(0, balance.capacity - balance.safety - balance.used - machine.system + eaten)
+        machine.online = min(machine.online, machine.total)
+        for _ in range(turns):
+            machine.carry_out(self.turn(), result)
+
+    @rule(online=amounts, system=small)
+    def online_work_changes(self, online: int, system: int) -> None:
+        self.machine.online = min(online, 55 * GIB)
+        self.machine.system = system
+        self.machine.carry_out(self.turn())
+
+    @rule(wanted=pods)
+    def a_pod_comes(self, wanted: Guest) -> None:
+        """With as many blocks as it wants and the kubelet can give, and a use in the same proportion."""
+        held = {id for guest in self.machine.guests for id in guest.ids}
+        free = sorted(self.machine.state.blocks.healthy() - held)[: len(wanted.ids)]
+        if not free:
+            return
+        self.count += 1
+        guest = msgspec.structs.replace(
+            wanted,
+            uid=f"guest-{self.count}",
+            ids=tuple(free),
+            anon=wanted.anon * len(free),
+            cache=wanted.cache * len(free),
+            limit=None if wanted.sidecar_without_limit else len(free) * SIZE,
+            created=float(self.count),
+        )
+        self.machine.guests.append(guest)
+        self.machine.carry_out(self.turn())
+
+    @precondition(lambda self: self.machine.guests)
+    @rule(data=st.data(), share=st.floats(0, 1), cache=st.floats(0, 1), pressure=st.sampled_from([0.0, 50.0]))
+    def a_pod_changes(self, data: Any, share: float, cache: float, pressure: float) -> None:
+        guest = data.draw(st.sampled_from(self.machine.guests))
+        most = min(guest.limit or len(guest.ids) * SIZE, guest.high or len(guest.ids) * SIZE)
+        guest.anon, guest.cache = int(most * share * (1 - cache)), int(most * share * cache)
+        guest.far = min(guest.far, guest.anon + guest.cache)
+        guest.pressure = pressure
+        self.machine.carry_out(self.turn())
+
+    @precondition(lambda self: self.machine.guests)
+    @rule(data=st.data())
+    def a_pod_ends(self, data: Any) -> None:
+        self.machine.guests.remove(data.draw(st.sampled_from(self.machine.guests)))
+        self.machine.carry_out(self.turn())
+
+    @rule(
+        what=st.sampled_from(["api", "off", "cordoned", "memory_pressure", "holders_known"]),
+        turns=st.integers(1, 5),
+    )
+    def a_switch_is_turned_for_a_while(self, what: str, turns: int) -> None:
+        usually = getattr(self.machine, what)
+        setattr(self.machine, what, not usually)
+        for _ in range(turns):
+            self.machine.carry_out(self.turn())
+        setattr(self.machine, what, usually)
+        self.machine.carry_out(self.turn())
+
+    @rule(online=small)
+    def memory_returns(self, online: int) -> None:
+        self.machine.online = online
+        for _ in range(20):
+            self.machine.carry_out(self.turn())
+
+    @invariant()
+    def no_more_is_promised_than_there_is(self) -> None:
+        balance = self.decision.balance
+        held = max(balance.allocated, balance.used)
+        promised = self.decision.offered * SIZE + held + balance.online + balance.safety
+        assert promised <= balance.capacity + balance.debt
+
+    @invariant()
+    def a_debt_is_known_for_as_long_as_there_is_one(self) -> None:
+        debt = self.decision.state.debt
+        assert (debt is not None) == (self.decision.balance.debt > 0)
+        if debt is not None:
+            assert self.decision.state.ladder.rung is not None
+
+    @invariant()
+    def the_bar_is_the_capacity(self) -> None:
+        parts = bar(self.decision)
+        assert sum(size for _, size in parts.parts()) == parts.capacity
+        assert all(size >= 0 for _, size in parts.parts())
+
+    @invariant()
+    def everything_is_explained(self) -> None:
+        assert all(sentence.endswith(".") for sentence in explain(self.decision, self.machine.settings))
+        assert all(action.reason.endswith(".") for action in self.decision.plan.actions)
+
+    def teardown(self) -> None:
+        """Memory returns, and within a while everything is as if nothing had been."""
+        if not hasattr(self, "machine"):
+            return
+        machine = self.machine
+        machine.online = machine.system = 0
+        machine.api, machine.off, machine.cordoned, machine.memory_pressure = True, False, False, False
+        machine.holders_known = True
+        machine.live(1200, step=30)
+        last = machine.turn()
+        assert last.state.debt is None
+        assert last.state.ladder.rung is None
+        assert not last.state.ladder.has_done_something
+        for guest in machine.guests:
+            assert guest.high is None
+            assert guest.far == 0
+            assert guest.limit == (None if guest.sidecar_without_limit else len(guest.ids) * SIZE)
+        assert last.balance.free - last.offered <= SETTINGS.hysteresis
+
+
+def check_blocks(before: State, decision: Decision, holders: Any) -> None:
+    """Ids stay, leave in order, and leave at once when there is no room."""
+    old = {block.id: block for block in before.blocks.listed}
+    new = {block.id: block for block in decision.state.blocks.listed}
+    held = {id for ids in decision.state.holders.values() for id in ids}
+    assert list(new) == sorted(new, key=lambda id: number(id) or 0)
+    assert held <= new.keys()
+    assert decision.offered <= decision.wanted.free, "shrinking is at once"
+    for id in old.keys() - new.keys():
+        assert old[id].state is BlockState.DRAINED
+        assert id not in held
+        assert holders is not None
+    for id in old.keys() & new.keys():
+        if old[id].state is BlockState.HEALTHY:
+            assert new[id].state is not BlockState.DRAINED
+    free = [id for id in new if id not in held and new[id].state is BlockState.HEALTHY]
+    for action in decision.plan.actions:
+        if isinstance(action, Withdraw):
+            gone = [id for id in action.ids if id not in held]
+            assert all((number(one) or 0) > (number(other) or 0) for one in gone for other in free)
+            assert gone == sorted(gone, key=lambda id: -(number(id) or 0))
+        if isinstance(action, Publish):
+            assert not any(isinstance(other, Withdraw) for other in decision.plan.actions)
+            come = [number(id) or 0 for id in action.ids if id not in held]
+            below = {block_id(n) for n in range(max(come, default=0))}
+            assert below <= decision.state.blocks.healthy() | held, "the lowest come first"
+
+
+def check_pods(before: State, decision: Decision, guests: set[str]) -> None:
+    """Nobody is addressed who holds no block, and nobody is touched while nothing presses."""
+    balance, margin = decision.balance, decision.expected.margin
+    for action in decision.plan.actions:
+        if not isinstance(action, PodAction):
+            continue
+        assert action.pod.uid in decision.state.holders
+        if type(action) in GIVES:
+            assert balance.due > 0
+        if isinstance(action, Evict | Recreate | LowerLimit | Throttle | MovePages):
+            assert before.ladder.rung is not None or balance.due > margin * SETTINGS.tolerance
+        if isinstance(action, Evict | Recreate):
+            assert balance.due > margin * SETTINGS.tolerance
+
+
+def check_ladder(before: State, decision: Decision, off: bool) -> None:
+    """Up in order, down in the other, and whatever is done is remembered first."""
+    here = [each.rung for each in decision.rungs if each.is_here]
+    stood_on, old, new = decision.plan.stood_on, before.ladder.rung, decision.state.ladder
+    if stood_on:
+        assert height(stood_on[0]) >= height(old) or decision.balance.due == 0
+        places = [RUNGS.index(rung) for rung in stood_on]
+        between = [rung for rung in here if places[0] <= RUNGS.index(rung) <= places[-1]]
+        assert [rung for rung in stood_on if rung in here] == between
+        skipped = [rung for rung in here if height(old) < RUNGS.index(rung) < places[0]]
+        assert skipped in ([], [Rung.WITHDRAW])
+    for action in decision.plan.actions:
+        if type(action) in GIVES:
+            rung = GIVES[type(action)]
+            assert rung in stood_on or (rung is Rung.EVICT and Rung.RECREATE in stood_on)
+            assert not isinstance(action, ReturnPages | Unthrottle | RestoreLimit)
+        match action:
+            case LowerLimit(pod=pod):
+                assert pod.uid in new.squeezed
+            case Throttle(pod=pod):
+                assert pod.uid in new.throttled
+            case MovePages(pod=pod):
+                assert pod.uid in new.moved
+            case Evict(pod=pod) | Recreate(pod=pod):
+                assert pod.uid in new.leaving
+            case Unthrottle():
+                assert not new.moved or off
+            case RestoreLimit():
+                assert not new.moved or off
+                assert not new.throttled
+            case Publish():
+                assert not before.ladder.has_done_something
+    assert from_json(to_json(decision.state)) == decision.state
+
+
+AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestAnyHistory = AnyHistory.TestCase

@@ -1,0 +1,185 @@
+"""What counts as online, and what is kept: given readings, when reckoned, then figures."""
+
+import pytest
+
+from colocate.memory.safety import DEFAULT_EVICTION, keep
+from colocate.memory.usage import View, far_ids, measure
+from colocate.model.memory import (
+    ContainerMemory,
+    KubeletReserves,
+    NodeMemory,
+    NumaMemory,
+    PodIdentity,
+    PodMemory,
+)
+from colocate.model.pod import QosClass
+from tests.memory.nodes import GIB, MIB
+
+VIEWS = list(View)
+NONE: frozenset[str] = frozenset()
+NO_FAR: frozenset[int] = frozenset()
+
+
+def node(used: int, active: int = 0, inactive: int = 0, total: int = 64 * GIB, **more: int) -> NodeMemory:
+    """Where `used` cannot be had, and cache is beside it."""
+    free = total - used - active - inactive
+    return NodeMemory(
+        total=total,
+        available=total - used,
+        free=free,
+        inactive_file=inactive,
+        hugepages=more.get("hugepages", 0),
+    )
+
+
+def pod(
+    uid: str, anon: int, active: int = 0, inactive: int = 0, qos: QosClass = QosClass.BURSTABLE
+) -> PodMemory:
+    return PodMemory(
+        uid=uid,
+        qos=qos,
+        usage=anon + active + inactive,
+        anon=anon,
+        file=active + inactive,
+        inactive_file=inactive,
+    )
+
+
+def test_everything_but_colocated_pods_is_online_whatever_its_class() -> None:
+    readings = [
+        pod("g", 4 * GIB, qos=QosClass.GUARANTEED),
+        pod("b", 2 * GIB, qos=QosClass.BURSTABLE),
+        pod("e", GIB, qos=QosClass.BEST_EFFORT),
+        pod("sold", 8 * GIB, qos=QosClass.BEST_EFFORT),
+    ]
+    usage = measure(node(18 * GIB), readings, [], frozenset({"sold"}), NO_FAR, VIEWS)
+    assert usage.system == 3 * GIB
+    assert usage.online == 10 * GIB
+    assert usage.colocated == {"sold": 8 * GIB}
+
+
+def test_online_use_is_counted_once_although_free_memory_excludes_it() -> None:
+    usage = measure(node(20 * GIB), [pod("b", 20 * GIB)], [], NONE, NO_FAR, VIEWS)
+    assert usage.online == 20 * GIB
+
+
+def test_inactive_page_cache_is_no_use() -> None:
+    usage = measure(
+        node(5 * GIB, inactive=30 * GIB), [pod("b", 4 * GIB, inactive=30 * GIB)], [], NONE, NO_FAR, VIEWS
+    )
+    assert usage.online == 5 * GIB
+
+
+def test_active_page_cache_counts_because_the_kubelet_evicts_by_it_unless_told_otherwise() -> None:
+    readings = [pod("b", 4 * GIB, active=30 * GIB)]
+    machine = node(5 * GIB, active=30 * GIB)
+    assert measure(machine, readings, [], NONE, NO_FAR, VIEWS).online == 35 * GIB
+    assert measure(machine, readings, [], NONE, NO_FAR, [View.KERNEL]).online == 5 * GIB
+
+
+def test_cache_of_a_colocated_pod_never_hides_online_use() -> None:
+    """Its cache is available by the kernel's word: deducting it as well would find less in use than there is."""
+    machine = node(12 * GIB, active=6 * GIB)
+    readings = [pod("sold", 2 * GIB, active=6 * GIB)]
+    usage = measure(machine, readings, [], frozenset({"sold"}), NO_FAR, VIEWS)
+    assert usage.online == 10 * GIB
+
+
+def test_a_pod_that_cannot_be_read_counts_by_its_request() -> None:
+    unread = PodIdentity(
+        uid="new", namespace="shop", name="db", containers=(ContainerMemory(name="db", request=3 * GIB),)
+    )
+    usage = measure(node(5 * GIB), [], [unread], NONE, NO_FAR, VIEWS)
+    assert usage.online == 8 * GIB
+    assert any("counted by request (3 GiB): shop/db" in reason for reason in usage.reasons)
+
+
+def test_init_containers_count_by_the_most_that_runs_together() -> None:
+    containers = (
+        ContainerMemory(name="fetch", request=5 * GIB, init=True),
+        ContainerMemory(name="proxy", request=GIB, init=True, sidecar=True),
+        ContainerMemory(name="warm", request=2 * GIB, init=True),
+        ContainerMemory(name="main", request=3 * GIB),
+    )
+    assert PodIdentity(uid="u", namespace="n", name="p", containers=containers).request == 5 * GIB
+
+
+def far_machine(far_free: int, near_used: int) -> NodeMemory:
+    near = NumaMemory(id=0, total=64 * GIB, free=64 * GIB - near_used)
+    far = NumaMemory(id=2, total=32 * GIB, free=far_free, has_cpus=False)
+    free = near.free + far.free
+    return NodeMemory(total=96 * GIB, available=free, free=free, inactive_file=0, numa=(near, far))
+
+
+def test_far_memory_is_not_sold_and_what_colocated_pods_have_there_is_theirs() -> None:
+    machine = far_machine(far_free=30 * GIB, near_used=10 * GIB)
+    sold = PodMemory(
+        uid="sold",
+        qos=QosClass.BEST_EFFORT,
+        usage=6 * GIB,
+        anon=6 * GIB,
+        file=0,
+        inactive_file=0,
+        numa={0: 4 * GIB, 2: 2 * GIB},
+    )
+    usage = measure(machine, [sold], [], frozenset({"sold"}), far_ids(machine, None), VIEWS)
+    assert usage.near == 64 * GIB
+    assert usage.capacity == 66 * GIB
+    assert usage.online == 6 * GIB
+    assert usage.far == {"sold": 2 * GIB}
+
+
+def test_a_pod_whose_place_is_unknown_hides_no_online_use() -> None:
+    machine = far_machine(far_free=28 * GIB, near_used=10 * GIB)
+    sold = pod("sold", 6 * GIB)
+    assert sold.numa is None
+    usage = measure(machine, [sold], [], frozenset({"sold"}), far_ids(machine, None), VIEWS)
+    assert usage.online == 8 * GIB  # It may be that 4 GiB of it are what is taken on the far node.
+
+
+@pytest.mark.parametrize(
+    ("configured", "expected"), [(None, {2}), ((), set()), ((0,), {0}), ((7,), set()), ((0, 2), set())]
+)
+def test_far_nodes_are_those_without_cpus_or_as_configured_but_never_all(
+    configured: tuple[int, ...] | None, expected: set[int]
+) -> None:
+    assert far_ids(far_machine(32 * GIB, 0), configured) == expected
+
+
+def test_safety_holds_reserves_once_the_eviction_threshold_and_the_margin() -> None:
+    reserves = KubeletReserves(
+        capacity=64 * GIB,
+        allocatable=60 * GIB,
+        kube_reserved=GIB,
+        system_reserved=2 * GIB,
+        eviction_hard=GIB,
+    )
+    safety = keep(reserves, 0, 64 * GIB, system=2 * GIB, share=0.1)
+    assert safety.eviction == GIB
+    assert safety.unfilled == GIB  # 3 GiB reserved, of which the system uses 2.
+    assert safety.margin == int(6.4 * GIB)
+    assert safety.total == safety.eviction + safety.unfilled + safety.margin
+
+
+def test_a_system_that_uses_more_than_its_reserves_leaves_nothing_to_keep_for_it() -> None:
+    reserves = KubeletReserves(capacity=64 * GIB, allocatable=62 * GIB, eviction_hard=GIB)
+    assert keep(reserves, 0, 64 * GIB, system=5 * GIB, share=0.0).total == GIB
+
+
+def test_huge_pages_are_reserved_and_in_use_and_so_counted_once() -> None:
+    machine = node(10 * GIB, hugepages=8 * GIB)
+    usage = measure(machine, [], [], NONE, NO_FAR, VIEWS)
+    reserves = KubeletReserves(capacity=64 * GIB, allocatable=55 * GIB, eviction_hard=GIB)
+    assert keep(reserves, machine.hugepages, 64 * GIB, usage.system, share=0.0).unfilled == 0
+
+
+def test_the_soft_threshold_counts_where_it_is_the_larger() -> None:
+    reserves = KubeletReserves(eviction_hard=GIB, eviction_soft=2 * GIB)
+    assert keep(reserves, 0, 64 * GIB, system=GIB, share=0.0).eviction == 2 * GIB
+
+
+def test_without_a_word_from_the_kubelet_its_defaults_are_kept_and_said_to_be() -> None:
+    safety = keep(KubeletReserves(), 0, 64 * GIB, system=0, share=0.0)
+    assert safety.total == DEFAULT_EVICTION == 100 * MIB
+    assert "as it was not asked" in safety.reasons[0]
+    assert "allocatable is unknown" in safety.reasons[1]

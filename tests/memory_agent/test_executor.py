@@ -1,0 +1,101 @@
+"""Deeds that take longer than a turn, on groups made of files: how they end, and what ends them."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from colocate.apps.memory.executor import _pressure
+from colocate.apps.memory.jobs import Jobs
+from colocate.errors import Unavailable
+from colocate.host.memory_group import MemoryGroup
+from colocate.memory.actions import Evict, MovePages, PodRef, ReturnPages
+from colocate.memory.facts import Outcome, Result
+
+POD = PodRef("u", "default", "batch")
+MOVE = MovePages(pod=POD, sources=(0,), targets=(1,), bytes=1, reason="")
+BACK = ReturnPages(pod=POD, sources=(1,), targets=(0,), bytes=1, reason="")
+
+
+class Deed:
+    """Something that ends when told."""
+
+    def __init__(self, outcome: Outcome | Exception) -> None:
+        self.outcome = outcome
+        self.begun = 0
+        self.cancelled = False
+        self.end = asyncio.Event()
+
+    async def __call__(self) -> Outcome:
+        self.begun += 1
+        try:
+            await self.end.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_deed_that_is_under_way_is_not_begun_again_and_is_reported_once() -> None:
+    reported: list[Outcome] = []
+    jobs = Jobs(reported.append)
+    deed = Deed(Outcome(MOVE, Result.DONE))
+    for _ in range(3):
+        jobs.start(MOVE, deed)
+        await settled()
+    deed.end.set()
+    await settled()
+    assert deed.begun == 1
+    assert reported == [Outcome(MOVE, Result.DONE)]
+    assert not jobs.any
+
+
+async def test_the_reverse_of_a_deed_ends_it() -> None:
+    reported: list[Outcome] = []
+    jobs = Jobs(reported.append)
+    away, back = Deed(Outcome(MOVE, Result.DONE)), Deed(Outcome(BACK, Result.DONE))
+    jobs.start(MOVE, away)
+    await settled()
+    jobs.start(BACK, back)
+    back.end.set()
+    await settled()
+    assert away.cancelled
+    assert reported == [Outcome(BACK, Result.DONE)]
+
+
+async def test_a_pod_that_goes_ends_what_is_done_to_it() -> None:
+    jobs = Jobs(lambda outcome: None)
+    deed = Deed(Outcome(MOVE, Result.DONE))
+    jobs.start(MOVE, deed)
+    await settled()
+    jobs.keep_only(frozenset({"another"}))
+    await settled()
+    assert deed.cancelled
+    assert not jobs.any
+
+
+@pytest.mark.parametrize("error", [OSError("odd"), Unavailable("away")])
+async def test_a_deed_that_fails_is_reported_as_failed(error: Exception) -> None:
+    reported: list[Outcome] = []
+    jobs = Jobs(reported.append)
+    evict = Evict(pod=POD, reason="")
+    deed = Deed(error)
+    jobs.start(evict, deed)
+    deed.end.set()
+    await settled()
+    assert reported == [Outcome(evict, Result.FAILED, str(error))]
+
+
+def test_pressure_is_that_of_the_pod_and_none_where_nobody_measures_it(tmp_path: Path) -> None:
+    group = MemoryGroup(tmp_path, 2)
+    assert _pressure(group) == 0.0
+    lines = [f"{kind} avg10=12.50 avg60=1.00 avg300=0.10 total=99\n" for kind in ("some", "full")]
+    (tmp_path / "memory.pressure").write_text("".join(lines))
+    assert _pressure(group) == 12.5

@@ -1,0 +1,217 @@
+"""kill -9 of the memory part at every side effect: its successor finds the same ids, holders, limits and debt.
+
+The side effects of a whole life (blocks offered, a pod held, squeezed and let go, colocation off and on, a pod
+evicted and another created elsewhere) are counted by `colocate.crashpoints`. The process is killed at the first of
+them, at the second, and so on until a life passes without a death.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from colocate.apps.memory.objects import MAY_MOVE
+from colocate.memory.state import State, from_json
+from colocate.model.pod import Phase
+from tests.kubelet.test_crashes import Violations
+from tests.memory_agent.driving import BLOCK, MIB
+from tests.memory_agent.eating import Eater
+from tests.memory_agent.lab import MemoryLab, memory_lab
+from tests.memory_agent.small_machine import SYSTEM
+from tests.support.waiting import until
+
+STRIDE = 8
+"""The deaths are dealt out to so many tests, which run side by side."""
+REPO = Path(__file__).parents[2]
+
+EVERY_LIFE = {
+    *("socket.serve", "socket.served", "socket.remove", "socket.removed"),
+    *("register.call", "register.answered", "list.send", "list.sent", "memory.published"),
+    *("prefer.answer", "allocate.answer", "prestart.answer"),
+    *("file.written", "file.replaced", "file.removed"),
+    *("cgroup.memory.limit_in_bytes", "cluster.create", "cluster.create.done"),
+}
+"""Side effects that every life has, on cgroup v1; kernels with swap accounting have one more."""
+
+
+class Process:
+    """A memory part as a process, told to die at a certain side effect or never."""
+
+    def __init__(self, lab: MemoryLab, life: int, crash_at: int = 0, log: Path | None = None) -> None:
+        self._lab = lab
+        self._life = life
+        self._environ = {**os.environ, "COLOCATE_CRASH_AT": str(crash_at), "PYTHONPATH": str(REPO)}
+        if log:
+            self._environ["COLOCATE_CRASH_LOG"] = str(log)
+
+    async def __aenter__(self) -> "Process":
+        words = (str(self._lab.root), str(self._lab.runtime.cgroup_root), str(self._life * 10_000.0))
+        with (self._lab.root / "agent.log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *[sys.executable, "-m", "tests.memory_agent.crashing_agent", *words],
+                env=self._environ,
+                cwd=REPO,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                limit=1 << 20,
+            )
+        self._wait = asyncio.create_task(self._process.wait())
+        await self._answer()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self.dead:
+            self._process.kill()
+            await self._wait
+
+    @property
+    def dead(self) -> bool:
+        return self._wait.done()
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.returncode
+
+    async def tell(self, words: str, times: int = 1) -> bool:
+        """Say something, several times; whether it lives."""
+        assert self._process.stdin is not None
+        for _ in range(times):
+            if self.dead:
+                return False
+            self._process.stdin.write(f"{words}\n".encode())
+            if not await self._answer():
+                return False
+        return True
+
+    async def state(self) -> State:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(b"report\n")
+        return from_json(await self._process.stdout.readline())
+
+    async def end(self) -> int:
+        """As SIGTERM would, and wait."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return await asyncio.wait_for(self._wait, 60)
+
+    async def _answer(self) -> bool:
+        assert self._process.stdout is not None
+        if await asyncio.wait_for(self._process.stdout.readline(), 60) == b"ok\n":
+            return True
+        await self._wait
+        return False
+
+
+async def live_a_life(lab: MemoryLab, agent: Process) -> None:
+    """Every side effect that a memory part has, in order; returns early where it dies."""
+
+    async def reach(holds: Callable[[], bool], what: str) -> bool:
+        await until(lambda: agent.dead or holds(), what)
+        return not agent.dead
+
+    if not await agent.tell("turn") or not await reach(lambda: len(lab.healthy()) >= 8, "blocks"):
+        return
+    batch = Eater(lab, "batch", 4)
+    mover = Eater(lab, "mover", 4, annotations={MAY_MOVE: "true"})
+    if not await reach(lambda: "ready" in lab.said("batch") and "ready" in lab.said("mover"), "both pods"):
+        return
+    await batch.anon(16 * MIB)
+    await batch.cache(24 * MIB)
+    await mover.anon(40 * MIB)
+    squeeze, leave = SYSTEM + 150 * MIB, SYSTEM + 230 * MIB
+    for words, times in (
+        ("turn", 1),
+        (f"system {squeeze}", 1),
+        ("turn", 2),
+        (f"system {SYSTEM}", 1),
+        ("turn", 4),
+        ("off", 1),
+        ("turn", 2),
+        ("on", 1),
+        ("turn", 2),
+        (f"system {leave}", 1),
+    ):
+        if not await agent.tell(words, times):
+            return
+    for _ in range(12):
+        if not await agent.tell("turn"):
+            return
+        if moved(lab):
+            break
+        await asyncio.sleep(0.05)
+    assert moved(lab), "mover is created again"
+    await agent.end()
+
+
+def moved(lab: MemoryLab) -> bool:
+    """Whether the pod that may move has been created again."""
+    pod = lab.pod("mover")
+    return pod is not None and "affinity" in pod["spec"]
+
+
+async def put_right(lab: MemoryLab) -> None:
+    """A successor on a calm node: all must come to be as if nothing had happened."""
+    held = lab.held()
+    off = (lab.root / "state" / "memory-off").exists()
+    async with Process(lab, life=2) as successor:
+        for _ in range(12):
+            assert await successor.tell("turn")
+            await asyncio.sleep(0.02)
+        state = await successor.state()
+        running = {uid: ids for uid, ids in lab.held().items() if uid in lab.cluster.kubelet.records}
+        assert {uid: set(ids) for uid, ids in state.holders.items()} == running
+        assert all(held.get(uid, ids) == ids for uid, ids in running.items()), "the same ids"
+        assert state.ladder.rung is None
+        assert state.debt is None
+        for name in ("batch", "mover"):
+            if lab.phase(name) == Phase.RUNNING:
+                assert lab.limit(name) == (None if off else 4 * BLOCK)
+        assert not list((lab.root / "state").glob("memory-recreate-*"))
+        if off:
+            assert not lab.healthy()
+        else:
+            await until(lambda: set(lab.healthy()) == set(state.blocks.healthy()), "no stale list")
+        assert await successor.end() == 0
+
+
+@pytest.mark.parametrize("start", range(STRIDE))
+async def test_a_memory_part_killed_at_any_side_effect_is_put_right_by_its_successor(
+    start: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    violations = Violations(monkeypatch)
+    points: set[str] = set()
+    died = 0
+    for crash_at in range(start + 1, 500, STRIDE):
+        log = tmp_path / f"points-{crash_at}"
+        async with memory_lab() as lab:
+            async with Process(lab, 1, crash_at, log) as agent:
+                await live_a_life(lab, agent)
+                if not agent.dead:
+                    raise AssertionError(f"the agent neither lived nor died:\n{lab.log()}")
+                survived = agent.exit_code == 0
+            if not survived:
+                assert agent.exit_code == -signal.SIGKILL, lab.log()
+                there = lab.pod("mover") is not None
+                await put_right(lab)
+                assert not there or lab.pod("mover") is not None, "no pod is lost on its way"
+            assert not lab.cluster.kubelet.panics
+        assert not violations.found, f"killed at {log.read_text().splitlines()[-1]}"
+        points.update(line.split(maxsplit=1)[1] for line in log.read_text().splitlines())
+        if survived:
+            break
+        died += 1
+    else:
+        pytest.fail("the agent never came to the end of its life")
+    assert died >= 5
+    record_property("deaths", died)
+    record_property("crash points", sorted(points))
+    assert points >= EVERY_LIFE

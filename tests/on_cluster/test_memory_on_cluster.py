@@ -1,0 +1,91 @@
+"""The quick start of colocation memory as kubectl sees it: a real agent on a node that is this machine."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.on_cluster.conftest import Cluster
+
+pytestmark = pytest.mark.needs("kubectl")
+
+RESOURCE = "test.com/colocation-memory"
+THREE_BLOCKS = 1_610_612_736
+
+CONFIG = """\
+version: 1
+kubelet: {{root: {root}, onStop: withdraw}}
+control: {{socket: {root}/memory-agent.sock}}
+memory:
+  enabled: true
+  resource: {resource}
+  namespaces: [{namespace}]
+  refresh: 1s
+  stateFolder: {state}
+  node: {node}
+  kubeconfig: {kubeconfig}
+"""
+
+# The first thing that the process does: say which limit its pod has, and which ids it was given.
+SCRIPT = f"""
+own=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
+if [ -n "$own" ]; then file=/sys/fs/cgroup/memory$(dirname "$own")/memory.limit_in_bytes
+else file=/sys/fs/cgroup$(dirname "$(sed -n 's/^0:://p' /proc/self/cgroup)")/memory.max; fi
+limit=$(cat "$file")
+ids=$(tr '\\0' '\\n' < /proc/$$/environ | sed -n 's|^{RESOURCE}=||p' | tr , '\\n' | wc -l)
+test "$limit" = {THREE_BLOCKS} && test "$ids" = 3
+"""
+
+
+@pytest.fixture
+async def node(cluster: Cluster, tmp_path: Path) -> AsyncIterator[str]:
+    """The node that is this machine, with an agent of this test on it."""
+    if not cluster.kubelet_root:
+        pytest.skip("needs a node that is this machine: name its kubelet's folder in COLOCATE_KUBELET_ROOT")
+    name = os.environ.get("COLOCATE_TEST_NODE", "this-machine")
+    config = tmp_path / "agent.yaml"
+    config.write_text(
+        CONFIG.format(
+            root=cluster.kubelet_root,
+            resource=RESOURCE,
+            namespace=cluster.namespace,
+            state=tmp_path / "state",
+            node=name,
+            kubeconfig=cluster.kubeconfig,
+        )
+    )
+    log = tmp_path / "agent.log"
+    with log.open("wb") as errors:
+        agent = await asyncio.create_subprocess_exec(
+            *[sys.executable, "-m", "colocate.cli.main", "agent", "--config", str(config)],
+            env={key: value for key, value in os.environ.items() if not key.startswith("COLOCATE_")},
+            stderr=errors,
+        )
+    try:
+        yield name
+    finally:
+        if agent.returncode is None:
+            agent.terminate()
+        assert await agent.wait() == 0, log.read_text()
+
+
+async def test_the_node_shows_blocks_and_a_pod_with_three_is_held_from_its_start(
+    cluster: Cluster, node: str
+) -> None:
+    for _ in range(600):
+        shown = (await cluster.get("node", node))["status"]["allocatable"].get(RESOURCE, "0")
+        if int(shown) >= 3:
+            break
+        await asyncio.sleep(0.1)
+    else:
+        pytest.skip(f"needs three idle blocks of 512 MiB; this machine has {shown}")
+    described = await cluster.kubectl("describe", "node", node)
+    assert f"{RESOURCE}:" in described
+    limits = {"limits": {RESOURCE: "3"}, "requests": {RESOURCE: "3"}}
+    pod = cluster.pod("test-pod", SCRIPT, resources=limits, nodeName=node, restartPolicy="Never")
+    await cluster.apply(pod)
+    # Its process ends well where it found what it should.
+    await cluster.wait("pod/test-pod", "jsonpath={.status.phase}=Succeeded")
