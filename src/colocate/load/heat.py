@@ -46,8 +46,9 @@ class Heat(msgspec.Struct, frozen=True):
 
 
 def pressures(table: Table) -> dict[str, float]:
-    """How loaded every node is, in percent, at its busy times and with pods that are not measured yet."""
-    balanced = Balanced(table.settings.balanced)
+    """How loaded every node is by its more loaded resource, in percent, at its busy times and with pods that
+    are not measured yet."""
+    balanced = Balanced(msgspec.structs.replace(table.settings.balanced, dominant_percent=100))
     return {name: balanced.pressure(table.terms(name), _NO_POD) for name in table.nodes}
 
 
