@@ -1,12 +1,11 @@
 """Numbers as Go has them: the policies of Go programs are to give the very same scores here."""
 
-import math
-
 
 def go_round(value: float) -> int:
     """Half away from zero, as Go's math.Round; Python's own rounds half to even."""
-    whole = math.floor(abs(value))
-    rounded = whole + 1 if abs(value) - whole >= 0.5 else whole
+    size = abs(value)
+    whole = int(size)
+    rounded = whole + 1 if size - whole >= 0.5 else whole
     return rounded if value >= 0 else -rounded
 
 

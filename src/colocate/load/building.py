@@ -6,7 +6,7 @@ from colocate.load.arithmetic import go_round
 from colocate.load.ledger import NONE_UNSEEN, Unseen
 from colocate.load.settings import MissingScore, Settings
 from colocate.load.terms import AwareTerms, Freshness, NodeTerms, ResourceTerms
-from colocate.load.typical import Level, Typical, level
+from colocate.load.typical import Level, Typical
 from colocate.model.load import (
     NO_SAMPLES,
     NOTHING,
@@ -19,7 +19,7 @@ from colocate.model.load import (
 )
 
 
-class Placed(msgspec.Struct, frozen=True):
+class Placed(msgspec.Struct, frozen=True, gc=False):
     """What the pods on a node add up to."""
 
     requested: Amount = NOTHING
@@ -30,19 +30,19 @@ class Placed(msgspec.Struct, frozen=True):
 
 NOTHING_PLACED = Placed()
 
+Levels = tuple[Level | None, Level | None]
+"""How loaded CPU and memory are by fresh samples."""
 
-def fresh(usage: Usage | None, settings: Settings, now: float) -> Usage | None:
-    """The sample, unless it is too old."""
-    return usage if usage is not None and not settings.staleness.expired(now - usage.time) else None
+NOT_MEASURED: Levels = (None, None)
 
 
 def terms(
     facts: NodeFacts,
     settings: Settings,
     typical: Typical,
-    now: float,
     *,
     load: NodeLoad = NO_SAMPLES,
+    levels: Levels = NOT_MEASURED,
     unseen: Unseen = NONE_UNSEEN,
     placed: Placed = NOTHING_PLACED,
 ) -> NodeTerms:
@@ -50,13 +50,13 @@ def terms(
     by_number = min(unseen.pods * settings.ledger.least_percent, settings.ledger.least_percent_bound) / 100
     least = Amount(int(by_number * capacity.cpu), int(by_number * capacity.memory))
     counted = unseen.amount.at_least(least)
-    cpu_now, memory_now = fresh(load.cpu, settings, now), fresh(load.memory, settings, now)
+    cpu_level, memory_level = levels
     supposing = settings.staleness.score is MissingScore.NEUTRAL
     cpu = _resource(
         capacity.cpu,
         room.cpu,
-        _level(cpu_now, typical.cpu if supposing else None, settings),
-        measured=cpu_now is not None,
+        cpu_level or (typical.cpu if supposing else None),
+        measured=cpu_level is not None,
         ledger=counted.cpu,
         requested=placed.requested.cpu,
         limits=placed.limits.cpu,
@@ -64,8 +64,8 @@ def terms(
     memory = _resource(
         capacity.memory,
         room.memory,
-        _level(memory_now, typical.memory if supposing else None, settings),
-        measured=memory_now is not None,
+        memory_level or (typical.memory if supposing else None),
+        measured=memory_level is not None,
         ledger=counted.memory,
         requested=placed.requested.memory,
         limits=placed.limits.memory,
@@ -74,7 +74,7 @@ def terms(
         name=facts.name,
         cpu=cpu,
         memory=memory,
-        freshness=_freshness(load, cpu_now, memory_now),
+        freshness=_freshness(load, levels),
         sampled_at=load.time,
         unseen_pods=unseen.pods,
         packing_ledger=max(unseen.packing_cpu, least.cpu),
@@ -97,14 +97,10 @@ def thresholds(facts: NodeFacts, settings: Settings) -> UsageThresholds:
     )
 
 
-def _freshness(load: NodeLoad, cpu: Usage | None, memory: Usage | None) -> Freshness:
-    if cpu is not None or memory is not None:
+def _freshness(load: NodeLoad, levels: Levels) -> Freshness:
+    if levels != NOT_MEASURED:
         return Freshness.FRESH
     return Freshness.NEVER if load.time is None else Freshness.EXPIRED
-
-
-def _level(usage: Usage | None, supposed: Level | None, settings: Settings) -> Level | None:
-    return supposed if usage is None else level(usage, settings.balanced)
 
 
 def _resource(
@@ -152,9 +148,12 @@ def _aware(
         )
 
     bounds = thresholds(facts, settings)
+    to_score = (settings.load_aware.aggregation, settings.load_aware.window)
+    to_filter = (bounds.aggregation if bounds.aggregated else None, bounds.window)
+    score = used(*to_score)
     return AwareTerms(
-        score=used(settings.load_aware.aggregation, settings.load_aware.window),
-        filter=used(bounds.aggregation if bounds.aggregated else None, bounds.window),
+        score=score,
+        filter=score if to_filter == to_score else used(*to_filter),
         prod=placed.prod_usage + unseen.prod,
     )
 

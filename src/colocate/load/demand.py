@@ -14,7 +14,7 @@ from colocate.load.settings import EstimateSettings, PackingSettings
 from colocate.model.load import NOTHING, Amount, ContainerAsk, PerResource, PodFacts, PodShape
 
 
-class Demand(msgspec.Struct, frozen=True):
+class Demand(msgspec.Struct, frozen=True, gc=False):
     """A pod as the policies see it. Pods with equal demands get equal scores, which are worked out once."""
 
     request: Amount

@@ -12,16 +12,16 @@ _DEMANDS = 10_000
 
 
 class Pods:
-    """Bound pods and their sums. Sums are of integers: however they came about, they are exact."""
+    """Bound pods, by node. What a node's pods add up to is worked out when it is asked for, and kept."""
 
     def __init__(self, settings: Settings, calibration: Calibration) -> None:
         self.calibration = calibration
         self._settings = settings
         self._bound: dict[str, BoundPod] = {}
-        self._demands: dict[str, Demand] = {}
         self._corrections: dict[str, Ratio] = {}
         """By which a pod's estimate was corrected when it was bound, where it was."""
         self._usages: dict[str, PodUsage] = {}
+        self._on: dict[str, dict[str, Demand]] = {}
         self._placed: dict[str, Placed] = {}
         self._alike: dict[PodFacts, Demand] = {}
 
@@ -38,25 +38,27 @@ class Pods:
         if ratio != AS_ESTIMATED:
             self._corrections[uid] = ratio
         self._bound[uid] = bound
-        self._demands[uid] = self._demand(bound.pod, ratio)
-        self._count(uid, 1)
+        self._on.setdefault(bound.node, {})[uid] = self._demand(bound.pod, ratio)
+        self._placed.pop(bound.node, None)
         return True
 
     def remove(self, uid: str) -> BoundPod | None:
-        if uid not in self._bound:
+        bound = self._bound.pop(uid, None)
+        if bound is None:
             return None
-        self._count(uid, -1)
-        self._demands.pop(uid)
+        on_node = self._on[bound.node]
+        del on_node[uid]
+        if not on_node:
+            del self._on[bound.node]
+        self._placed.pop(bound.node, None)
         self._corrections.pop(uid, None)
         self._usages.pop(uid, None)
-        return self._bound.pop(uid)
+        return bound
 
     def measure(self, usages: Mapping[str, PodUsage]) -> None:
         """What pods are measured to use, all of them anew."""
         self._usages = {uid: usage for uid, usage in usages.items() if uid in self._bound}
         self._placed.clear()
-        for uid in self._bound:
-            self._count(uid, 1)
 
     def learn(self, uids: Iterable[str]) -> None:
         """Compare what these pods use with what was estimated, for those of their owners to come."""
@@ -72,13 +74,17 @@ class Pods:
         return self._demand(pod, self._ratio(pod))
 
     def demand_of(self, uid: str) -> Demand:
-        return self._demands[uid]
+        return self._on[self._bound[uid].node][uid]
 
     def get(self, uid: str) -> BoundPod | None:
         return self._bound.get(uid)
 
     def on(self, node: str) -> Placed:
-        return self._placed.get(node, NOTHING_PLACED)
+        """What the pods there add up to."""
+        placed = self._placed.get(node)
+        if placed is None:
+            placed = self._placed[node] = self._sum(self._on[node]) if node in self._on else NOTHING_PLACED
+        return placed
 
     def usage(self, uid: str) -> PodUsage | None:
         return self._usages.get(uid)
@@ -111,22 +117,22 @@ class Pods:
             known = self._alike[alike] = demand(pod, settings.estimate, settings.packing)
         return known
 
-    def _count(self, uid: str, sign: int) -> None:
-        bound, demanded = self._bound[uid], self._demands[uid]
-        before = self._placed.get(bound.node, NOTHING_PLACED)
-        usage = self._usages.get(uid)
-        prod = usage.amount if usage is not None and usage.prod and bound.pod.prod else NOTHING
-        after = Placed(
-            _plus(before.requested, demanded.request, sign),
-            _plus(before.limits, demanded.limit, sign),
-            _plus(before.estimates, demanded.estimate, sign),
-            _plus(before.prod_usage, prod, sign),
+    def _sum(self, pods: Mapping[str, Demand]) -> Placed:
+        cpu = memory = cpu_limits = memory_limits = cpu_estimates = memory_estimates = 0
+        prod = NOTHING
+        for uid, asked in pods.items():
+            cpu += asked.request.cpu
+            memory += asked.request.memory
+            cpu_limits += asked.limit.cpu
+            memory_limits += asked.limit.memory
+            cpu_estimates += asked.estimate.cpu
+            memory_estimates += asked.estimate.memory
+            usage = self._usages.get(uid) if asked.prod else None
+            if usage is not None and usage.prod:
+                prod = prod + usage.amount
+        return Placed(
+            Amount(cpu, memory),
+            Amount(cpu_limits, memory_limits),
+            Amount(cpu_estimates, memory_estimates),
+            prod,
         )
-        if after == NOTHING_PLACED:
-            self._placed.pop(bound.node, None)
-        else:
-            self._placed[bound.node] = after
-
-
-def _plus(amount: Amount, other: Amount, sign: int) -> Amount:
-    return Amount(amount.cpu + sign * other.cpu, amount.memory + sign * other.memory)

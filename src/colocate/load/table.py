@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from colocate.load import building
+from colocate.load.building import NOT_MEASURED, Levels
 from colocate.load.calibration import Calibration
 from colocate.load.demand import Demand, Ratio
 from colocate.load.ledger import Ledger
@@ -18,7 +19,7 @@ from colocate.load.scoring import Column, Columns, Scorer
 from colocate.load.settings import Mix, Settings
 from colocate.load.terms import NodeTerms
 from colocate.load.typical import Level, Typical, level, typical
-from colocate.model.load import NO_SAMPLES, BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage
+from colocate.model.load import NO_SAMPLES, BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage, Usage
 
 
 class Table:
@@ -31,6 +32,7 @@ class Table:
         self._nodes: dict[str, NodeFacts] = {}
         self._loads: dict[str, NodeLoad] = {}
         self._ledger = Ledger(settings.ledger)
+        self._levels: dict[str, Levels] = {}
         self._typical: Typical | None = None
         self._next_stale = float("inf")
         self._terms: dict[str, NodeTerms] = {}
@@ -110,13 +112,13 @@ class Table:
         facts = self._nodes.get(name)
         if facts is None:
             nameless = msgspec.structs.replace(supposed.size, name=name)
-            return building.terms(nameless, self.settings, supposed, self.now)
+            return building.terms(nameless, self.settings, supposed)
         made = self._terms[name] = building.terms(
             facts,
             self.settings,
             supposed,
-            self.now,
             load=self._loads.get(name, NO_SAMPLES),
+            levels=self._levels.get(name, NOT_MEASURED),
             unseen=self._ledger.unseen(name, self.pods.usage),
             placed=self.pods.on(name),
         )
@@ -172,21 +174,27 @@ class Table:
         self._columns.clear()
 
     def _settle(self) -> Typical:
-        """The typical node, and when the next sample will be too old."""
-        after = self.settings.staleness.after
-        cpu: list[Level] = []
-        memory: list[Level] = []
+        """How loaded nodes are by fresh samples, the typical one too, and when the next sample is too old."""
         self._next_stale = float("inf")
-        for name in self._nodes:
-            load = self._loads.get(name, NO_SAMPLES)
-            for usage, levels in ((load.cpu, cpu), (load.memory, memory)):
-                usage = building.fresh(usage, self.settings, self.now)
-                if usage is not None:
-                    levels.append(level(usage, self.settings.balanced))
-                    if after:
-                        self._next_stale = min(self._next_stale, usage.time + after)
-        self._typical = typical(cpu, memory, self._nodes.values())
+        self._levels = {
+            name: (self._level(self._loads[name].cpu), self._level(self._loads[name].memory))
+            for name in self._nodes
+            if name in self._loads
+        }
+        self._typical = typical(
+            [cpu for cpu, _ in self._levels.values() if cpu],
+            [memory for _, memory in self._levels.values() if memory],
+            self._nodes.values(),
+        )
         return self._typical
+
+    def _level(self, usage: Usage | None) -> Level | None:
+        staleness = self.settings.staleness
+        if usage is None or staleness.expired(self.now - usage.time):
+            return None
+        if staleness.after and usage.time + staleness.after < self._next_stale:
+            self._next_stale = usage.time + staleness.after
+        return level(usage, self.settings.balanced)
 
     def _enter(self, bound: BoundPod, *, unseen: bool) -> None:
         uid, node = bound.pod.uid, bound.node

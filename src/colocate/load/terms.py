@@ -13,7 +13,7 @@ class Freshness(StrEnum):
     NEVER = "never sampled"
 
 
-class ResourceTerms(msgspec.Struct, frozen=True):
+class ResourceTerms(msgspec.Struct, frozen=True, gc=False):
     """One resource of one node."""
 
     capacity: int
@@ -40,7 +40,7 @@ class ResourceTerms(msgspec.Struct, frozen=True):
     """The percent of the room that one millicore or byte is."""
 
 
-class AwareTerms(msgspec.Struct, frozen=True):
+class AwareTerms(msgspec.Struct, frozen=True, gc=False):
     """A node's use as Koordinator works it out, with pods that are not in the samples yet."""
 
     score: Amount = NOTHING
@@ -48,7 +48,7 @@ class AwareTerms(msgspec.Struct, frozen=True):
     prod: Amount = NOTHING
 
 
-class NodeTerms(msgspec.Struct, frozen=True):
+class NodeTerms(msgspec.Struct, frozen=True, gc=False):
     """One node."""
 
     name: str

@@ -32,8 +32,9 @@ class Typical(msgspec.Struct, frozen=True):
 
 def level(usage: Usage, settings: BalancedSettings) -> Level:
     """The peak is a percentile, or the average and its deviation, whichever is more."""
-    percentile = usage.over(settings.aggregation, settings.window) or 0.0
-    peak = max(percentile, usage.percent + settings.deviations * usage.deviation)
+    peak = usage.percent + settings.deviations * usage.deviation
+    if usage.aggregates:
+        peak = max(peak, usage.over(settings.aggregation, settings.window) or 0.0)
     return Level(usage.percent, usage.deviation, peak)
 
 
