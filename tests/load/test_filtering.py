@@ -4,8 +4,8 @@ import pytest
 
 from colocate.load.filtering import Cause, sift
 from colocate.load.settings import AllHot, FilterSettings, MissingFilter, Settings, Staleness
-from colocate.model.load import NodeLoad, PerResource, PodFacts, PodShape, UsageThresholds
-from tests.load.facts import GIB, NOW, load, pod, table
+from colocate.model.load import NodeFacts, NodeLoad, PerResource, PodFacts, PodShape, UsageThresholds
+from tests.load.facts import GIB, NOW, SIZE, load, pod, table
 
 LOADS = {"cool": load(10, 10), "cpu-hot": load(80, 10), "memory-hot": load(10, 96)}
 
@@ -83,6 +83,18 @@ def test_a_threshold_of_0_bounds_nothing() -> None:
     open_cpu = UsageThresholds(usage=PerResource(0, 95))
     made = table(LOADS, settings(thresholds=open_cpu))
     assert sift(made, made.demand(pod("new", 10, GIB // 10)), list(LOADS)).passed == ["cool", "cpu-hot"]
+
+
+def test_a_nodes_own_thresholds_go_first_and_empty_ones_count_as_none() -> None:
+    made = table({}, settings(all_hot=AllHot.REFUSE))
+    own = {
+        "strict": UsageThresholds(usage=PerResource(10, 10)),
+        "silent": UsageThresholds(usage=PerResource(), prod=PerResource(), aggregated=PerResource()),
+    }
+    made.add_nodes(NodeFacts(name, SIZE, SIZE, thresholds=bounds) for name, bounds in own.items())
+    made.observe({name: load(50, 50) for name in own}, NOW)
+    assert sift(made, made.demand(pod("small")), list(own)).passed == ["silent"]
+    assert sift(made, made.demand(pod("large", 4000)), list(own)).passed == []
 
 
 def test_a_candidate_that_is_no_node_yet_is_let_through() -> None:

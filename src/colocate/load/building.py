@@ -87,10 +87,10 @@ def thresholds(facts: NodeFacts, settings: Settings) -> UsageThresholds:
     general, own = settings.filter.thresholds, facts.thresholds
     if own is None:
         return general
-    aggregated = own if own.aggregated and own.aggregation else general
+    aggregated = own if own.aggregation and own.aggregated and not own.aggregated.empty else general
     return UsageThresholds(
-        usage=own.usage or general.usage,
-        prod=own.prod or general.prod,
+        usage=general.usage if own.usage is None or own.usage.empty else own.usage,
+        prod=general.prod if own.prod is None or own.prod.empty else own.prod,
         aggregated=aggregated.aggregated,
         aggregation=aggregated.aggregation,
         window=aggregated.window,

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar
 
 from colocate.load.demand import Demand
 from colocate.load.policies import Policy, RealUsage, policy
@@ -10,31 +11,32 @@ from colocate.load.terms import NodeTerms
 
 _COLUMNS = 128
 
-Key = tuple[Mix, Demand]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-class Column(dict[str, int]):
-    """Scores by node, each worked out when it is first asked for. A name that is no node's is never kept."""
+class Column(dict[str, V]):
+    """Values by node, each worked out when it is first asked for. A name that is no node's is never kept."""
 
-    def __init__(self, work_out: Callable[[str], int], known: Callable[[str], bool]) -> None:
+    def __init__(self, work_out: Callable[[str], V], known: Callable[[str], bool]) -> None:
         super().__init__()
         self._work_out = work_out
         self._known = known
 
-    def __missing__(self, name: str) -> int:
-        score = self._work_out(name)
+    def __missing__(self, name: str) -> V:
+        value = self._work_out(name)
         if self._known(name):
-            self[name] = score
-        return score
+            self[name] = value
+        return value
 
 
-class Columns:
+class Columns(Generic[K, V]):
     """The columns used last. Pods of a deployment share one; it outlives bindings, which change one node each."""
 
     def __init__(self) -> None:
-        self._columns: OrderedDict[Key, Column] = OrderedDict()
+        self._columns: OrderedDict[K, Column[V]] = OrderedDict()
 
-    def get(self, key: Key, make: Callable[[], Column]) -> Column:
+    def get(self, key: K, make: Callable[[], Column[V]]) -> Column[V]:
         column = self._columns.get(key)
         if column is None:
             column = self._columns[key] = make()

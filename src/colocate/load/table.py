@@ -14,9 +14,9 @@ from colocate.load.calibration import Calibration
 from colocate.load.demand import Demand, Ratio
 from colocate.load.ledger import Ledger
 from colocate.load.placing import Pods
-from colocate.load.policies import min_max
+from colocate.load.policies import RealUsage, min_max
 from colocate.load.scoring import Column, Columns, Scorer
-from colocate.load.settings import Mix, Settings
+from colocate.load.settings import Mix, PolicyName, Settings
 from colocate.load.terms import NodeTerms
 from colocate.load.typical import Level, Typical, level, typical
 from colocate.model.load import NO_SAMPLES, BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage, Usage
@@ -36,7 +36,10 @@ class Table:
         self._typical: Typical | None = None
         self._next_stale = float("inf")
         self._terms: dict[str, NodeTerms] = {}
-        self._columns = Columns()
+        self._columns: Columns[tuple[Mix, Demand], int] = Columns()
+        """Scores, by what the pod brings."""
+        self._values: Columns[PolicyName, int | None] = Columns()
+        """What policies rank candidates by, whatever the pod brings."""
         self._scorers: dict[Mix, Scorer] = {}
 
     # --- facts come in ---------------------------------------------------------------------------------
@@ -132,11 +135,14 @@ class Table:
         if not scorer.absolute:
             sums = [0] * len(names)
         else:
-            column = self._columns.get((mix, pod), lambda: self._column(scorer, pod))
+            column = self._columns.get(
+                (mix, pod),
+                lambda: Column(lambda name: scorer.of_node(self.terms(name), pod), self._nodes.__contains__),
+            )
             sums = list(map(column.__getitem__, names))
             if not scorer.relative:
                 return sums
-        ranks = [min_max([each.value(self.terms(name)) for name in names]) for _, each, _ in scorer.relative]
+        ranks = [self._ranks(name, policy, names) for name, policy, _ in scorer.relative]
         return scorer.with_ranks(sums, ranks)
 
     def scorer(self, mix: Mix) -> Scorer:
@@ -160,18 +166,23 @@ class Table:
 
     # --- keeping it so ---------------------------------------------------------------------------------
 
-    def _column(self, scorer: Scorer, pod: Demand) -> Column:
-        return Column(lambda name: scorer.of_node(self.terms(name), pod), self._nodes.__contains__)
+    def _ranks(self, name: PolicyName, policy: RealUsage, names: Sequence[str]) -> list[int]:
+        column = self._values.get(
+            name, lambda: Column(lambda node: policy.value(self.terms(node)), self._nodes.__contains__)
+        )
+        return min_max(list(map(column.__getitem__, names)))
 
     def _changed(self, *names: str) -> None:
         for name in names:
             self._terms.pop(name, None)
         self._columns.drop(names)
+        self._values.drop(names)
 
     def _everything_changed(self) -> None:
         self._typical = None
         self._terms.clear()
         self._columns.clear()
+        self._values.clear()
 
     def _settle(self) -> Typical:
         """How loaded nodes are by fresh samples, the typical one too, and when the next sample is too old."""

@@ -41,6 +41,10 @@ class PerResource(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=T
     memory: int | None = None
 
     @property
+    def empty(self) -> bool:
+        return self.cpu is None and self.memory is None
+
+    @property
     def stated(self) -> Amount:
         return Amount(self.cpu or 0, self.memory or 0)
 

@@ -5,6 +5,7 @@ requested, by a beta distribution with the load's mean and deviation. The riskie
 """
 
 import math
+from functools import lru_cache
 
 from colocate.load.arithmetic import clamp, go_round
 from colocate.load.beta import max_variance, probability_below
@@ -61,6 +62,7 @@ def limit_risk(requested: int, limits: int, room: int) -> float:
     return (limits - room) / (limits - requested) if limits > room else 0.0
 
 
+@lru_cache(maxsize=32_768)  # The dear part, and the same for every pod while the node stays as it is.
 def load_risk(mu: float, sigma: float, requested: int, limits: int, room: int) -> float:
     """How likely the load exceeds what is requested, given that it cannot exceed the limits."""
     if room <= 0:
