@@ -16,22 +16,30 @@ MEAN = PODS / NODES
 HUGE = Amount(128_000, 1024 * GIB)
 
 
-def burst(made: Table, *, lag: int = 0, seed: int = 0, ledger: bool = True, cpu: int = 50) -> Counter[str]:
-    """Where the pods go, if kube-scheduler takes any of the best, and bindings are seen `lag` pods late."""
+def burst(
+    *replicas: Table, lag: int = 0, seed: int = 0, ledger: bool = True, cpu: int = 50, pods: int = PODS
+) -> Counter[str]:
+    """Where the pods go, if kube-scheduler takes any of the best, and bindings are seen `lag` pods late.
+
+    Replicas are asked in turn, and all of them see every binding.
+    """
     chance = random.Random(seed)
-    names = list(made.nodes)
+    names = list(replicas[0].nodes)
     placed: Counter[str] = Counter()
     under_way: deque[BoundPod] = deque()
-    for number in range(PODS):
+    for number in range(pods):
         now = NOW + number * 0.01
         new = pod(f"nginx-{seed}-{number}", cpu)
-        scores = decide(made, new, names, now, assume=ledger).scores
+        asked = replicas[number % len(replicas)]
+        scores = decide(asked, new, names, now, assume=ledger).scores
         best = max(scores)
         chosen = chance.choice([name for name, score in zip(names, scores, strict=True) if score == best])
         placed[chosen] += 1
         under_way.append(BoundPod(new, chosen, now))
         if ledger and len(under_way) > lag:
-            made.bind(under_way.popleft())
+            seen = under_way.popleft()
+            for made in replicas:
+                made.bind(seen)
     return placed
 
 
@@ -54,6 +62,11 @@ def test_small_pods_spread_over_huge_nodes_too(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_burst_spreads_while_bindings_are_seen_late(lag: int, seed: int) -> None:
     assert max(burst(idle(), lag=lag, seed=seed).values()) <= 1.3 * MEAN
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_burst_spreads_over_what_two_replicas_know_of_it(seed: int) -> None:
+    assert max(burst(idle(), idle(), lag=5, seed=seed).values()) <= 1.3 * MEAN
 
 
 @pytest.mark.parametrize("policy", ["balanced", "mem-real-usage", "cpu-real-usage", "load-aware"])
@@ -85,3 +98,15 @@ def test_counting_by_number_ends_where_it_would_hide_the_measured_load() -> None
         made.bind(BoundPod(pod(f"p-{number}", 1, 1 << 20), "cool", NOW))
     cool, hot = made.scores(mix("balanced"), made.demand(pod("new")), ["cool", "hot"])
     assert cool > hot
+
+
+@pytest.mark.parametrize("policy", ["balanced", "mem-real-usage"])
+def test_thirty_replicas_avoid_the_one_of_three_nodes_that_is_full_of_memory(policy: str) -> None:
+    loads = {"node-01": load(5, 13), "node-02": load(5, 90), "node-03": load(5, 13)}
+    placed = burst(table(loads, Settings(policy=mix(policy))), pods=30)
+    assert placed == {"node-01": 15, "node-03": 15}
+
+
+def test_pods_go_on_being_scheduled_and_spread_when_samples_stop() -> None:
+    made = table({f"node-{i:02}": load(3, 5, at=NOW - 3600) for i in range(NODES)})
+    assert max(burst(made).values()) <= 1.3 * MEAN

@@ -49,6 +49,22 @@ def test_noise_smaller_than_the_hysteresis_makes_no_level_oscillate(
     assert len(moved) <= 1, f"it went {levels}"
 
 
+@given(
+    bases=st.lists(st.floats(0, 100), min_size=1, max_size=12),
+    noise=st.lists(st.lists(st.floats(-2.49, 2.49), min_size=12, max_size=12), min_size=1, max_size=20),
+)
+def test_noise_makes_no_node_of_a_cluster_oscillate(bases: list[float], noise: list[list[float]]) -> None:
+    before: dict[str, Heat] = {}
+    shown: dict[str, list[int]] = {f"n-{i}": [] for i in range(len(bases))}
+    for each in noise:
+        now = {f"n-{i}": base + more for i, (base, more) in enumerate(zip(bases, each, strict=False))}
+        before = heats(now, before, SETTINGS)
+        for name, heat in before.items():
+            shown[name].append(heat.level)
+    for levels in shown.values():
+        assert levels in (sorted(levels), sorted(levels, reverse=True)), "only ever up, or only ever down"
+
+
 @given(pressure=st.floats(0, 100), more=st.floats(0, 100), before=st.none() | st.integers(0, 4))
 def test_more_pressure_is_never_a_lower_level(pressure: float, more: float, before: int | None) -> None:
     assert own_level(pressure + more, before, SETTINGS) >= own_level(pressure, before, SETTINGS)
