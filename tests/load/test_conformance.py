@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,48 +15,41 @@ from colocate.load.policies.overcommitment import LowRiskOvercommitment
 from colocate.load.policies.oversell import overcommit_ratio
 from colocate.load.policies.risk_balancing import mu_sigma, risk_score
 from colocate.load.settings import (
-    EstimateSettings,
     FilterSettings,
     LedgerSettings,
     LoadAwareSettings,
     MissingFilter,
     MissingScore,
-    OvercommitmentSettings,
     PackingSettings,
     RiskBalancingSettings,
     Settings,
     Staleness,
-    mix,
 )
-from colocate.load.table import Table
-from colocate.load.terms import NodeTerms, ResourceTerms
+from colocate.load.terms import ResourceTerms
 from colocate.model.load import (
-    NO_SAMPLES,
-    Aggregate,
     Aggregation,
-    Amount,
-    BoundPod,
-    ContainerAsk,
-    NodeFacts,
-    NodeLoad,
-    PerResource,
-    PodFacts,
-    PodShape,
-    PodUsage,
-    PriorityClass,
-    Usage,
-    UsageThresholds,
 )
-from tests.load.facts import NOW
-
-Case = dict[str, Any]
+from tests.load.stated import (
+    AS_ORIGINAL,
+    EVERY_POD_REPORTS,
+    Case,
+    amount_of,
+    at_most,
+    estimate_settings,
+    node_of,
+    overcommitment_settings,
+    pod_of,
+    resource_of,
+    score_of,
+    shape_of,
+    table_of,
+    thresholds_of,
+    trimaran_terms,
+)
 
 _ALL = json.loads((Path(__file__).parents[1] / "data/conformance/load_aware.json").read_text())["cases"]
 _OTHERS = ("trimaran.Peaks", "volcano.usage")
 CASES = [case for case in _ALL if case["algorithm"] not in _OTHERS]
-
-AS_ORIGINAL = Staleness(after=180, score=MissingScore.LOWEST)
-EVERY_POD_REPORTS = LedgerSettings(least_percent=0, expiry=0, window=60, wait_for_pod_usage=True)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
@@ -84,14 +76,14 @@ def _packing(case: Case) -> None:
             args["default_requests_millicores"],
         ),
     )
-    assert _score(case, settings, "target-load-packing") == case["expected"]["score"]
+    assert score_of(case, settings, "target-load-packing") == case["expected"]["score"]
 
 
 def _risk_balancing(case: Case) -> None:
     args = case["args"]
     risk = RiskBalancingSettings(args["safe_variance_margin"], args["safe_variance_sensitivity"])
     settings = Settings(staleness=AS_ORIGINAL, risk_balancing=risk)
-    assert _score(case, settings, "load-variation-risk-balancing") == case["expected"]["score"]
+    assert score_of(case, settings, "load-variation-risk-balancing") == case["expected"]["score"]
 
 
 def _risk_score(case: Case) -> None:
@@ -114,7 +106,7 @@ def _mu_sigma(case: Case) -> None:
 
 
 def _resource_stats(case: Case) -> None:
-    terms = _of(_trimaran_terms(case), case["resource"])
+    terms = resource_of(trimaran_terms(case), case["resource"])
     expected = case["expected"]
     assert terms.known == expected["valid"]
     if expected["valid"]:
@@ -127,24 +119,24 @@ def _resource_stats(case: Case) -> None:
 
 
 def _requests(case: Case) -> None:
-    assert requested(_shape(case["pod"])) == _amount(case["expected"])
+    assert requested(shape_of(case["pod"])) == amount_of(case["expected"])
 
 
 def _limits(case: Case) -> None:
-    assert limited(_shape(case["pod"])) == _amount(case["expected"])
+    assert limited(shape_of(case["pod"])) == amount_of(case["expected"])
 
 
 def _requests_and_limits(case: Case) -> None:
-    table = _table(case, Settings())
+    table = table_of(case, Settings())
     placed = table.pods.on("n")
-    asked = table.demand(_pod(case["pod"], "new"))
+    asked = table.demand(pod_of(case["pod"], "new"))
     room = table.nodes["n"].room
     expected = case["expected"]
-    assert room == _amount(expected["node_capacity"])
-    assert _at_most(placed.requested, room) == _amount(expected["node_request_minus_pod"])
-    assert _at_most(placed.requested + asked.request, room) == _amount(expected["node_request"])
-    assert placed.limits == _amount(expected["node_limit_minus_pod"])
-    assert placed.limits + asked.limit == _amount(expected["node_limit"])
+    assert room == amount_of(expected["node_capacity"])
+    assert at_most(placed.requested, room) == amount_of(expected["node_request_minus_pod"])
+    assert at_most(placed.requested + asked.request, room) == amount_of(expected["node_request"])
+    assert placed.limits == amount_of(expected["node_limit_minus_pod"])
+    assert placed.limits + asked.limit == amount_of(expected["node_limit"])
 
 
 def _beta(case: Case) -> None:
@@ -180,13 +172,13 @@ def _max_variance(case: Case) -> None:
 
 
 def _overcommitment(case: Case) -> None:
-    settings = Settings(staleness=AS_ORIGINAL, overcommitment=_overcommitment_settings(case))
-    assert _score(case, settings, "low-risk-overcommitment") == case["expected"]["score"]
+    settings = Settings(staleness=AS_ORIGINAL, overcommitment=overcommitment_settings(case))
+    assert score_of(case, settings, "low-risk-overcommitment") == case["expected"]["score"]
 
 
 def _risk(case: Case) -> None:
     sums = case["node_requests_and_limits"]
-    terms = _of(_trimaran_terms(case), case["resource"])
+    terms = resource_of(trimaran_terms(case), case["resource"])
     before = ResourceTerms(
         terms.capacity,
         terms.room,
@@ -199,7 +191,7 @@ def _risk(case: Case) -> None:
     )
     request = sums["node_request"][case["resource"]] - before.requested
     limit = sums["node_limit"][case["resource"]] - before.limits
-    policy = LowRiskOvercommitment(_overcommitment_settings(case))
+    policy = LowRiskOvercommitment(overcommitment_settings(case))
     risk = policy.risk(before, request, limit, case["args"]["risk_limit_weights"][case["resource"]])
     assert risk == pytest.approx(case["expected"]["risk"], abs=1e-12)
 
@@ -215,7 +207,7 @@ def _load_aware_score(case: Case) -> None:
     settings = Settings(
         staleness=Staleness(args["node_metric_expiration_seconds"] or 0, MissingScore.LOWEST),
         ledger=EVERY_POD_REPORTS,
-        estimate=_estimate_settings(args),
+        estimate=estimate_settings(args),
         load_aware=LoadAwareSettings(
             weights.get("cpu", 0),
             weights.get("memory", 0),
@@ -225,7 +217,7 @@ def _load_aware_score(case: Case) -> None:
             aggregated.get("score_aggregated_duration_seconds") or 0,
         ),
     )
-    assert _score(case, settings, "load-aware") == case["expected"]["score"]
+    assert score_of(case, settings, "load-aware") == case["expected"]["score"]
 
 
 def _filter(case: Case) -> None:
@@ -239,11 +231,11 @@ def _filter(case: Case) -> None:
             filter=MissingFilter.CLOSE_EXPIRED if closed else MissingFilter.OPEN,
         ),
         ledger=EVERY_POD_REPORTS,
-        estimate=_estimate_settings(args),
-        filter=FilterSettings(enabled=True, thresholds=_thresholds(args)),
+        estimate=estimate_settings(args),
+        filter=FilterSettings(enabled=True, thresholds=thresholds_of(args)),
     )
-    table = _table(case, settings)
-    pod = table.demand(_pod(case["pod"], "new"))
+    table = table_of(case, settings)
+    pod = table.demand(pod_of(case["pod"], "new"))
     refusal = refuse(table.nodes["n"], table.terms("n"), pod, settings)
     expected = case["expected"]
     assert (refusal is None) == expected["schedulable"]
@@ -253,12 +245,12 @@ def _filter(case: Case) -> None:
 
 
 def _estimate_pod(case: Case) -> None:
-    shape = _pod(case["pod"], "new").shape
-    assert estimated(shape, _estimate_settings(case["args"])) == _amount(case["expected"])
+    shape = pod_of(case["pod"], "new").shape
+    assert estimated(shape, estimate_settings(case["args"])) == amount_of(case["expected"])
 
 
 def _estimate_node(case: Case) -> None:
-    assert _node(case["node"]).room == _amount(case["expected"])
+    assert node_of(case["node"]).room == amount_of(case["expected"])
 
 
 # --- katalyst ----------------------------------------------------------------------------------------
@@ -284,164 +276,6 @@ def _ratio(case: Case) -> None:
 def _ratio_text(case: Case) -> None:
     for resource, ratio in case["ratio"].items():
         assert str(Part("ratio", ratio)) == f"ratio {case['expected'][resource]}"
-
-
-# --- what the cases say, as facts --------------------------------------------------------------------
-
-
-def _score(case: Case, settings: Settings, policy: str) -> int:
-    table = _table(case, settings)
-    return table.scores(mix(policy), table.demand(_pod(case["pod"], "new")), ["n"])[0]
-
-
-def _table(case: Case, settings: Settings) -> Table:
-    table = Table(settings)
-    table.add_nodes([_node(case["node"])])
-    table.observe({"n": _load(case["node"])}, NOW)
-    pods = [
-        *case.get("assigned_pods", []),
-        *case.get("recently_scheduled_pods", []),
-        *case.get("pods_on_node", []),
-    ]
-    for number, each in enumerate(pods):
-        uid = f"{each.get('namespace', '')}/{each.get('name', number)}"
-        age = each.get("assigned_age_seconds", each.get("age_seconds", 0))
-        table.bind(BoundPod(_pod(each, uid), "n", NOW - age))
-    metric = case["node"].get("metric") or {}
-    usages = {
-        f"{each['namespace']}/{each['name']}": PodUsage(
-            _amount(each["usage"]), NOW, each["priority_class"] == PriorityClass.PROD
-        )
-        for each in metric.get("pods", [])
-    }
-    table.observe_pods(usages)
-    return table
-
-
-def _node(stated: Case) -> NodeFacts:
-    capacity = _amount(stated.get("capacity") or stated["allocatable"])
-    custom = stated.get("custom_usage_thresholds")
-    return NodeFacts(
-        "n",
-        capacity,
-        _amount(stated.get("allocatable") or stated["capacity"]) if capacity.cpu else Amount(),
-        PerResource(**(stated.get("raw_allocatable_annotation") or {})),
-        _thresholds(custom) if custom else None,
-    )
-
-
-def _load(stated: Case) -> NodeLoad:
-    if "metric" in stated:
-        return _koordinator_load(stated)
-    metrics = stated.get("metrics")
-    return NodeLoad(_usage(metrics, "cpu"), _usage(metrics, "memory")) if metrics else NO_SAMPLES
-
-
-def _usage(metrics: list[Case], resource: str) -> Usage | None:
-    values = {metric["operator"]: metric["percent"] for metric in metrics if metric["resource"] == resource}
-    if not values:
-        return None
-    percent = values.get("average", values.get("latest", values.get("", 0)))
-    return Usage(percent, NOW, values.get("std", 0))
-
-
-def _koordinator_load(stated: Case) -> NodeLoad:
-    metric = stated["metric"]
-    if metric is None:
-        return NO_SAMPLES
-    age, usage = metric["update_age_seconds"], metric["node_usage"]
-    time = 0.0 if age is None else NOW - age
-    if usage is None and age is not None and age < 180:
-        return NO_SAMPLES
-    size = stated["allocatable"]
-
-    def of(resource: str) -> Usage:
-        aggregates = tuple(
-            Aggregate(Aggregation(kind), each["duration_seconds"], _percent(amounts, size, resource))
-            for each in metric.get("aggregated_node_usages", [])
-            for kind, amounts in each["usage"].items()
-            if amounts
-        )
-        return Usage(_percent(usage or {}, size, resource), time, aggregates=aggregates)
-
-    return NodeLoad(of("cpu"), of("memory"))
-
-
-def _percent(amounts: Case, size: Case, resource: str) -> float:
-    whole = size.get(resource, 0)
-    return 100 * amounts.get(resource, 0) / whole if whole else 0.0
-
-
-def _pod(stated: Case, uid: str) -> PodFacts:
-    kind = PriorityClass(stated.get("priority_class", ""))
-    prefix = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "kubernetes.io/mid-"}.get(
-        kind, ""
-    )
-    return PodFacts(uid, uid, _shape(stated, prefix), priority_class=kind)
-
-
-def _shape(stated: Case, prefix: str = "") -> PodShape:
-    def asks(key: str) -> tuple[ContainerAsk, ...]:
-        return tuple(
-            ContainerAsk(
-                _per_resource(each.get("requests"), prefix), _per_resource(each.get("limits"), prefix)
-            )
-            for each in stated.get(key) or []
-        )
-
-    scaling = PerResource(**stated.get("custom_estimated_scaling_factors", {}))
-    return PodShape(
-        asks("containers"), asks("init_containers"), _amount(stated.get("overhead") or {}), scaling
-    )
-
-
-def _per_resource(stated: Case | None, prefix: str = "") -> PerResource:
-    amounts = stated or {}
-    return PerResource(amounts.get(f"{prefix}cpu"), amounts.get(f"{prefix}memory"))
-
-
-def _thresholds(stated: Case) -> UsageThresholds:
-    aggregated = stated.get("aggregated") or {}
-    kind = aggregated.get("usage_aggregation_type")
-    bounds = aggregated.get("usage_thresholds")
-    return UsageThresholds(
-        _per_resource(stated["usage_thresholds"]) if stated["usage_thresholds"] else None,
-        _per_resource(stated["prod_usage_thresholds"]) if stated["prod_usage_thresholds"] else None,
-        _per_resource(bounds) if bounds else None,
-        Aggregation(kind) if kind else None,
-        aggregated.get("usage_aggregated_duration_seconds") or 0,
-    )
-
-
-def _estimate_settings(args: Case) -> EstimateSettings:
-    factors = args["estimated_scaling_factors"]
-    return EstimateSettings(
-        factors["cpu"],
-        factors["memory"],
-        obey_annotation=args.get("allow_customize_estimation", False),
-        calibrate=False,
-    )
-
-
-def _overcommitment_settings(case: Case) -> OvercommitmentSettings:
-    weights = case["args"]["risk_limit_weights"]
-    return OvercommitmentSettings(case["args"]["smoothing_window_size"], weights["cpu"], weights["memory"])
-
-
-def _trimaran_terms(case: Case) -> NodeTerms:
-    return _table(case, Settings(staleness=AS_ORIGINAL)).terms("n")
-
-
-def _of(node: NodeTerms, resource: str) -> ResourceTerms:
-    return node.cpu if resource == "cpu" else node.memory
-
-
-def _amount(stated: Case) -> Amount:
-    return Amount(stated.get("cpu", 0), stated.get("memory", 0))
-
-
-def _at_most(amount: Amount, room: Amount) -> Amount:
-    return Amount(min(amount.cpu, room.cpu), min(amount.memory, room.memory))
 
 
 _TESTS: dict[tuple[str, str], Callable[[Case], None]] = {

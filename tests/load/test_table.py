@@ -76,6 +76,14 @@ def test_samples_of_a_node_that_is_gone_count_no_more() -> None:
     assert score(made, "silent") == score(made, "a")
 
 
+def test_samples_of_names_that_are_no_nodes_do_not_pile_up() -> None:
+    made = table({"a": load(10, 10)})
+    for number in range(5):
+        made.observe({f"stranger-{number}": load(50, 50)}, NOW)
+    assert set(made.loads) == {"a", "stranger-4"}
+    assert score(made, "b") == score(made, "a"), "a stranger's load makes nobody typical"
+
+
 # --- incremental is as good as anew ------------------------------------------------------------------
 
 names = st.sampled_from(NAMES)

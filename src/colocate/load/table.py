@@ -58,6 +58,9 @@ class Table:
 
     def observe(self, loads: Mapping[str, NodeLoad], now: float) -> None:
         """Samples of some or all nodes; a node that is not among them keeps what it has, until it expires."""
+        gone = [name for name in self._loads if name not in self._nodes and name not in loads]
+        for name in gone:
+            del self._loads[name]
         self._loads.update(loads)
         self._leave_what_is_shown(loads)
         self._everything_changed()
