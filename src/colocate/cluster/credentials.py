@@ -1,7 +1,7 @@
 """What is shown to the server at this moment: tokens that rotate, commands that print new ones, passwords.
 
-A token or password file is read again whenever it has changed, so that a rotated one is used at once; a command is run
-again shortly before what it printed expires, or when the server refuses it.
+A token or password file is read again whenever it has changed, so that a rotated one is used at once; a
+command is run again shortly before what it printed expires, or when the server refuses it.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Bytes to the API server, or to Prometheus, and back: one session, the credential of the moment, a deadline, readable errors.
+"""Bytes to a server and back: one session, the credential of the moment, a deadline, readable errors.
 
-Knows no kinds of objects and decides no retry but one: a credential that is refused is renewed and tried
-once more, since a request that was refused has done nothing.
+The server is that of the API, or Prometheus. Knows no kinds of objects and decides no retry but one: a credential
+that is refused is renewed and tried once more, since a request that was refused has done nothing.
 """
 
 import socket

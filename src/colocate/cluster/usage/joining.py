@@ -1,0 +1,132 @@
+"""Series to nodes: which node each is of, which values count, and which of two for one node. Pure.
+
+A series is of the node that the first of the labels names which names any. Of several series for one node, the
+one whose label comes first in that order counts, then the fresher, then the higher: of two exporters that
+disagree, the one that says busy is the safer.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from colocate.cluster.usage.answers import Series
+from colocate.cluster.usage.directory import Directory
+
+_ROUNDING = -1.0
+"""Percents down to this are zero, seen through two clocks; below, they are nonsense."""
+_EXAMPLES = 5
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A value of one node, and when it was so."""
+
+    value: float
+    time: float
+    """Seconds since the epoch, on our clock."""
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What became of the series of an answer."""
+
+    series: int = 0
+    joined: int = 0
+    """Nodes that have a value."""
+    missing: int = 0
+    """Nodes that have none."""
+    unknown: int = 0
+    """Series of no node that we know."""
+    duplicate: int = 0
+    """Series of a node that has another."""
+    not_a_number: int = 0
+    infinite: int = 0
+    negative: int = 0
+    malformed: int = 0
+    """Series that could not be read."""
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """The samples of one answer, by node."""
+
+    samples: Mapping[str, Sample] = {}
+    counts: Counts = Counts()
+    missing: tuple[str, ...] = ()
+    """Some of the nodes that have no value."""
+    strangers: tuple[Mapping[str, str], ...] = ()
+    """The labels of some series of no node that we know."""
+
+
+class Times:
+    """When series were last scraped, from the answer of the query for times."""
+
+    def __init__(self, answer: Iterable[Series | None], directory: Directory, labels: Sequence[str]) -> None:
+        self._labels = labels
+        self._ages: dict[tuple[str, ...], float] = {}
+        self._node_ages: dict[str, float] = {}
+        for series in answer:
+            if series is None or not math.isfinite(series.value) or not math.isfinite(series.time):
+                continue
+            age = max(0.0, series.time - series.value)
+            key = self._key(series)
+            self._ages[key] = min(age, self._ages.get(key, age))
+            if (node := node_of(series, directory, labels)[0]) is not None:
+                self._node_ages[node] = min(age, self._node_ages.get(node, age))
+
+    def age(self, series: Series, node: str) -> float:
+        """Seconds since this series, or at least its node, was scraped; 0 where that is not known."""
+        return self._ages.get(self._key(series), self._node_ages.get(node, 0.0))
+
+    def _key(self, series: Series) -> tuple[str, ...]:
+        return tuple(series.labels.get(label, "") for label in self._labels)
+
+
+def node_of(series: Series, directory: Directory, labels: Sequence[str]) -> tuple[str | None, int]:
+    """The node that a series is of, and the place in `labels` of the one that says so."""
+    for place, label in enumerate(labels):
+        text = series.labels.get(label)
+        if text and (node := directory.find(text)) is not None:
+            return node, place
+    return None, len(labels)
+
+
+def join(
+    answer: Iterable[Series | None], directory: Directory, labels: Sequence[str], times: Times, now: float
+) -> Joined:
+    """The samples of an answer that came just now."""
+    best: dict[str, tuple[int, float, float]] = {}
+    strangers: list[Mapping[str, str]] = []
+    count = dict.fromkeys(Counts.__struct_fields__, 0)
+    for series in answer:
+        count["series"] += 1
+        if series is None:
+            count["malformed"] += 1
+            continue
+        node, place = node_of(series, directory, labels)
+        if node is None:
+            count["unknown"] += 1
+            if len(strangers) < _EXAMPLES:
+                strangers.append(series.labels)
+        elif fault := fault_of(series.value):
+            count[fault] += 1
+        else:
+            # The greatest of these is the one that counts.
+            candidate = (-place, max(0.0, now - times.age(series, node)), max(0.0, series.value))
+            count["duplicate"] += node in best
+            best[node] = max(candidate, best.get(node, candidate))
+    missing = [name for name in directory.nodes if name not in best]
+    count |= {"joined": len(best), "missing": len(missing)}
+    return Joined(
+        {node: Sample(value, time) for node, (_, time, value) in best.items()},
+        Counts(**count),
+        tuple(missing[:_EXAMPLES]),
+        tuple(strangers),
+    )
+
+
+def fault_of(value: float) -> str:
+    """What is wrong with a value, as a field of Counts; empty where it is sound."""
+    if math.isnan(value):
+        return "not_a_number"
+    if math.isinf(value):
+        return "infinite"
+    return "negative" if value < _ROUNDING else ""
