@@ -47,7 +47,8 @@ class Process:
     """A program that runs until it is told to stop, with its words in a file."""
 
     def __init__(self, name: str, arguments: list[str], log: Path) -> None:
-        self._command = [_program(name), *arguments]
+        # They end with us, even where a test run is killed.
+        self._command = ["setpriv", "--pdeathsig", "KILL", _program(name), *arguments]
         self._log = log
         self._running: subprocess.Popen[bytes] | None = None
 
@@ -76,7 +77,7 @@ class Process:
     def check(self) -> None:
         """Fail with its last words where it has ended by itself."""
         if self._running is not None and self._running.poll() is not None:
-            raise AssertionError(f"{self._command[0]} has ended: {self._log.read_text()[-2000:]}")
+            raise AssertionError(f"{self._command[3]} has ended: {self._log.read_text()[-2000:]}")
 
 
 class FakeProc:
@@ -157,11 +158,16 @@ class Metrics:
     """One Prometheus and the exporters that it scrapes."""
 
     def __init__(
-        self, folder: Path, node_label: str = "node", web: Mapping[str, object] | None = None
+        self,
+        folder: Path,
+        node_label: str = "node",
+        web: Mapping[str, object] | None = None,
+        more_rules: Mapping[str, str] | None = None,
     ) -> None:
         """`node_label` is the label that names a target's node; empty for none, so that only `instance` does.
 
-        `web` is Prometheus' web configuration: TLS and passwords. Readiness is then asked for by the caller.
+        `more_rules` are recording rules, PromQL by name. `web` is Prometheus' web configuration: TLS and
+        passwords. Readiness is then asked for by the caller.
         """
         self.folder = folder
         self._node_label = node_label
@@ -175,6 +181,8 @@ class Metrics:
         (folder / "targets").mkdir(parents=True)
         self.rules = folder / "rules.yaml"
         self.rules.write_text(rules(Preset.SEED, WINDOW, SCRAPE))
+        more = [{"record": name, "expr": promql} for name, promql in (more_rules or {}).items()]
+        (folder / "more-rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "more", "rules": more}]}))
         config = folder / "prometheus.yaml"
         config.write_text(yaml.safe_dump(self._config()))
         arguments = [
@@ -198,7 +206,7 @@ class Metrics:
                 "scrape_timeout": interval,
                 "evaluation_interval": interval,
             },
-            "rule_files": [str(self.rules)],
+            "rule_files": [str(self.rules), str(self.folder / "more-rules.yaml")],
             "scrape_configs": [
                 {
                     "job_name": "node-exporter",

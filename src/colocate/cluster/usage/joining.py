@@ -57,24 +57,38 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 class Times:
-    """When series were last scraped, from the answer of the query for times."""
+    """When series were last scraped, on our clock, from the answer of the query for times.
 
-    def __init__(self, answer: Iterable[Series | None], directory: Directory, labels: Sequence[str]) -> None:
+    Prometheus tells ages: its own clock may be another than ours. A node that is not in the answer was last
+    scraped when an earlier one said so: rules over a window go on for a while after their exporter has gone.
+    """
+
+    def __init__(
+        self,
+        answer: Iterable[Series | None],
+        directory: Directory,
+        labels: Sequence[str],
+        now: float,
+        before: Mapping[str, float] | None = None,
+    ) -> None:
         self._labels = labels
-        self._ages: dict[tuple[str, ...], float] = {}
-        self._node_ages: dict[str, float] = {}
+        self._now = now
+        self._by_labels: dict[tuple[str, ...], float] = {}
+        found: dict[str, float] = {}
         for series in answer:
             if series is None or not math.isfinite(series.value) or not math.isfinite(series.time):
                 continue
-            age = max(0.0, series.time - series.value)
+            time = max(0.0, now - max(0.0, series.time - series.value))
             key = self._key(series)
-            self._ages[key] = min(age, self._ages.get(key, age))
+            self._by_labels[key] = max(time, self._by_labels.get(key, time))
             if (node := node_of(series, directory, labels)[0]) is not None:
-                self._node_ages[node] = min(age, self._node_ages.get(node, age))
+                found[node] = max(time, found.get(node, time))
+        self.by_node: dict[str, float] = {**(before or {}), **found} if found else {}
+        """The last time of each node, of this answer or an earlier one; none where this one tells of no node."""
 
-    def age(self, series: Series, node: str) -> float:
-        """Seconds since this series, or at least its node, was scraped; 0 where that is not known."""
-        return self._ages.get(self._key(series), self._node_ages.get(node, 0.0))
+    def of(self, series: Series, node: str) -> float:
+        """When this series, or at least its node, was scraped; now where that is not known."""
+        return self._by_labels.get(self._key(series), self.by_node.get(node, self._now))
 
     def _key(self, series: Series) -> tuple[str, ...]:
         return tuple(series.labels.get(label, "") for label in self._labels)
@@ -90,9 +104,9 @@ def node_of(series: Series, directory: Directory, labels: Sequence[str]) -> tupl
 
 
 def join(
-    answer: Iterable[Series | None], directory: Directory, labels: Sequence[str], times: Times, now: float
+    answer: Iterable[Series | None], directory: Directory, labels: Sequence[str], times: Times
 ) -> Joined:
-    """The samples of an answer that came just now."""
+    """The samples of an answer."""
     best: dict[str, tuple[int, float, float]] = {}
     strangers: list[Mapping[str, str]] = []
     count = dict.fromkeys(Counts.__struct_fields__, 0)
@@ -110,7 +124,7 @@ def join(
             count[fault] += 1
         else:
             # The greatest of these is the one that counts.
-            candidate = (-place, max(0.0, now - times.age(series, node)), max(0.0, series.value))
+            candidate = (-place, times.of(series, node), max(0.0, series.value))
             count["duplicate"] += node in best
             best[node] = max(candidate, best.get(node, candidate))
     missing = [name for name in directory.nodes if name not in best]

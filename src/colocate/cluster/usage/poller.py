@@ -70,6 +70,8 @@ class UsagePoller:
         """Prometheus' last good ones of each signal, of pods too."""
         self._filled: dict[Signal, dict[str, Sample]] = {}
         """From the metrics API, of nodes that Prometheus says nothing new of."""
+        self._scraped: dict[str, float] = {}
+        """When each node was last scraped."""
         self._offset: float | None = None
         asked: dict[str, str] = {}
         if prometheus is not None:
@@ -116,10 +118,12 @@ class UsagePoller:
             wanted.append((TIME, queries.time))
         answers = dict(await asyncio.gather(*(self._ask(prometheus, *one) for one in wanted)))
         scraped = answers.get(TIME) or Vector(())
-        times = Times(scraped, directory, queries.labels)
+        # Where it says nothing, samples are as old as their answers: nothing better is known.
+        times = Times(scraped, directory, queries.labels, asked, self._scraped)
         if answers.get(TIME) is not None:
+            self._scraped = {node: times.by_node[node] for node in times.by_node if node in directory.nodes}
             # Joined only to be counted: a node that is in no answer is told of here as well.
-            self._record.succeeded(TIME, join(scraped, directory, queries.labels, times, asked), scraped)
+            self._record.succeeded(TIME, join(scraped, directory, queries.labels, times), scraped)
         for query in queries.signals:
             answer = answers[str(query.signal)]
             if answer is None:
@@ -148,7 +152,7 @@ class UsagePoller:
         if signal.statistic is Statistic.POD:
             # A hundred thousand pods take a while, in which others are to be answered.
             return await asyncio.to_thread(join_pods, answer, asked)
-        return join(answer, directory, self._queries.labels, times, asked)
+        return join(answer, directory, self._queries.labels, times)
 
     async def _fill_in(self, metrics_api: MetricsApi, directory: Directory) -> None:
         now = self._clock.time()
