@@ -1,13 +1,15 @@
 """What is known of nodes and pods when a node's load is judged: room, samples, what pods ask. Facts only.
 
 CPU is in millicores, memory in bytes, a sample in percent of the node's capacity, time in seconds since the
-epoch. A value that is not a number, infinite or negative is refused here, so that no decision meets one.
+epoch. A value that is not a number, endless or negative is refused here, so that no decision meets one.
 """
 
-import math
 from enum import StrEnum
 
 import msgspec
+
+_GREATEST = 1e12
+"""Far beyond any real percentage or time, and far below what arithmetic would make infinite."""
 
 
 class Amount(msgspec.Struct, frozen=True):
@@ -89,8 +91,8 @@ class Usage(msgspec.Struct, frozen=True):
 
 def _refuse_what_is_no_measure(*values: float) -> None:
     for value in values:
-        if not math.isfinite(value) or value < 0:
-            raise ValueError(f"{value} is no measure: it must be a finite number that is not negative")
+        if not 0 <= value <= _GREATEST:
+            raise ValueError(f"{value} is no measure: it must be a number from 0 to {_GREATEST:.0e}")
 
 
 class NodeLoad(msgspec.Struct, frozen=True):

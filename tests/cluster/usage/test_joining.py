@@ -84,6 +84,7 @@ def test_the_first_label_that_names_a_node_counts() -> None:
 def test_values_that_are_none_are_left_out_and_counted() -> None:
     found = joined(
         of(math.nan, node="a"),
+        of(1e13, node="a"),
         of(math.inf, node="a"),
         of(-math.inf, node="b"),
         of(-5, node="b"),
@@ -93,8 +94,8 @@ def test_values_that_are_none_are_left_out_and_counted() -> None:
     )
     assert found.samples == {"c": Sample(3, NOW)}
     counts = found.counts
-    assert (counts.series, counts.joined, counts.missing) == (7, 1, 2)
-    assert (counts.not_a_number, counts.infinite, counts.negative) == (1, 2, 1)
+    assert (counts.series, counts.joined, counts.missing) == (8, 1, 2)
+    assert (counts.not_a_number, counts.infinite, counts.negative) == (1, 3, 1)
     assert (counts.malformed, counts.unknown, counts.duplicate) == (1, 1, 0)
     assert found.missing == ("a", "b")
     assert found.strangers == ({"node": "nobody", "job": "x"},)

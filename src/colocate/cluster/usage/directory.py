@@ -5,6 +5,7 @@ An address that two nodes claim belongs to none: a sample in the wrong place is 
 
 import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
 
 import msgspec
 
@@ -91,6 +92,7 @@ def host_of(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=1 << 16)
 def _plain(host: str) -> str:
     """One spelling for each address."""
     try:

@@ -15,6 +15,8 @@ from colocate.cluster.usage.directory import Directory
 
 _ROUNDING = -1.0
 """Percents down to this are zero, seen through two clocks; below, they are nonsense."""
+_GREATEST = 1e6
+"""No node is ten thousand times as busy as it can be: beyond, a query has lost its unit."""
 _EXAMPLES = 5
 
 
@@ -40,6 +42,7 @@ class Counts(msgspec.Struct, frozen=True):
     """Series of a node that has another."""
     not_a_number: int = 0
     infinite: int = 0
+    """Or far beyond what can be."""
     negative: int = 0
     malformed: int = 0
     """Series that could not be read."""
@@ -120,7 +123,7 @@ def join(
             count["unknown"] += 1
             if len(strangers) < _EXAMPLES:
                 strangers.append(series.labels)
-        elif fault := fault_of(series.value):
+        elif fault := fault_of(series.value, _GREATEST):
             count[fault] += 1
         else:
             # The greatest of these is the one that counts.
@@ -137,10 +140,10 @@ def join(
     )
 
 
-def fault_of(value: float) -> str:
+def fault_of(value: float, greatest: float) -> str:
     """What is wrong with a value, as a field of Counts; empty where it is sound."""
     if math.isnan(value):
         return "not_a_number"
-    if math.isinf(value):
+    if value > greatest or value == -math.inf:
         return "infinite"
     return "negative" if value < _ROUNDING else ""

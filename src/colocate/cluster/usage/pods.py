@@ -6,6 +6,9 @@ from colocate.cluster.usage.answers import Vector
 from colocate.cluster.usage.joining import Counts, Joined, Sample, fault_of
 from colocate.model.load import Amount, PodUsage
 
+_GREATEST = 1e15
+"""A petabyte."""
+
 
 def join_pods(answer: Vector, now: float) -> Joined:
     """The samples of an answer, by namespace/name; of two for one pod the higher."""
@@ -19,7 +22,7 @@ def join_pods(answer: Vector, now: float) -> Joined:
         namespace, pod = series.labels.get("namespace"), series.labels.get("pod")
         if not namespace or not pod:
             count["unknown"] += 1
-        elif fault := fault_of(series.value):
+        elif fault := fault_of(series.value, _GREATEST):
             count[fault] += 1
         else:
             key = f"{namespace}/{pod}"

@@ -107,7 +107,7 @@ class UsagePoller:
             await self._ask_prometheus(self._prometheus, directory)
         if self._metrics_api is not None:
             await self._fill_in(self._metrics_api, directory)
-        self._publish(directory)
+        await self._publish(directory)
         return self.latest
 
     async def _ask_prometheus(self, prometheus: Prometheus, directory: Directory) -> None:
@@ -119,11 +119,13 @@ class UsagePoller:
         answers = dict(await asyncio.gather(*(self._ask(prometheus, *one) for one in wanted)))
         scraped = answers.get(TIME) or Vector(())
         # Where it says nothing, samples are as old as their answers: nothing better is known.
-        times = Times(scraped, directory, queries.labels, asked, self._scraped)
+        # In a thread, as all that follows: thousands of series take a while, in which others want answers.
+        times = await asyncio.to_thread(Times, scraped, directory, queries.labels, asked, self._scraped)
         if answers.get(TIME) is not None:
             self._scraped = {node: times.by_node[node] for node in times.by_node if node in directory.nodes}
             # Joined only to be counted: a node that is in no answer is told of here as well.
-            self._record.succeeded(TIME, join(scraped, directory, queries.labels, times), scraped)
+            counted = await asyncio.to_thread(join, scraped, directory, queries.labels, times)
+            self._record.succeeded(TIME, counted, scraped)
         for query in queries.signals:
             answer = answers[str(query.signal)]
             if answer is None:
@@ -150,9 +152,8 @@ class UsagePoller:
         self, signal: Signal, answer: Vector, directory: Directory, times: Times, asked: float
     ) -> Joined:
         if signal.statistic is Statistic.POD:
-            # A hundred thousand pods take a while, in which others are to be answered.
             return await asyncio.to_thread(join_pods, answer, asked)
-        return join(answer, directory, self._queries.labels, times)
+        return await asyncio.to_thread(join, answer, directory, self._queries.labels, times)
 
     async def _fill_in(self, metrics_api: MetricsApi, directory: Directory) -> None:
         now = self._clock.time()
@@ -181,7 +182,7 @@ class UsagePoller:
             node for node in directory.nodes if (sample := samples.get(node)) is None or sample.time < fresh
         ]
 
-    def _publish(self, directory: Directory) -> None:
+    async def _publish(self, directory: Directory) -> None:
         samples = {**self._samples}
         filled: dict[str, None] = {}
         for signal, by_node in self._filled.items():
@@ -195,8 +196,8 @@ class UsagePoller:
             filled |= dict.fromkeys(newer)
         self.latest = UsageSnapshot(
             taken=self._clock.time(),
-            nodes=node_loads(samples),
-            pods=pod_usages(self._samples.get(POD_CPU, {}), self._samples.get(POD_MEMORY, {})),
+            nodes=await asyncio.to_thread(node_loads, samples),
+            pods=await asyncio.to_thread(pod_usages, samples.get(POD_CPU, {}), samples.get(POD_MEMORY, {})),
             filled=tuple(filled),
             health=self._record.health,
             ambiguous=tuple(sorted(directory.ambiguous)),
