@@ -1,5 +1,6 @@
 """The metrics API, for nodes that Prometheus says nothing of."""
 
+import asyncio
 import json
 from datetime import UTC, datetime
 
@@ -10,6 +11,7 @@ from colocate.cluster.client import ClientSettings
 from colocate.cluster.usage import METRICS_API, KnownNode, MetricsApi, QuerySettings, UsagePoller, queries
 from colocate.model.load import Amount, NodeLoad, Usage
 from tests.cluster.serving import Scripted, connect
+from tests.cluster.test_client_faults import through_pauses
 
 from .fake import CPU, MEMORY, TIME, Table, poller, vector
 
@@ -90,6 +92,21 @@ async def test_it_fills_in_what_prometheus_does_not_know(scripted: Scripted, clo
         snapshot = await both.once()
         assert (snapshot.filled, len(api.seen)) == ((), asked)
         assert snapshot.nodes["c"] == NodeLoad(Usage(31, START), Usage(61, START))
+
+
+async def test_a_silent_metrics_api_does_not_hold_up_the_rounds(
+    scripted: Scripted, clock: ManualClock
+) -> None:
+    scripted.hang()
+    known = [KnownNode("a", (), Amount(4000, 1 << 30))]
+    async with connect(scripted.url, clock) as client:
+        alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
+        work = asyncio.create_task(alone.once())
+        await scripted.asked.wait()
+        await through_pauses(clock, work)
+    [health] = work.result().health
+    assert health.error == "cannot list nodes.metrics.k8s.io: no answer within 10 s"
+    assert clock.monotonic() == pytest.approx(10, abs=0.5)
 
 
 async def test_where_it_fails_too_the_last_samples_stay(scripted: Scripted, clock: ManualClock) -> None:

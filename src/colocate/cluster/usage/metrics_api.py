@@ -1,4 +1,4 @@
-"""Use of nodes and pods from metrics.k8s.io, which most clusters have: for nodes that Prometheus says nothing of.
+"""Use of nodes from metrics.k8s.io, which most clusters have: for nodes that Prometheus says nothing of.
 
 It knows the last half minute or so, and nothing of longer windows.
 """
@@ -8,7 +8,9 @@ from datetime import datetime
 
 import msgspec
 
+from colocate.aio import deadline
 from colocate.cluster.client import Client
+from colocate.cluster.errors import Unreachable
 from colocate.cluster.resources import Resource
 from colocate.cluster.usage.directory import Directory
 from colocate.cluster.usage.joining import Counts, Joined, Sample
@@ -38,12 +40,20 @@ NODE_METRICS: Resource[NodeMetrics] = Resource(
 class MetricsApi:
     """Asks the metrics API."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, timeout: float = 10.0) -> None:
         self._client = client
+        self._timeout = timeout
 
     async def nodes(self, directory: Directory, now: float) -> Mapping[Measured, Joined]:
         """The use of every node, in percent of its capacity. A ClusterError where there is no answer."""
-        answer = await self._client.list(NODE_METRICS)
+        try:
+            # The client is more patient than that, and what Prometheus has said is waiting to be published.
+            async with deadline(self._client.clock, self._timeout):
+                answer = await self._client.list(NODE_METRICS)
+        except TimeoutError:
+            raise Unreachable(
+                f"cannot list {NODE_METRICS.qualified}: no answer within {self._timeout:g} s"
+            ) from None
         return {measured: join(measured, answer, directory, now) for measured in Measured}
 
 

@@ -38,7 +38,7 @@ class PrometheusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     insecure: bool = False
     """Check no certificate, and send credentials in the clear."""
     proxy: str = ""
-    """Where None is named, the one that the environment names."""
+    """Where none is named, the one that the environment names."""
     timeout: float = 10.0
     """Seconds for one query."""
     longest_answer: int = 64 << 20
