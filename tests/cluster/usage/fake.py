@@ -1,12 +1,13 @@
 """Prometheus as a table: what each query answers, until the test says otherwise."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from colocate.clock import Clock
+from colocate.clock import Clock, ManualClock
 from colocate.cluster.usage import (
     KnownNode,
     MetricsApi,
@@ -16,6 +17,7 @@ from colocate.cluster.usage import (
     PrometheusSettings,
     QuerySettings,
     UsagePoller,
+    UsageSnapshot,
     queries,
 )
 from colocate.model.load import Amount
@@ -32,6 +34,14 @@ def vector(values: Mapping[str, object], time: float = 1_700_000_000.0) -> bytes
     """A good answer, with a series for each node."""
     result = [{"metric": {"node": name}, "value": [time, str(value)]} for name, value in values.items()]
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+
+
+async def passing(clock: ManualClock, work: asyncio.Task[UsageSnapshot]) -> UsageSnapshot:
+    """Let time pass until the round is done. Some of it is done in threads, which wait for no clock."""
+    while not work.done():
+        await clock.advance(0.25)
+        await asyncio.sleep(0.001)
+    return work.result()
 
 
 class Table:
