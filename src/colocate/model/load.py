@@ -2,6 +2,9 @@
 
 CPU is in millicores, memory in bytes, a sample in percent of the node's capacity, time in seconds since the
 epoch. A value that is not a number, endless or negative is refused here, so that no decision meets one.
+
+There are hundreds of thousands of these in a large cluster. None can be part of a cycle, so that the garbage
+collector need not look at them (`gc=False`).
 """
 
 from enum import StrEnum
@@ -12,7 +15,7 @@ _GREATEST = 1e12
 """Far beyond any real percentage or time, and far below what arithmetic would make infinite."""
 
 
-class Amount(msgspec.Struct, frozen=True):
+class Amount(msgspec.Struct, frozen=True, gc=False):
     """So much CPU and so much memory."""
 
     cpu: int = 0
@@ -31,11 +34,15 @@ class Amount(msgspec.Struct, frozen=True):
 NOTHING = Amount()
 
 
-class PerResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PerResource(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A number for each resource, or None where none is stated."""
 
     cpu: int | None = None
     memory: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self.cpu is None and self.memory is None
 
     @property
     def stated(self) -> Amount:
@@ -59,7 +66,7 @@ class Aggregation(StrEnum):
     P99 = "p99"
 
 
-class Aggregate(msgspec.Struct, frozen=True):
+class Aggregate(msgspec.Struct, frozen=True, gc=False):
     """One resource's use over a window."""
 
     kind: Aggregation
@@ -70,7 +77,7 @@ class Aggregate(msgspec.Struct, frozen=True):
         _refuse_what_is_no_measure(self.window, self.percent)
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """What is measured of one resource of one node. More than 100 percent is possible, of CPU load for one."""
 
     percent: float
@@ -95,7 +102,7 @@ def _refuse_what_is_no_measure(*values: float) -> None:
             raise ValueError(f"{value} is no measure: it must be a number from 0 to {_GREATEST:.0e}")
 
 
-class NodeLoad(msgspec.Struct, frozen=True):
+class NodeLoad(msgspec.Struct, frozen=True, gc=False):
     """The samples of one node; None where a resource has none."""
 
     cpu: Usage | None = None
@@ -104,8 +111,9 @@ class NodeLoad(msgspec.Struct, frozen=True):
     @property
     def time(self) -> float | None:
         """When the older of the samples was taken: what happened later may not be in them."""
-        times = [usage.time for usage in (self.cpu, self.memory) if usage is not None]
-        return min(times) if times else None
+        if self.cpu is None:
+            return None if self.memory is None else self.memory.time
+        return self.cpu.time if self.memory is None else min(self.cpu.time, self.memory.time)
 
 
 NO_SAMPLES = NodeLoad()
@@ -123,7 +131,7 @@ class UsageThresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: float = 0.0
 
 
-class NodeFacts(msgspec.Struct, frozen=True):
+class NodeFacts(msgspec.Struct, frozen=True, gc=False):
     """A node's size."""
 
     name: str
@@ -150,7 +158,7 @@ class PriorityClass(StrEnum):
     NONE = ""
 
 
-class ContainerAsk(msgspec.Struct, frozen=True):
+class ContainerAsk(msgspec.Struct, frozen=True, gc=False):
     """What one container states; a pod of the classes batch or mid states it in resources of that name."""
 
     request: PerResource = PerResource()
@@ -159,7 +167,7 @@ class ContainerAsk(msgspec.Struct, frozen=True):
     """Of init containers: it goes on running next to the others."""
 
 
-class PodShape(msgspec.Struct, frozen=True):
+class PodShape(msgspec.Struct, frozen=True, gc=False):
     """All that a pod asks. Pods of one shape are judged alike."""
 
     containers: tuple[ContainerAsk, ...] = ()
@@ -169,7 +177,7 @@ class PodShape(msgspec.Struct, frozen=True):
     """Percents by which this pod's own annotation wants its use to be estimated."""
 
 
-class PodFacts(msgspec.Struct, frozen=True):
+class PodFacts(msgspec.Struct, frozen=True, gc=False):
     """A pod, as far as load is concerned."""
 
     uid: str
@@ -186,7 +194,7 @@ class PodFacts(msgspec.Struct, frozen=True):
         return self.priority_class is PriorityClass.PROD
 
 
-class BoundPod(msgspec.Struct, frozen=True):
+class BoundPod(msgspec.Struct, frozen=True, gc=False):
     """A pod on its node."""
 
     pod: PodFacts
@@ -194,7 +202,7 @@ class BoundPod(msgspec.Struct, frozen=True):
     bound_at: float
 
 
-class PodUsage(msgspec.Struct, frozen=True):
+class PodUsage(msgspec.Struct, frozen=True, gc=False):
     """What one pod is measured to use."""
 
     amount: Amount
