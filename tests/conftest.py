@@ -12,6 +12,7 @@ from colocate import telemetry
 from colocate.testing import TestNode
 from colocate.testing import embedded_kubelet as new_node
 from tests.support import components
+from tests.support.prometheus import Metrics
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
@@ -50,6 +51,13 @@ async def node() -> AsyncIterator[TestNode]:
         yield node
     left = asyncio.all_tasks() - {asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
+
+
+@pytest.fixture
+async def metrics(tmp_path: Path) -> AsyncIterator[Metrics]:
+    """A real Prometheus, which scrapes the node-exporters that the test starts."""
+    async with Metrics(tmp_path / "metrics") as running:
+        yield running
 
 
 @pytest.fixture

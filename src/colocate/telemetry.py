@@ -43,6 +43,10 @@ class Event(StrEnum):
     WATCH_SKIPPED = "watch.skipped"
     WATCH_HANDLER_FAILED = "watch.handler_failed"
     CLUSTER_EVENT_DROPPED = "cluster_event.dropped"
+    USAGE_FAILED = "usage.failed"
+    USAGE_RECOVERED = "usage.recovered"
+    USAGE_MISSING = "usage.missing"
+    USAGE_DOUBTFUL = "usage.doubtful"
 
 
 PLUGIN_REGISTRATIONS = Counter(
@@ -104,6 +108,33 @@ CLUSTER_EVENTS = Counter(
 )
 EVICTIONS = Counter(
     "colocate_cluster_evictions_total", "Evictions that were asked for, by how they ended.", ["outcome"]
+)
+
+USAGE_QUERIES = Counter(
+    "colocate_usage_queries_total",
+    "Questions about the use of nodes and pods, by signal and outcome.",
+    ["signal", "outcome"],
+)
+USAGE_QUERY_SECONDS = Histogram(
+    "colocate_usage_query_duration_seconds",
+    "How long the answer about one signal took, read to its end.",
+    ["signal"],
+    buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
+)
+USAGE_LAST_SUCCESS = Gauge(
+    "colocate_usage_last_success_timestamp_seconds",
+    "When the last good answer about a signal came.",
+    ["signal"],
+)
+USAGE_SAMPLES = Gauge(
+    "colocate_usage_samples",
+    "Nodes or pods that have a value in the last good answer, and nodes that have none.",
+    ["signal", "state"],
+)
+USAGE_SERIES = Counter(
+    "colocate_usage_rejected_series_total",
+    "Series that count for no node, and why.",
+    ["signal", "reason"],
 )
 
 

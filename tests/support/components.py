@@ -4,7 +4,14 @@ import shutil
 import sys
 from pathlib import Path
 
-PROGRAMS = {"kubectl": "kubectl", "promtool": "promtool", "protoc": "protoc", "strace": "strace"}
+PROGRAMS = {
+    "kubectl": "kubectl",
+    "node-exporter": "prometheus-node-exporter",
+    "prometheus": "prometheus",
+    "promtool": "promtool",
+    "protoc": "protoc",
+    "strace": "strace",
+}
 """By component, the program; tools/install-components knows the packages."""
 
 # The last is where tools/install-components unpacks a package that clashes with others.
