@@ -25,6 +25,7 @@ RECORDED = [
     .read_text()
     .splitlines()
 ]
+ANY_PORT = Endpoint("127.0.0.1:0")
 POD = RECORDED[0]["request"]["Pod"]
 
 
@@ -111,7 +112,7 @@ class Asking:
 def server(**settings: Any) -> Server:
     """Settings for a test: limits by their names among the others."""
     limits = {name: settings.pop(name) for name in list(settings) if name in Limits.__struct_fields__}
-    return Server(**{"address": Endpoint("127.0.0.1:0"), "limits": Limits(**limits)} | settings)
+    return Server(**settings | {"address": settings.get("address", ANY_PORT), "limits": Limits(**limits)})
 
 
 @asynccontextmanager

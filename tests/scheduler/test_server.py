@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
-from tests.scheduler.asking import POD, RECORDED, Asking, SteeredJudge, asking, question, server
 
 from colocate.apps.scheduler.settings import Endpoint
 from colocate.errors import UserError
+from tests.scheduler.asking import POD, RECORDED, Asking, SteeredJudge, asking, question, server
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ class Extender:
         return _page(200, "ok")
 
     def _readiness(self) -> web.Response:
-        reasons = ["it is being stopped"] if self.stopping else self._judge.unready()
+        reasons = self._judge.unready()
         return _page(503, *reasons) if reasons else _page(200, "ok")
 
 
