@@ -59,7 +59,7 @@ async def test_recorded_requests_are_answered_in_a_form_that_decodes_in_go(
             "FailedAndUnresolvableNodes": {},
             "Error": "",
         }
-    assert judge.asked[0].pod.metadata.name == request["Pod"]["metadata"]["name"]
+    assert json.loads(bytes(judge.asked[0].sent_pod)) == request["Pod"]
 
 
 async def test_preemption_is_passed_through(ask: Asking) -> None:

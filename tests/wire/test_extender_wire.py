@@ -5,12 +5,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from colocate.wire import extender
-from colocate.wire.extender import MetaPod, MetaVictims, Unreadable
+from colocate.wire.extender import Asked, MetaPod, MetaVictims, Unreadable
 
 RECORDED = [
     json.loads(line)["request"]
@@ -29,29 +30,60 @@ def body(request: Any) -> bytes:
     return json.dumps(request, separators=(",", ":")).encode()
 
 
+class Metadata(msgspec.Struct):
+    name: str
+
+
+class Container(msgspec.Struct):
+    resources: dict[str, Any]
+
+
+class Spec(msgspec.Struct):
+    containers: list[Container]
+
+
+class Pod(msgspec.Struct):
+    """What these tests want to know of a pod."""
+
+    metadata: Metadata
+    spec: Spec
+
+
+class Node(msgspec.Struct):
+    metadata: Metadata
+    status: dict[str, Any]
+
+
+def _seen(asked: Asked) -> tuple[Any, ...]:
+    return bytes(asked.sent_pod), asked.names, [bytes(raw) for raw in asked.sent_nodes or ()]
+
+
 class TestQuestions:
     @pytest.mark.parametrize("request_", RECORDED, ids=range(len(RECORDED)))
     def test_recorded_ones_are_read(self, request_: Any) -> None:
         asked = extender.read_question(body(request_))
         sent = request_["NodeNames"] or [node["metadata"]["name"] for node in request_["Nodes"]["items"]]
         assert list(asked.names) == sent
-        assert asked.pod.key == f"default/{request_['Pod']['metadata']['name']}"
-        assert asked.pod.spec.scheduler_name == "mem-real-usage-scheduler"
-        (container,) = asked.pod.spec.containers or ()
-        assert container.resources is not None
-        assert container.resources.requests == {"cpu": "50m", "memory": "100Mi"}
+        pod = asked.pod(Pod)
+        assert pod.metadata.name == request_["Pod"]["metadata"]["name"]
+        (container,) = pod.spec.containers
+        assert container.resources["requests"] == {"cpu": "50m", "memory": "100Mi"}
 
-    def test_whole_nodes_bring_their_room(self) -> None:
+    def test_whole_nodes_bring_what_a_type_asks_for(self) -> None:
         asked = extender.read_question(body(OF_NODES))
-        assert asked.nodes is not None
-        sent = OF_NODES["Nodes"]["items"]
-        assert [node.name for node in asked.nodes] == list(asked.names)
-        assert [node.status.allocatable for node in asked.nodes] == [
-            node["status"]["allocatable"] for node in sent
-        ]
-        assert [node.metadata.labels for node in asked.nodes] == [
-            node["metadata"].get("labels") for node in sent
-        ]
+        nodes = asked.nodes(Node)
+        assert nodes is not None
+        assert [node.metadata.name for node in nodes] == list(asked.names)
+        offered = [node["status"]["allocatable"] for node in OF_NODES["Nodes"]["items"]]
+        assert [node.status["allocatable"] for node in nodes] == offered
+        assert extender.read_question(body(OF_NAMES)).nodes(Node) is None
+
+    def test_a_pod_that_does_not_fit_the_type_is_unreadable(self) -> None:
+        asked = extender.read_question(
+            b'{"Pod": {"metadata": {"name": 3}}, "Nodes": null, "NodeNames": ["a"]}'
+        )
+        with pytest.raises(Unreadable, match="Expected `str`, got `int`"):
+            asked.pod(Pod)
 
     @pytest.mark.parametrize("respell", [str.lower, str.upper, lambda name: name[0].lower() + name[1:]])
     @pytest.mark.parametrize("request_", [OF_NAMES, OF_NODES], ids=["names", "nodes"])
@@ -59,46 +91,18 @@ class TestQuestions:
         other = {respell(name): value for name, value in request_.items()}
         if request_["Nodes"]:
             other[respell("Nodes")] = {respell(name): value for name, value in request_["Nodes"].items()}
-        assert extender.read_question(body(other)) == extender.read_question(body(request_))
+        assert _seen(extender.read_question(body(other))) == _seen(extender.read_question(body(request_)))
 
     def test_unknown_fields_are_passed_over(self) -> None:
-        assert extender.read_question(body({**OF_NAMES, "Later": {"a": [1]}})) == extender.read_question(
-            body(OF_NAMES)
-        )
+        later = extender.read_question(body({**OF_NAMES, "Later": {"a": [1]}}))
+        assert _seen(later) == _seen(extender.read_question(body(OF_NAMES)))
 
     def test_null_is_nothing(self) -> None:
-        pod = {"metadata": {"labels": None, "annotations": None, "ownerReferences": None}}
-        pod["spec"] = {"containers": None, "initContainers": None, "overhead": None, "priority": None}
         asked = extender.read_question(
-            body({"Pod": pod, "Nodes": {"metadata": {}, "items": None}, "NodeNames": None})
+            body({"Pod": {}, "Nodes": {"metadata": {}, "items": None}, "NodeNames": None})
         )
-        assert (list(asked.names), asked.nodes) == ([], [])
-        assert list(extender.read_question(body({"Pod": pod, "Nodes": None, "NodeNames": []})).names) == []
-
-    def test_what_a_pod_asks_for_is_all_read(self) -> None:
-        pod = {
-            "metadata": {"name": "p", "namespace": "n", "uid": "u",
-                         "ownerReferences": [{"kind": "ReplicaSet", "name": "r", "uid": "x", "controller": True}]},
-            "spec": {
-                "initContainers": [{"name": "i", "restartPolicy": "Always", "resources": {"limits": {"cpu": 2}}}],
-                "containers": [{"name": "c"}],
-                "overhead": {"cpu": "250m"},
-                "resources": {"requests": {"memory": "1Gi"}},
-                "priority": 1000,
-                "priorityClassName": "high",
-                "nodeName": "node",
-            },
-        }  # fmt: skip
-        spec = extender.read_question(body({"Pod": pod, "Nodes": None, "NodeNames": ["a"]})).pod.spec
-        (sidecar,) = spec.init_containers or ()
-        assert (sidecar.restart_policy, sidecar.resources and sidecar.resources.limits) == (
-            "Always",
-            {"cpu": 2},
-        )
-        assert spec.overhead == {"cpu": "250m"}
-        assert spec.resources
-        assert spec.resources.requests == {"memory": "1Gi"}
-        assert (spec.priority, spec.priority_class_name, spec.node_name) == (1000, "high", "node")
+        assert (list(asked.names), asked.nodes(Node)) == ([], [])
+        assert list(extender.read_question(body({"Pod": {}, "Nodes": None, "NodeNames": []})).names) == []
 
     @pytest.mark.parametrize(
         ("text", "complaint"),
@@ -107,11 +111,12 @@ class TestQuestions:
             (b"<html>", "is not JSON"),
             (b'{"Pod": {', "is not JSON"),
             (b"\xff\xfe", "is not JSON"),
-            (b'{"Pod": {"metadata": {"name": "\xff"}}, "NodeNames": []}', "is not JSON"),
+            (b'{"Pod": {}, "Nodes": null, "NodeNames": ["\xff"]}', "is not JSON"),
             (b'{"x": ' + b"[" * 100_000, "is not JSON"),
             (b"null", "does not read as kube-scheduler writes it"),
             (b"[]", "does not read as kube-scheduler writes it"),
             (b"{}", "has no Pod"),
+            (b'{"Pod": 3, "NodeNames": ["a"]}', "has no Pod"),
             (b'{"Pod": null, "NodeNames": ["a"]}', "has no Pod"),
             (b'{"Pod": {}}', "neither NodeNames nor Nodes"),
             (b'{"Pod": {}, "Nodes": null, "NodeNames": null}', "neither NodeNames nor Nodes"),

@@ -1,17 +1,19 @@
 """What kube-scheduler posts to an HTTP extender, and what it reads back: bytes to structs and structs to bytes.
 
 The protocol's own field names are read in any case of their letters and written in Go's. Scores are integers,
-or Go would refuse the whole answer. Whole nodes go back byte for byte as they came. Nothing is decided here.
+or Go would refuse the whole answer. Whole nodes go back byte for byte as they came. Of pods and nodes only their
+names are read here: whoever asks for more says by a type of its own what it wants to know. Nothing is decided.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from colocate.errors import ColocateError
-from colocate.wire.objects import Node, Pod
+
+T = TypeVar("T")
 
 
 class Unreadable(ColocateError):
@@ -21,12 +23,19 @@ class Unreadable(ColocateError):
 class Asked(msgspec.Struct, frozen=True):
     """One question: a pod, and the nodes that it might go to."""
 
-    pod: Pod
+    sent_pod: Raw
     names: Sequence[str]
-    nodes: Sequence[Node] | None = None
+    sent_nodes: Sequence[Raw] | None = None
     """The same nodes in the same order, where whole ones were sent."""
-    sent: Sequence[Raw] = ()
-    """Those nodes' own bytes."""
+
+    def pod(self, kind: type[T]) -> T:
+        """The pod, as much of it as `kind` has fields for; Unreadable where they do not fit."""
+        return _read(_decoder(kind), self.sent_pod)
+
+    def nodes(self, kind: type[T]) -> list[T] | None:
+        """The nodes, likewise; None where only names were sent."""
+        decoder = _decoder(kind)
+        return None if self.sent_nodes is None else [_read(decoder, raw) for raw in self.sent_nodes]
 
 
 class MetaPod(msgspec.Struct, frozen=True):
@@ -43,8 +52,24 @@ class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
 class Preemption(msgspec.Struct, frozen=True):
     """One question: a pod, and who would have to leave which node for it."""
 
-    pod: Pod
+    sent_pod: Raw
     victims: Mapping[str, MetaVictims]
+
+
+class _NodeName(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Node(msgspec.Struct, frozen=True):
+    metadata: _NodeName
+
+
+class _PodUid(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _PodUid = _PodUid()
 
 
 class _NodeList(msgspec.Struct, frozen=True):
@@ -52,7 +77,7 @@ class _NodeList(msgspec.Struct, frozen=True):
 
 
 class _Arguments(msgspec.Struct, frozen=True, rename="pascal"):
-    pod: Pod | UnsetType | None = UNSET
+    pod: Raw | UnsetType = UNSET
     nodes: _NodeList | UnsetType | None = UNSET
     node_names: list[str] | UnsetType | None = UNSET
 
@@ -64,12 +89,12 @@ class _Arguments(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class _Victims(msgspec.Struct, frozen=True, rename="pascal"):
-    pods: list[Pod] | None = None
+    pods: list[_Pod] | None = None
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
 class _PreemptionArguments(msgspec.Struct, frozen=True, rename="pascal"):
-    pod: Pod | UnsetType | None = UNSET
+    pod: Raw | UnsetType = UNSET
     node_name_to_victims: dict[str, _Victims | None] | UnsetType | None = UNSET
     node_name_to_meta_victims: dict[str, MetaVictims | None] | UnsetType | None = UNSET
 
@@ -93,7 +118,7 @@ class _PreemptionReply(msgspec.Struct, frozen=True):
 
 _arguments = msgspec.json.Decoder(_Arguments)
 _preemption_arguments = msgspec.json.Decoder(_PreemptionArguments)
-_node = msgspec.json.Decoder(Node)
+_node = msgspec.json.Decoder(_Node)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _encode = msgspec.json.Encoder().encode
 
@@ -112,8 +137,7 @@ def read_question(body: bytes) -> Asked:
         return Asked(pod, given.node_names)
     if given.nodes:
         sent = given.nodes.items or ()
-        nodes = [_read(_node, raw) for raw in sent]
-        return Asked(pod, [node.metadata.name for node in nodes], nodes, sent)
+        return Asked(pod, [_read(_node, raw).metadata.name for raw in sent], sent)
     if given.node_names is None or given.node_names is UNSET:
         raise Unreadable("the body has neither NodeNames nor Nodes; kube-scheduler sends one of them")
     return Asked(pod, ())
@@ -146,14 +170,15 @@ def filtered(asked: Asked, failed: Mapping[str, str], unresolvable: Mapping[str,
     Preemption cannot help on an unresolvable one.
     """
     if not failed and not unresolvable:
-        passing, sent = asked.names, asked.sent
+        names, nodes = asked.names, asked.sent_nodes
     else:
         out = failed.keys() | unresolvable.keys()
-        passing = [name for name in asked.names if name not in out]
-        sent = [raw for name, raw in zip(asked.names, asked.sent, strict=False) if name not in out]
-    if asked.nodes is None:
-        return _encode(_FilterReply(None, passing, failed, unresolvable))
-    return _encode(_FilterReply(_NodeList(list(sent)), None, failed, unresolvable))
+        left = [number for number, name in enumerate(asked.names) if name not in out]
+        names = [asked.names[number] for number in left]
+        nodes = None if asked.sent_nodes is None else [asked.sent_nodes[number] for number in left]
+    if nodes is None:
+        return _encode(_FilterReply(None, names, failed, unresolvable))
+    return _encode(_FilterReply(_NodeList(list(nodes)), None, failed, unresolvable))
 
 
 def filter_error(reason: str) -> bytes:
@@ -166,8 +191,8 @@ def preempting(victims: Mapping[str, MetaVictims]) -> bytes:
     return _encode(_PreemptionReply(victims))
 
 
-def _pod(given: Pod | UnsetType | None) -> Pod:
-    if not given:
+def _pod(given: Raw | UnsetType) -> Raw:
+    if given is UNSET or not bytes(given).startswith(b"{"):
         raise Unreadable("the body has no Pod; kube-scheduler sends the whole pod that it schedules")
     return given
 
@@ -177,7 +202,17 @@ def _meta(victims: _Victims) -> MetaVictims:
     return MetaVictims(pods, victims.violations)
 
 
-def _read(decoder: msgspec.json.Decoder[Any], body: bytes | Raw) -> Any:
+_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
+"""By the type that they read; a process has few, and making one costs more than using it."""
+
+
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    if kind not in _decoders:
+        _decoders[kind] = msgspec.json.Decoder(kind)
+    return _decoders[kind]
+
+
+def _read(decoder: msgspec.json.Decoder[T], body: bytes | Raw) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
