@@ -18,6 +18,7 @@ GROUPS = {
     "agent": "run the agent of a node: serve its devices to the kubelet",
     "config": "check, show or print an example of the agent's configuration",
     "mock": "make mock devices fail, and work again",
+    "scheduler": "let kube-scheduler place pods by what nodes really use",
     "doctor": "say what is wrong on this node and in the cluster, and what to do about it",
     "lab": "run an embedded cluster that kubectl can talk to",
     "demo": "see it work on this machine, without a cluster",
