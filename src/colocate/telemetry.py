@@ -47,6 +47,12 @@ class Event(StrEnum):
     USAGE_RECOVERED = "usage.recovered"
     USAGE_MISSING = "usage.missing"
     USAGE_DOUBTFUL = "usage.doubtful"
+    EXTENDER_SERVING = "extender.serving"
+    EXTENDER_STOPPED = "extender.stopped"
+    EXTENDER_REFUSED = "extender.refused"
+    EXTENDER_FAULT = "extender.fault"
+    EXTENDER_FILE_RELOADED = "extender.file_reloaded"
+    EXTENDER_FILE_REFUSED = "extender.file_refused"
 
 
 PLUGIN_REGISTRATIONS = Counter(
@@ -108,6 +114,22 @@ CLUSTER_EVENTS = Counter(
 )
 EVICTIONS = Counter(
     "colocate_cluster_evictions_total", "Evictions that were asked for, by how they ended.", ["outcome"]
+)
+EXTENDER_REQUESTS = Counter(
+    "colocate_extender_requests_total",
+    "Requests to the scheduler extender, by verb and how they ended.",
+    ["verb", "outcome"],
+)
+EXTENDER_REQUEST_SECONDS = Histogram(
+    "colocate_extender_request_duration_seconds",
+    "How long the extender took from the headers of a request to the end of its answer.",
+    ["verb"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 5),
+)
+EXTENDER_CONNECTIONS_REFUSED = Counter(
+    "colocate_extender_connections_refused_total",
+    "Connections that the extender has closed before a request came.",
+    ["reason"],
 )
 
 USAGE_QUERIES = Counter(

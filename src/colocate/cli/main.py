@@ -19,6 +19,7 @@ GROUPS = {
     "config": "check, show or print an example of the agent's configuration",
     "mock": "make mock devices fail, and work again",
     "checkpoint": "see, verify, compare and mend the kubelet's record of who holds which device",
+    "scheduler": "let kube-scheduler place pods by what nodes really use",
     "doctor": "say what is wrong on this node and in the cluster, and what to do about it",
     "resource": "see, advertise and remove extended resources of nodes",
     "lab": "run an embedded cluster that kubectl can talk to",
