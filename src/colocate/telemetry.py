@@ -53,6 +53,15 @@ class Event(StrEnum):
     EXTENDER_FAULT = "extender.fault"
     EXTENDER_FILE_RELOADED = "extender.file_reloaded"
     EXTENDER_FILE_REFUSED = "extender.file_refused"
+    SCHEDULER_STARTED = "scheduler.started"
+    SCHEDULER_READY = "scheduler.ready"
+    SCHEDULER_STOPPED = "scheduler.stopped"
+    DECISIONS_NOT_WRITTEN = "decisions.not_written"
+    TAINTS_CHANGED = "taints.changed"
+    TAINTS_FAILED = "taints.failed"
+    TAINTS_REMOVED = "taints.removed"
+    LEASE_TAKEN = "lease.taken"
+    LEASE_LOST = "lease.lost"
 
 
 PLUGIN_REGISTRATIONS = Counter(
@@ -131,6 +140,28 @@ EXTENDER_CONNECTIONS_REFUSED = Counter(
     "Connections that the extender has closed before a request came.",
     ["reason"],
 )
+
+SCHEDULER_DECISIONS = Counter("colocate_scheduler_decisions_total", "Pods that were judged.", ["shadow"])
+SCHEDULER_FOLLOWED = Counter(
+    "colocate_scheduler_followed_total",
+    "Judged pods that were seen bound, by whether their node was one of the best.",
+    ["followed"],
+)
+SCHEDULER_REFUSALS = Counter(
+    "colocate_scheduler_refused_nodes_total", "Candidates that the filter has taken out.", ["shadow"]
+)
+SCHEDULER_LINES_DROPPED = Counter(
+    "colocate_scheduler_decision_lines_dropped_total", "Lines of decisions that did not get to their file."
+)
+TAINT_WRITES = Counter(
+    "colocate_scheduler_taint_writes_total", "Writes of heat taints to nodes, by how they ended.", ["outcome"]
+)
+TAINTS_WAITING = Gauge(
+    "colocate_scheduler_taints_waiting",
+    "Nodes whose taints are to be written once the limit per minute allows.",
+)
+NODE_HEAT = Gauge("colocate_scheduler_nodes_at_heat", "Nodes by the heat that they show.", ["level"])
+LEASE_HELD = Gauge("colocate_scheduler_lease_held", "1 while this process is the one that writes taints.")
 
 USAGE_QUERIES = Counter(
     "colocate_usage_queries_total",

@@ -25,7 +25,7 @@ class HeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     cool_percent: int = 10
     """Of the nodes, that share the lowest level at least."""
     cool_nodes: int = 3
-    """The same as a number, for small clusters."""
+    """The same as a number; in a cluster of few nodes, half of them are enough."""
 
     def __post_init__(self) -> None:
         if not self.steps or len(self.steps) > 4 or list(self.steps) != sorted(set(self.steps)):
@@ -78,5 +78,6 @@ def _shared_level(levels: Iterable[int], settings: HeatSettings) -> int:
     ordered = sorted(levels)
     if not ordered:
         return 0
-    enough = max(settings.cool_nodes, -(-len(ordered) * settings.cool_percent // 100))
-    return ordered[min(enough, len(ordered)) - 1]
+    wanted = max(1, settings.cool_nodes, -(-len(ordered) * settings.cool_percent // 100))
+    # Of three nodes, one that is hot must show it: all three can never be the cool ones.
+    return ordered[min(wanted, (len(ordered) + 1) // 2) - 1]

@@ -29,9 +29,6 @@ Quantities = dict[str, str | int | float]
 SCALING = "scheduling.koordinator.sh/load-estimated-scaling-factors"
 THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"
-_PRIORITY_CLASS = "koordinator.sh/priority-class"
-_QOS = "koordinator.sh/qosClass"
-_TEMPLATE_HASH = "pod-template-hash"
 
 _BY_PRIORITY = {9: PriorityClass.PROD, 7: PriorityClass.MID, 5: PriorityClass.BATCH, 3: PriorityClass.FREE}
 """By the thousands of a pod's priority."""
@@ -48,12 +45,28 @@ class Owner(_Read, frozen=True):
     controller: bool = False
 
 
+class Labels(_Read, frozen=True):
+    """Those that are read: a cluster's pods have many others, which would fill the memory."""
+
+    template_hash: str = msgspec.field(name="pod-template-hash", default="")
+    priority_class: str = msgspec.field(name="koordinator.sh/priority-class", default="")
+    qos: str = msgspec.field(name="koordinator.sh/qosClass", default="")
+
+
+class Annotations(_Read, frozen=True):
+    """Likewise."""
+
+    scaling: str = msgspec.field(name=SCALING, default="")
+    thresholds: str = msgspec.field(name=THRESHOLDS, default="")
+    raw_allocatable: str = msgspec.field(name=RAW_ALLOCATABLE, default="")
+
+
 class Metadata(_Read, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: Labels = Labels()
+    annotations: Annotations = Annotations()
     owner_references: tuple[Owner, ...] = ()
 
 
@@ -73,6 +86,7 @@ class PodSpec(_Read, frozen=True):
     overhead: Quantities = {}
     node_name: str = ""
     priority: int | None = None
+    scheduler_name: str = ""
 
 
 class Condition(_Read, frozen=True):
@@ -119,7 +133,7 @@ def pod_facts(pod: ApiPod) -> PodFacts:
         tuple(_asked(container, prefix) for container in spec.containers),
         tuple(_asked(container, prefix) for container in spec.init_containers),
         _stated(spec.overhead, "").stated,
-        _percents(metadata.annotations.get(SCALING)),
+        _percents(metadata.annotations.scaling),
     )
     return PodFacts(
         metadata.uid,
@@ -149,8 +163,8 @@ def node_facts(node: ApiNode) -> NodeFacts:
         node.metadata.name,
         capacity,
         _stated(node.status.allocatable, "").over(capacity),
-        _raw_allocatable(annotations.get(RAW_ALLOCATABLE)),
-        _thresholds(annotations.get(THRESHOLDS)),
+        _raw_allocatable(annotations.raw_allocatable),
+        _thresholds(annotations.thresholds),
     )
 
 
@@ -185,7 +199,7 @@ def _owner(metadata: Metadata) -> str:
     """A deployment's name stays while its replica sets come and go."""
     for owner in metadata.owner_references:
         if owner.controller:
-            template = metadata.labels.get(_TEMPLATE_HASH)
+            template = metadata.labels.template_hash
             if owner.kind == "ReplicaSet" and template and owner.name.endswith(f"-{template}"):
                 return f"{metadata.namespace}/Deployment/{owner.name.removesuffix(f'-{template}')}"
             return f"{metadata.namespace}/{owner.kind}/{owner.name}"
@@ -194,14 +208,13 @@ def _owner(metadata: Metadata) -> str:
 
 def _priority_class(pod: ApiPod) -> PriorityClass:
     labels, priority = pod.metadata.labels, pod.spec.priority
-    named = labels.get(_PRIORITY_CLASS)
-    if named in set(PriorityClass):
+    named = labels.priority_class
+    if named and named in set(PriorityClass):
         return PriorityClass(named)
     if priority is not None and priority // 1000 in _BY_PRIORITY:
         return _BY_PRIORITY[priority // 1000]
-    qos = labels.get(_QOS)
-    if qos:
-        return PriorityClass.BATCH if qos == "BE" else PriorityClass.PROD
+    if labels.qos:
+        return PriorityClass.BATCH if labels.qos == "BE" else PriorityClass.PROD
     asks = any(
         container.resources.requests or container.resources.limits
         for container in (*pod.spec.containers, *pod.spec.init_containers)
@@ -221,7 +234,7 @@ class _CustomThresholds(_Read, frozen=True):
     aggregated_usage: _AggregatedUsage | None = None
 
 
-def _thresholds(annotation: str | None) -> UsageThresholds | None:
+def _thresholds(annotation: str) -> UsageThresholds | None:
     if not annotation:
         return None
     try:
@@ -238,14 +251,14 @@ def _thresholds(annotation: str | None) -> UsageThresholds | None:
     )
 
 
-def _percents(annotation: str | None) -> PerResource:
+def _percents(annotation: str) -> PerResource:
     try:
         return msgspec.json.decode(annotation, type=PerResource) if annotation else PerResource()
     except msgspec.DecodeError:
         return PerResource()
 
 
-def _raw_allocatable(annotation: str | None) -> PerResource:
+def _raw_allocatable(annotation: str) -> PerResource:
     try:
         return _stated(msgspec.json.decode(annotation, type=Quantities), "") if annotation else PerResource()
     except msgspec.DecodeError:

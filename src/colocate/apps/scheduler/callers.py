@@ -3,6 +3,7 @@
 import base64
 import binascii
 import hmac
+import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,20 @@ class Callers:
                     "the token into the URL as its password",
                     WWW_Authenticate="Bearer",
                 )
+
+    def check_curious(self, request: web.BaseRequest) -> None:
+        """Refused where this caller may not see what is known here.
+
+        Where callers need show nothing, only those on this machine may: pods' names are not for everyone.
+        """
+        self.check(request)
+        if not self._by_certificate and self._tokens is None and not _is_local(request):
+            raise Refused(
+                403,
+                Outcome.UNAUTHORIZED,
+                "this is told on this machine alone while server.callers and server.tls let in anyone; ask from "
+                "here (kubectl exec, kubectl port-forward), or configure server.callers.tokenFile",
+            )
 
     def _check_certificate(self, request: web.BaseRequest) -> None:
         transport = request.transport
@@ -114,6 +129,16 @@ def _token(authorization: str) -> Secret:
         except (binascii.Error, UnicodeDecodeError):
             pass
     return Secret("")
+
+
+def _is_local(request: web.BaseRequest) -> bool:
+    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+    if not isinstance(peer, tuple):
+        # A unix socket is on this machine.
+        return request.transport is not None
+    address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
 
 
 def _names(certificate: dict[str, Any]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
     POST /filter, /prioritize, /preempt     the verbs; a fault costs the one request that it happens in
     GET  /healthz, /readyz                  whether the process answers; whether it can judge, and if not why
+    GET  whatever else it is given to tell  for people who ask; see `telling`
 
 Preemption is passed through: what kube-scheduler would evict is right by us.
 """
@@ -27,6 +28,9 @@ from colocate.telemetry import Event
 from colocate.wire import extender
 from colocate.wire.extender import Unreadable
 
+Tell = Callable[[Mapping[str, str]], bytes]
+"""From the query of a URL to JSON; Refused where it asks for what is not there."""
+
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 _OTHER = "other"
@@ -37,7 +41,7 @@ _LAST_MOMENT = 0.5
 class Extender:
     """Answers requests. One judge, any number of connections."""
 
-    def __init__(self, settings: Server, judge: Judge) -> None:
+    def __init__(self, settings: Server, judge: Judge, told: Mapping[str, Tell]) -> None:
         self._settings = settings
         self._judge = judge
         self._bodies = Bodies(settings.limits)
@@ -51,6 +55,7 @@ class Extender:
             "/healthz": self._health,
             "/readyz": self._readiness,
         }
+        self._told = told
         self.stopping = False
         self.under_way = 0
         self.ended = Watched()
@@ -58,7 +63,8 @@ class Extender:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request, whatever it is."""
         path = request.rel_url.raw_path
-        verb = path[1:] if path in self._verbs or path in self._pages else _OTHER
+        known = path in self._verbs or path in self._pages or path in self._told
+        verb = path[1:] if known else _OTHER
         started = time.perf_counter()
         self.under_way += 1
         try:
@@ -79,9 +85,13 @@ class Extender:
             if page := self._pages.get(path):
                 _check_method(request, "GET", "HEAD")
                 return page(), Outcome.OK
+            if tell := self._told.get(path):
+                _check_method(request, "GET", "HEAD")
+                self._callers.check_curious(request)
+                return web.Response(body=tell(request.rel_url.query), content_type=_JSON), Outcome.OK
             judged = self._verbs.get(path)
             if judged is None:
-                known = ", ".join((*self._verbs, *self._pages))
+                known = ", ".join((*self._verbs, *self._pages, *self._told))
                 raise Refused(404, Outcome.UNKNOWN, f"there is no {path[:80]!r} here; there are {known}")
             _check_method(request, "POST")
             self._callers.check(request)
@@ -140,9 +150,14 @@ class Extender:
 
 
 @asynccontextmanager
-async def serving(settings: Server, judge: Judge, clock: Clock) -> AsyncIterator[Listening]:
-    """Serve for as long as the body runs; yields where. At its end, requests under way are seen through."""
-    answering = Extender(settings, judge)
+async def serving(
+    settings: Server, judge: Judge, clock: Clock, told: Mapping[str, Tell] | None = None
+) -> AsyncIterator[Listening]:
+    """Serve for as long as the body runs; yields where. At its end, requests under way are seen through.
+
+    `told` is what else may be asked, by path.
+    """
+    answering = Extender(settings, judge, told or {})
     connections = Connections(answering.handle, settings.limits)
     async with listen(settings, connections) as listening:
         telemetry.logger().info(Event.EXTENDER_SERVING, address=listening.url)

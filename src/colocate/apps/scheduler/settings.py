@@ -1,9 +1,10 @@
 """What `colocate scheduler` can be told: the fields of its configuration file, their types and defaults.
 
-Here is what concerns its server. Each further concern is a section of its own beside `server`.
+Here is what concerns its server; what it observes, how it judges and acts is in `sections`.
 """
 
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,23 @@ from colocate.apps.config import schema
 from colocate.apps.config.document import Document
 from colocate.apps.config.schema import VERSION, Log, Metrics, Seconds, Section
 from colocate.apps.config.words import Problem, show
-from colocate.model import quantity
+from colocate.apps.scheduler.sections import (
+    Decisions,
+    Load,
+    Policies,
+    Taints,
+    Usage,
+    check_decisions,
+    check_load,
+    check_taints,
+    check_usage,
+    to_policies,
+)
+from colocate.apps.scheduler.sizes import Size as Size
+from colocate.apps.scheduler.sizes import to_size
 from colocate.wire.rpc import MAX_SOCKET_PATH
 
 _UNIX = "unix:"
-
-
-class Size(int):
-    """A number of bytes, written as one or as '512Ki', '64Mi', '1Gi'."""
 
 
 class Endpoint(str):
@@ -90,6 +100,15 @@ class Server(Section, frozen=True):
     """How long requests that are under way may take once the process is told to stop."""
 
 
+class Act(StrEnum):
+    """A way in which pods are brought where room is."""
+
+    EXTENDER = "extender"
+    """Answers kube-scheduler's questions."""
+    TAINTS = "taints"
+    """Keeps every node's heat as taints, which any scheduler heeds."""
+
+
 class SchedulerConfig(Section, frozen=True):
     """The whole configuration of `colocate scheduler`."""
 
@@ -97,16 +116,13 @@ class SchedulerConfig(Section, frozen=True):
     log: Log = Log()
     metrics: Metrics = Metrics()
     server: Server = Server()
-
-
-def to_size(value: object) -> Size:
-    """Read a number of bytes; ValueError says how one is written."""
-    if isinstance(value, str | int) and not isinstance(value, bool):
-        try:
-            return Size(quantity.whole(value))
-        except ValueError:
-            pass
-    raise ValueError("a number of bytes; write one as in 512Ki, 64Mi, 1Gi")
+    act: tuple[Act, ...] = (Act.EXTENDER,)
+    shadow: bool = False
+    """Answer neutrally and write nothing, but record what would have been done."""
+    usage: Usage = Usage()
+    load: Load = Load()
+    taints: Taints = Taints()
+    decisions: Decisions = Decisions()
 
 
 def to_endpoint(value: object) -> Endpoint:
@@ -123,7 +139,7 @@ def to_endpoint(value: object) -> Endpoint:
     )
 
 
-_READ = {Size: to_size, Endpoint: to_endpoint}
+_READ = {Size: to_size, Endpoint: to_endpoint, Policies: to_policies}
 
 
 def decode(kind: type, value: Any) -> Any:
@@ -134,6 +150,12 @@ def decode(kind: type, value: Any) -> Any:
 def check(config: SchedulerConfig) -> None:
     """Raise a Problem where a scheduler could not run with this configuration."""
     _check_server(config.server)
+    if not config.act:
+        raise Problem("act", f"nothing would be done; choose of {', '.join(Act)}")
+    check_usage(config.usage)
+    check_load(config.load)
+    check_taints(config.taints)
+    check_decisions(config.decisions)
 
 
 def _check_server(server: Server) -> None:
@@ -188,4 +210,4 @@ def _check_server(server: Server) -> None:
         raise Problem("server.grace", f"{server.grace:g}s is out of range; choose 0s to 1h")
 
 
-SCHEDULER = Document(SchedulerConfig, check, decode, "docs/extender.md shows one to start from")
+SCHEDULER = Document(SchedulerConfig, check, decode, "docs/scheduling.md shows one to start from")
