@@ -29,13 +29,13 @@ ROUNDS = 60
 ECHO = "an aiohttp handler that echoes the body"
 OF_NAMES = (
     Ratio("prioritize at 5000 names, p50", ECHO, 2.5),
-    Ratio("prioritize at 5000 names, p99", ECHO, 3.5),
-    Ratio("prioritize at 5000 names, CPU", ECHO, 3.0),
+    Ratio("prioritize at 5000 names, p99", ECHO, 4.0),
+    Ratio("prioritize at 5000 names, CPU", ECHO, 5.0),
 )
 OF_NODES = (
     Ratio("filter + prioritize at 500 whole nodes, p50", ECHO, 2.5),
-    Ratio("filter + prioritize at 500 whole nodes, p99", ECHO, 3.5),
-    Ratio("filter + prioritize at 500 whole nodes, CPU", ECHO, 3.0),
+    Ratio("filter + prioritize at 500 whole nodes, p99", ECHO, 4.0),
+    Ratio("filter + prioritize at 500 whole nodes, CPU", ECHO, 5.0),
 )
 RATIOS = OF_NAMES + OF_NODES
 
