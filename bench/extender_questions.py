@@ -11,7 +11,9 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def node_names(count: int) -> list[str]:
-    return [f"node-{number:05}.cluster.example" for number in range(count)]
+    return [
+        f"ip-10-{number // 256}-{number % 256}-17.eu-central-1.compute.internal" for number in range(count)
+    ]
 
 
 def questions_about_names(count: int) -> list[Question]:

@@ -49,6 +49,7 @@ class Story:
         self.client = client
         self.port = port
         self._metrics_url = metrics_url
+        self._restarts = 0
 
     def config(self, *act: Act, **more: Any) -> SchedulerConfig:
         usage = Usage(
@@ -79,7 +80,8 @@ class Story:
     async def restart(self, name: str, replicas: int) -> list[Placed]:
         """As `kubectl rollout restart` does it; the pods of the new generation, once all have a node."""
         before = {pod.generation for pod in await self.pods(name)}
-        mark = {"kubectl.kubernetes.io/restartedAt": "2026-11-16T00:00:00Z"}
+        self._restarts += 1
+        mark = {"kubectl.kubernetes.io/restartedAt": f"the {self._restarts}. time"}
         patch = {"spec": {"template": {"metadata": {"annotations": mark}}}}
         await self.client.patch(DEPLOYMENTS, name, patch, "default")
         return await self.placed(name, replicas, lambda pod: pod.generation not in before)

@@ -11,11 +11,16 @@ from colocate.apps.scheduler.kube_config import Profile, TlsFiles, Wanted
 from colocate.apps.scheduler.settings import Tls
 from colocate.clock import ManualClock
 from colocate.lab.api.certificates import Authority
+from colocate.lab.api.objects import at
+from colocate.lab.api.resources import PODS
 from colocate.lab.api.store import Store
+from colocate.lab.cluster import MACHINE, LabCluster
+from colocate.lab.nodes.shape import generated
 from colocate.lab.scheduler import configuration
 from tests.lab_scheduler.conftest import scheduling
-from tests.lab_scheduler.lab import Lab
+from tests.lab_scheduler.lab import Lab, pod
 from tests.scheduler.asking import SteeredJudge, asking, server
+from tests.support.waiting import until
 
 NAME = "mem-real-usage-scheduler"
 
@@ -113,3 +118,26 @@ async def test_over_https_with_certificates_on_both_sides(lab: Lab, tmp_path: Pa
     ):
         pass
     assert Counter(lab.placed().values()) == {"n3": 4}
+
+
+async def test_in_a_whole_embedded_cluster(tmp_path: Path) -> None:
+    judge = SteeredJudge(**{"node-0002": 100})
+    async with asking(judge) as ask:
+        scheduling_ = configured(ask.listening.url)
+        cluster = LabCluster(tmp_path, nodes=generated(3), scheduling=scheduling_)
+        async with cluster.running():
+            for number in range(10):
+                cluster.registry.create(
+                    PODS, "default", pod(f"p{number}", {"cpu": "50m"}, schedulerName=NAME)
+                )
+
+            def nodes() -> list[str | None]:
+                bodies = [stored.body for stored in cluster.store.items(PODS.storage)]
+                return [at(body, "spec", "nodeName") for body in bodies]
+
+            await until(lambda: all(nodes()), "a node for every pod")
+            assert set(nodes()) == {"node-0002"}
+    assert {name for asked in judge.asked for name in asked.names} == {
+        *("node-0001", "node-0002", "node-0003"),
+        MACHINE,
+    }

@@ -97,6 +97,7 @@ async def test_a_bomb_does_not_unfold(judge: SteeredJudge) -> None:
         (gzip.compress(b"{}") + b"more", "gzip", 400, "the body goes on after the end of its gzip data"),
         (b"{}", "br", 415, "the body is encoded as 'br'; send it plain, or as gzip"),
     ],
+    ids=["plain", "cut", "more", "other"],
 )  # fmt: skip
 async def test_what_cannot_be_unfolded_is_said(
     judge: SteeredJudge, body: bytes, coding: str, status: int, sentence: str

@@ -110,3 +110,11 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(server: str, complaint: st
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"scheduler\.yaml: cannot be read"):
         load_document(SCHEDULER, tmp_path / "scheduler.yaml", {})
+
+
+def test_the_example_in_the_docs_can_be_used() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "extender.md").read_text()
+    text = page.partition("```yaml\n")[2].partition("```")[0]
+    config = read(text)
+    assert config.server.limits == Limits(), "what is optional shows its default"
+    assert config.server.tls.client_names == ("system:kube-scheduler",)

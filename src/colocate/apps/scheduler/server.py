@@ -71,8 +71,7 @@ class Extender:
             response, outcome = await self._answer(request, path)
             if self.stopping:
                 response.force_close()
-            if not await self._sent(request, response):
-                outcome = Outcome.SLOW
+            outcome = await self._send(request, response) or outcome
         finally:
             self.under_way -= 1
             self.ended.changed()
@@ -116,18 +115,20 @@ class Extender:
                 return web.Response(body=extender.filter_error(sentence), content_type=_JSON), Outcome.FAULT
             return _page(500, sentence), Outcome.FAULT
 
-    async def _sent(self, request: web.BaseRequest, response: web.Response) -> bool:
-        """Send an answer; False where its reader is too slow for it, which costs the reader the connection."""
+    async def _send(self, request: web.BaseRequest, response: web.Response) -> Outcome | None:
+        """Send an answer; what became of it if its reader hangs up, or is too slow and is hung up on."""
         try:
             async with asyncio.timeout(self._settings.limits.answer_timeout):
                 await response.prepare(request)
                 await response.write_eof()
                 await request.writer.drain()
         except TimeoutError:
-            if isinstance(transport := request.transport, asyncio.Transport):
-                transport.abort()
-            return False
-        return True
+            if request.transport is not None:
+                request.transport.abort()
+            return Outcome.SLOW
+        except ConnectionError:
+            return Outcome.GONE
+        return None
 
     def _prioritize(self, body: bytes) -> bytes:
         asked = extender.read_question(body)
