@@ -124,10 +124,10 @@ class Usage(Section, frozen=True):
     def window(self) -> float:
         """Seconds by which a sample must be younger than a binding to show the whole pod."""
         if self.shown_after is not None:
-            return self.shown_after
+            return float(self.shown_after)
         if self.preset is Preset.KUBE_PROMETHEUS_STACK:
-            return max(self.average, _RULES_OF_THE_STACK)
-        return self.average or LedgerSettings().window
+            return max(float(self.average), _RULES_OF_THE_STACK)
+        return float(self.average) or LedgerSettings().window
 
 
 class Load(Section, frozen=True):
