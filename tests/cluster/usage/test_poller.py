@@ -71,6 +71,8 @@ async def test_a_round_asks_each_query_once_for_all_nodes(table: Table, clock: M
     async with poller(table.url, clock) as follower:
         snapshot = await follower.once()
         assert sorted(table.asked) == sorted([CPU, MEMORY, TIME])
+        counts = [one.counts for one in snapshot.health]
+        assert [(one.joined, one.missing, one.infinite) for one in counts] == [(3, 0, 0)] * 3
         assert snapshot.nodes == {
             "a": NodeLoad(Usage(10, START - 5), Usage(40, START - 5)),
             "b": NodeLoad(Usage(20, START - 7), Usage(50, START - 7)),

@@ -5,7 +5,14 @@ from collections.abc import AsyncIterator, Sequence
 from fnmatch import fnmatch
 
 from colocate.aio import deadline
-from colocate.apps.doctor import cluster_checks, device_checks, kubelet_checks, permissions  # noqa: F401 -- they declare checks
+from colocate.apps.doctor import (  # noqa: F401 -- they declare checks
+    cluster_checks,
+    device_checks,
+    extender_checks,
+    kubelet_checks,
+    load_checks,
+    permissions,
+)
 from colocate.apps.doctor.check import CHECKS, Check, Patient, Section
 from colocate.apps.doctor.report import Examined, Result, bad
 from colocate.errors import ColocateError
@@ -26,6 +33,8 @@ async def examine(patient: Patient, checks: Sequence[Check]) -> AsyncIterator[Ex
     Where a whole section cannot be looked at, that is said once and its checks are not made.
     """
     absent = _absent(patient)
+    if patient.scheduling is None:
+        checks = [check for check in checks if check.section is not Section.LOAD]
     async with asyncio.TaskGroup() as group:
         tasks = [
             (check, group.create_task(_make(check, patient)))

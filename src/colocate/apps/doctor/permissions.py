@@ -28,10 +28,16 @@ class Permission(msgspec.Struct, frozen=True):
 
 
 NEEDED = (
-    Permission("list", "nodes", "colocate resource list"),
-    Permission("list", "pods", "colocate resource and checkpoint, to name the pods that hold a device"),
+    Permission("list", "nodes", "colocate resource list and scheduler"),
+    Permission("list", "pods", "colocate scheduler, resource and checkpoint"),
     Permission("get", "nodes", "colocate resource and checkpoint diff"),
     Permission("patch", "nodes", "colocate resource advertise and remove", subresource="status"),
+    Permission("watch", "nodes", "colocate scheduler"),
+    Permission("watch", "pods", "colocate scheduler"),
+    Permission("patch", "nodes", "colocate scheduler --act taints"),
+    Permission("create", "leases", "colocate scheduler --act taints", group="coordination.k8s.io"),
+    Permission("get", "leases", "colocate scheduler --act taints", group="coordination.k8s.io"),
+    Permission("update", "leases", "colocate scheduler --act taints", group="coordination.k8s.io"),
 )
 """Everything that any part of this project asks of the API; `doctor` says what would be refused."""
 

@@ -52,7 +52,9 @@ class LoadJudge:
             keep=self._nodes_kept,
             assume=not self._shadow,
         )
-        self._decisions.judged(answer.decision)
+        if answer.decision.uid:
+            # Whoever asks for a pod that is none, such as the doctor, leaves no trace.
+            self._decisions.judged(answer.decision)
         return [0] * len(asked.names) if self._shadow else answer.scores
 
     def filter(self, asked: Asked) -> Sieved:

@@ -59,6 +59,10 @@ class Joined(msgspec.Struct, frozen=True):
     """The labels of some series of no node that we know."""
 
 
+LATEST = 1e11
+"""A time, in seconds since the epoch, that no clock shows."""
+
+
 class Times:
     """When series were last scraped, on our clock, from the answer of the query for times.
 
@@ -107,9 +111,13 @@ def node_of(series: Series, directory: Directory, labels: Sequence[str]) -> tupl
 
 
 def join(
-    answer: Iterable[Series | None], directory: Directory, labels: Sequence[str], times: Times
+    answer: Iterable[Series | None],
+    directory: Directory,
+    labels: Sequence[str],
+    times: Times,
+    greatest: float = _GREATEST,
 ) -> Joined:
-    """The samples of an answer."""
+    """The samples of an answer; a value beyond `greatest` is none."""
     best: dict[str, tuple[int, float, float]] = {}
     strangers: list[Mapping[str, str]] = []
     count = dict.fromkeys(Counts.__struct_fields__, 0)
@@ -123,7 +131,7 @@ def join(
             count["unknown"] += 1
             if len(strangers) < _EXAMPLES:
                 strangers.append(series.labels)
-        elif fault := fault_of(series.value, _GREATEST):
+        elif fault := fault_of(series.value, greatest):
             count[fault] += 1
         else:
             # The greatest of these is the one that counts.

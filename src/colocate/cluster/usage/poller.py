@@ -18,7 +18,7 @@ from colocate.cluster.backoff import BackOff, Random
 from colocate.cluster.errors import ClusterError
 from colocate.cluster.usage.answers import Vector
 from colocate.cluster.usage.directory import Directory, KnownNode
-from colocate.cluster.usage.joining import Joined, Sample, Times, join
+from colocate.cluster.usage.joining import LATEST, Joined, Sample, Times, join
 from colocate.cluster.usage.metrics_api import MetricsApi
 from colocate.cluster.usage.pods import join_pods, pod_usages
 from colocate.cluster.usage.presets import TIME, Queries
@@ -124,7 +124,7 @@ class UsagePoller:
         if answers.get(TIME) is not None:
             self._scraped = {node: times.by_node[node] for node in times.by_node if node in directory.nodes}
             # Joined only to be counted: a node that is in no answer is told of here as well.
-            counted = await asyncio.to_thread(join, scraped, directory, queries.labels, times)
+            counted = await asyncio.to_thread(join, scraped, directory, queries.labels, times, LATEST)
             self._record.succeeded(TIME, counted, scraped)
         for query in queries.signals:
             answer = answers[str(query.signal)]
