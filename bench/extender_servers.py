@@ -1,42 +1,43 @@
 """The two servers that are compared, each for a process of its own; the port is printed once it listens."""
 
 import asyncio
-from collections.abc import Sequence
 
 import uvloop
 from aiohttp import web
 
 from bench.extender_questions import node_names
+from bench.load_table import cluster
 from colocate import telemetry
-from colocate.apps.scheduler.judge import Judge, Sieved
+from colocate.apps.scheduler.decisions import DecisionLog
+from colocate.apps.scheduler.facts import Facts
+from colocate.apps.scheduler.judge import Judge
+from colocate.apps.scheduler.load_judge import LoadJudge
+from colocate.apps.scheduler.sections import Decisions, Load
 from colocate.apps.scheduler.server import serving
 from colocate.apps.scheduler.settings import Endpoint, Server
 from colocate.clock import SystemClock
-from colocate.wire.extender import Asked
+from colocate.cluster.client import Client
+from colocate.cluster.connection import Connection
+from colocate.load import Table
+from colocate.load.settings import FilterSettings
 
 _ANY_PORT = "127.0.0.1:0"
 _MOST = 5000
 
 
-class TableJudge:
-    """Looks every candidate up in a table of scores, and has no node out of the question."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._scores = {name: number % 101 for number, name in enumerate(names)}
-
-    def prioritize(self, asked: Asked) -> list[int]:
-        return list(map(self._scores.__getitem__, asked.names))
-
-    def filter(self, asked: Asked) -> Sieved:
-        return Sieved()
-
-    def unready(self) -> Sequence[str]:
-        return ()
-
-
-def judge() -> Judge:
-    """Who judges in this bench."""
-    return TableJudge(node_names(_MOST))
+async def judge(clock: SystemClock) -> Judge:
+    """The real one, which knows every node that is asked about, its samples and the pods there."""
+    names = node_names(_MOST)
+    known = cluster(_MOST, names, clock.time())
+    load = Load(filter=FilterSettings(enabled=True))
+    settings = load.settings(300.0)
+    decisions = DecisionLog(Decisions(), settings, shadow=False)
+    facts = Facts(Table(settings), decisions, Client(Connection("http://127.0.0.1:9", "nobody")), clock)
+    facts.table.add_nodes(known.nodes)
+    facts.table.observe(known.loads, clock.time())
+    for bound in known.pods:
+        facts.table.bind(bound)
+    return LoadJudge(facts, decisions, load, clock)
 
 
 def serve(kind: str) -> None:
@@ -45,7 +46,8 @@ def serve(kind: str) -> None:
 
 
 async def _ours() -> None:
-    async with serving(Server(address=Endpoint(_ANY_PORT)), judge(), SystemClock()) as listening:
+    clock = SystemClock()
+    async with serving(Server(address=Endpoint(_ANY_PORT)), await judge(clock), clock) as listening:
         print(listening.port, flush=True)
         await asyncio.Event().wait()
 

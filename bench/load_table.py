@@ -8,7 +8,7 @@ is looked into as often. There are ten small tables, taken in turn: one alone wo
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -76,16 +76,16 @@ async def _bench() -> list[Row]:
     ]
 
 
-def cluster(nodes: int) -> Cluster:
+def cluster(nodes: int, names: Sequence[str] = (), now: float = NOW) -> Cluster:
     size = Amount(64_000, 256 << 30)
-    names = [f"node-{number:05}" for number in range(nodes)]
+    names = names or [f"node-{number:05}" for number in range(nodes)]
     shapes = [
         PodShape((ContainerAsk(PerResource(100 + 10 * kind, (64 + kind) << 20)),)) for kind in range(SHAPES)
     ]
     return Cluster(
         [NodeFacts(name, size, size) for name in names],
         {
-            name: NodeLoad(Usage(number % 90, NOW, 5.0), Usage(number % 80, NOW, 2.0))
+            name: NodeLoad(Usage(number % 90, now, 5.0), Usage(number % 80, now, 2.0))
             for number, name in enumerate(names)
         },
         [
@@ -95,7 +95,7 @@ def cluster(nodes: int) -> Cluster:
                     f"uid-{number}", f"default/pod-{number}", shapes[number % SHAPES], f"set-{number % 997}"
                 ),
                 names[number % nodes],
-                NOW - (10 if number < nodes else 600),
+                now - (10 if number < nodes else 600),
             )
             for number in range(nodes * PODS_PER_NODE)
         ],
