@@ -82,6 +82,11 @@ class Ledger:
         """The pod was judged, and these nodes came out best. Too many of them, and it is assumed nowhere."""
         if uid in self._nodes or not uid:
             return set()
+        known = self._assumptions.get(uid)
+        if known is not None and known.nodes == tuple(nodes) and known.demand == demand:
+            # Judged again with the same result, as pods are that wait: nothing to work out anew.
+            self._assumptions[uid] = msgspec.structs.replace(known, since=now)
+            return set()
         touched = self._drop_assumption(uid)
         if not 0 < len(nodes) <= min(self._settings.assumed_nodes, 16):
             return touched
