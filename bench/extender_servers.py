@@ -12,6 +12,7 @@ from colocate.apps.scheduler.decisions import DecisionLog
 from colocate.apps.scheduler.facts import Facts
 from colocate.apps.scheduler.judge import Judge
 from colocate.apps.scheduler.load_judge import LoadJudge
+from colocate.apps.scheduler.process import spare_the_garbage_collector
 from colocate.apps.scheduler.sections import Decisions, Load
 from colocate.apps.scheduler.server import serving
 from colocate.apps.scheduler.settings import Endpoint, Server
@@ -37,6 +38,7 @@ async def judge(clock: SystemClock) -> Judge:
     facts.table.observe(known.loads, clock.time())
     for bound in known.pods:
         facts.table.bind(bound)
+    spare_the_garbage_collector()
     return LoadJudge(facts, decisions, load, clock)
 
 
