@@ -62,6 +62,7 @@ class Event(StrEnum):
     TAINTS_REMOVED = "taints.removed"
     LEASE_TAKEN = "lease.taken"
     LEASE_LOST = "lease.lost"
+    LEASE_FAILED = "lease.failed"
 
 
 PLUGIN_REGISTRATIONS = Counter(

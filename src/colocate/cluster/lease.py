@@ -58,6 +58,7 @@ class LeaseHolder:
         self._settings = settings
         self._clock = clock
         self._random = random
+        self._name = f"{settings.namespace}/{settings.name}"
         self._resource = LEASES.read_as(_Lease)
         self._until = float("-inf")
         self._seen: _Spec | None = None
@@ -88,14 +89,16 @@ class LeaseHolder:
     async def _run(self) -> None:
         pause = self._settings.duration / 5
         while True:
+            before, self.error = self.error, ""
             try:
                 async with deadline(self._clock, self._settings.duration / 3):
                     await self._try()
-                self.error = ""
             except TimeoutError:
                 self.error = "the API server does not answer in time"
             except ClusterError as error:
                 self.error = str(error)
+            if self.error and self.error != before:
+                telemetry.logger().warning(Event.LEASE_FAILED, lease=self._name, error=self.error)
             self._tell()
             await self._clock.sleep(pause * (1 + 0.2 * self._random()))
 
@@ -163,6 +166,6 @@ class LeaseHolder:
         LEASE_HELD.set(held)
         if held != self._was_held:
             event = Event.LEASE_TAKEN if held else Event.LEASE_LOST
-            telemetry.logger().info(event, lease=f"{self._settings.namespace}/{self._settings.name}")
+            telemetry.logger().info(event, lease=self._name)
             self._was_held = held
             self.changed.changed()

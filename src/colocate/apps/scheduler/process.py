@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from colocate import __version__, telemetry
+from colocate.aio import first
 from colocate.apps import metrics
 from colocate.apps.scheduler.decisions import DecisionLog
 from colocate.apps.scheduler.facts import Facts
@@ -46,8 +47,21 @@ async def run_scheduler(config: SchedulerConfig, client: Client, clock: Clock | 
     stop = asyncio.Event()
     with_signals(stop=stop.set)
     with metrics.serving(config.metrics.address):
-        async with running(config, client, clock or SystemClock()):
+        async with running(config, client, clock or SystemClock()) as scheduler:
+            await first(stop.wait(), _settle(scheduler.facts))
             await stop.wait()
+
+
+async def _settle(facts: Facts) -> None:
+    """Once the first samples are there, tell so, and get ready for a long life."""
+    await facts.sampled.beyond(0)
+    spare_the_garbage_collector()
+    telemetry.logger().info(
+        Event.SCHEDULER_READY,
+        nodes=len(facts.nodes),
+        pods=len(facts.pods),
+        sampled=len(facts.table.loads),
+    )
 
 
 @asynccontextmanager
@@ -132,10 +146,4 @@ def spare_the_garbage_collector() -> None:
 async def _poll(facts: Facts, poller: UsagePoller) -> None:
     """Ask for samples once it is known of which nodes."""
     await facts.synced()
-    await poller.once()
-    await facts.sampled.beyond(0)
-    spare_the_garbage_collector()
-    telemetry.logger().info(
-        Event.SCHEDULER_READY, nodes=len(facts.nodes), pods=len(facts.pods), sampled=len(poller.latest.nodes)
-    )
     await poller.run()

@@ -108,7 +108,8 @@ class Tainting:
 
     async def _run(self) -> None:
         while True:
-            if not self._judge.unready():
+            # Without any sample nobody knows better than what nodes show already.
+            if not self._judge.unready() and self._facts.table.loads:
                 if self.lease.held:
                     await self._write(self.planned())
                 else:
