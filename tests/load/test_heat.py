@@ -78,6 +78,14 @@ def test_the_lowest_level_is_shared_by_enough_nodes() -> None:
     assert heats(one_cool, {}, ALONE)["cool"].level == 0
 
 
+def test_of_few_nodes_the_hot_one_shows_it() -> None:
+    for others in (1, 2, 3):
+        nodes = {"hot": 95.0, **{f"cool-{i}": 20.0 for i in range(others)}}
+        found = heats(nodes, {}, SETTINGS)
+        assert found["hot"].level == 4
+        assert found["cool-0"].level == 0
+
+
 def test_a_cluster_that_is_hot_everywhere_is_spread_over_and_not_refused() -> None:
     found = heats({f"n-{i}": 95.0 for i in range(5)}, {}, SETTINGS)
     assert {heat.level for heat in found.values()} == {4}

@@ -21,9 +21,10 @@ from colocate.apps.scheduler.settings import Callers, Endpoint, SchedulerConfig
 from colocate.apps.scheduler.sizes import Size
 from colocate.clock import SystemClock
 from colocate.cluster.resources import NODES, PODS
+from colocate.cluster.usage import queries
 from colocate.errors import UserError
 from colocate.load.settings import FilterSettings, LedgerSettings
-from colocate.model.load import PerResource, UsageThresholds
+from colocate.model.load import Amount, PerResource, UsageThresholds
 from tests.cluster.usage.fake import Answer
 from tests.scheduler.asking import POD
 from tests.scheduler.pretending import FAULTS, internal_error, pretending
@@ -250,3 +251,25 @@ async def test_a_prometheus_that_fails_later_leaves_the_last_samples_until_they_
         await until(lambda: scheduler.facts.sampled.count > rounds + 1, "a failed round")
         await story.deploy("nginx", 6)
         assert Counter(spread(await story.pods("nginx")))["n2"] == 0
+
+
+async def test_what_single_pods_use_is_known_by_their_uids() -> None:
+    async with pretending(CALM) as prometheus, telling(prometheus.url, NAMES) as story:
+        config = story.config()
+        usage = msgspec.structs.replace(config.usage, pods=True)
+        asked = {str(query.signal): query.promql for query in queries(usage.asked()).signals}
+        async with story.scheduling(msgspec.structs.replace(config, usage=usage)) as scheduler:
+            await story.deploy("nginx", 1)
+            [pod] = await story.pods("nginx")
+            for signal, value in (("pod.cpu", "30"), ("pod.memory", "5000000")):
+                series = [
+                    {"metric": {"namespace": "default", "pod": name}, "value": [1.7e9, value]}
+                    for name in (pod.name, "stranger")
+                ]
+                body = {"status": "success", "data": {"resultType": "vector", "result": series}}
+                prometheus.table.say(asked[signal], json.dumps(body).encode())
+            usages = scheduler.facts.table.pods
+            await until(lambda: bool(usages.usages), "the pod's use")
+            [(uid, used)] = usages.usages.items()
+            assert usages.bound[uid].pod.key == f"default/{pod.name}"
+            assert used.amount == Amount(30, 5_000_000)
