@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from colocate.apps.config import words
 from colocate.apps.config.file import build_document, load_document
 from colocate.apps.config.override import from_assignments, settable, unknown_variables
 from colocate.apps.config.schema import Seconds
@@ -118,3 +119,24 @@ def test_the_example_in_the_docs_can_be_used() -> None:
     config = read(text)
     assert config.server.limits == Limits(), "what is optional shows its default"
     assert config.server.tls.client_names == ("system:kube-scheduler",)
+
+
+def test_every_single_value_can_be_given_outside_of_the_file() -> None:
+    for one in settable(SCHEDULER).values():
+        words.python_type(one.kind)
+    given = {
+        "COLOCATE_SERVER_CALLERS_TOKEN_FILE": "/token",
+        "COLOCATE_USAGE_PROMETHEUS_URL": "http://prometheus:9090",
+        "COLOCATE_USAGE_INTERVAL": "10s",
+        "COLOCATE_LOAD_POLICY": "balanced=3,oversell=1",
+        "COLOCATE_LOAD_STALENESS_AFTER": "60.5",
+        "COLOCATE_LOAD_FILTER_ENABLED": "true",
+        "COLOCATE_DECISIONS_FILE": "/log/decisions.jsonl",
+    }
+    config = read("version: 1", **given)
+    assert config.server.callers.token_file == Path("/token")
+    assert config.usage.prometheus.url == "http://prometheus:9090"
+    assert config.usage.interval == Seconds(10)
+    assert [part.policy for part in config.load.policy.mix] == ["balanced", "oversell"]
+    assert (config.load.staleness.after, config.load.filter.enabled) == (60.5, True)
+    assert config.decisions.file == Path("/log/decisions.jsonl")

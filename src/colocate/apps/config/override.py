@@ -48,11 +48,12 @@ def settable(document: Document[Any] = AGENT) -> dict[str, Settable]:
 def _scalars(field: inspect.Field, path: str, variable: str) -> Iterator[Settable]:
     path = words.dotted(path, field.encode_name)
     variable += field.name.upper()
-    if isinstance(field.type, inspect.StructType):
-        for inner in field.type.fields:
+    kind = words.stated(field.type)
+    if isinstance(kind, inspect.StructType):
+        for inner in kind.fields:
             yield from _scalars(inner, path, f"{variable}_")
-    elif not isinstance(field.type, inspect.ListType | inspect.VarTupleType | inspect.DictType):
-        yield Settable(path, variable, field.type)
+    elif not isinstance(kind, inspect.ListType | inspect.VarTupleType | inspect.DictType):
+        yield Settable(path, variable, kind)
 
 
 def from_environment(environ: Mapping[str, str], document: Document[Any] = AGENT) -> list[Override]:

@@ -56,7 +56,7 @@ def _check_struct(kind: inspect.StructType, value: Any, hook: DecHook, path: str
             raise Problem(dotted(path, name), f"there is no such field; {suggest(name, fields, 'fields')}")
     for name, field in fields.items():
         if name in value:
-            check(_stated(field.type), value[name], hook, dotted(path, name))
+            check(stated(field.type), value[name], hook, dotted(path, name))
         elif field.required:
             raise Problem(dotted(path, name), "this field is missing and has no default; add it")
 
@@ -115,7 +115,7 @@ def python_type(kind: inspect.Type) -> Any:
             raise NotImplementedError(f"no words for a field of {kind}")
 
 
-def _stated(kind: inspect.Type) -> inspect.Type:
+def stated(kind: inspect.Type) -> inspect.Type:
     """The type of an optional field when it is given."""
     if isinstance(kind, inspect.UnionType):
         return next(one for one in kind.types if not isinstance(one, inspect.NoneType))
@@ -124,9 +124,9 @@ def _stated(kind: inspect.Type) -> inspect.Type:
 
 def without_blank_sections(kind: inspect.Type, value: Any) -> Any:
     """The same tree without sections and lists that have only comments in them: they count as not given."""
-    kind = _stated(kind)
+    kind = stated(kind)
     if isinstance(kind, inspect.StructType) and isinstance(value, Mapping):
-        types = {field.encode_name: _stated(field.type) for field in kind.fields}
+        types = {field.encode_name: stated(field.type) for field in kind.fields}
         return {
             name: without_blank_sections(types[name], item) if name in types else item
             for name, item in value.items()
