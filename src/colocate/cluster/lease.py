@@ -20,6 +20,7 @@ from colocate.cluster.backoff import Random
 from colocate.cluster.client import Client
 from colocate.cluster.errors import ClusterError, Conflict, NotFound
 from colocate.cluster.resources import LEASES, Object
+from colocate.errors import UserError
 from colocate.telemetry import LEASE_HELD, Event
 
 
@@ -95,7 +96,7 @@ class LeaseHolder:
                     await self._try()
             except TimeoutError:
                 self.error = "the API server does not answer in time"
-            except ClusterError as error:
+            except (ClusterError, UserError) as error:
                 self.error = str(error)
             if self.error and self.error != before:
                 telemetry.logger().warning(Event.LEASE_FAILED, lease=self._name, error=self.error)
@@ -133,7 +134,7 @@ class LeaseHolder:
     async def _give_back(self) -> None:
         """So that nobody need wait for it to run out."""
         settings = self._settings
-        with suppress(ClusterError, TimeoutError):
+        with suppress(ClusterError, UserError, TimeoutError):
             async with deadline(self._clock, settings.duration / 3):
                 found = await self._client.get(self._resource, settings.name, settings.namespace)
                 if found.spec.holder_identity == settings.identity:

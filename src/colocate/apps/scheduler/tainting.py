@@ -24,6 +24,7 @@ from colocate.cluster.client import Client
 from colocate.cluster.errors import ClusterError, Conflict, NotFound, Unreachable
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import NODES, Object
+from colocate.errors import UserError
 from colocate.load.heat import Heat, heats, pressures
 from colocate.load.taint_plan import Change, TaintPlan, plan
 from colocate.telemetry import NODE_HEAT, TAINT_WRITES, TAINTS_WAITING, Event
@@ -154,7 +155,8 @@ class Tainting:
                     after=change.after,
                     pressure=round(change.pressure, 1),
                 )
-        except ClusterError as error:
+        except (ClusterError, UserError) as error:
+            # Who was overtaken, or whose node has gone, need not know.
             if not isinstance(error, Conflict | NotFound):
                 telemetry.logger().warning(Event.TAINTS_FAILED, node=change.node, error=str(error))
 
@@ -192,7 +194,7 @@ class Tainting:
                         return True
                     except Conflict:
                         continue
-                    except ClusterError:
+                    except (ClusterError, UserError):
                         return False
                 return False
 
