@@ -18,6 +18,7 @@ from tests.vm import guest
 
 if TYPE_CHECKING:
     from colocate.testing import TestNode
+    from tests.support.prometheus import Metrics
 
 # In a VM tests.vm.guest has its place.
 pytest_plugins = [] if guest.TOPOLOGY in os.environ else ["tests.vm.plugin"]
@@ -58,6 +59,15 @@ async def node() -> "AsyncIterator[TestNode]":
         yield node
     left = asyncio.all_tasks() - {asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
+
+
+@pytest.fixture
+async def metrics(tmp_path: Path) -> "AsyncIterator[Metrics]":
+    """A real Prometheus, which scrapes the node-exporters that the test starts."""
+    from tests.support.prometheus import Metrics
+
+    async with Metrics(tmp_path / "metrics") as running:
+        yield running
 
 
 @pytest.fixture

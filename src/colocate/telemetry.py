@@ -53,6 +53,26 @@ class Event(StrEnum):
     MEMORY_FACTS_MISSING = "memory.facts_missing"
     MEMORY_STATE_UNSTORED = "memory.state_unstored"
     MEMORY_TURN_FAILED = "memory.turn_failed"
+    USAGE_FAILED = "usage.failed"
+    USAGE_RECOVERED = "usage.recovered"
+    USAGE_MISSING = "usage.missing"
+    USAGE_DOUBTFUL = "usage.doubtful"
+    EXTENDER_SERVING = "extender.serving"
+    EXTENDER_STOPPED = "extender.stopped"
+    EXTENDER_REFUSED = "extender.refused"
+    EXTENDER_FAULT = "extender.fault"
+    EXTENDER_FILE_RELOADED = "extender.file_reloaded"
+    EXTENDER_FILE_REFUSED = "extender.file_refused"
+    SCHEDULER_STARTED = "scheduler.started"
+    SCHEDULER_READY = "scheduler.ready"
+    SCHEDULER_STOPPED = "scheduler.stopped"
+    DECISIONS_NOT_WRITTEN = "decisions.not_written"
+    TAINTS_CHANGED = "taints.changed"
+    TAINTS_FAILED = "taints.failed"
+    TAINTS_REMOVED = "taints.removed"
+    LEASE_TAKEN = "lease.taken"
+    LEASE_LOST = "lease.lost"
+    LEASE_FAILED = "lease.failed"
 
 
 PLUGIN_REGISTRATIONS = Counter(
@@ -114,6 +134,71 @@ CLUSTER_EVENTS = Counter(
 )
 EVICTIONS = Counter(
     "colocate_cluster_evictions_total", "Evictions that were asked for, by how they ended.", ["outcome"]
+)
+EXTENDER_REQUESTS = Counter(
+    "colocate_extender_requests_total",
+    "Requests to the scheduler extender, by verb and how they ended.",
+    ["verb", "outcome"],
+)
+EXTENDER_REQUEST_SECONDS = Histogram(
+    "colocate_extender_request_duration_seconds",
+    "How long the extender took from the headers of a request to the end of its answer.",
+    ["verb"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 5),
+)
+EXTENDER_CONNECTIONS_REFUSED = Counter(
+    "colocate_extender_connections_refused_total",
+    "Connections that the extender has closed before a request came.",
+    ["reason"],
+)
+
+SCHEDULER_DECISIONS = Counter("colocate_scheduler_decisions_total", "Pods that were judged.", ["shadow"])
+SCHEDULER_FOLLOWED = Counter(
+    "colocate_scheduler_followed_total",
+    "Judged pods that were seen bound, by whether their node was one of the best.",
+    ["followed"],
+)
+SCHEDULER_REFUSALS = Counter(
+    "colocate_scheduler_refused_nodes_total", "Candidates that the filter has taken out.", ["shadow"]
+)
+SCHEDULER_LINES_DROPPED = Counter(
+    "colocate_scheduler_decision_lines_dropped_total", "Lines of decisions that did not get to their file."
+)
+TAINT_WRITES = Counter(
+    "colocate_scheduler_taint_writes_total", "Writes of heat taints to nodes, by how they ended.", ["outcome"]
+)
+TAINTS_WAITING = Gauge(
+    "colocate_scheduler_taints_waiting",
+    "Nodes whose taints are to be written once the limit per minute allows.",
+)
+NODE_HEAT = Gauge("colocate_scheduler_nodes_at_heat", "Nodes by the heat that they show.", ["level"])
+LEASE_HELD = Gauge("colocate_scheduler_lease_held", "1 while this process is the one that writes taints.")
+
+USAGE_QUERIES = Counter(
+    "colocate_usage_queries_total",
+    "Questions about the use of nodes and pods, by signal and outcome.",
+    ["signal", "outcome"],
+)
+USAGE_QUERY_SECONDS = Histogram(
+    "colocate_usage_query_duration_seconds",
+    "How long the answer about one signal took, read to its end.",
+    ["signal"],
+    buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
+)
+USAGE_LAST_SUCCESS = Gauge(
+    "colocate_usage_last_success_timestamp_seconds",
+    "When the last good answer about a signal came.",
+    ["signal"],
+)
+USAGE_SAMPLES = Gauge(
+    "colocate_usage_samples",
+    "Nodes or pods that have a value in the last good answer, and nodes that have none.",
+    ["signal", "state"],
+)
+USAGE_SERIES = Counter(
+    "colocate_usage_rejected_series_total",
+    "Series that count for no node, and why.",
+    ["signal", "reason"],
 )
 
 MEMORY_BYTES = Gauge(

@@ -46,3 +46,10 @@ def test_whole_numbers_stay_whole(number: int, suffix: str) -> None:
 @given(st.integers(0, 10**12))
 def test_parts_are_rounded_up(milli: int) -> None:
     assert quantity.whole(f"{milli}m") == (milli + 999) // 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "millicores"), [("2", 2000), ("250m", 250), ("123456789n", 124), ("0.1", 100), (1.5, 1500)]
+)
+def test_cpu_is_counted_in_thousandths_rounded_up(text: str | float, millicores: int) -> None:
+    assert quantity.milli(text) == millicores

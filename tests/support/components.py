@@ -9,7 +9,8 @@ FOLDER = Path(__file__).parents[2] / ".components"
 """Where tools/install-components unpacks packages that clash with others."""
 
 PROGRAMS = {
-    **{name: name for name in ("kubectl", "promtool", "protoc", "strace")},
+    **{name: name for name in ("kubectl", "prometheus", "promtool", "protoc", "strace")},
+    "node-exporter": "prometheus-node-exporter",
     **{name: name for name in ("qemu-img", "numactl", "containerd", "ctr", "runc")},
     "busybox": str(FOLDER / "bin/busybox"),  # no other: it must need no libraries
     "qemu": "qemu-system-x86_64",

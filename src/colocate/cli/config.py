@@ -13,7 +13,7 @@ import yaml
 
 from colocate.apps.config.file import Loaded, load
 from colocate.apps.config.override import unknown_variables
-from colocate.apps.config.schema import encode
+from colocate.apps.config.schema import Config, encode
 from colocate.apps.mock.devices import ids_of
 from colocate.cli.main import GROUPS
 from colocate.cli.overrides import add_flags, from_flags
@@ -51,14 +51,14 @@ def example(args: argparse.Namespace) -> None:
     print(resources.files("colocate.apps.config").joinpath("example.yaml").read_text(), end="")
 
 
-def _load(args: argparse.Namespace) -> Loaded:
+def _load(args: argparse.Namespace) -> Loaded[Config]:
     loaded = load(args.file, os.environ, from_flags(args))
     for warning in unknown_variables(os.environ):
         print(f"warning: {warning}", file=sys.stderr)
     return loaded
 
 
-def render(loaded: Loaded) -> Iterator[str]:
+def render(loaded: Loaded[Config]) -> Iterator[str]:
     """The configuration as lines of YAML, with a comment at each value that is not the file's."""
     tree = _without_unset(msgspec.to_builtins(loaded.config, enc_hook=encode))
     path: list[str] = []

@@ -8,11 +8,14 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from colocate.apps.config.file import load_document
 from colocate.apps.config.override import settable
 from colocate.apps.config.schema import DEFAULT_CONTROL_SOCKET
 from colocate.apps.doctor import examination
-from colocate.apps.doctor.check import Check, Patient, Section
+from colocate.apps.doctor.check import Check, Patient, Scheduling, Section
 from colocate.apps.doctor.report import Examined, Verdict
+from colocate.apps.scheduler.kube_extender import read_extenders
+from colocate.apps.scheduler.settings import SCHEDULER
 from colocate.apps.this_node import VARIABLE, this_node
 from colocate.cli import cluster_flags
 from colocate.cli.main import GROUPS
@@ -52,6 +55,18 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--node", metavar="NAME", help=f"this machine's node ({VARIABLE}, or the host's name)"
     )
+    parser.add_argument(
+        "--scheduler-config",
+        type=Path,
+        metavar="FILE",
+        help="the configuration of 'colocate scheduler', to look at scheduling by load, too",
+    )
+    parser.add_argument(
+        "--kube-scheduler-config",
+        type=Path,
+        metavar="FILE",
+        help="that of the kube-scheduler which asks it, to reach the extender as it does",
+    )
     parser.add_argument("--no-cluster", action="store_true", help="make no check of the cluster")
     cluster_flags.add_flags(parser)
     parser.set_defaults(run=run)
@@ -76,7 +91,7 @@ async def _examine(args: argparse.Namespace, checks: list[Check]) -> Verdict:
     cluster = _cluster(args)
     printer = _Printer(args.output)
     try:
-        patient = Patient(paths, control, args.node or this_node(), SystemClock(), cluster)
+        patient = Patient(paths, control, args.node or this_node(), SystemClock(), cluster, _scheduling(args))
         async for examined in examination.examine(patient, checks):
             printer.show(examined)
     finally:
@@ -84,6 +99,24 @@ async def _examine(args: argparse.Namespace, checks: list[Check]) -> Verdict:
             await cluster.close()
     printer.end()
     return printer.worst
+
+
+def _scheduling(args: argparse.Namespace) -> Scheduling | None:
+    if args.scheduler_config is None:
+        if args.kube_scheduler_config is not None:
+            raise UserError(
+                "--kube-scheduler-config: it is looked at with --scheduler-config; name that, too"
+            )
+        return None
+    config = load_document(SCHEDULER, args.scheduler_config, os.environ).config
+    file = args.kube_scheduler_config
+    if file is None:
+        return Scheduling(config)
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--kube-scheduler-config: {file} cannot be read ({error}); check the path") from None
+    return Scheduling(config, read_extenders(text, str(file)))
 
 
 def _cluster(args: argparse.Namespace) -> Client | str:

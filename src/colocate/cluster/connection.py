@@ -45,7 +45,7 @@ class Pem(msgspec.Struct, frozen=True):
 
 
 class Login(msgspec.Struct, frozen=True):
-    """What to show to the server: the first of token file, token, exec and password that there is, and the
+    """What to show to the server: the first of token file, token, exec and user name that there is, and the
     certificate."""
 
     token: Secret | None = None
@@ -53,6 +53,8 @@ class Login(msgspec.Struct, frozen=True):
     exec: ExecSpec | None = None
     username: str = ""
     password: Secret | None = None
+    password_file: Path | None = None
+    """Goes over the password."""
     certificate: Pem | None = None
     key: Pem | None = None
     act_as: str = ""
@@ -102,7 +104,7 @@ def find(
     flags = flags or Flags()
     environ = os.environ if environ is None else environ
     found = _base(flags, environ, home, service_account)
-    return _checked(_with_flags(found, flags, environ), flags)
+    return checked(_with_flags(found, flags, environ))
 
 
 def _base(flags: Flags, environ: Mapping[str, str], home: Path | None, account: Path) -> Connection:
@@ -218,7 +220,8 @@ def _proxy(server: str, environ: Mapping[str, str]) -> Secret | None:
     return Secret(address) if address else None
 
 
-def _checked(found: Connection, flags: Flags) -> Connection:
+def checked(found: Connection) -> Connection:
+    """The connection, if it is sound; a UserError in one sentence where it is not."""
     try:
         address = urlsplit(found.server)
         host, _ = address.hostname, address.port
@@ -229,8 +232,8 @@ def _checked(found: Connection, flags: Flags) -> Connection:
             f"{found.origin}: server {found.server!r} is no address; write it as https://HOST:PORT"
         )
     login = found.login
-    shown = login.token or login.token_file or login.exec or login.password
-    if address.scheme == "http" and shown and host not in _LOOPBACK and not flags.insecure:
+    shown = login.token or login.token_file or login.exec or login.password or login.password_file
+    if address.scheme == "http" and shown and host not in _LOOPBACK and not found.insecure:
         raise UserError(
             f"{found.origin}: server {found.server} would be sent the credential in the clear; "
             f"use https, or say --insecure"

@@ -1,12 +1,13 @@
 """What is shown to the server at this moment: tokens that rotate, commands that print new ones, passwords.
 
-A token file is read again whenever it has changed, so that a rotated token is used at once; a command is run
-again shortly before what it printed expires, or when the server refuses it.
+A token or password file is read again whenever it has changed, so that a rotated one is used at once; a
+command is run again shortly before what it printed expires, or when the server refuses it.
 """
 
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 
@@ -46,19 +47,22 @@ class Credentials:
         self._run = run
         self._running = asyncio.Lock()
         self._printed: Printed | None = None
-        self._token: tuple[Stamp, Secret] | None = None
+        self._files: dict[Path, tuple[Stamp, Secret]] = {}
 
     async def current(self) -> Shown:
         """What to show now. A UserError where a file or command gives nothing."""
         login = self._login
         if login.token_file is not None:
-            return Shown(_bearer(self._from_file()))
+            return Shown(_bearer(self._from_file(login.token_file, "token")))
         if login.token:
             return Shown(_bearer(login.token))
         if login.exec is not None:
             return _shown(await self._from_command(login.exec))
         if login.username:
-            password = login.password.reveal() if login.password else ""
+            secret = (
+                self._from_file(login.password_file, "password") if login.password_file else login.password
+            )
+            password = secret.reveal() if secret else ""
             pair = base64.b64encode(f"{login.username}:{password}".encode()).decode()
             return Shown(Secret(f"Basic {pair}"))
         return Shown()
@@ -70,26 +74,25 @@ class Credentials:
                 # Of several requests that were refused at once, the first renews for all.
                 if self._printed is not None and _shown(self._printed) == refused:
                     self._printed = None
-        self._token = None
+        self._files.clear()
         return await self.current() != refused
 
-    def _from_file(self) -> Secret:
-        path = self._login.token_file
-        assert path is not None
+    def _from_file(self, path: Path, what: str) -> Secret:
+        known = self._files.get(path)
         try:
             found = path.stat()
             stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if self._token is None or self._token[0] != stamp:
-                self._token = (stamp, Secret(path.read_text().strip()))
+            if known is None or known[0] != stamp:
+                self._files[path] = known = (stamp, Secret(path.read_text().strip()))
         except (OSError, ValueError) as error:
-            if self._token is not None:
-                # A file that is just being replaced: the token that was there is mostly still good.
-                return self._token[1]
+            if known is not None:
+                # A file that is just being replaced: what was there is mostly still good.
+                return known[1]
             why = getattr(error, "strerror", None) or "it is no text"
-            raise UserError(f"the token file {path} cannot be read: {why.lower()}") from error
-        if not self._token[1]:
-            raise UserError(f"the token file {path} is empty; put a token there, or name another file")
-        return self._token[1]
+            raise UserError(f"the {what} file {path} cannot be read: {why.lower()}") from error
+        if not known[1]:
+            raise UserError(f"the {what} file {path} is empty; put a {what} there, or name another file")
+        return known[1]
 
     async def _from_command(self, spec: ExecSpec) -> Printed:
         async with self._running:

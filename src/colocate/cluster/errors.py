@@ -6,6 +6,7 @@ an error out; who raises and who retries is decided elsewhere.
 
 import math
 import re
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -41,6 +42,17 @@ class Status(msgspec.Struct, frozen=True):
     reason: str = ""
     code: int = 0
     details: _Details | None = None
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """A Status, or what Prometheus says in other words."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: _Details | None = None
+    error: str = ""
+    errorType: str = ""
 
 
 class ClusterError(ColocateError):
@@ -171,14 +183,27 @@ def unreadable(doing: Doing, why: str) -> ServerError:
     return ServerError(doing, Status(f"the answer cannot be read: {why}", "Unreadable", 200))
 
 
+def redirected(doing: Doing, code: int, location: str) -> Invalid:
+    """A server that sends us elsewhere: nobody follows, since a credential may travel along."""
+    try:
+        address = urlsplit(location)
+        host = f"//{address.hostname}{f':{address.port}' if address.port else ''}" if address.hostname else ""
+        # Not more of it: user names, passwords and queries may be secrets.
+        place = f"{f'{address.scheme}:' if address.scheme else ''}{host}{address.path}"
+    except ValueError:
+        place = "what is no address"
+    message = f"the server redirects (code {code}) to {place}; name the address that answers by itself"
+    return Invalid(doing, Status(message, "Redirected", code))
+
+
 def _read(code: int, body: bytes) -> Status:
     try:
-        status = msgspec.json.decode(body, type=Status)
+        said = msgspec.json.decode(body, type=_Refusal)
     except ValueError:
         # A proxy in front of the API server answers in its own words, mostly HTML.
         shown = " ".join(body[:_SHOWN].decode("utf-8", "replace").split())
         return Status(f"code {code}{f': {shown}' if shown else ''}", "", code)
-    return status if status.code else msgspec.structs.replace(status, code=code)
+    return Status(said.message or said.error, said.reason or said.errorType, said.code or code, said.details)
 
 
 def _pause(header: str | None, status: Status) -> float | None:

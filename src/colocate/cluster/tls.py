@@ -44,10 +44,11 @@ class Tls:
     def _stamp(self) -> Stamp:
         connection = self._connection
         pems = (connection.authority, connection.login.certificate, connection.login.key)
-        return tuple(_file_stamp(pem.file) for pem in pems if pem is not None and pem.file is not None)
+        return tuple(file_stamp(pem.file) for pem in pems if pem is not None and pem.file is not None)
 
 
-def _file_stamp(path: Path) -> tuple[str, int, int]:
+def file_stamp(path: Path) -> tuple[str, int, int]:
+    """Another value whenever the file is another, or has been written to."""
     try:
         found = path.stat()
     except OSError:

@@ -1,7 +1,7 @@
-"""Bytes to the API server and back: one session, the credential of the moment, a deadline, readable errors.
+"""Bytes to a server and back: one session, the credential of the moment, a deadline, readable errors.
 
-Knows no kinds of objects and decides no retry but one: a credential that is refused is renewed and tried
-once more, since a request that was refused has done nothing.
+The server is that of the API, or Prometheus. Knows no kinds of objects and decides no retry but one: a credential
+that is refused is renewed and tried once more, since a request that was refused has done nothing.
 """
 
 import socket
@@ -18,13 +18,24 @@ from colocate.aio import deadline
 from colocate.clock import Clock
 from colocate.cluster.connection import Connection
 from colocate.cluster.credentials import Credentials, Shown
-from colocate.cluster.errors import ApiError, Doing, Unauthorized, Unreachable, Untrusted, from_answer
+from colocate.cluster.errors import (
+    ApiError,
+    Doing,
+    Unauthorized,
+    Unreachable,
+    Untrusted,
+    from_answer,
+    redirected,
+    unreadable,
+)
 from colocate.cluster.tls import Tls
 from colocate.telemetry import CLUSTER_REQUEST_SECONDS, CLUSTER_REQUESTS
 
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 _BUFFER = 1 << 18
+_REFUSAL = 1 << 16
+"""So much of a refusal is read: enough for its reason."""
 # A server that is gone without a word is noticed within a minute, not with the next time-out of a watch.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 4))
 
@@ -38,6 +49,8 @@ class Request(msgspec.Struct, frozen=True):
     parameters: Mapping[str, str] = {}
     body: bytes | None = None
     content_type: str = JSON
+    at_most: int | None = None
+    """The longest answer to read, in bytes; it is then asked for uncompressed, so that it is what it seems."""
 
 
 class Transport:
@@ -60,11 +73,21 @@ class Transport:
         async with self._within(request, seconds):
             response = await self._send(request)
             try:
-                return await response.read()
+                return await self._read(request, response)
             except (aiohttp.ClientError, OSError) as error:
                 raise self._trouble(request.doing, error) from error
             finally:
                 response.release()
+
+    async def _read(self, request: Request, response: aiohttp.ClientResponse) -> bytes:
+        if request.at_most is None:
+            return await response.read()
+        if encoding := response.headers.get("Content-Encoding", ""):
+            raise unreadable(request.doing, f"it is compressed ({encoding}), which was not asked for")
+        body = await _beginning(response, request.at_most + 1)
+        if len(body) > request.at_most:
+            raise unreadable(request.doing, f"it is longer than {request.at_most >> 20} MiB")
+        return body
 
     @asynccontextmanager
     async def stream(self, request: Request, seconds: float) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -140,11 +163,14 @@ class Transport:
             proxy=connection.proxy.reveal() if connection.proxy else None,
             # A credential goes to the server that it is for, and nowhere else.
             allow_redirects=False,
+            auto_decompress=request.at_most is None,
         )
         if response.status < 300:
             return response
         async with response:
-            body = await response.read()
+            body = await _beginning(response, _REFUSAL)
+        if response.status < 400:
+            raise redirected(request.doing, response.status, response.headers.get("Location", ""))
         raise from_answer(
             request.doing,
             response.status,
@@ -158,6 +184,8 @@ class Transport:
         headers = [("Accept", JSON)]
         if request.body is not None:
             headers.append(("Content-Type", request.content_type))
+        if request.at_most is not None:
+            headers.append(("Accept-Encoding", "identity"))
         if shown.authorization:
             headers.append(("Authorization", shown.authorization.reveal()))
         if login.act_as:
@@ -212,6 +240,16 @@ class Transport:
                 f"{day}; renew the one in {connection.origin}"
             )
         return Unreachable(f"cannot {doing}: the connection to {connection.server} broke: {why}")
+
+
+async def _beginning(response: aiohttp.ClientResponse, length: int) -> bytes:
+    """So much of the body, or all of it where it is shorter."""
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) >= length:
+            break
+    return bytes(body[:length])
 
 
 def _certificate_alert(error: BaseException | None) -> str | None:

@@ -29,3 +29,9 @@ def whole(text: str | int | float) -> int:
     """The value rounded up to an integer, as the kubelet reads counts and bytes."""
     value = parse(text)
     return -(-value.numerator // value.denominator)
+
+
+def milli(text: str | int | float) -> int:
+    """The value in thousandths, rounded up, as Kubernetes reads CPU."""
+    value = parse(text) * 1000
+    return -(-value.numerator // value.denominator)

@@ -6,67 +6,86 @@ Whatever is wrong becomes one sentence that names the file and field, or the var
 import errno
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import inspect
 
-from colocate.apps.config import check, override, words
+from colocate.apps.config import override, words
+from colocate.apps.config.document import AGENT, Document
 from colocate.apps.config.override import Override
-from colocate.apps.config.schema import VERSION, Config, decode
+from colocate.apps.config.schema import VERSION, Config
 from colocate.apps.config.strict_yaml import NotYaml, Tree, parse
 from colocate.errors import UserError
 
 MAX_BYTES = 1 << 20
 """What a ConfigMap can hold, too."""
 
-_EXAMPLE = "'colocate config example' prints one to start from"
+C = TypeVar("C")
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class Loaded(msgspec.Struct, Generic[C], frozen=True):
     """A configuration that can be used, and where its values come from if not from the file."""
 
-    config: Config
+    config: C
     origins: Mapping[str, str]
     """By path, the variable or flag that gave the value."""
 
 
-def load(file: Path, environ: Mapping[str, str], flags: Iterable[Override] = ()) -> Loaded:
-    """The configuration in `file`, as overridden; a UserError where it cannot be used."""
-    return build(_read(file), str(file), environ, flags)
+def load(file: Path, environ: Mapping[str, str], flags: Iterable[Override] = ()) -> Loaded[Config]:
+    """The agent's configuration in `file`, as overridden; a UserError where it cannot be used."""
+    return load_document(AGENT, file, environ, flags)
 
 
 def build(
     blob: bytes, file: str, environ: Mapping[str, str] | None = None, flags: Iterable[Override] = ()
-) -> Loaded:
-    """The configuration in the bytes of a file; `file` is what its sentences call it."""
-    tree: Any = _tree(blob, file)
+) -> Loaded[Config]:
+    """The agent's configuration in the bytes of a file; `file` is what its sentences call it."""
+    return build_document(AGENT, blob, file, environ, flags)
+
+
+def load_document(
+    document: Document[C], file: Path, environ: Mapping[str, str], flags: Iterable[Override] = ()
+) -> Loaded[C]:
+    """The same for any document."""
+    return build_document(document, _read(file, document.example), str(file), environ, flags)
+
+
+def build_document(
+    document: Document[C],
+    blob: bytes,
+    file: str,
+    environ: Mapping[str, str] | None = None,
+    flags: Iterable[Override] = (),
+) -> Loaded[C]:
+    """The same for any document."""
+    tree: Any = _tree(blob, file, document.example)
     origins: dict[str, str] = {}
     try:
-        kind = inspect.type_info(Config)
+        kind = inspect.type_info(document.kind)
         tree = words.without_blank_sections(kind, tree)
-        words.check(kind, tree, decode)
-        for one in (*override.from_environment(environ or {}), *flags):
-            _put(tree, one.path.split("."), override.value_of(one))
+        words.check(kind, tree, document.decode)
+        for one in (*override.from_environment(environ or {}, document), *flags):
+            _put(tree, one.path.split("."), override.value_of(one, document))
             origins[one.path] = one.origin
-        config = msgspec.convert(tree, Config, dec_hook=decode)
-        check.check(config)
+        config = msgspec.convert(tree, document.kind, dec_hook=document.decode)
+        document.check(config)
     except words.Problem as problem:
         if problem.path in origins:
             raise UserError(f"{origins[problem.path]}: {problem.what}") from problem
         raise UserError(f"{file}: {problem}") from problem
     except msgspec.ValidationError as error:
-        raise UserError(f"{file}: {error}; {_EXAMPLE}") from error
+        raise UserError(f"{file}: {error}; {document.example}") from error
     return Loaded(config, origins)
 
 
-def _read(file: Path) -> bytes:
+def _read(file: Path, example: str) -> bytes:
     try:
         with file.open("rb") as opened:
             return opened.read(MAX_BYTES + 1)
     except OSError as error:
         remedy = {
-            errno.ENOENT: f"check the path; {_EXAMPLE}",
+            errno.ENOENT: f"check the path; {example}",
             errno.EISDIR: "name the file in it",
             errno.EACCES: "let this user read it",
         }.get(error.errno or 0, "check the path")
@@ -76,7 +95,7 @@ def _read(file: Path) -> bytes:
         raise UserError(f"{str(file)!r}: cannot be a path ({error}); check it") from error
 
 
-def _tree(blob: bytes, file: str) -> dict[str, Tree]:
+def _tree(blob: bytes, file: str, example: str) -> dict[str, Tree]:
     if len(blob) > MAX_BYTES:
         raise UserError(f"{file}: it has more than {MAX_BYTES} bytes; a configuration is smaller than that")
     try:
@@ -86,10 +105,10 @@ def _tree(blob: bytes, file: str) -> dict[str, Tree]:
     except NotYaml as error:
         raise UserError(f"{file}: {error}") from error
     if tree is None:
-        raise UserError(f"{file}: the file is empty; it needs 'version: {VERSION}' at least; {_EXAMPLE}")
+        raise UserError(f"{file}: the file is empty; it needs 'version: {VERSION}' at least; {example}")
     if not isinstance(tree, dict):
         raise UserError(
-            f"{file}: {words.show(tree)} is not a mapping; begin with 'version: {VERSION}'; {_EXAMPLE}"
+            f"{file}: {words.show(tree)} is not a mapping; begin with 'version: {VERSION}'; {example}"
         )
     if "version" not in tree:
         raise UserError(f"{file}: version: this field is missing; add 'version: {VERSION}' at the top")

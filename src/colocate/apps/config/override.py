@@ -11,7 +11,8 @@ import msgspec
 from msgspec import inspect
 
 from colocate.apps.config import words
-from colocate.apps.config.schema import Config, decode, encode
+from colocate.apps.config.document import AGENT, Document
+from colocate.apps.config.schema import encode
 from colocate.errors import UserError
 
 PREFIX = "COLOCATE_"
@@ -36,9 +37,9 @@ class Override(msgspec.Struct, frozen=True):
     origin: str
 
 
-def settable() -> dict[str, Settable]:
+def settable(document: Document[Any] = AGENT) -> dict[str, Settable]:
     """Every field that can be overridden, by its path."""
-    top = inspect.type_info(Config)
+    top = inspect.type_info(document.kind)
     assert isinstance(top, inspect.StructType)
     sections = (field for field in top.fields if isinstance(field.type, inspect.StructType))
     return {one.path: one for section in sections for one in _scalars(section, "", PREFIX)}
@@ -55,18 +56,18 @@ def _scalars(field: inspect.Field, path: str, variable: str) -> Iterator[Settabl
         yield Settable(path, variable, kind)
 
 
-def from_environment(environ: Mapping[str, str]) -> list[Override]:
+def from_environment(environ: Mapping[str, str], document: Document[Any] = AGENT) -> list[Override]:
     """The overrides in the environment; an empty variable counts as not set."""
     return [
         Override(one.path, environ[one.variable], one.variable)
-        for one in settable().values()
+        for one in settable(document).values()
         if environ.get(one.variable)
     ]
 
 
-def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+def unknown_variables(environ: Mapping[str, str], document: Document[Any] = AGENT) -> list[str]:
     """A sentence for every COLOCATE_ variable that nobody reads."""
-    known = [one.variable for one in settable().values()]
+    known = [one.variable for one in settable(document).values()]
     read = {*known, *_NOT_CONFIGURATION}
     strangers = sorted(name for name in environ if name.startswith(PREFIX) and name not in read)
     return [f"{name}: nobody reads this variable; {words.suggest(name, known, 'ones')}" for name in strangers]
@@ -83,9 +84,9 @@ def from_assignments(assignments: Iterable[str]) -> list[Override]:
     return found
 
 
-def value_of(override: Override) -> Any:
+def value_of(override: Override, document: Document[Any] = AGENT) -> Any:
     """The value in the type that the file would hold."""
-    known = settable()
+    known = settable(document)
     if override.path not in known:
         if override.path.startswith("mock.resources"):
             raise UserError(f"{override.origin}: mock resources are set in the file only; edit them there")
@@ -94,7 +95,9 @@ def value_of(override: Override) -> Any:
         )
     kind = known[override.path].kind
     try:
-        value = msgspec.convert(override.text, words.python_type(kind), strict=False, dec_hook=decode)
+        value = msgspec.convert(
+            override.text, words.python_type(kind), strict=False, dec_hook=document.decode
+        )
     except msgspec.ValidationError as error:
         raise UserError(f"{override.origin}: {words.misfit(kind, override.text, error)}") from error
     return msgspec.to_builtins(value, enc_hook=encode)

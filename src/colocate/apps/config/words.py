@@ -81,6 +81,8 @@ def _wanted(kind: inspect.Type, error: Exception) -> str:
             return str(error).partition(" - at `$")[0]
         case inspect.IntType():
             return "a whole number; write one as in 8"
+        case inspect.FloatType():
+            return "a number; write one as in 0.5"
         case inspect.BoolType():
             return "true or false; write one of the two"
         case _:
@@ -103,6 +105,8 @@ def python_type(kind: inspect.Type) -> Any:
             return cls
         case inspect.IntType():
             return int
+        case inspect.FloatType():
+            return float
         case inspect.BoolType():
             return bool
         case inspect.StrType():

@@ -8,6 +8,8 @@ from typing import TypeVar
 import msgspec
 
 from colocate.apps.doctor.report import Result
+from colocate.apps.scheduler.kube_extender import ExtenderSettings
+from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.clock import Clock
 from colocate.cluster.client import Client
 from colocate.kubelet import KubeletPaths
@@ -19,6 +21,15 @@ class Section(enum.StrEnum):
     MACHINE = "this machine"
     KUBELET = "its kubelet"
     CLUSTER = "the cluster"
+    LOAD = "scheduling by load"
+
+
+class Scheduling(msgspec.Struct, frozen=True):
+    """What was said of `colocate scheduler`."""
+
+    config: SchedulerConfig
+    extenders: tuple[ExtenderSettings, ...] | None = None
+    """As kube-scheduler's own configuration has them; None where it was not given."""
 
 
 class Patient(msgspec.Struct, frozen=True):
@@ -31,6 +42,8 @@ class Patient(msgspec.Struct, frozen=True):
     clock: Clock
     cluster: Client | str
     """The way to the cluster, or why there is none; its checks are not made then."""
+    scheduling: Scheduling | None = None
+    """How pods are scheduled by load; where nothing is said of it, nothing of it is looked at."""
 
     @property
     def client(self) -> Client:

@@ -6,12 +6,28 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from colocate.aio import deadline
-from colocate.apps.doctor import cluster_checks, device_checks, kubelet_checks, memory_checks, permissions
+from colocate.apps.doctor import (
+    cluster_checks,
+    device_checks,
+    extender_checks,
+    kubelet_checks,
+    load_checks,
+    memory_checks,
+    permissions,
+)
 from colocate.apps.doctor.check import CHECKS, Check, Patient, Section
 from colocate.apps.doctor.report import Examined, Result, bad
 from colocate.errors import ColocateError
 
-_DECLARING = (kubelet_checks, memory_checks, cluster_checks, device_checks, permissions)
+_DECLARING = (
+    kubelet_checks,
+    memory_checks,
+    cluster_checks,
+    device_checks,
+    load_checks,
+    extender_checks,
+    permissions,
+)
 """The modules with checks; within a section, checks are made and printed in this order."""
 
 PATIENCE = 30.0
@@ -34,6 +50,8 @@ async def examine(patient: Patient, checks: Sequence[Check]) -> AsyncIterator[Ex
     Where a whole section cannot be looked at, that is said once and its checks are not made.
     """
     absent = _absent(patient)
+    if patient.scheduling is None:
+        checks = [check for check in checks if check.section is not Section.LOAD]
     async with asyncio.TaskGroup() as group:
         tasks = [
             (check, group.create_task(_make(check, patient)))

@@ -28,17 +28,21 @@ class Permission(msgspec.Struct, frozen=True):
 
 
 NEEDED = (
-    Permission("list", "nodes", "colocate resource list"),
-    Permission("list", "pods", "colocate resource and checkpoint, to name the pods that hold a device"),
+    Permission("list", "nodes", "colocate resource list and scheduler"),
+    Permission("list", "pods", "colocate scheduler, resource and checkpoint"),
     Permission("get", "nodes", "colocate resource and checkpoint diff"),
     Permission("patch", "nodes", "colocate resource advertise and remove", subresource="status"),
-    Permission("watch", "pods", "the agent that sells memory, to know the pods of its node"),
-    Permission("watch", "nodes", "the agent that sells memory, to know when its node is cordoned"),
+    Permission("watch", "nodes", "colocate scheduler, and the agent that sells memory"),
+    Permission("watch", "pods", "colocate scheduler, and the agent that sells memory"),
     Permission("create", "events", "the agent that sells memory, to say what it does to pods"),
     Permission("patch", "events", "the agent that sells memory, to count what it says again"),
     Permission("create", "pods", "the agent that sells memory, to evict", subresource="eviction"),
     Permission("get", "pods", "the agent that sells memory, to move bare pods that allow it"),
     Permission("create", "pods", "the agent that sells memory, to move bare pods that allow it"),
+    Permission("patch", "nodes", "colocate scheduler --act taints"),
+    Permission("create", "leases", "colocate scheduler --act taints", group="coordination.k8s.io"),
+    Permission("get", "leases", "colocate scheduler --act taints", group="coordination.k8s.io"),
+    Permission("update", "leases", "colocate scheduler --act taints", group="coordination.k8s.io"),
 )
 """Everything that any part of this project asks of the API; `doctor` says what would be refused."""
 

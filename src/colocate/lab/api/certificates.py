@@ -44,10 +44,14 @@ class Authority:
         """A certificate by which a client is `name`, in `groups`."""
         return self._sign(_subject(name, groups), ExtendedKeyUsageOID.CLIENT_AUTH, [])
 
+    def server(self, name: str, *hosts: str) -> Pair:
+        """A certificate by which a server is `name`, on this machine and at `hosts`."""
+        names = [_general_name(host) for host in dict.fromkeys(("127.0.0.1", "localhost", *hosts))]
+        return self._sign(_subject(name, ()), ExtendedKeyUsageOID.SERVER_AUTH, names)
+
     def server_context(self, *hosts: str) -> ssl.SSLContext:
         """What the server listens with; clients may show a certificate of this authority."""
-        names = [_general_name(host) for host in dict.fromkeys(("127.0.0.1", "localhost", *hosts))]
-        pair = self._sign(_subject("kube-apiserver", ()), ExtendedKeyUsageOID.SERVER_AUTH, names)
+        pair = self.server("kube-apiserver", *hosts)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # The ssl module reads a key from a file only.
         with tempfile.TemporaryDirectory(prefix="colocate-") as folder:

@@ -1,0 +1,67 @@
+"""The two servers that are compared, each for a process of its own; the port is printed once it listens."""
+
+import asyncio
+
+import uvloop
+from aiohttp import web
+
+from bench.extender_questions import node_names
+from bench.load_table import cluster
+from colocate import telemetry
+from colocate.apps.scheduler.decisions import DecisionLog
+from colocate.apps.scheduler.facts import Facts
+from colocate.apps.scheduler.judge import Judge
+from colocate.apps.scheduler.load_judge import LoadJudge
+from colocate.apps.scheduler.process import spare_the_garbage_collector
+from colocate.apps.scheduler.sections import Decisions, Load
+from colocate.apps.scheduler.server import serving
+from colocate.apps.scheduler.settings import Endpoint, Server
+from colocate.clock import SystemClock
+from colocate.cluster.client import Client
+from colocate.cluster.connection import Connection
+from colocate.load import Table
+from colocate.load.settings import FilterSettings
+
+_ANY_PORT = "127.0.0.1:0"
+_MOST = 5000
+
+
+async def judge(clock: SystemClock) -> Judge:
+    """The real one, which knows every node that is asked about, its samples and the pods there."""
+    names = node_names(_MOST)
+    known = cluster(_MOST, names, clock.time())
+    load = Load(filter=FilterSettings(enabled=True))
+    settings = load.settings(300.0)
+    decisions = DecisionLog(Decisions(), settings, shadow=False)
+    facts = Facts(Table(settings), decisions, Client(Connection("http://127.0.0.1:9", "nobody")), clock)
+    facts.table.add_nodes(known.nodes)
+    facts.table.observe(known.loads, clock.time())
+    for bound in known.pods:
+        facts.table.bind(bound)
+    spare_the_garbage_collector()
+    return LoadJudge(facts, decisions, load, clock)
+
+
+def serve(kind: str) -> None:
+    telemetry.configure_logs("json", "error")
+    uvloop.run({"ours": _ours, "echo": _echo}[kind]())
+
+
+async def _ours() -> None:
+    clock = SystemClock()
+    async with serving(Server(address=Endpoint(_ANY_PORT)), await judge(clock), clock) as listening:
+        print(listening.port, flush=True)
+        await asyncio.Event().wait()
+
+
+async def _echo() -> None:
+    async def echo(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read(), content_type="application/json")
+
+    app = web.Application(client_max_size=64 << 20)
+    app.router.add_post("/{verb}", echo)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()

@@ -1,0 +1,151 @@
+"""Scheduling by real load: whether samples come, are fresh and join; each finding with the rule or label to add."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import yaml
+
+from colocate.apps.doctor.check import Patient, Section, check
+from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.scheduler.sections import Usage
+from colocate.cluster.client import Client
+from colocate.cluster.usage import (
+    METRICS_API,
+    NODE_ADDRESSES,
+    RELABELLING,
+    MetricsApi,
+    Preset,
+    Prometheus,
+    SignalHealth,
+    UsagePoller,
+    UsageSnapshot,
+    queries,
+    rules,
+)
+from colocate.cluster.usage.presets import TIME
+
+_CLOCKS_APART = 30.0
+_SOME = 5
+
+
+@check(Section.LOAD, "samples")
+async def samples(patient: Patient) -> AsyncIterator[Result]:
+    """One round of questions, as the scheduler asks them, and what came of it."""
+    assert patient.scheduling is not None
+    config = patient.scheduling.config
+    usage = config.usage
+    if not usage.prometheus.url and not usage.metrics_api:
+        yield bad(
+            "nothing says where samples come from",
+            "add usage.prometheus.url, or usage.metricsApi: true, to the configuration of the scheduler",
+        )
+        return
+    if not isinstance(patient.cluster, Client):
+        yield bad(
+            f"without the cluster nobody knows its nodes: {patient.cluster}", "name it with --kubeconfig"
+        )
+        return
+    taken = await _one_round(patient, usage)
+    for health in taken.health:
+        for result in _of_signal(health, usage):
+            yield result
+    for result in _of_nodes(taken, config.load.staleness.after):
+        yield result
+
+
+async def _one_round(patient: Patient, usage: Usage) -> UsageSnapshot:
+    nodes = [node.known for node in await patient.client.list(NODE_ADDRESSES)]
+    prometheus = Prometheus(usage.prometheus.settings(), patient.clock) if usage.prometheus.url else None
+    metrics_api = MetricsApi(patient.client, usage.prometheus.timeout) if usage.metrics_api else None
+    try:
+        poller = UsagePoller(queries(usage.asked()), lambda: nodes, patient.clock, prometheus, metrics_api)
+        return await poller.once()
+    finally:
+        if prometheus is not None:
+            await prometheus.close()
+
+
+def _of_signal(health: SignalHealth, usage: Usage) -> Iterator[Result]:
+    counts, name = health.counts, health.name
+    if health.error:
+        where = "the metrics API" if name == METRICS_API else usage.prometheus.url
+        yield bad(f"{name}: {health.error}", f"see that {where} answers this: {health.query}")
+        return
+    if not counts.series:
+        yield bad(f"{name}: no series answers {health.query}", _what_makes(name, usage))
+        return
+    if counts.unknown:
+        labels = dict(health.strangers[0]) if health.strangers else {}
+        yield warn(
+            f"{name}: {counts.unknown} of {counts.series} series are of no node here: {json.dumps(labels)}",
+            _label_to_add(labels, usage),
+        )
+    odd = {kind: getattr(counts, kind) for kind in ("not_a_number", "infinite", "negative", "malformed")}
+    for kind, number in odd.items():
+        if number:
+            yield warn(f"{name}: {number} series are {kind.replace('_', ' ')}", f"look at {health.query}")
+    for said in health.warnings:
+        yield warn(f"{name}: Prometheus says: {said}", f"look at {health.query}")
+    if name != TIME and counts.joined and not counts.missing and not counts.unknown:
+        yield good(f"{name}: every one of {counts.joined} nodes has a value")
+
+
+def _of_nodes(taken: UsageSnapshot, stale_after: float) -> Iterator[Result]:
+    known = {name for health in taken.health for name in health.missing}
+    missing = sorted(known - taken.nodes.keys())
+    if missing:
+        yield warn(
+            f"{_named(missing)}: no sample; such nodes are judged as the median of the others",
+            "run node-exporter there, let Prometheus scrape it, and give the target the label node",
+        )
+    old = sorted(
+        name
+        for name, load in taken.nodes.items()
+        if stale_after and load.time is not None and taken.taken - load.time >= stale_after
+    )
+    if old:
+        yield warn(
+            f"{_named(old)}: the last sample is older than {stale_after:g} s and counts no more",
+            "look at the target's state in Prometheus (up == 0), and at node-exporter there",
+        )
+    if taken.ambiguous:
+        yield warn(
+            f"{_named(taken.ambiguous)}: several nodes have this address, so nothing joins by it",
+            _label_to_add({}, None),
+        )
+    if taken.clock_offset is not None and abs(taken.clock_offset) > _CLOCKS_APART:
+        yield warn(
+            f"Prometheus' clock is {taken.clock_offset:+.0f} s from this machine's",
+            "let both be set by NTP: samples seem older or younger than they are",
+        )
+    if taken.nodes and not missing and not old:
+        yield good(f"all {len(taken.nodes)} nodes have fresh samples")
+
+
+def _what_makes(name: str, usage: Usage) -> str:
+    """What brings the series of a signal about."""
+    match usage.preset:
+        case Preset.SEED:
+            return f"add this recording rule to Prometheus: {_rule(name)}"
+        case Preset.NODE_EXPORTER:
+            return "let Prometheus scrape node-exporter on every node"
+        case Preset.KUBE_PROMETHEUS_STACK:
+            return "install the recording rules of kube-prometheus-stack for node-exporter, or choose another preset"
+
+
+def _rule(name: str) -> str:
+    found = yaml.safe_load(rules(Preset.SEED))["groups"][0]["rules"]
+    wanted = "node_cpu_usage_avg_5m" if name.startswith("cpu") else "node_mem_usage_avg_5m"
+    return json.dumps(next(rule for rule in found if rule["record"] == wanted))
+
+
+def _label_to_add(labels: dict[str, str], usage: Usage | None) -> str:
+    relabel = json.dumps(yaml.safe_load(RELABELLING)["relabel_configs"][0])
+    if usage is not None and usage.preset is Preset.SEED and not {"node", "instance"} & labels.keys():
+        return f"keep the label node in the rules, as these do: {_rule('cpu')}, {_rule('memory')}"
+    return f"add this to the relabel_configs of node-exporter's scrape: {relabel}"
+
+
+def _named(names: "tuple[str, ...] | list[str]") -> str:
+    more = f" and {len(names) - _SOME} more" if len(names) > _SOME else ""
+    return ", ".join(names[:_SOME]) + more

@@ -1,0 +1,95 @@
+"""Asks a running scheduler, as `colocate scheduler explain` and its like do."""
+
+import ssl
+from pathlib import Path
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from colocate.cluster.secret import Secret
+from colocate.errors import ColocateError, UserError
+
+T = TypeVar("T")
+_PATIENCE = aiohttp.ClientTimeout(total=60, connect=10)
+
+
+class NotAnswered(ColocateError):
+    """The scheduler said no, or nothing; the sentence says why."""
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach one."""
+
+    url: str = "http://127.0.0.1:8890"
+    """`unix:/path` for a socket on this machine."""
+    token_file: Path | None = None
+    authority: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    server_name: str = ""
+
+
+async def ask(where: Where, path: str, **query: str) -> bytes:
+    """The body of an answer; NotAnswered where there is none."""
+    socket = where.url.removeprefix("unix:") if where.url.startswith("unix:") else ""
+    if not socket and not where.url.startswith(("http://", "https://")):
+        raise UserError(f"--url: {where.url!r} is no address; write http://HOST:PORT or unix:/PATH")
+    connector = aiohttp.UnixConnector(socket) if socket else aiohttp.TCPConnector(ssl=_context(where) or True)
+    url = "http://scheduler" if socket else where.url.rstrip("/")
+    try:
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=_PATIENCE) as session,
+            session.get(
+                f"{url}{path}",
+                params=query,
+                headers=_headers(where),
+                server_hostname=where.server_name or None,
+            ) as response,
+        ):
+            body = await response.read()
+            if response.status != 200:
+                said = body.decode(errors="replace").strip()[:500]
+                raise NotAnswered(said or f"the scheduler answers with status {response.status}")
+            return body
+    except TimeoutError:
+        raise NotAnswered(
+            f"the scheduler at {where.url} does not answer in time; look into its log"
+        ) from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise NotAnswered(
+            f"the scheduler cannot be asked at {where.url} ({error}); say with --url where it listens, or name a "
+            f"snapshot with --snapshot where that is possible"
+        ) from None
+
+
+def decoded(body: bytes, kind: type[T]) -> T:
+    """An answer as what it should be."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise NotAnswered(f"this is no answer of a scheduler of this version: {error}") from None
+
+
+def _headers(where: Where) -> dict[str, str]:
+    if where.token_file is None:
+        return {}
+    try:
+        token = Secret(where.token_file.read_text().split()[0])
+    except (OSError, IndexError, UnicodeDecodeError) as error:
+        raise UserError(f"--token-file: {where.token_file} has no token to read ({error})") from None
+    return {"Authorization": f"Bearer {token.reveal()}"}
+
+
+def _context(where: Where) -> ssl.SSLContext | None:
+    if not where.url.startswith("https://"):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=str(where.authority) if where.authority else None)
+        if where.certificate is not None:
+            context.load_cert_chain(where.certificate, where.key)
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(
+            f"--ca-file, --cert-file, --key-file: they cannot be used ({error}); check them"
+        ) from None
+    return context

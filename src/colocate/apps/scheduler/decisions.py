@@ -1,0 +1,201 @@
+"""Every decision, kept for whoever asks why: a bounded number in memory, and as JSON lines on disk if wished.
+
+On disk a decision is two lines, once it is made and once the pod is seen bound. They are written by a thread: a
+slow disk delays no answer, and where it cannot follow at all, lines are dropped and counted.
+"""
+
+import asyncio
+import threading
+from collections import OrderedDict, deque
+from enum import StrEnum
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from colocate import telemetry
+from colocate.aio import Watched
+from colocate.apps.scheduler.sections import Decisions
+from colocate.crashpoints import reached
+from colocate.load import Decision, Explanation, History, Kept, Sifted, explain
+from colocate.load import Settings as LoadSettings
+from colocate.model.load import BoundPod
+from colocate.telemetry import Event
+
+_WAITING = 10_000
+_BATCH = 1000
+_NODES_REFUSED = 20
+
+
+class Happened(StrEnum):
+    JUDGED = "judged"
+    BOUND = "bound"
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A node that the filter took out of a pod's candidates."""
+
+    node: str
+    reason: str
+
+
+class Told(msgspec.Struct, frozen=True):
+    """All that is known of one decision: the answer to "why this node"."""
+
+    explanation: Explanation
+    shadow: bool
+    """Nobody was told these scores: all nodes were answered alike."""
+    refused: tuple[Refused, ...] = ()
+    refused_count: int = 0
+    node: str | None = None
+    """Where the pod went, once that is seen."""
+    bound_at: float | None = None
+    followed: bool | None = None
+    """Whether that was one of the best; None while it is open, or cannot be said."""
+
+
+class Line(msgspec.Struct, frozen=True, tag_field="what", tag="decision"):
+    """One line of the file."""
+
+    happened: Happened
+    uid: str
+    told: Told
+
+
+class _Refusals(msgspec.Struct, frozen=True):
+    some: tuple[Refused, ...]
+    count: int
+
+
+class DecisionLog:
+    """Decisions as they are made, and what became of them."""
+
+    def __init__(self, settings: Decisions, load: LoadSettings, *, shadow: bool) -> None:
+        self._settings = settings
+        self._load = load
+        self._shadow = shadow
+        self._history = History(settings.keep)
+        self._refusals: OrderedDict[str, _Refusals] = OrderedDict()
+        self._waiting: deque[tuple[Happened, Kept, _Refusals | None]] = deque()
+        self._news = Watched()
+        self._writing = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._history)
+
+    def sifted(self, uid: str, sifted: Sifted) -> None:
+        """The filter has answered for a pod; its decision, if any node is left, comes next."""
+        if not sifted.refused:
+            self._refusals.pop(uid, None)
+            return
+        some = [Refused(node, str(why)) for node, why in list(sifted.refused.items())[:_NODES_REFUSED]]
+        self._refusals[uid] = _Refusals(tuple(some), len(sifted.refused))
+        self._refusals.move_to_end(uid)
+        if len(self._refusals) > self._settings.keep:
+            self._refusals.popitem(last=False)
+
+    def judged(self, decision: Decision) -> None:
+        self._history.add(decision)
+        telemetry.SCHEDULER_DECISIONS.labels(str(self._shadow).lower()).inc()
+        if self._settings.file is not None:
+            self._write(Happened.JUDGED, Kept(decision))
+
+    def bound(self, bound: BoundPod) -> None:
+        """A pod is seen on its node; it may be one that was never judged here."""
+        kept = self._history.bound(bound.pod.uid, bound.node, bound.bound_at)
+        if kept is None:
+            return
+        followed = {True: "yes", False: "no", None: "unknown"}[kept.followed]
+        telemetry.SCHEDULER_FOLLOWED.labels(followed).inc()
+        if self._settings.file is not None:
+            self._write(Happened.BOUND, kept)
+
+    def find(self, pod: str) -> Told | None:
+        """By namespace/name or uid; a bare name is of the namespace `default`."""
+        kept = self._history.find(pod) or self._history.find(f"default/{pod}")
+        return None if kept is None else self._told(kept, self._refusals.get(kept.decision.uid))
+
+    def latest(self, most: int) -> list[Told]:
+        return [
+            self._told(kept, self._refusals.get(kept.decision.uid)) for kept in self._history.latest(most)
+        ]
+
+    def _told(self, kept: Kept, refusals: _Refusals | None) -> Told:
+        return Told(
+            explain(kept.decision, self._load),
+            self._shadow,
+            refusals.some if refusals else (),
+            refusals.count if refusals else 0,
+            kept.node,
+            kept.bound_at,
+            kept.followed,
+        )
+
+    # --- on disk ---------------------------------------------------------------------------------------
+
+    def _write(self, happened: Happened, kept: Kept) -> None:
+        if len(self._waiting) >= _WAITING:
+            telemetry.SCHEDULER_LINES_DROPPED.inc()
+            return
+        self._waiting.append((happened, kept, self._refusals.get(kept.decision.uid)))
+        self._news.changed()
+
+    async def run(self) -> NoReturn:
+        """Write what is to be written, until cancelled; what waits then is written before this ends."""
+        seen = 0
+        failing = False
+        try:
+            while True:
+                seen = await self._news.beyond(seen)
+                failing = await asyncio.to_thread(self._flush, failing)
+        finally:
+            if self._settings.file is not None:
+                self._flush(failing)
+
+    def _flush(self, failing: bool) -> bool:
+        """Write all that waits; whether that has failed."""
+        file = self._settings.file
+        assert file is not None
+        # At the end, a thread that nobody waits for any more may still be at it.
+        with self._writing:
+            while lines := self._next_lines():
+                try:
+                    append(file, lines, self._settings.file_size, self._settings.files)
+                except OSError as error:
+                    telemetry.SCHEDULER_LINES_DROPPED.inc(len(lines))
+                    if not failing:
+                        telemetry.logger().error(
+                            Event.DECISIONS_NOT_WRITTEN, file=str(file), error=str(error)
+                        )
+                    failing = True
+                else:
+                    failing = False
+        return failing
+
+    def _next_lines(self) -> list[bytes]:
+        lines: list[bytes] = []
+        while self._waiting and len(lines) < _BATCH:
+            happened, kept, refusals = self._waiting.popleft()
+            line = Line(happened, kept.decision.uid, self._told(kept, refusals))
+            lines.append(msgspec.json.encode(line) + b"\n")
+        return lines
+
+
+def append(file: Path, lines: list[bytes], most: int, files: int) -> None:
+    """Add lines to a file; one that has its size is put aside first, and the oldest of those goes."""
+    try:
+        full = file.stat().st_size + sum(map(len, lines)) > most and file.stat().st_size > 0
+    except FileNotFoundError:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        full = False
+    if full:
+        reached("decisions.rotate")
+        for number in range(files - 1, 0, -1):
+            older = file.with_name(f"{file.name}.{number}")
+            newer = file if number == 1 else file.with_name(f"{file.name}.{number - 1}")
+            if newer.exists():
+                newer.replace(older)
+        if files == 1:
+            file.unlink()
+    with file.open("ab") as opened:
+        opened.writelines(lines)

@@ -1,0 +1,125 @@
+"""Keeps the table of loads in step with the cluster and with the samples. Decides nothing.
+
+Nodes and pods come from watch caches, which survive whatever the API server does; samples from the poller, which
+survives whatever Prometheus does. All of it enters the table in one event loop, so that no answer sees half.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
+
+import msgspec
+
+from colocate.aio import Watched
+from colocate.apps.scheduler.decisions import DecisionLog
+from colocate.clock import Clock
+from colocate.cluster.changes import Added, Change, Deleted, Key, Modified
+from colocate.cluster.client import Client
+from colocate.cluster.resources import NODES, PODS
+from colocate.cluster.usage import KnownNode, UsagePoller
+from colocate.cluster.watch_cache import WatchCache
+from colocate.load import Table
+from colocate.load.reading import ApiNode, ApiPod, NodeStatus, bound_pod, node_facts
+from colocate.model.load import PodUsage
+
+
+class Taint(msgspec.Struct, frozen=True):
+    key: str = ""
+    effect: str = ""
+
+
+class _Address(msgspec.Struct, frozen=True):
+    address: str = ""
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    taints: tuple[Taint, ...] = ()
+
+
+class _Status(NodeStatus, frozen=True):
+    addresses: tuple[_Address, ...] = ()
+
+
+class WatchedNode(ApiNode, frozen=True):
+    """A node, as much of it as is judged, joined with samples, or tainted."""
+
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+    @property
+    def known(self) -> KnownNode:
+        facts = node_facts(self)
+        addresses = tuple(one.address for one in self.status.addresses if one.address)
+        return KnownNode(facts.name, addresses, facts.capacity)
+
+
+class Facts:
+    """The cluster as the table knows it."""
+
+    def __init__(self, table: Table, decisions: DecisionLog, client: Client, clock: Clock) -> None:
+        self.table = table
+        self._decisions = decisions
+        self._clock = clock
+        self.nodes: WatchCache[WatchedNode] = WatchCache(client, NODES.read_as(WatchedNode))
+        self.pods: WatchCache[ApiPod] = WatchCache(client, PODS.read_as(ApiPod))
+        self.nodes.add_handler(self._node_changed)
+        self.pods.add_handler(self._pod_changed)
+        self.sampled = Watched()
+        """Counts the rounds of samples that the table has."""
+        # What is entered is compared with the time: a pod that has been bound for long must not look new.
+        table.advance(clock.time())
+
+    def known_nodes(self) -> Iterable[KnownNode]:
+        return [node.known for node in self.nodes]
+
+    async def synced(self) -> None:
+        """Return once all nodes and pods are in the table."""
+        await asyncio.gather(self.nodes.synced(), self.pods.synced())
+
+    async def follow(self, poller: UsagePoller) -> NoReturn:
+        """Enter every round of samples."""
+        seen = 0
+        while True:
+            seen = await poller.changed.beyond(seen)
+            latest = poller.latest
+            if latest.pods or self.table.pods.usages:
+                self.table.observe_pods(self._by_uid(latest.pods))
+            self.table.observe(latest.nodes, self._clock.time())
+            self.sampled.changed()
+
+    def _by_uid(self, usages: Mapping[str, PodUsage]) -> dict[str, PodUsage]:
+        """Samples name pods as people do; of a name, the pod that has it now."""
+        found = {}
+        for name, usage in usages.items():
+            pod = self.pods.get(Key(*name.split("/", 1)))
+            if pod is not None:
+                found[pod.metadata.uid] = usage
+        return found
+
+    def _node_changed(self, change: Change[WatchedNode]) -> None:
+        self.table.advance(self._clock.time())
+        match change:
+            case Deleted(key=key):
+                self.table.remove_node(key.name)
+            case Added(new=node) | Modified(new=node):
+                self.table.add_nodes([node_facts(node)])
+
+    def _pod_changed(self, change: Change[ApiPod]) -> None:
+        now = self._clock.time()
+        self.table.advance(now)
+        match change:
+            case Deleted(last=pod):
+                self.table.end(pod.metadata.uid)
+                return
+            case Modified(old=old, new=pod):
+                if old.metadata.uid != pod.metadata.uid:
+                    # One of the same name came in its place, unseen.
+                    self.table.end(old.metadata.uid)
+            case Added(new=pod):
+                pass
+        bound = bound_pod(pod, now)
+        if bound is not None:
+            self.table.bind(bound)
+            self._decisions.bound(bound)
+        elif pod.ended:
+            self.table.end(pod.metadata.uid)

@@ -1,0 +1,200 @@
+"""Writes the KubeSchedulerConfiguration of a second, stock kube-scheduler that asks the extender. Pure.
+
+Every line says why it is there. The extender's weight is worked out from the plugins that score beside it, so
+that a hot node loses whatever they say.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+
+from colocate.errors import UserError
+from colocate.load.weights import DEFAULT_PLUGINS, ScorePlugin, Weight, weight
+
+DEFAULT_NAME = "mem-real-usage-scheduler"
+API_VERSION = "kubescheduler.config.k8s.io/v1"
+KIND = "KubeSchedulerConfiguration"
+_COLUMN = 44
+_EVERY = "*"
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """One name under which pods ask to be scheduled, and what else its profile holds."""
+
+    name: str = DEFAULT_NAME
+    plugins: Mapping[str, Any] = {}
+    """As in the file: by extension point, what is enabled and disabled."""
+    more: Mapping[str, Any] = {}
+    """Further fields, left as they are."""
+
+    @property
+    def score_plugins(self) -> tuple[ScorePlugin, ...]:
+        """Those of kube-scheduler's own that score in this profile."""
+        score = self.plugins.get("score") or {}
+        off = {one.get("name") for one in score.get("disabled") or ()}
+        weights = (
+            {} if _EVERY in off else {one.name: one.weight for one in DEFAULT_PLUGINS if one.name not in off}
+        )
+        for one in score.get("enabled") or ():
+            weights[one["name"]] = one.get("weight") or 1
+        return tuple(ScorePlugin(name, heavy) for name, heavy in weights.items())
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    """Files of kube-scheduler's own, for HTTPS."""
+
+    authority: str = ""
+    certificate: str = ""
+    key: str = ""
+    server_name: str = ""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What the configuration is to say."""
+
+    url: str = "http://127.0.0.1:8890"
+    profiles: Sequence[Profile] = (Profile(),)
+    filter: bool = False
+    points: int = 50
+    """By how many points of 100 a node must be hotter than another to lose against it in any case."""
+    timeout: str = "1s"
+    tls: TlsFiles = TlsFiles()
+    leader_election: Mapping[str, Any] | None = None
+    """As in a file; None for a lease of its own."""
+    kubeconfig: str = ""
+    more: Mapping[str, Any] = {}
+    """Further fields of the configuration, left as they are."""
+    extenders: Sequence[Mapping[str, Any]] = ()
+    """Others, which are asked first."""
+
+
+def extender_weight(wanted: Wanted) -> Weight:
+    """The weight that is enough in every profile: an extender has one for all of them."""
+    weights = [weight(wanted.points, profile.score_plugins) for profile in wanted.profiles]
+    return max(weights, key=lambda one: one.weight)
+
+
+def render(wanted: Wanted) -> str:
+    """The configuration as YAML with comments; a UserError where it cannot be had as wanted."""
+    _check(wanted)
+    return "\n".join(_lines(wanted)) + "\n"
+
+
+def _check(wanted: Wanted) -> None:
+    if not wanted.url.startswith(("http://", "https://")):
+        raise UserError(
+            f"the extender's address {wanted.url!r} is none that kube-scheduler can ask; write http:// or https://"
+        )
+    names = [profile.name for profile in wanted.profiles]
+    for name in names:
+        if not name or names.count(name) > 1:
+            raise UserError(
+                f"there are several profiles for the scheduler name {name!r}; each needs one of its own"
+            )
+    tls = wanted.tls
+    if tls != TlsFiles() and not wanted.url.startswith("https://"):
+        raise UserError(f"certificates mean nothing for {wanted.url}; write https://, or leave them out")
+    if bool(tls.certificate) != bool(tls.key):
+        raise UserError("a certificate goes with its key; name both files or neither")
+
+
+def _lines(wanted: Wanted) -> Iterator[str]:
+    yield "# A second, stock kube-scheduler that asks the Colocate extender where pods really have room."
+    yield "# Start it with --config=THIS_FILE; pods choose it by spec.schedulerName."
+    yield f"apiVersion: {API_VERSION}"
+    yield f"kind: {KIND}"
+    yield from _leader_election(wanted)
+    if wanted.kubeconfig:
+        yield "clientConnection:"
+        yield _line(2, "kubeconfig", wanted.kubeconfig, "how it reaches the API server")
+    elif "clientConnection" not in wanted.more:
+        yield "# No clientConnection: in a pod, kube-scheduler uses the pod's service account."
+    yield from _dumped(wanted.more, 0)
+    yield "profiles:"
+    for profile in wanted.profiles:
+        yield _line(2, "- schedulerName", profile.name, "what pods say in spec.schedulerName")
+        yield from _dumped({**({"plugins": profile.plugins} if profile.plugins else {}), **profile.more}, 4)
+    yield "# Extenders are asked for every profile above, and for no other scheduler."
+    yield "extenders:"
+    for other in wanted.extenders:
+        yield from _dumped([other], 2)
+    yield from _extender(wanted)
+
+
+def _leader_election(wanted: Wanted) -> Iterator[str]:
+    yield "leaderElection:"
+    if wanted.leader_election is not None:
+        yield from _dumped(wanted.leader_election, 2)
+        return
+    yield _line(2, "leaderElect", True, "of several replicas one schedules, the others wait")
+    yield _line(
+        2,
+        "resourceName",
+        wanted.profiles[0].name,
+        "a lease of its own: the first kube-scheduler has 'kube-scheduler'",
+    )
+    yield _line(2, "resourceNamespace", "kube-system", "where the lease is")
+
+
+def _extender(wanted: Wanted) -> Iterator[str]:
+    heavy = extender_weight(wanted)
+    yield _line(
+        2, "- urlPrefix", wanted.url.rstrip("/"), "where 'colocate scheduler' listens (server.address)"
+    )
+    yield _line(4, "prioritizeVerb", "prioritize", "asked for a score of every node that is left")
+    if wanted.filter:
+        yield _line(4, "filterVerb", "filter", "asked which nodes are too hot at all")
+    else:
+        yield "    # No filterVerb: a hot node loses by its score, and pods still run when every node is hot."
+    first, *others = heavy.reasons if heavy.others else ("no other plugin scores, so that any will do",)
+    yield _line(4, "weight", heavy.weight, first)
+    for reason in others:
+        yield f"{'':{_COLUMN}}  # {reason}"
+    yield _line(4, "nodeCacheCapable", True, "names are sent, not whole nodes: quicker, and with whole nodes")
+    yield f"{'':{_COLUMN}}  # a filter would make the resource plugins see every node as idle"
+    yield _line(
+        4, "httpTimeout", wanted.timeout, "an answer takes milliseconds; pods wait for it no longer than this"
+    )
+    yield _line(4, "ignorable", True, "pods are scheduled all the same while the extender is away")
+    if wanted.url.startswith("https://"):
+        yield from _https(wanted.tls)
+
+
+def _https(tls: TlsFiles) -> Iterator[str]:
+    yield _line(4, "enableHTTPS", True, "")
+    if not tls.authority:
+        yield "    # No caFile: kube-scheduler believes any certificate that it is shown. Name one to be sure."
+    if tls == TlsFiles():
+        return
+    yield "    tlsConfig:"
+    for name, value, why in (
+        ("caFile", tls.authority, "who signed the extender's certificate"),
+        ("serverName", tls.server_name, "the name in that certificate, where it is not the one in urlPrefix"),
+        ("certFile", tls.certificate, "shown to the extender (server.tls.clientAuthority there)"),
+        ("keyFile", tls.key, "the key of certFile"),
+    ):
+        if value:
+            yield _line(6, name, value, why)
+
+
+def _line(indent: int, name: str, value: str | int, why: str) -> str:
+    # What JSON writes, YAML reads as the same; plain words need no quotes.
+    shown = value if isinstance(value, str) and _is_plain(value) else json.dumps(value)
+    text = f"{'':{indent}}{name}: {shown}"
+    return f"{text:{_COLUMN}}  # {why}" if why else text
+
+
+def _is_plain(value: str) -> bool:
+    try:
+        return bool(value) and yaml.safe_load(f"a: {value}") == {"a": value}
+    except yaml.YAMLError:
+        return False
+
+
+def _dumped(tree: Mapping[str, Any] | Sequence[Any], indent: int) -> Iterator[str]:
+    if tree:
+        for line in yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=1000).splitlines():
+            yield f"{'':{indent}}{line}"

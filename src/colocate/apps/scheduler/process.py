@@ -1,0 +1,149 @@
+"""`colocate scheduler serve`: the process that joins what is observed, how it is judged and the ways to act.
+
+SIGTERM and SIGINT stop it: requests under way are seen through, the taints are removed as configured, the last
+decisions are written. It goes on whatever happens to Prometheus, to the API server or to a single request.
+"""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgspec
+
+from colocate import __version__, telemetry
+from colocate.aio import first
+from colocate.apps import metrics
+from colocate.apps.scheduler.decisions import DecisionLog
+from colocate.apps.scheduler.facts import Facts
+from colocate.apps.scheduler.judge import Judge
+from colocate.apps.scheduler.listening import Listening
+from colocate.apps.scheduler.load_judge import LoadJudge
+from colocate.apps.scheduler.server import serving
+from colocate.apps.scheduler.settings import Act, SchedulerConfig
+from colocate.apps.scheduler.tainting import Tainting
+from colocate.apps.scheduler.telling import Telling
+from colocate.clock import Clock, SystemClock
+from colocate.cluster.client import Client
+from colocate.cluster.usage import MetricsApi, Prometheus, UsagePoller, queries
+from colocate.errors import UserError
+from colocate.kubelet.process import with_signals
+from colocate.load import Table
+from colocate.telemetry import Event
+
+
+class Scheduler(msgspec.Struct, frozen=True):
+    """A scheduler that runs."""
+
+    listening: Listening
+    facts: Facts
+    judge: Judge
+    decisions: DecisionLog
+    tainting: Tainting | None
+
+
+async def run_scheduler(config: SchedulerConfig, client: Client, clock: Clock | None = None) -> None:
+    """Run until a signal says stop."""
+    stop = asyncio.Event()
+    with_signals(stop=stop.set)
+    with metrics.serving(config.metrics.address):
+        async with running(config, client, clock or SystemClock()) as scheduler:
+            await first(stop.wait(), _settle(scheduler.facts))
+            await stop.wait()
+
+
+async def _settle(facts: Facts) -> None:
+    """Once the first samples are there, tell so, and get ready for a long life."""
+    await facts.sampled.beyond(0)
+    spare_the_garbage_collector()
+    telemetry.logger().info(
+        Event.SCHEDULER_READY,
+        nodes=len(facts.nodes),
+        pods=len(facts.pods),
+        sampled=len(facts.table.loads),
+    )
+
+
+@asynccontextmanager
+async def running(config: SchedulerConfig, client: Client, clock: Clock) -> AsyncIterator[Scheduler]:
+    """Run for as long as the body does; nothing is left behind."""
+    usage = config.usage
+    if not usage.prometheus.url and not usage.metrics_api:
+        raise UserError(
+            "usage.prometheus.url: nothing says where samples come from; write http://HOST:PORT of Prometheus into "
+            "the configuration, or usage.metricsApi: true"
+        )
+    settings = config.load.settings(usage.window)
+    decisions = DecisionLog(config.decisions, settings, shadow=config.shadow)
+    facts = Facts(Table(settings), decisions, client, clock)
+    judge = LoadJudge(
+        facts, decisions, config.load, clock, nodes_kept=config.decisions.nodes, shadow=config.shadow
+    )
+    async with AsyncExitStack() as stack:
+        prometheus = None
+        if usage.prometheus.url:
+            prometheus = Prometheus(usage.prometheus.settings(), clock)
+            stack.push_async_callback(prometheus.close)
+        metrics_api = MetricsApi(client, usage.prometheus.timeout) if usage.metrics_api else None
+        poller = UsagePoller(
+            queries(usage.asked()), facts.known_nodes, clock, prometheus, metrics_api, usage.poll()
+        )
+        telling = Telling(config, facts, poller, judge, decisions, clock)
+        tainting = None
+        if Act.TAINTS in config.act:
+            tainting = Tainting(config.taints, facts, judge, client, clock, shadow=config.shadow)
+        # Listening comes first: an address that is taken must be told at once.
+        listening = await stack.enter_async_context(serving(config.server, judge, clock, telling.pages()))
+        telemetry.logger().info(
+            Event.SCHEDULER_STARTED,
+            version=__version__,
+            act=list(config.act),
+            shadow=config.shadow,
+            policy=config.load.policy,
+            address=listening.url,
+        )
+        await stack.enter_async_context(_working(facts, poller, decisions, tainting))
+        yield Scheduler(listening, facts, judge, decisions, tainting)
+    telemetry.logger().info(Event.SCHEDULER_STOPPED)
+
+
+@asynccontextmanager
+async def _working(
+    facts: Facts, poller: UsagePoller, decisions: DecisionLog, tainting: Tainting | None
+) -> AsyncIterator[None]:
+    """All that goes on by itself. Taints are removed while nodes are still followed."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(work)
+            for work in (
+                facts.nodes.run(),
+                facts.pods.run(),
+                facts.follow(poller),
+                _poll(facts, poller),
+                decisions.run(),
+            )
+        ]
+        try:
+            if tainting is None:
+                yield
+            else:
+                async with tainting.running():
+                    yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def spare_the_garbage_collector() -> None:
+    """Have it look no more at what is there now: a large cluster's facts, over and over, in the middle of answers.
+
+    What is no longer used is freed all the same, unless it is part of a cycle, which facts never are.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+async def _poll(facts: Facts, poller: UsagePoller) -> None:
+    """Ask for samples once it is known of which nodes."""
+    await facts.synced()
+    await poller.run()

@@ -1,0 +1,213 @@
+"""What `colocate scheduler` can be told: the fields of its configuration file, their types and defaults.
+
+Here is what concerns its server; what it observes, how it judges and acts is in `sections`.
+"""
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from colocate.apps.config import schema
+from colocate.apps.config.document import Document
+from colocate.apps.config.schema import VERSION, Log, Metrics, Seconds, Section
+from colocate.apps.config.words import Problem, show
+from colocate.apps.scheduler.sections import (
+    Decisions,
+    Load,
+    Policies,
+    Taints,
+    Usage,
+    check_decisions,
+    check_load,
+    check_taints,
+    check_usage,
+    to_policies,
+)
+from colocate.apps.scheduler.sizes import Size as Size
+from colocate.apps.scheduler.sizes import to_size
+from colocate.wire.rpc import MAX_SOCKET_PATH
+
+_UNIX = "unix:"
+
+
+class Endpoint(str):
+    """Where the extender listens: 'host:port', or 'unix:/path' for a socket on this machine."""
+
+    __slots__ = ()
+
+    @property
+    def socket(self) -> Path | None:
+        """The path of the unix socket; None for host and port."""
+        return Path(self.removeprefix(_UNIX)) if self.startswith(_UNIX) else None
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        host, _, port = self.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+class Tls(Section, frozen=True):
+    """HTTPS. The files are read again when they change; connections that are open go on as they are."""
+
+    certificate: Path | None = None
+    """PEM: the server's certificate, and those that lead to its authority. HTTP where none is given."""
+    key: Path | None = None
+    """PEM, unencrypted."""
+    client_authority: Path | None = None
+    """PEM: who signs callers' certificates. Whoever asks without one of theirs is refused, health apart."""
+    client_names: tuple[str, ...] = ()
+    """Common names or DNS names of callers; any that the authority has signed where none is named. Name one
+    where the authority is the cluster's own: it signs the certificates of every kubelet, too."""
+
+
+class Callers(Section, frozen=True):
+    """Who may ask, besides what `tls` demands of certificates. Health may be asked by anyone."""
+
+    token_file: Path | None = None
+    """Holds the token that every caller must show; several, one a line, while one replaces the other. It is
+    shown as `Authorization: Bearer TOKEN`, or as the password in the URL, which is kube-scheduler's only way."""
+
+
+class Limits(Section, frozen=True):
+    """What one caller can cost."""
+
+    body: Size = Size(64 << 20)
+    """A request, after decompression: 5000 whole nodes are some 50 MB, 5000 names 0.2 MB."""
+    bodies: Size = Size(256 << 20)
+    """All requests that are under way together; further ones are told to come again."""
+    connections: int = 2000
+    """Open at a time; further ones are closed at once."""
+    header_timeout: Seconds = Seconds(10)
+    """For the first line and the headers of a request, from their first byte; and for the first request."""
+    body_timeout: Seconds = Seconds(30)
+    """For the body of a request."""
+    answer_timeout: Seconds = Seconds(30)
+    """For the caller to read its answer."""
+    idle_timeout: Seconds = Seconds(120)
+    """After an answer. Longer than the 90 s for which kube-scheduler keeps a connection: of the two, the one
+    that asks must be the one that hangs up, or a request may meet the end of its connection."""
+
+
+class Server(Section, frozen=True):
+    """The extender's HTTP server."""
+
+    address: Endpoint = Endpoint("127.0.0.1:8890")
+    tls: Tls = Tls()
+    callers: Callers = Callers()
+    limits: Limits = Limits()
+    grace: Seconds = Seconds(10)
+    """How long requests that are under way may take once the process is told to stop."""
+
+
+class Act(StrEnum):
+    """A way in which pods are brought where room is."""
+
+    EXTENDER = "extender"
+    """Answers kube-scheduler's questions."""
+    TAINTS = "taints"
+    """Keeps every node's heat as taints, which any scheduler heeds."""
+
+
+class SchedulerConfig(Section, frozen=True):
+    """The whole configuration of `colocate scheduler`."""
+
+    version: int = VERSION
+    log: Log = Log()
+    metrics: Metrics = Metrics()
+    server: Server = Server()
+    act: tuple[Act, ...] = (Act.EXTENDER,)
+    shadow: bool = False
+    """Answer neutrally and write nothing, but record what would have been done."""
+    usage: Usage = Usage()
+    load: Load = Load()
+    taints: Taints = Taints()
+    decisions: Decisions = Decisions()
+
+
+def to_endpoint(value: object) -> Endpoint:
+    """Read where to listen; ValueError says how that is written."""
+    if isinstance(value, str) and re.fullmatch(rf"{_UNIX}/[^\0]+", value):
+        return Endpoint(value)
+    try:
+        if (address := schema.to_address(value)) != "off":
+            return Endpoint(address)
+    except ValueError:
+        pass
+    raise ValueError(
+        "an address; write one as in 127.0.0.1:8890, [::1]:8890 or unix:/run/colocate/extender.sock"
+    )
+
+
+_READ = {Size: to_size, Endpoint: to_endpoint, Policies: to_policies}
+
+
+def decode(kind: type, value: Any) -> Any:
+    """Build the types above from what a file can hold (a msgspec dec_hook)."""
+    return _READ[kind](value) if kind in _READ else schema.decode(kind, value)
+
+
+def check(config: SchedulerConfig) -> None:
+    """Raise a Problem where a scheduler could not run with this configuration."""
+    _check_server(config.server)
+    if not config.act:
+        raise Problem("act", f"nothing would be done; choose of {', '.join(Act)}")
+    check_usage(config.usage)
+    check_load(config.load)
+    check_taints(config.taints)
+    check_decisions(config.decisions)
+
+
+def _check_server(server: Server) -> None:
+    socket = server.address.socket
+    if socket is not None and len(bytes(socket)) > MAX_SOCKET_PATH:
+        raise Problem(
+            "server.address",
+            f"the path has {len(bytes(socket))} bytes and a unix socket allows {MAX_SOCKET_PATH}; "
+            f"choose a shorter one",
+        )
+    if socket is None and server.address.host_and_port[1] > 65535:
+        raise Problem(
+            "server.address",
+            f"there is no port {server.address.host_and_port[1]}; choose one up to 65535",
+        )
+    tls = server.tls
+    if (tls.certificate is None) != (tls.key is None):
+        missing = "key" if tls.key is None else "certificate"
+        raise Problem(f"server.tls.{missing}", "it is missing, and the other is given; name both or neither")
+    if tls.client_authority is not None and tls.certificate is None:
+        raise Problem(
+            "server.tls.clientAuthority", "callers show no certificate over HTTP; add certificate and key"
+        )
+    if tls.client_names and tls.client_authority is None:
+        raise Problem("server.tls.clientNames", "without clientAuthority nobody vouches for a name; add it")
+    limits = server.limits
+    for name, value in (
+        ("body", limits.body),
+        ("bodies", limits.bodies),
+        ("connections", limits.connections),
+    ):
+        if value < 1:
+            raise Problem(
+                f"server.limits.{name}", f"{show(int(value))} lets nothing through; choose more than 0"
+            )
+    if limits.bodies < limits.body:
+        raise Problem(
+            "server.limits.bodies",
+            f"{limits.bodies} is less than one body may have ({limits.body}); raise it",
+        )
+    for name, seconds in (
+        ("headerTimeout", limits.header_timeout),
+        ("bodyTimeout", limits.body_timeout),
+        ("answerTimeout", limits.answer_timeout),
+        ("idleTimeout", limits.idle_timeout),
+    ):
+        if not 0 < seconds <= 3600:
+            raise Problem(
+                f"server.limits.{name}", f"{seconds:g}s is out of range; choose more than 0s and at most 1h"
+            )
+    if not 0 <= server.grace <= 3600:
+        raise Problem("server.grace", f"{server.grace:g}s is out of range; choose 0s to 1h")
+
+
+SCHEDULER = Document(SchedulerConfig, check, decode, "docs/scheduling.md shows one to start from")

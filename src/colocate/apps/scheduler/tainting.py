@@ -1,0 +1,217 @@
+"""Keeps every node's heat as taints `colocate.dev/load-1` to `-4`, which make schedulers prefer cooler nodes.
+
+A node of heat n has the taints 1 to n, all PreferNoSchedule: nothing is ever kept off a node by them. One process
+writes at a time, by a lease, asked before every single write; a bounded number of times a minute; and no taint
+but these is ever changed: a node that somebody else writes meanwhile is left for the next round.
+"""
+
+import asyncio
+import os
+import socket
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from colocate import telemetry
+from colocate.aio import deadline
+from colocate.apps.scheduler.facts import Facts, Taint
+from colocate.apps.scheduler.judge import Judge
+from colocate.apps.scheduler.sections import OnStop, Taints
+from colocate.clock import Clock
+from colocate.cluster import json_patch
+from colocate.cluster.client import Client
+from colocate.cluster.errors import ClusterError, Conflict, NotFound, Unreachable
+from colocate.cluster.lease import LeaseHolder, LeaseSettings
+from colocate.cluster.resources import NODES, Object
+from colocate.errors import UserError
+from colocate.load.heat import Heat, heats, pressures
+from colocate.load.taint_plan import Change, TaintPlan, plan
+from colocate.telemetry import NODE_HEAT, TAINT_WRITES, TAINTS_WAITING, Event
+
+PREFIX = "colocate.dev/load-"
+EFFECT = "PreferNoSchedule"
+LEVELS = 4
+_REMOVING = 30.0
+"""Seconds in which all taints must be gone at the end."""
+_AT_ONCE = 8
+_ODD = -1
+"""The level of a node with a set of our taints that is no level's: it is always written anew."""
+
+
+def keys(level: int) -> tuple[str, ...]:
+    """The taints of a level."""
+    return tuple(f"{PREFIX}{number}" for number in range(1, level + 1))
+
+
+def level_of(taints: Sequence[Taint]) -> int:
+    """The level that a node shows."""
+    ours = [taint for taint in taints if taint.key.startswith(PREFIX)]
+    level = len(ours)
+    right = {taint.key for taint in ours} == set(keys(level)) and all(one.effect == EFFECT for one in ours)
+    return level if right and level <= LEVELS else _ODD
+
+
+def with_level(taints: object, level: int) -> list[object]:
+    """A node's taints with ours brought to a level; all others stay as and where they are."""
+    others = [one for one in taints if not _is_ours(one)] if isinstance(taints, list) else []
+    return [*others, *({"key": key, "effect": EFFECT} for key in keys(level))]
+
+
+def _is_ours(taint: object) -> bool:
+    return isinstance(taint, Mapping) and str(taint.get("key", "")).startswith(PREFIX)
+
+
+class Tainting:
+    """Writes taints, while it holds the lease."""
+
+    def __init__(
+        self,
+        settings: Taints,
+        facts: Facts,
+        judge: Judge,
+        client: Client,
+        clock: Clock,
+        *,
+        shadow: bool = False,
+        identity: str = "",
+    ) -> None:
+        self._settings = settings
+        self._facts = facts
+        self._judge = judge
+        self._client = client
+        self._clock = clock
+        self._shadow = shadow
+        identity = identity or f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+        lease = settings.lease
+        self.lease = LeaseHolder(
+            client,
+            LeaseSettings(
+                namespace=lease.namespace, name=lease.name, identity=identity, duration=lease.duration
+            ),
+            clock,
+        )
+        self._heats: dict[str, Heat] = {}
+        self._written: deque[float] = deque(maxlen=settings.per_minute)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Write for as long as the body runs; then take the taints away, unless told otherwise."""
+        async with self.lease.running():
+            task = asyncio.create_task(self._run())
+            try:
+                yield
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                if self._settings.on_stop is OnStop.REMOVE and not self._shadow and self.lease.held:
+                    await self._remove_all()
+
+    async def _run(self) -> None:
+        while True:
+            # Without any sample nobody knows better than what nodes show already.
+            if not self._judge.unready() and self._facts.table.loads:
+                if self.lease.held:
+                    await self._write(self.planned())
+                else:
+                    # Whoever writes now knows how hot nodes were; what they show will tell.
+                    self._heats.clear()
+            await self._clock.sleep(self._settings.period)
+
+    def planned(self) -> TaintPlan:
+        """What would be written now."""
+        table, now = self._facts.table, self._clock.time()
+        table.advance(now)
+        shown = {node.metadata.name: level_of(node.spec.taints) for node in self._facts.nodes}
+        pressed = {name: value for name, value in pressures(table).items() if name in shown}
+        before = {
+            name: self._heats.get(name) or Heat(pressed[name], shown[name], shown[name])
+            for name in pressed
+            if name in self._heats or shown[name] > 0
+        }
+        self._heats = heats(pressed, before, self._settings.heat)
+        for level in range(LEVELS + 1):
+            NODE_HEAT.labels(str(level)).set(sum(heat.level == level for heat in self._heats.values()))
+        made = plan(shown, self._heats, self._written, self._clock.monotonic(), self._settings.per_minute)
+        TAINTS_WAITING.set(made.waiting)
+        return made
+
+    async def _write(self, planned: TaintPlan) -> None:
+        for change in planned.changes:
+            if self._shadow:
+                telemetry.logger().info(Event.TAINTS_CHANGED, shadow=True, change=str(change))
+                continue
+            if not self.lease.held:
+                return
+            await self._write_one(change)
+
+    async def _write_one(self, change: Change) -> None:
+        try:
+            if await self._set(change.node, change.after):
+                telemetry.logger().info(
+                    Event.TAINTS_CHANGED,
+                    node=change.node,
+                    before=change.before,
+                    after=change.after,
+                    pressure=round(change.pressure, 1),
+                )
+        except (ClusterError, UserError) as error:
+            # Who was overtaken, or whose node has gone, need not know.
+            if not isinstance(error, Conflict | NotFound):
+                telemetry.logger().warning(Event.TAINTS_FAILED, node=change.node, error=str(error))
+
+    async def _set(self, node: str, level: int) -> bool:
+        """Bring a node's taints to a level; whether there was anything to write."""
+        try:
+            # Not as the cache has it: what is written must be made for what is there.
+            seen: Object = await self._client.get(NODES, node)
+            spec = seen.get("spec")
+            taints = spec.get("taints") if isinstance(spec, Mapping) else None
+            wanted = with_level(taints, level)
+            patch = json_patch.set_value(seen, ("spec", "taints"), wanted or None)
+            if not patch or not self.lease.held:
+                return False
+            self._written.append(self._clock.monotonic())
+            await self._client.patch(NODES, node, patch)
+        except ClusterError as error:
+            TAINT_WRITES.labels(_outcome(error)).inc()
+            raise
+        TAINT_WRITES.labels("written").inc()
+        return True
+
+    async def _remove_all(self) -> None:
+        """All at once, and not a few a minute: nobody will come back for those that are left."""
+        tainted = [node.metadata.name for node in self._facts.nodes if level_of(node.spec.taints) != 0]
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def remove(name: str) -> bool:
+            async with room:
+                for _ in range(3):
+                    try:
+                        await self._set(name, 0)
+                        return True
+                    except NotFound:
+                        return True
+                    except Conflict:
+                        continue
+                    except (ClusterError, UserError):
+                        return False
+                return False
+
+        try:
+            async with deadline(self._clock, _REMOVING):
+                removed = sum(await asyncio.gather(*map(remove, tainted)))
+        except TimeoutError:
+            removed = -1
+        telemetry.logger().info(Event.TAINTS_REMOVED, nodes=removed, of=len(tainted))
+
+
+def _outcome(error: ClusterError) -> str:
+    match error:
+        case NotFound():
+            return "gone"
+        case Conflict():
+            return "overtaken"
+        case Unreachable():
+            return "unreachable"
+    return "refused"

@@ -1,0 +1,113 @@
+"""What a running scheduler tells people who ask: why a pod went where it went, all facts, nodes by their load.
+
+GET /explain?pod=NAMESPACE/NAME     its decision, or 404 with what to do
+GET /decisions?last=20              the latest, the youngest first
+GET /snapshot                       all facts, from which the same answers follow anywhere
+GET /top                            nodes by real and requested load
+GET /state                          whether it is ready, how the caches and each query of samples are doing
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from colocate.apps.scheduler.decisions import DecisionLog
+from colocate.apps.scheduler.facts import Facts
+from colocate.apps.scheduler.judge import Judge
+from colocate.apps.scheduler.refused import Outcome, Refused
+from colocate.apps.scheduler.server import Tell
+from colocate.apps.scheduler.settings import Act, SchedulerConfig
+from colocate.clock import Clock
+from colocate.cluster.usage import SignalHealth, UsagePoller
+from colocate.cluster.watch_health import Health
+from colocate.load import snapshot, top
+
+_MOST = 1000
+
+
+class State(msgspec.Struct, frozen=True):
+    """How what is known came to be known."""
+
+    ready: bool
+    unready: tuple[str, ...]
+    shadow: bool
+    act: tuple[Act, ...]
+    nodes: Health
+    pods: Health
+    samples: tuple[SignalHealth, ...]
+    sampled_nodes: int
+    clock_offset: float | None
+    decisions: int
+
+
+class Telling:
+    """Answers people."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        facts: Facts,
+        poller: UsagePoller,
+        judge: Judge,
+        decisions: DecisionLog,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._facts = facts
+        self._poller = poller
+        self._judge = judge
+        self._decisions = decisions
+        self._clock = clock
+
+    def pages(self) -> dict[str, Tell]:
+        return {
+            "/explain": self._explain,
+            "/decisions": self._latest,
+            "/snapshot": self._snapshot,
+            "/top": self._top,
+            "/state": self._state,
+        }
+
+    def _explain(self, query: Mapping[str, str]) -> bytes:
+        pod = query.get("pod", "")
+        told = self._decisions.find(pod)
+        if told is None:
+            raise Refused(
+                404,
+                Outcome.UNKNOWN,
+                f"nothing is kept of a pod {pod[:200]!r}: it was not judged by this replica since it started, or "
+                f"{len(self._decisions)} younger decisions have taken its place; name it as NAMESPACE/NAME",
+            )
+        return msgspec.json.encode(told)
+
+    def _latest(self, query: Mapping[str, str]) -> bytes:
+        text = query.get("last", "20")
+        if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= _MOST:
+            raise Refused(400, Outcome.UNREADABLE, f"last is {text[:20]!r}; say a number from 1 to {_MOST}")
+        return msgspec.json.encode(self._decisions.latest(int(text)))
+
+    def _snapshot(self, query: Mapping[str, str]) -> bytes:
+        self._facts.table.advance(self._clock.time())
+        return snapshot.encode(snapshot.take(self._facts.table))
+
+    def _top(self, query: Mapping[str, str]) -> bytes:
+        self._facts.table.advance(self._clock.time())
+        return msgspec.json.encode(top(self._facts.table))
+
+    def _state(self, query: Mapping[str, str]) -> bytes:
+        facts, latest = self._facts, self._poller.latest
+        unready = tuple(self._judge.unready())
+        return msgspec.json.encode(
+            State(
+                not unready,
+                unready,
+                self._config.shadow,
+                self._config.act,
+                facts.nodes.health,
+                facts.pods.health,
+                latest.health,
+                len(latest.nodes),
+                latest.clock_offset,
+                len(self._decisions),
+            )
+        )

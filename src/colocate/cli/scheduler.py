@@ -1,0 +1,200 @@
+"""`colocate scheduler`: the process that kube-scheduler asks where pods go, what it needs, why pods went where."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from colocate import telemetry
+from colocate.apps.config.file import load_document
+from colocate.apps.config.override import from_assignments, unknown_variables
+from colocate.apps.config.words import Problem
+from colocate.apps.scheduler import kube_config, seed_config
+from colocate.apps.scheduler.from_seed import with_seed
+from colocate.apps.scheduler.kube_config import DEFAULT_NAME, Profile, TlsFiles, Wanted
+from colocate.apps.scheduler.process import run_scheduler
+from colocate.apps.scheduler.settings import SCHEDULER, Act, SchedulerConfig, check
+from colocate.cli import cluster_flags, scheduler_questions
+from colocate.cli.main import GROUPS
+from colocate.cluster.client import Client
+from colocate.errors import UserError
+from colocate.telemetry import Event
+
+_DEFAULT = Wanted()
+
+
+def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = groups.add_parser(
+        "scheduler", help=GROUPS["scheduler"], description="Scheduling by what nodes really use."
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    _add_serve(commands)
+    scheduler_questions.add(commands)
+    _add_kube_config(commands)
+
+
+def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser(
+        "serve",
+        help="run the scheduler's process: follow the cluster and Prometheus, answer kube-scheduler, write taints",
+        description="Follow the cluster and Prometheus, and bring pods where nodes really have room.",
+        epilog="SIGTERM and SIGINT stop it. docs/scheduling.md shows a configuration to start from.",
+    )
+    command.add_argument("--config", type=Path, metavar="FILE", help="the configuration")
+    command.add_argument(
+        "--from",
+        dest="seed",
+        type=Path,
+        metavar="FILE",
+        help="take where Prometheus is, and the policy of each profile, from a kube-scheduler's configuration with "
+        "MemRealUsage or CpuRealUsage in it",
+    )
+    command.add_argument(
+        "--act",
+        metavar="WAYS",
+        help=f"in place of the configuration's: {', '.join(Act)}, or several with commas",
+    )
+    command.add_argument(
+        "--shadow", action="store_true", help="change nothing, record what would have been done"
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="any single value of the configuration",
+    )
+    cluster_flags.add_flags(command)
+    command.set_defaults(run=serve)
+
+
+def serve(args: argparse.Namespace) -> None:
+    config = _config(args)
+    telemetry.configure_logs(config.log.format, config.log.level)
+    for warning in unknown_variables(os.environ, SCHEDULER):
+        telemetry.logger().warning(Event.CONFIG_DOUBTFUL, reason=warning)
+    uvloop.run(_serve(args, config))
+
+
+async def _serve(args: argparse.Namespace, config: SchedulerConfig) -> None:
+    async with Client(cluster_flags.find(args)) as client:
+        await run_scheduler(config, client)
+
+
+def _config(args: argparse.Namespace) -> SchedulerConfig:
+    """The configuration that the flags name, each over the one before: --config, --from, --set, --act."""
+    if args.config is None and args.seed is None:
+        raise UserError("--config: no configuration is named; name one, or a kube-scheduler's with --from")
+    config = SchedulerConfig()
+    if args.config is not None:
+        overrides = from_assignments(args.set)
+        config = load_document(SCHEDULER, args.config, os.environ, overrides).config
+    elif args.set:
+        raise UserError("--set: it changes values of --config; name that file, too")
+    if args.seed is not None:
+        config = with_seed(config, seed_config.read(_text(args.seed), str(args.seed)))
+    if args.act is not None:
+        config = msgspec.structs.replace(config, act=_ways(args.act))
+    if args.shadow:
+        config = msgspec.structs.replace(config, shadow=True)
+    try:
+        check(config)
+    except Problem as problem:
+        raise UserError(f"{args.config or args.seed}: {problem}") from None
+    return config
+
+
+def _ways(text: str) -> tuple[Act, ...]:
+    try:
+        return tuple(dict.fromkeys(Act(word.strip()) for word in text.split(",")))
+    except ValueError:
+        raise UserError(
+            f"--act: {text!r} is no way to act; say {', '.join(Act)}, or several with commas"
+        ) from None
+
+
+def _add_kube_config(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    about = "print the configuration of a second, stock kube-scheduler that asks the extender"
+    command = commands.add_parser(
+        "kube-config",
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}. Every line says why it is there; the extender's weight is "
+        "worked out from the plugins that score beside it.",
+    )
+    command.add_argument(
+        "--scheduler-name",
+        action="append",
+        metavar="NAME",
+        help=f"a profile's name ({DEFAULT_NAME}); may be repeated",
+    )
+    command.add_argument(
+        "--from",
+        dest="seed",
+        type=Path,
+        metavar="FILE",
+        help="take over a configuration with MemRealUsage or CpuRealUsage in it, with all its profiles",
+    )
+    command.add_argument(
+        "--with-score-plugins",
+        action="store_true",
+        help="with --from: let kube-scheduler's own score plugins count where that file has switched them all off",
+    )
+    command.add_argument("--url", default=_DEFAULT.url, help="where the extender listens (%(default)s)")
+    command.add_argument(
+        "--filter", action="store_true", help="have nodes that are too hot refused, not just outscored"
+    )
+    command.add_argument(
+        "--points",
+        type=int,
+        default=_DEFAULT.points,
+        help="a node that scores so many points of 100 less than another loses in any case (%(default)s)",
+    )
+    command.add_argument(
+        "--timeout", default=_DEFAULT.timeout, metavar="TIME", help="for an answer (%(default)s)"
+    )
+    command.add_argument(
+        "--kubeconfig", default="", metavar="FILE", help="kube-scheduler's own, where it needs one"
+    )
+    tls = command.add_argument_group("HTTPS", "Paths of files as kube-scheduler sees them.")
+    tls.add_argument("--ca-file", default="", metavar="FILE", help="who signed the extender's certificate")
+    tls.add_argument("--cert-file", default="", metavar="FILE", help="a certificate to show to the extender")
+    tls.add_argument("--key-file", default="", metavar="FILE", help="its key")
+    tls.add_argument(
+        "--server-name", default="", metavar="NAME", help="the name in the extender's certificate"
+    )
+    command.set_defaults(run=print_kube_config)
+
+
+def print_kube_config(args: argparse.Namespace) -> None:
+    names = args.scheduler_name or [DEFAULT_NAME]
+    wanted = Wanted(
+        url=args.url,
+        profiles=tuple(Profile(name) for name in names),
+        filter=args.filter,
+        points=args.points,
+        timeout=args.timeout,
+        tls=TlsFiles(args.ca_file, args.cert_file, args.key_file, args.server_name),
+        kubeconfig=args.kubeconfig,
+    )
+    if args.seed is not None:
+        if args.scheduler_name:
+            raise UserError(
+                "--scheduler-name: the file of --from names the profiles; leave one of the two out"
+            )
+        seed = seed_config.read(_text(args.seed), str(args.seed), others_score=args.with_score_plugins)
+        wanted = seed_config.taken_over(seed, wanted)
+        print("\n".join(f"# {line}" for line in seed_config.for_our_settings(seed)))
+        for doubt in seed.doubts:
+            print(f"warning: {args.seed}: {doubt}", file=sys.stderr)
+    print(kube_config.render(wanted), end="")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (getattr(error, "strerror", None) or "it is not UTF-8").lower()
+        raise UserError(f"--from: {path} cannot be read ({reason}); check the path") from error

@@ -1,0 +1,206 @@
+"""`colocate scheduler explain | decisions | top | snapshot | score | compare`: asks a running one, or a snapshot."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import uvloop
+import yaml
+
+from colocate.apps.scheduler import asking
+from colocate.apps.scheduler.asking import Where
+from colocate.apps.scheduler.decisions import Told
+from colocate.cli import scheduler_tables
+from colocate.cli.output import as_json
+from colocate.errors import UserError
+from colocate.load import NodeRow, Table, compare, decide, explain, mix, snapshot, top
+from colocate.load.reading import ApiPod, pod_facts
+from colocate.model.load import PodFacts
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+_STANDARD_INPUT = Path("-")
+
+
+def add(commands: Commands) -> None:
+    command = _command(commands, "explain", explain_pod, "say why a pod went to its node, or would have")
+    command.add_argument(
+        "pod", metavar="POD", help="NAMESPACE/NAME, a uid, or a name in the namespace default"
+    )
+    _add_where(command)
+    command = _command(
+        commands, "decisions", show_decisions, "list the latest decisions, and what became of them"
+    )
+    command.add_argument("--last", type=int, default=20, metavar="N", help="so many (%(default)s)")
+    _add_where(command)
+    command = _command(commands, "top", show_top, "list nodes by real and requested load, the fullest first")
+    _add_snapshot(command)
+    command = _command(
+        commands, "snapshot", write_snapshot, "write all facts of a running scheduler", formats=()
+    )
+    command.add_argument("file", type=Path, metavar="FILE", help="where to; - is standard output")
+    _add_where(command)
+    command = _command(
+        commands, "score", score, "say how every node would be judged for a pod, which need not exist"
+    )
+    _add_pod(command)
+    command.add_argument("--policy", default="", metavar="MIX", help="in place of the snapshot's own")
+    _add_snapshot(command)
+    command = _command(
+        commands, "compare", compare_policies, "say where two policies would put a pod, and how they differ"
+    )
+    command.add_argument("first", metavar="POLICY", help="such as balanced, or balanced=3,oversell=1")
+    command.add_argument("second", metavar="POLICY")
+    _add_pod(command)
+    _add_snapshot(command)
+
+
+def _command(
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int | None],
+    about: str,
+    formats: tuple[str, ...] = ("table", "json"),
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=about, description=f"{about[0].upper()}{about[1:]}."
+    )
+    if formats:
+        command.add_argument("-o", "--output", choices=formats, default=formats[0], help=" or ".join(formats))
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_where(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("which scheduler")
+    group.add_argument(
+        "--url", default=Where().url, help="where it listens (%(default)s); unix:/PATH for a socket"
+    )
+    group.add_argument("--token-file", type=Path, metavar="FILE", help="a token that it knows")
+    group.add_argument("--ca-file", type=Path, metavar="FILE", help="who signed its certificate")
+    group.add_argument("--cert-file", type=Path, metavar="FILE", help="a certificate to show to it")
+    group.add_argument("--key-file", type=Path, metavar="FILE", help="its key")
+    group.add_argument("--server-name", default="", metavar="NAME", help="the name in its certificate")
+
+
+def _add_snapshot(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--snapshot",
+        type=Path,
+        metavar="FILE",
+        help="a file of 'colocate scheduler snapshot'; nobody is asked then",
+    )
+    _add_where(command)
+
+
+def _add_pod(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--pod",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="YAML or JSON of a pod, or of what has a template for pods; - is standard input",
+    )
+
+
+# Asking --------------------------------------------------------------------------------------------------
+
+
+def explain_pod(args: argparse.Namespace) -> None:
+    told = asking.decoded(_ask(args, "/explain", pod=args.pod), Told)
+    print(as_json(told) if args.output == "json" else "\n".join(scheduler_tables.told(told)))
+
+
+def show_decisions(args: argparse.Namespace) -> None:
+    latest = asking.decoded(_ask(args, "/decisions", last=str(args.last)), list[Told])
+    print(as_json(latest) if args.output == "json" else "\n".join(scheduler_tables.decisions(latest)))
+
+
+def show_top(args: argparse.Namespace) -> None:
+    rows = top(_table(args)) if args.snapshot else asking.decoded(_ask(args, "/top"), list[NodeRow])
+    print(as_json(rows) if args.output == "json" else "\n".join(scheduler_tables.top(rows)))
+
+
+def write_snapshot(args: argparse.Namespace) -> None:
+    body = _ask(args, "/snapshot")
+    # Read before it is written: a file that nobody can use is worse than none.
+    snapshot.decode(body, f"the answer of {args.url}")
+    if args.file == _STANDARD_INPUT:
+        sys.stdout.write(body.decode() + "\n")
+        return
+    try:
+        args.file.write_bytes(body)
+    except OSError as error:
+        raise UserError(f"{args.file} cannot be written ({(error.strerror or str(error)).lower()})") from None
+
+
+def score(args: argparse.Namespace) -> None:
+    table, pod = _table(args), _pod(args.pod)
+    wanted = mix(args.policy) if args.policy else None
+    names = list(table.nodes)
+    decision = decide(
+        table, pod, names, table.now, mix=wanted, keep=max(1, len(names)), assume=False
+    ).decision
+    explained = explain(decision, table.settings)
+    print(as_json(explained) if args.output == "json" else "\n".join(scheduler_tables.explanation(explained)))
+
+
+def compare_policies(args: argparse.Namespace) -> None:
+    first, second = mix(args.first), mix(args.second)
+    table, pod = _table(args), _pod(args.pod)
+    compared = compare(table, pod, list(table.nodes), first, second, table.now)
+    print(as_json(compared) if args.output == "json" else "\n".join(scheduler_tables.comparison(compared)))
+
+
+def _ask(args: argparse.Namespace, path: str, **query: str) -> bytes:
+    where = Where(
+        url=args.url,
+        token_file=args.token_file,
+        authority=args.ca_file,
+        certificate=args.cert_file,
+        key=args.key_file,
+        server_name=args.server_name,
+    )
+    return uvloop.run(asking.ask(where, path, **query))
+
+
+def _table(args: argparse.Namespace) -> Table:
+    if args.snapshot is None:
+        return snapshot.restore(snapshot.decode(_ask(args, "/snapshot"), f"the answer of {args.url}"))
+    try:
+        blob = args.snapshot.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"--snapshot: {args.snapshot} cannot be read ({(error.strerror or str(error)).lower()}); check the path"
+        ) from None
+    return snapshot.restore(snapshot.decode(blob, str(args.snapshot)))
+
+
+def _pod(path: Path) -> PodFacts:
+    try:
+        text = sys.stdin.read() if path == _STANDARD_INPUT else path.read_text()
+        tree = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"--pod: {path} cannot be read ({' '.join(str(error).split())}); check it") from None
+    return pod_facts(_read_pod(tree, path))
+
+
+def _read_pod(tree: Any, path: Path) -> ApiPod:
+    """A pod, or the first pod that a deployment, a job or the like would make."""
+    spec = tree.get("spec") if isinstance(tree, dict) else None
+    if not isinstance(spec, dict):
+        raise UserError(f"--pod: {path} holds no pod; give one that 'kubectl get pod -o yaml' prints")
+    metadata = tree.get("metadata") or {}
+    if isinstance(spec.get("jobTemplate"), dict):
+        spec = spec["jobTemplate"].get("spec") or {}
+    if isinstance(spec.get("template"), dict):
+        template = spec["template"]
+        metadata = {**metadata, **(template.get("metadata") or {})}
+        spec = template.get("spec") or {}
+    try:
+        return msgspec.convert({"metadata": metadata, "spec": spec}, ApiPod)
+    except msgspec.ValidationError as error:
+        raise UserError(f"--pod: {path} is not a pod as Kubernetes writes it: {error}; correct it") from None

@@ -1,0 +1,95 @@
+"""Use of nodes from metrics.k8s.io, which most clusters have: for nodes that Prometheus says nothing of.
+
+It knows the last half minute or so, and nothing of longer windows.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from colocate.aio import deadline
+from colocate.cluster.client import Client
+from colocate.cluster.errors import Unreachable
+from colocate.cluster.resources import Resource
+from colocate.cluster.usage.directory import Directory
+from colocate.cluster.usage.joining import Counts, Joined, Sample
+from colocate.cluster.usage.signals import Measured
+from colocate.model import quantity
+
+_EXAMPLES = 5
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str
+
+
+class NodeMetrics(msgspec.Struct, frozen=True):
+    """What the metrics API says of one node."""
+
+    metadata: _Metadata
+    usage: dict[str, str | int | float]
+    timestamp: datetime
+
+
+NODE_METRICS: Resource[NodeMetrics] = Resource(
+    "nodes", "NodeMetrics", "metrics.k8s.io", "v1beta1", namespaced=False, shape=NodeMetrics
+)
+
+
+class MetricsApi:
+    """Asks the metrics API."""
+
+    def __init__(self, client: Client, timeout: float = 10.0) -> None:
+        self._client = client
+        self._timeout = timeout
+
+    async def nodes(self, directory: Directory, now: float) -> Mapping[Measured, Joined]:
+        """The use of every node, in percent of its capacity. A ClusterError where there is no answer."""
+        try:
+            # The client is more patient than that, and what Prometheus has said is waiting to be published.
+            async with deadline(self._client.clock, self._timeout):
+                answer = await self._client.list(NODE_METRICS)
+        except TimeoutError:
+            raise Unreachable(
+                f"cannot list {NODE_METRICS.qualified}: no answer within {self._timeout:g} s"
+            ) from None
+        return {measured: join(measured, answer, directory, now) for measured in Measured}
+
+
+def join(measured: Measured, answer: list[NodeMetrics], directory: Directory, now: float) -> Joined:
+    """What the answer says of one resource."""
+    samples: dict[str, Sample] = {}
+    strangers: list[Mapping[str, str]] = []
+    unknown = malformed = 0
+    for metrics in answer:
+        node = directory.nodes.get(metrics.metadata.name)
+        if node is None:
+            unknown += 1
+            strangers.append({"name": metrics.metadata.name})
+            continue
+        capacity = node.capacity.cpu if measured is Measured.CPU else node.capacity.memory
+        used = _used(measured, metrics)
+        if used is None or used < 0 or not capacity:
+            malformed += 1
+            continue
+        samples[node.name] = Sample(100 * used / capacity, min(now, max(0.0, metrics.timestamp.timestamp())))
+    missing = [name for name in directory.nodes if name not in samples]
+    counts = Counts(
+        series=len(answer),
+        joined=len(samples),
+        missing=len(missing),
+        unknown=unknown,
+        malformed=malformed,
+    )
+    return Joined(samples, counts, tuple(missing[:_EXAMPLES]), tuple(strangers[:_EXAMPLES]))
+
+
+def _used(measured: Measured, metrics: NodeMetrics) -> int | None:
+    text = metrics.usage.get(measured)
+    if text is None:
+        return None
+    try:
+        return quantity.milli(text) if measured is Measured.CPU else quantity.whole(text)
+    except ValueError:
+        return None

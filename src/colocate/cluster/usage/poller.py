@@ -1,0 +1,206 @@
+"""Follows the use of nodes: asks every signal once a round, keeps the last good samples, publishes what is known.
+
+A signal that fails leaves the others alone, and its last samples stay, with their time: whoever decides sees how
+old they are. A node that Prometheus says nothing new of is filled in from the metrics API, where that is given.
+Nothing here judges a node or forgets a sample, except those of nodes that have left the cluster.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn
+
+import msgspec
+
+from colocate.aio import Watched
+from colocate.clock import Clock
+from colocate.cluster.backoff import BackOff, Random
+from colocate.cluster.errors import ClusterError
+from colocate.cluster.usage.answers import Vector
+from colocate.cluster.usage.directory import Directory, KnownNode
+from colocate.cluster.usage.joining import LATEST, Joined, Sample, Times, join
+from colocate.cluster.usage.metrics_api import MetricsApi
+from colocate.cluster.usage.pods import join_pods, pod_usages
+from colocate.cluster.usage.presets import TIME, Queries
+from colocate.cluster.usage.prometheus import Prometheus
+from colocate.cluster.usage.record import Record
+from colocate.cluster.usage.signals import POD_CPU, POD_MEMORY, Measured, Signal, Statistic
+from colocate.cluster.usage.snapshot import UsageSnapshot, node_loads
+from colocate.errors import UserError
+
+_USES = tuple(Signal(measured) for measured in Measured)
+METRICS_API = "metrics-api"
+"""The name of what is asked of the metrics API, among those of signals."""
+
+
+class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often to ask."""
+
+    interval: float = 15.0
+    """Seconds from one round to the next, up to a tenth more by chance."""
+    first_pause: float = 1.0
+    last_pause: float = 30.0
+    """Seconds between rounds while nothing answers: doubled from the first to the last, and up to twice as long
+    by chance."""
+    fill_after: float = 60.0
+    """A node whose last sample is older than so many seconds is filled in from the metrics API."""
+
+
+class UsagePoller:
+    """The use of nodes, kept up to date by `run`."""
+
+    def __init__(
+        self,
+        queries: Queries,
+        nodes: Callable[[], Iterable[KnownNode]],
+        clock: Clock,
+        prometheus: Prometheus | None = None,
+        metrics_api: MetricsApi | None = None,
+        settings: PollSettings | None = None,
+        random: Random = random.random,
+    ) -> None:
+        self._queries = queries
+        self._nodes = nodes
+        self._clock = clock
+        self._prometheus = prometheus
+        self._metrics_api = metrics_api
+        self._settings = settings or PollSettings()
+        self._random = random
+        self._samples: dict[Signal, dict[str, Sample]] = {}
+        """Prometheus' last good ones of each signal, of pods too."""
+        self._filled: dict[Signal, dict[str, Sample]] = {}
+        """From the metrics API, of nodes that Prometheus says nothing new of."""
+        self._scraped: dict[str, float] = {}
+        """When each node was last scraped."""
+        self._offset: float | None = None
+        asked: dict[str, str] = {}
+        if prometheus is not None:
+            asked = {str(query.signal): query.promql for query in queries.signals}
+            asked |= {TIME: queries.time} if queries.time else {}
+        if metrics_api is not None:
+            asked[METRICS_API] = "list nodes.metrics.k8s.io"
+        self._record = Record(asked, clock)
+        self.latest = UsageSnapshot()
+        self.changed = Watched()
+        """Counts the rounds."""
+
+    async def run(self) -> NoReturn:
+        """Ask until cancelled, whatever happens to Prometheus."""
+        settings = self._settings
+        back_off = BackOff(settings.first_pause, settings.last_pause, self._random)
+        while True:
+            await self.once()
+            if self._record.all_failed:
+                pause = back_off.pause()
+            else:
+                back_off.reset()
+                pause = settings.interval * (1 + 0.1 * self._random())
+            await self._clock.sleep(pause)
+
+    async def once(self) -> UsageSnapshot:
+        """One round. It does not fail: the snapshot's health says what did."""
+        directory = Directory(self._nodes())
+        for signal, samples in self._samples.items():
+            if signal.statistic is not Statistic.POD:
+                self._samples[signal] = {node: samples[node] for node in samples if node in directory.nodes}
+        if self._prometheus is not None:
+            await self._ask_prometheus(self._prometheus, directory)
+        if self._metrics_api is not None:
+            await self._fill_in(self._metrics_api, directory)
+        await self._publish(directory)
+        return self.latest
+
+    async def _ask_prometheus(self, prometheus: Prometheus, directory: Directory) -> None:
+        asked = self._clock.time()
+        queries = self._queries
+        wanted = [(str(query.signal), query.promql) for query in queries.signals]
+        if queries.time:
+            wanted.append((TIME, queries.time))
+        answers = dict(await asyncio.gather(*(self._ask(prometheus, *one) for one in wanted)))
+        scraped = answers.get(TIME) or Vector(())
+        # Where it says nothing, samples are as old as their answers: nothing better is known.
+        # In a thread, as all that follows: thousands of series take a while, in which others want answers.
+        times = await asyncio.to_thread(Times, scraped, directory, queries.labels, asked, self._scraped)
+        if answers.get(TIME) is not None:
+            self._scraped = {node: times.by_node[node] for node in times.by_node if node in directory.nodes}
+            # Joined only to be counted: a node that is in no answer is told of here as well.
+            counted = await asyncio.to_thread(join, scraped, directory, queries.labels, times, LATEST)
+            self._record.succeeded(TIME, counted, scraped)
+        for query in queries.signals:
+            answer = answers[str(query.signal)]
+            if answer is None:
+                continue
+            joined = await self._join(query.signal, answer, directory, times, asked)
+            self._record.succeeded(str(query.signal), joined, answer)
+            kept = {} if query.signal.statistic is Statistic.POD else self._samples.get(query.signal, {})
+            self._samples[query.signal] = {**kept, **joined.samples}
+            evaluated = next((series.time for series in answer if series is not None), None)
+            self._offset = self._offset if evaluated is None else evaluated - asked
+
+    async def _ask(self, prometheus: Prometheus, name: str, promql: str) -> tuple[str, Vector | None]:
+        begun = self._clock.monotonic()
+        try:
+            answer = await prometheus.query(name, promql)
+        except (ClusterError, UserError) as error:
+            self._record.failed(name, error)
+            return name, None
+        finally:
+            self._record.took(name, self._clock.monotonic() - begun)
+        return name, answer
+
+    async def _join(
+        self, signal: Signal, answer: Vector, directory: Directory, times: Times, asked: float
+    ) -> Joined:
+        if signal.statistic is Statistic.POD:
+            return await asyncio.to_thread(join_pods, answer, asked)
+        return await asyncio.to_thread(join, answer, directory, self._queries.labels, times)
+
+    async def _fill_in(self, metrics_api: MetricsApi, directory: Directory) -> None:
+        now = self._clock.time()
+        wanted = {signal: self._without_news(signal, directory, now) for signal in _USES}
+        found: Mapping[Measured, Joined] = {}
+        if any(wanted.values()):
+            begun = self._clock.monotonic()
+            try:
+                found = await metrics_api.nodes(directory, now)
+                self._record.succeeded(METRICS_API, found[Measured.MEMORY])
+            except (ClusterError, UserError) as error:
+                self._record.failed(METRICS_API, error)
+            finally:
+                self._record.took(METRICS_API, self._clock.monotonic() - begun)
+        for signal, nodes in wanted.items():
+            known = dict(self._filled.get(signal, {}))
+            if signal.measured in found:
+                known |= found[signal.measured].samples
+            self._filled[signal] = {node: known[node] for node in nodes if node in known}
+
+    def _without_news(self, signal: Signal, directory: Directory, now: float) -> list[str]:
+        """Nodes of which Prometheus has no sample, or an old one."""
+        samples = self._samples.get(signal, {})
+        fresh = now - self._settings.fill_after
+        return [
+            node for node in directory.nodes if (sample := samples.get(node)) is None or sample.time < fresh
+        ]
+
+    async def _publish(self, directory: Directory) -> None:
+        samples = {**self._samples}
+        filled: dict[str, None] = {}
+        for signal, by_node in self._filled.items():
+            of_prometheus = self._samples.get(signal, {})
+            newer = {
+                node: sample
+                for node, sample in by_node.items()
+                if node not in of_prometheus or sample.time > of_prometheus[node].time
+            }
+            samples[signal] = {**of_prometheus, **newer}
+            filled |= dict.fromkeys(newer)
+        self.latest = UsageSnapshot(
+            taken=self._clock.time(),
+            nodes=await asyncio.to_thread(node_loads, samples),
+            pods=await asyncio.to_thread(pod_usages, samples.get(POD_CPU, {}), samples.get(POD_MEMORY, {})),
+            filled=tuple(filled),
+            health=self._record.health,
+            ambiguous=tuple(sorted(directory.ambiguous)),
+            clock_offset=self._offset,
+        )
+        self.changed.changed()

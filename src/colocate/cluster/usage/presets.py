@@ -1,0 +1,193 @@
+"""Which PromQL answers which signal: three presets, and a user's own queries over them. Pure.
+
+Every query is an instant one that answers for all nodes at once, and none needs more than what its preset
+says that there is. `rules` prints the recording rules that a preset needs.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from colocate.cluster.usage.signals import Measured, Signal, Statistic, duration
+from colocate.errors import UserError
+
+NODE_LABELS = ("node", "kubernetes_node", "instance")
+_OVER_TIME = {Statistic.DEVIATION: "stddev_over_time", Statistic.AVERAGE: "avg_over_time"}
+_QUANTILES = {Statistic.P50: 50, Statistic.P90: 90, Statistic.P95: 95, Statistic.P99: 99}
+
+
+class Preset(StrEnum):
+    """Where the values come from."""
+
+    SEED = "seed"
+    """Two recording rules, node_cpu_usage_avg_5m and node_mem_usage_avg_5m, in percent. See `rules`."""
+    NODE_EXPORTER = "node-exporter"
+    """node-exporter as it is. No rules; long windows of CPU cost Prometheus a subquery."""
+    KUBE_PROMETHEUS_STACK = "kube-prometheus-stack"
+    """The recording rules that kube-prometheus and its Helm chart bring along."""
+
+
+class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One more statistic to ask for, of CPU and of memory."""
+
+    statistic: Statistic
+    seconds: float
+
+
+class QuerySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to ask."""
+
+    preset: Preset = Preset.SEED
+    average_seconds: float = 300.0
+    """The window of a node's use; 0 for the last value. Recording rules have a window of their own: the seed's
+    for both, kube-prometheus-stack's for CPU."""
+    windows: tuple[Window, ...] = ()
+    """Deviations, averages and percentiles over longer windows."""
+    pods: bool = False
+    """Ask for the use of every pod, too: cAdvisor's metrics, of some 200 bytes a pod and answer."""
+    matchers: str = ""
+    """Goes into every selector of the preset, such as `cluster="prod"` where Prometheus knows several."""
+    labels: tuple[str, ...] = NODE_LABELS
+    """Labels that may say which node a series is of: by its name, or by an address with or without a port."""
+    queries: Mapping[str, str] = {}
+    """PromQL by the name of a signal, such as `cpu`, in place of the preset's; `time` for the samples' times."""
+
+
+class Query(msgspec.Struct, frozen=True):
+    signal: Signal
+    promql: str
+
+
+class Queries(msgspec.Struct, frozen=True):
+    """What is asked in one round."""
+
+    signals: tuple[Query, ...]
+    time: str
+    """Answers with the time of each node's last sample; empty where samples count as old as their answer."""
+    labels: tuple[str, ...]
+
+
+TIME = "time"
+"""The name of the query for times, among those of signals."""
+
+
+def signals(settings: QuerySettings) -> tuple[Signal, ...]:
+    """The signals that the settings want."""
+    wanted = [Signal(measured) for measured in Measured]
+    for window in settings.windows:
+        if window.statistic in (Statistic.USE, Statistic.POD) or window.seconds <= 0:
+            raise UserError(
+                f"windows: {window.statistic} over {window.seconds:g} s cannot be asked for; name one of "
+                f"{', '.join([*_OVER_TIME, *_QUANTILES])} and a number of seconds"
+            )
+        wanted += [Signal(measured, window.statistic, window.seconds) for measured in Measured]
+    if settings.pods:
+        wanted += [Signal(measured, Statistic.POD) for measured in Measured]
+    return tuple(dict.fromkeys(wanted))
+
+
+def queries(settings: QuerySettings) -> Queries:
+    """The PromQL for every signal that the settings want."""
+    wanted = {str(signal): signal for signal in signals(settings)}
+    if unknown := settings.queries.keys() - wanted.keys() - {TIME}:
+        raise UserError(
+            f"queries: {', '.join(sorted(unknown))} is no signal that is asked for; "
+            f"there are {', '.join([*wanted, TIME])}"
+        )
+    preset = _Promql(settings)
+    return Queries(
+        tuple(
+            Query(signal, settings.queries.get(name) or preset.of(signal)) for name, signal in wanted.items()
+        ),
+        settings.queries.get(TIME, preset.time),
+        settings.labels,
+    )
+
+
+class _Promql:
+    """Writes queries with one preset's series."""
+
+    def __init__(self, settings: QuerySettings) -> None:
+        self._settings = settings
+        self._matchers = settings.matchers
+        self._by = ", ".join(settings.labels)
+
+    @property
+    def time(self) -> str:
+        match self._settings.preset:
+            case Preset.SEED:
+                series = self._select("node_mem_usage_avg_5m")
+            case Preset.NODE_EXPORTER:
+                series = self._select("node_memory_MemTotal_bytes")
+            case Preset.KUBE_PROMETHEUS_STACK:
+                series = self._select("instance:node_memory_utilisation:ratio")
+        return f"timestamp({series})"
+
+    def of(self, signal: Signal) -> str:
+        if signal.statistic is Statistic.POD:
+            return self._pod(signal.measured)
+        match self._settings.preset:
+            case Preset.SEED:
+                return self._seed(signal)
+            case Preset.NODE_EXPORTER:
+                return self._node_exporter(signal)
+            case Preset.KUBE_PROMETHEUS_STACK:
+                return self._kube_prometheus_stack(signal)
+
+    def _seed(self, signal: Signal) -> str:
+        cpu = signal.measured is Measured.CPU
+        series = self._select("node_cpu_usage_avg_5m" if cpu else "node_mem_usage_avg_5m")
+        return series if signal.statistic is Statistic.USE else _over_time(signal, series)
+
+    def _kube_prometheus_stack(self, signal: Signal) -> str:
+        average = self._settings.average_seconds
+        if signal.measured is Measured.CPU:
+            series = self._select("instance:node_cpu_utilisation:rate5m")
+            average = 0
+        else:
+            series = self._select("instance:node_memory_utilisation:ratio")
+        if signal.statistic is not Statistic.USE:
+            return f"100 * {_over_time(signal, series)}"
+        return f"100 * avg_over_time({series}[{duration(average)}])" if average else f"100 * {series}"
+
+    def _node_exporter(self, signal: Signal) -> str:
+        average = self._settings.average_seconds
+        if signal.measured is Measured.CPU:
+            idle = self._select("node_cpu_seconds_total", 'mode="idle"')
+            rate = f"rate({idle}[{duration(average)}])" if average else f"irate({idle}[5m])"
+            # Counters and clocks are not read in the same moment: an idle CPU may seem idle for 101 %.
+            busy = f"clamp_min(100 * (1 - avg by ({self._by}) ({rate})), 0)"
+            if signal.statistic is Statistic.USE:
+                return busy
+            step = duration(max(1.0, signal.window // 60))
+            return _over_time(signal, busy, step)
+        available = self._select("node_memory_MemAvailable_bytes")
+        total = self._select("node_memory_MemTotal_bytes")
+        if signal.statistic is Statistic.USE:
+            now = f"avg_over_time({available}[{duration(average)}])" if average else available
+            return f"100 * (1 - {now} / {total})"
+        if signal.statistic is Statistic.DEVIATION:
+            return f"100 * {_over_time(signal, available)} / {total}"
+        # The node that uses much has little available: the percentile is turned round.
+        return f"100 * (1 - {_over_time(signal, available, turned=True)} / {total})"
+
+    def _pod(self, measured: Measured) -> str:
+        if measured is Measured.CPU:
+            series = self._select("container_cpu_usage_seconds_total", 'container!=""')
+            window = duration(self._settings.average_seconds or 300)
+            return f"1000 * sum by (namespace, pod) (rate({series}[{window}]))"
+        series = self._select("container_memory_working_set_bytes", 'container!=""')
+        return f"sum by (namespace, pod) ({series})"
+
+    def _select(self, metric: str, *matchers: str) -> str:
+        inside = ", ".join(one for one in (*matchers, self._matchers) if one)
+        return f"{metric}{{{inside}}}" if inside else metric
+
+
+def _over_time(signal: Signal, series: str, step: str = "", turned: bool = False) -> str:
+    span = f"[{duration(signal.window)}{f':{step}' if step else ''}]"
+    if function := _OVER_TIME.get(signal.statistic):
+        return f"{function}({series}{span})"
+    percent = _QUANTILES[signal.statistic]
+    return f"quantile_over_time({(100 - percent if turned else percent) / 100:g}, {series}{span})"

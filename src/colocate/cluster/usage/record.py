@@ -1,0 +1,88 @@
+"""How the queries are doing: for a doctor, for a person who reads logs, and as metrics."""
+
+from collections.abc import Mapping
+
+from colocate import telemetry
+from colocate.clock import Clock
+from colocate.cluster.errors import ApiError, ClusterError, Unreachable
+from colocate.cluster.usage.answers import Vector
+from colocate.cluster.usage.joining import Joined
+from colocate.cluster.usage.snapshot import SignalHealth
+from colocate.errors import UserError
+from colocate.telemetry import (
+    USAGE_LAST_SUCCESS,
+    USAGE_QUERIES,
+    USAGE_QUERY_SECONDS,
+    USAGE_SAMPLES,
+    USAGE_SERIES,
+    Event,
+)
+
+_REJECTED = ("unknown", "duplicate", "not_a_number", "infinite", "negative", "malformed")
+
+
+class Record:
+    """Counts what happens to queries, by their names; tells of changes, not of every round."""
+
+    def __init__(self, queries: Mapping[str, str], clock: Clock) -> None:
+        self._clock = clock
+        self._health = {name: SignalHealth(name, query) for name, query in queries.items()}
+        self._log = telemetry.logger()
+
+    @property
+    def health(self) -> tuple[SignalHealth, ...]:
+        return tuple(self._health.values())
+
+    @property
+    def all_failed(self) -> bool:
+        return all(health.error for health in self._health.values())
+
+    def took(self, name: str, seconds: float) -> None:
+        USAGE_QUERY_SECONDS.labels(name).observe(seconds)
+
+    def succeeded(self, name: str, joined: Joined, answer: Vector | None = None) -> None:
+        """There is a good answer, which may yet hold nothing of use."""
+        before = self._health[name]
+        now = self._clock.time()
+        health = before.succeeded(now, joined, answer.warnings if answer else ())
+        self._health[name] = health
+        USAGE_QUERIES.labels(name, "ok").inc()
+        USAGE_LAST_SUCCESS.labels(name).set(now)
+        counts = joined.counts
+        USAGE_SAMPLES.labels(name, "joined").set(counts.joined)
+        USAGE_SAMPLES.labels(name, "missing").set(counts.missing)
+        for fault in _REJECTED:
+            if found := getattr(counts, fault):
+                USAGE_SERIES.labels(name, fault).inc(found)
+        if before.error:
+            self._log.info(Event.USAGE_RECOVERED, signal=name, failures=before.failures)
+        if health.warnings and health.warnings != before.warnings:
+            self._log.warning(Event.USAGE_DOUBTFUL, signal=name, warnings=health.warnings)
+        news = before.last_success is None or before.missing != health.missing
+        if news and counts.missing:
+            self._log.warning(
+                Event.USAGE_MISSING,
+                signal=name,
+                nodes=counts.missing,
+                some=health.missing,
+                unknown_series=counts.unknown,
+                some_labels=health.strangers[:1],
+            )
+
+    def failed(self, name: str, error: ClusterError | UserError) -> None:
+        before = self._health[name]
+        self._health[name] = before.failed(str(error))
+        USAGE_QUERIES.labels(name, _outcome(error)).inc()
+        if before.error != str(error):
+            self._log.warning(Event.USAGE_FAILED, signal=name, error=str(error))
+
+
+def _outcome(error: ClusterError | UserError) -> str:
+    match error:
+        case Unreachable():
+            return "unreachable"
+        case ApiError() if error.reason == "Unreadable":
+            return "unreadable"
+        case UserError():
+            return "misconfigured"
+    return "refused"

@@ -1,0 +1,41 @@
+"""What to add to Prometheus so that nodes are found: recording rules, and a label by relabelling. Pure text."""
+
+from colocate.cluster.usage.presets import Preset
+from colocate.cluster.usage.signals import duration
+
+RELABELLING = """\
+# In the scrape configuration of node-exporter (kubernetes_sd_configs with role pod, endpoints or endpointslice):
+relabel_configs:
+  - source_labels: [__meta_kubernetes_pod_node_name]
+    target_label: node
+"""
+SERVICE_MONITOR = """\
+# In the ServiceMonitor or PodMonitor of node-exporter (prometheus-operator):
+relabelings:
+  - sourceLabels: [__meta_kubernetes_pod_node_name]
+    targetLabel: node
+"""
+
+
+def rules(preset: Preset, average_seconds: float = 300.0, interval: float = 30.0) -> str:
+    """The rule file that a preset needs; empty where it needs none, or where its source brings them along.
+
+    Both rules keep `node` and `instance`, so that they join by either.
+    """
+    if preset is not Preset.SEED:
+        return ""
+    window = duration(average_seconds)
+    return f"""\
+groups:
+  - name: colocate-node-usage
+    interval: {duration(interval)}
+    rules:
+      - record: node_cpu_usage_avg_5m
+        expr: >-
+          clamp_min(100 * (1 - avg by (node, instance)
+          (rate(node_cpu_seconds_total{{mode="idle"}}[{window}]))), 0)
+      - record: node_mem_usage_avg_5m
+        expr: >-
+          100 * (1 - avg by (node, instance) (avg_over_time(node_memory_MemAvailable_bytes[{window}]))
+          / avg by (node, instance) (node_memory_MemTotal_bytes))
+"""

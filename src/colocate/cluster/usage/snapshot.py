@@ -1,0 +1,96 @@
+"""All that is known of the use of nodes and pods at one moment, and how it came to be known. Facts only."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from colocate.cluster.usage.joining import Counts, Joined, Sample
+from colocate.cluster.usage.signals import Measured, Signal, Statistic
+from colocate.model.load import Aggregate, NodeLoad, PodUsage, Usage
+
+_LATE = 300.0
+"""Seconds by which a deviation or an aggregate may be older than the use next to which it stands."""
+
+
+class SignalHealth(msgspec.Struct, frozen=True):
+    """How one query is doing. The counts are those of the last good answer."""
+
+    name: str
+    query: str
+    """PromQL, or what was asked of the metrics API."""
+    last_success: float | None = None
+    """When there was a good answer, in seconds since the epoch; None where there was none yet."""
+    error: str = ""
+    """What is wrong now; empty where the last answer was good."""
+    failures: int = 0
+    """In a row."""
+    counts: Counts = Counts()
+    missing: tuple[str, ...] = ()
+    """Some of the nodes that have no value."""
+    strangers: tuple[Mapping[str, str], ...] = ()
+    """The labels of some series of no node that we know."""
+    warnings: tuple[str, ...] = ()
+    """What Prometheus says about its own answer."""
+
+    def succeeded(self, now: float, joined: Joined, warnings: tuple[str, ...] = ()) -> "SignalHealth":
+        return SignalHealth(
+            self.name, self.query, now, "", 0, joined.counts, joined.missing, joined.strangers, warnings
+        )
+
+    def failed(self, why: str) -> "SignalHealth":
+        return msgspec.structs.replace(self, error=why, failures=self.failures + 1)
+
+
+class UsageSnapshot(msgspec.Struct, frozen=True):
+    """What a moment's decisions are made from. Never changes; the next one is another object."""
+
+    taken: float = 0.0
+    """When, in seconds since the epoch; 0 before the first round."""
+    nodes: Mapping[str, NodeLoad] = {}
+    """Every known node of which there ever was a sample, however old: each carries its time."""
+    pods: Mapping[str, PodUsage] = {}
+    """By namespace/name, where pods are asked for."""
+    filled: tuple[str, ...] = ()
+    """Nodes whose use is from the metrics API."""
+    health: tuple[SignalHealth, ...] = ()
+    ambiguous: tuple[str, ...] = ()
+    """Addresses that several nodes claim; nothing joins by them."""
+    clock_offset: float | None = None
+    """Seconds by which Prometheus' clock is ahead of ours; None before it has answered."""
+
+    def of(self, name: str) -> SignalHealth | None:
+        """The health of one signal."""
+        return next((health for health in self.health if health.name == name), None)
+
+
+def node_loads(samples: Mapping[Signal, Mapping[str, Sample]]) -> dict[str, NodeLoad]:
+    """The samples of all signals, by node."""
+    names = dict.fromkeys(name for signal in samples for name in samples[signal])
+    use: dict[Measured, dict[str, Usage]] = {measured: _usages(measured, samples) for measured in Measured}
+    found = {name: NodeLoad(use[Measured.CPU].get(name), use[Measured.MEMORY].get(name)) for name in names}
+    return {name: load for name, load in found.items() if load.cpu or load.memory}
+
+
+def _usages(measured: Measured, samples: Mapping[Signal, Mapping[str, Sample]]) -> dict[str, Usage]:
+    further = [
+        (signal, by_node)
+        for signal, by_node in samples.items()
+        if signal.measured is measured and signal.statistic not in (Statistic.USE, Statistic.POD)
+    ]
+    return {
+        name: _usage(sample, [(signal, by_node[name]) for signal, by_node in further if name in by_node])
+        for name, sample in samples.get(Signal(measured), {}).items()
+    }
+
+
+def _usage(use: Sample, further: list[tuple[Signal, Sample]]) -> Usage:
+    deviation, aggregates = 0.0, []
+    for signal, sample in further:
+        if sample.time < use.time - _LATE:
+            # Its query has failed for a while: it must not pass for as fresh as the use.
+            continue
+        if (kind := signal.aggregation) is None:
+            deviation = sample.value
+        else:
+            aggregates.append(Aggregate(kind, signal.window, sample.value))
+    return Usage(use.value, use.time, deviation, tuple(aggregates))

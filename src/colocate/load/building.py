@@ -1,0 +1,176 @@
+"""How a node's terms are made from its facts: size, samples, pods, ledger. No other node is looked at."""
+
+import msgspec
+
+from colocate.load.arithmetic import go_round
+from colocate.load.ledger import NONE_UNSEEN, Unseen
+from colocate.load.settings import MissingScore, Settings
+from colocate.load.terms import AwareTerms, Freshness, NodeTerms, ResourceTerms
+from colocate.load.typical import Level, Typical
+from colocate.model.load import (
+    NO_SAMPLES,
+    NOTHING,
+    Aggregation,
+    Amount,
+    NodeFacts,
+    NodeLoad,
+    Usage,
+    UsageThresholds,
+)
+
+
+class Placed(msgspec.Struct, frozen=True, gc=False):
+    """What the pods on a node add up to."""
+
+    requested: Amount = NOTHING
+    limits: Amount = NOTHING
+    estimates: Amount = NOTHING
+    prod_usage: Amount = NOTHING
+
+
+NOTHING_PLACED = Placed()
+
+Levels = tuple[Level | None, Level | None]
+"""How loaded CPU and memory are by fresh samples."""
+
+NOT_MEASURED: Levels = (None, None)
+
+
+def terms(
+    facts: NodeFacts,
+    settings: Settings,
+    typical: Typical,
+    *,
+    load: NodeLoad = NO_SAMPLES,
+    levels: Levels = NOT_MEASURED,
+    unseen: Unseen = NONE_UNSEEN,
+    placed: Placed = NOTHING_PLACED,
+) -> NodeTerms:
+    capacity, room = facts.capacity, facts.room
+    by_number = min(unseen.pods * settings.ledger.least_percent, settings.ledger.least_percent_bound) / 100
+    least = Amount(int(by_number * capacity.cpu), int(by_number * capacity.memory))
+    counted = unseen.amount.at_least(least)
+    cpu_level, memory_level = levels
+    supposing = settings.staleness.score is MissingScore.NEUTRAL
+    cpu = _resource(
+        capacity.cpu,
+        room.cpu,
+        cpu_level or (typical.cpu if supposing else None),
+        measured=cpu_level is not None,
+        ledger=counted.cpu,
+        requested=placed.requested.cpu,
+        limits=placed.limits.cpu,
+    )
+    memory = _resource(
+        capacity.memory,
+        room.memory,
+        memory_level or (typical.memory if supposing else None),
+        measured=memory_level is not None,
+        ledger=counted.memory,
+        requested=placed.requested.memory,
+        limits=placed.limits.memory,
+    )
+    return NodeTerms(
+        name=facts.name,
+        cpu=cpu,
+        memory=memory,
+        freshness=_freshness(load, levels),
+        sampled_at=load.time,
+        unseen_pods=unseen.pods,
+        packing_ledger=max(unseen.packing_cpu, least.cpu),
+        aware=_aware(facts, settings, load, cpu, memory, counted, unseen, placed),
+    )
+
+
+def thresholds(facts: NodeFacts, settings: Settings) -> UsageThresholds:
+    """The node's own bounds where it has some, the general ones for the rest."""
+    general, own = settings.filter.thresholds, facts.thresholds
+    if own is None:
+        return general
+    aggregated = own if own.aggregation and own.aggregated and not own.aggregated.empty else general
+    return UsageThresholds(
+        usage=general.usage if own.usage is None or own.usage.empty else own.usage,
+        prod=general.prod if own.prod is None or own.prod.empty else own.prod,
+        aggregated=aggregated.aggregated,
+        aggregation=aggregated.aggregation,
+        window=aggregated.window,
+    )
+
+
+def _freshness(load: NodeLoad, levels: Levels) -> Freshness:
+    if levels != NOT_MEASURED:
+        return Freshness.FRESH
+    return Freshness.NEVER if load.time is None else Freshness.EXPIRED
+
+
+def _resource(
+    capacity: int,
+    room: int,
+    level: Level | None,
+    *,
+    measured: bool,
+    ledger: int,
+    requested: int,
+    limits: int,
+) -> ResourceTerms:
+    loaded = level or Level(0.0, 0.0, 0.0)
+    return ResourceTerms(
+        capacity=capacity,
+        room=room,
+        percent=loaded.percent,
+        deviation=loaded.deviation,
+        peak=loaded.peak,
+        measured=measured,
+        known=level is not None,
+        ledger=ledger,
+        requested=requested,
+        limits=limits,
+        used=loaded.percent * capacity / 100 + ledger,
+        pressure=(loaded.peak * capacity / 100 + ledger) * 100 / room if room > 0 else 100.0,
+        per_unit=100 / room if room > 0 else 0.0,
+    )
+
+
+def _aware(
+    facts: NodeFacts,
+    settings: Settings,
+    load: NodeLoad,
+    cpu: ResourceTerms,
+    memory: ResourceTerms,
+    counted: Amount,
+    unseen: Unseen,
+    placed: Placed,
+) -> AwareTerms:
+    def used(aggregation: Aggregation | None, window: float) -> Amount:
+        return Amount(
+            _aware_used(cpu, load.cpu, aggregation, window, counted.cpu, placed.estimates.cpu),
+            _aware_used(memory, load.memory, aggregation, window, counted.memory, placed.estimates.memory),
+        )
+
+    bounds = thresholds(facts, settings)
+    to_score = (settings.load_aware.aggregation, settings.load_aware.window)
+    to_filter = (bounds.aggregation if bounds.aggregated else None, bounds.window)
+    score = used(*to_score)
+    return AwareTerms(
+        score=score,
+        filter=score if to_filter == to_score else used(*to_filter),
+        prod=placed.prod_usage + unseen.prod,
+    )
+
+
+def _aware_used(
+    terms: ResourceTerms,
+    usage: Usage | None,
+    aggregation: Aggregation | None,
+    window: float,
+    ledger: int,
+    estimates: int,
+) -> int:
+    """What is measured and what the ledger adds; without that aggregation, what all pods are estimated at."""
+    percent = terms.percent
+    if terms.measured and usage is not None and aggregation is not None:
+        aggregated = usage.over(aggregation, window)
+        if aggregated is None and window:
+            return estimates
+        percent = terms.percent if aggregated is None else aggregated
+    return go_round(percent * terms.capacity / 100) + ledger

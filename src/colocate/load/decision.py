@@ -1,0 +1,121 @@
+"""One answer to a scheduler: a score per candidate, and a small record from which the why can be told later.
+
+The record holds the terms of a few nodes, which never change, and no list of candidates: thousands of records
+can be kept. What it says is put into words by `explaining`, when somebody asks.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from colocate.load.demand import Demand
+from colocate.load.settings import Mix
+from colocate.load.table import Table
+from colocate.load.terms import NodeTerms
+from colocate.model.load import PodFacts
+
+HIGHEST = 100
+"""No policy gives a node more."""
+_MOST_BEST = 16
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What was answered for one pod."""
+
+    uid: str
+    key: str
+    at: float
+    mix: Mix
+    demand: Demand
+    candidates: int
+    best: tuple[str, ...]
+    """The candidates with the highest score, unless they are too many to name."""
+    best_count: int
+    top: tuple[NodeTerms, ...]
+    """A few nodes, the best first."""
+    scores: tuple[int, ...]
+    """Of those."""
+
+    @property
+    def score(self) -> int:
+        """The highest."""
+        return self.scores[0] if self.scores else 0
+
+    def followed(self, node: str) -> bool | None:
+        """Whether a scheduler that chose `node` followed; None where too many nodes were equal to say."""
+        if node in self.best:
+            return True
+        return False if len(self.best) == self.best_count else None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The scores, in the order of the candidates, and their record."""
+
+    scores: list[int]
+    decision: Decision
+
+
+def decide(
+    table: Table,
+    pod: PodFacts,
+    names: Sequence[str],
+    now: float,
+    *,
+    mix: Mix | None = None,
+    keep: int = 3,
+    assume: bool = True,
+) -> Answer:
+    """Judge all candidates. With `assume` the pod counts on the best of them, until it is seen bound.
+
+    Nothing is assumed by whoever only asks: a shadow, a comparison, an offline score.
+    """
+    table.advance(now)
+    demand = table.demand(pod)
+    mix = mix or table.settings.policy
+    scores = table.scores(mix, demand, names)
+    best_count, best, top = _best(scores, names, keep)
+    decision = Decision(
+        pod.uid,
+        pod.key,
+        now,
+        mix,
+        demand,
+        len(names),
+        best,
+        best_count,
+        tuple(table.terms(names[index]) for index in top),
+        tuple(scores[index] for index in top),
+    )
+    if assume and len(best) == best_count:
+        table.assume(pod.uid, best, demand, now)
+    return Answer(scores, decision)
+
+
+def _best(scores: Sequence[int], names: Sequence[str], keep: int) -> tuple[int, tuple[str, ...], list[int]]:
+    """How many are best, which (unless too many), and where the first `keep` are.
+
+    Scores are 0 to 100: as bytes, thousands are searched for one value after the other in no time.
+    """
+    packed = bytes(scores)
+    found = (score for score in range(HIGHEST, -1, -1) if score in packed)
+    best_count = 0
+    best: tuple[str, ...] = ()
+    top: list[int] = []
+    for score in found:
+        if not top:
+            best_count = packed.count(score)
+            if best_count <= _MOST_BEST:
+                best = tuple(names[index] for index in _where(packed, score, best_count))
+        top += _where(packed, score, keep - len(top))
+        if len(top) >= keep:
+            break
+    return best_count, best, top
+
+
+def _where(packed: bytes, score: int, most: int) -> list[int]:
+    found: list[int] = []
+    start = 0
+    while len(found) < most and (start := packed.find(score, start)) >= 0:
+        found.append(start)
+        start += 1
+    return found

@@ -1,0 +1,130 @@
+"""What a pod brings to a node: what it requests, what it may use at most, what it will probably use.
+
+Requests and limits are summed as Kubernetes sums them: a sidecar runs next to all that start after it, any
+other init container runs alone, and the pod's overhead comes on top.
+"""
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from colocate.load.arithmetic import go_round
+from colocate.load.settings import EstimateSettings, PackingSettings
+from colocate.model.load import NOTHING, Amount, ContainerAsk, PerResource, PodFacts, PodShape
+
+
+class Demand(msgspec.Struct, frozen=True, gc=False):
+    """A pod as the policies see it. Pods with equal demands get equal scores, which are worked out once."""
+
+    request: Amount
+    limit: Amount
+    """Never less than the request."""
+    estimate: Amount
+    """What it will probably use."""
+    packing_cpu: int
+    """The same as target-load-packing predicts it."""
+    prod: bool = False
+    daemon: bool = False
+
+    @property
+    def best_effort(self) -> bool:
+        return self.request == NOTHING and self.limit == NOTHING
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """By how much the pods of an owner use more or less than was estimated."""
+
+    cpu: float = 1.0
+    memory: float = 1.0
+
+
+AS_ESTIMATED = Ratio()
+
+
+def demand(
+    pod: PodFacts, estimate: EstimateSettings, packing: PackingSettings, ratio: Ratio = AS_ESTIMATED
+) -> Demand:
+    request = requested(pod.shape)
+    return Demand(
+        request=request,
+        limit=limited(pod.shape).at_least(request),
+        estimate=_corrected(estimated(pod.shape, estimate), ratio, _stated_limit(pod.shape)),
+        packing_cpu=predicted_cpu(pod.shape, packing),
+        prod=pod.prod,
+        daemon=pod.daemon,
+    )
+
+
+def requested(shape: PodShape) -> Amount:
+    return _summed(shape, lambda container: container.request) + shape.overhead
+
+
+def limited(shape: PodShape) -> Amount:
+    """The sum of the limits that are stated; a container without one adds nothing."""
+    return _summed(shape, lambda container: container.limit) + shape.overhead
+
+
+def estimated(shape: PodShape, settings: EstimateSettings) -> Amount:
+    """A percentage of the limit, or of the request where that is greater; a default where neither is stated."""
+    own = shape.scaling if settings.obey_annotation else PerResource()
+    percent = own.over(Amount(settings.cpu_percent, settings.memory_percent))
+    limit, request = _stated_limit(shape), requested(shape)
+    return Amount(
+        _share(limit.cpu, request.cpu, percent.cpu, settings.default_cpu),
+        _share(limit.memory, request.memory, percent.memory, settings.default_memory),
+    )
+
+
+def predicted_cpu(shape: PodShape, settings: PackingSettings) -> int:
+    """Each container's limit, else its request with a margin, else a default."""
+    total = shape.overhead.cpu
+    for container in shape.containers:
+        if container.limit.cpu is not None:
+            total += container.limit.cpu
+        elif container.request.cpu is not None:
+            total += go_round(container.request.cpu * settings.multiplier)
+        else:
+            total += settings.default_cpu
+    return total
+
+
+def _share(limit: int, request: int, percent: int, default: int) -> int:
+    greater = max(limit, request)
+    if not greater:
+        return default
+    share = go_round(greater * percent / 100)
+    return min(share, limit) if limit else share
+
+
+def _corrected(amount: Amount, ratio: Ratio, limit: Amount) -> Amount:
+    """Never beyond a limit that is stated: the kernel would not let it."""
+    return Amount(
+        math.ceil(min(amount.cpu * ratio.cpu, limit.cpu or math.inf)),
+        math.ceil(min(amount.memory * ratio.memory, limit.memory or math.inf)),
+    )
+
+
+def _stated_limit(shape: PodShape) -> Amount:
+    """The limit with its overhead; 0 where no container states one, whatever the overhead."""
+    limit = _summed(shape, lambda container: container.limit)
+    return Amount(
+        limit.cpu + shape.overhead.cpu if limit.cpu else 0,
+        limit.memory + shape.overhead.memory if limit.memory else 0,
+    )
+
+
+def _summed(shape: PodShape, of: Callable[[ContainerAsk], PerResource]) -> Amount:
+    sidecars = NOTHING
+    at_start = NOTHING
+    for container in shape.init:
+        asked = of(container).stated
+        if container.sidecar:
+            sidecars = sidecars + asked
+            at_start = at_start.at_least(sidecars)
+        else:
+            at_start = at_start.at_least(sidecars + asked)
+    running = sidecars
+    for container in shape.containers:
+        running = running + of(container).stated
+    return running.at_least(at_start)

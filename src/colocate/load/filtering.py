@@ -1,0 +1,108 @@
+"""Which candidates a pod may go to at all: not those that are, or with it would be, loaded beyond a threshold.
+
+A node without a fresh sample is let through or refused as the settings declare, never by a supposed load. When
+every candidate is too hot, refusing all would leave the pod pending: by default all are let through then, and
+the scores choose the coolest.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from colocate.load.arithmetic import go_round
+from colocate.load.building import thresholds
+from colocate.load.demand import Demand
+from colocate.load.settings import AllHot, MissingFilter, Settings
+from colocate.load.table import Table
+from colocate.load.terms import Freshness, NodeTerms
+from colocate.model.load import NodeFacts, PerResource
+
+
+class Cause(StrEnum):
+    USAGE = "usage-over-threshold"
+    AGGREGATED = "aggregated-usage-over-threshold"
+    EXPIRED = "node-metric-expired"
+    NEVER = "node-metric-missing"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a node is no candidate."""
+
+    cause: Cause
+    resource: str = ""
+    percent: int = 0
+    threshold: int = 0
+
+    def __str__(self) -> str:
+        match self.cause:
+            case Cause.EXPIRED:
+                return "its last load sample is too old"
+            case Cause.NEVER:
+                return "it has no load sample"
+            case _:
+                over = "over the window " if self.cause is Cause.AGGREGATED else ""
+                return (
+                    f"its {self.resource} would be {over}at {self.percent} %, "
+                    f"more than the threshold of {self.threshold} %"
+                )
+
+
+class Sifted(msgspec.Struct, frozen=True):
+    """The candidates that are left, and why the others are not."""
+
+    passed: list[str]
+    refused: dict[str, Refusal]
+    all_hot: bool = False
+    """Every candidate was too hot, and those in `passed` were let through all the same."""
+
+
+def sift(table: Table, pod: Demand, names: Sequence[str]) -> Sifted:
+    """Judge every candidate for the pod."""
+    if not table.settings.filter.enabled:
+        return Sifted(list(names), {})
+    passed: list[str] = []
+    refused: dict[str, Refusal] = {}
+    for name in names:
+        facts = table.nodes.get(name)
+        refusal = None if facts is None else refuse(facts, table.terms(name), pod, table.settings)
+        if refusal is None:
+            passed.append(name)
+        else:
+            refused[name] = refusal
+    if passed or table.settings.filter.all_hot is AllHot.REFUSE:
+        return Sifted(passed, refused)
+    hot = [name for name, refusal in refused.items() if refusal.resource]
+    return Sifted(hot, {name: why for name, why in refused.items() if not why.resource}, all_hot=bool(hot))
+
+
+def refuse(facts: NodeFacts, node: NodeTerms, pod: Demand, settings: Settings) -> Refusal | None:
+    """Why this node is no candidate for the pod; None where it is one. Pods of a daemon set belong everywhere."""
+    if pod.daemon:
+        return None
+    missing = settings.staleness.filter
+    if node.freshness is Freshness.EXPIRED and missing is not MissingFilter.OPEN:
+        return Refusal(Cause.EXPIRED)
+    if node.freshness is Freshness.NEVER and missing is MissingFilter.CLOSED:
+        return Refusal(Cause.NEVER)
+    bounds = thresholds(facts, settings)
+    used, bound, cause = node.aware.filter, bounds.usage, Cause.USAGE
+    if bounds.prod and _bounds_anything(bounds.prod) and pod.prod:
+        used, bound = node.aware.prod, bounds.prod
+    elif bounds.aggregated:
+        bound, cause = bounds.aggregated, Cause.AGGREGATED
+    if bound is None:
+        return None
+    for resource, terms, total, threshold in (
+        ("cpu", node.cpu, used.cpu + pod.estimate.cpu, bound.cpu),
+        ("memory", node.memory, used.memory + pod.estimate.memory, bound.memory),
+    ):
+        if threshold and terms.measured and terms.room:
+            percent = go_round(total / terms.room * 100)
+            if percent > threshold:
+                return Refusal(cause, resource, percent, threshold)
+    return None
+
+
+def _bounds_anything(bound: PerResource) -> bool:
+    return bool(bound.cpu or bound.memory)

@@ -1,0 +1,83 @@
+"""A node's heat in five levels, for schedulers that know taints and no extender.
+
+Levels are coarse and strong: a scheduler takes any node of a lower level first. So they change reluctantly, up
+at a step and down only well below it; and the lowest level is never left to a few nodes alone, on which all
+pods would go: those few are raised to the level of the next.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from colocate.load.demand import Demand
+from colocate.load.policies.balanced import Balanced
+from colocate.load.table import Table
+from colocate.model.load import NOTHING
+
+_NO_POD = Demand(NOTHING, NOTHING, NOTHING, 0)
+
+
+class HeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    steps: tuple[int, ...] = (60, 70, 80, 90)
+    """Percents of pressure at which a node becomes hotter by one level."""
+    hysteresis: int = 5
+    """Percents below its step at which a level is left again."""
+    cool_percent: int = 10
+    """Of the nodes, that share the lowest level at least."""
+    cool_nodes: int = 3
+    """The same as a number; in a cluster of few nodes, half of them are enough."""
+
+    def __post_init__(self) -> None:
+        if not self.steps or len(self.steps) > 4 or list(self.steps) != sorted(set(self.steps)):
+            raise ValueError(f"the steps {self.steps} must be one to four percentages that rise")
+        gaps = [high - low for low, high in zip(self.steps, self.steps[1:], strict=False)]
+        if not 0 <= self.hysteresis <= min(gaps, default=self.hysteresis):
+            raise ValueError(f"a hysteresis of {self.hysteresis} is not between 0 and a step's height")
+
+
+class Heat(msgspec.Struct, frozen=True):
+    """A node's heat."""
+
+    pressure: float
+    own: int
+    """Its level by itself; what the next one depends on."""
+    level: int
+    """What it shows: not less than what enough nodes share."""
+
+
+def pressures(table: Table) -> dict[str, float]:
+    """How loaded every node is by its more loaded resource, in percent, at its busy times and with pods that
+    are not measured yet."""
+    balanced = Balanced(msgspec.structs.replace(table.settings.balanced, dominant_percent=100))
+    return {name: balanced.pressure(table.terms(name), _NO_POD) for name in table.nodes}
+
+
+def heats(
+    pressures: Mapping[str, float], before: Mapping[str, Heat], settings: HeatSettings
+) -> dict[str, Heat]:
+    """Every node's heat, by what it was before."""
+    own = {
+        name: own_level(pressure, before[name].own if name in before else None, settings)
+        for name, pressure in pressures.items()
+    }
+    floor = _shared_level(own.values(), settings)
+    return {name: Heat(pressures[name], level, max(level, floor)) for name, level in own.items()}
+
+
+def own_level(pressure: float, before: int | None, settings: HeatSettings) -> int:
+    """One node's level by itself."""
+    rising = sum(pressure >= step for step in settings.steps)
+    if before is None:
+        return rising
+    falling = sum(pressure >= step - settings.hysteresis for step in settings.steps)
+    return max(rising, min(before, falling))
+
+
+def _shared_level(levels: Iterable[int], settings: HeatSettings) -> int:
+    """The lowest level that enough nodes are at or below."""
+    ordered = sorted(levels)
+    if not ordered:
+        return 0
+    wanted = max(1, settings.cool_nodes, -(-len(ordered) * settings.cool_percent // 100))
+    # Of three nodes, one that is hot must show it: all three can never be the cool ones.
+    return ordered[min(wanted, (len(ordered) + 1) // 2) - 1]

@@ -1,0 +1,190 @@
+"""The ledger: pods that are on a node, or on their way there, and that its samples do not show yet.
+
+An extender is never told which node was chosen. It knows which nodes it judged best for a pod, and later sees
+the pod bound. Between the two the pod is assumed on those best nodes, in equal shares; at the binding it is
+entered on its node; and it leaves when a sample's window lies wholly after the binding, when it has been there
+too long, or when the pod ends. No clock here: the time is an argument.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from colocate.load.demand import Demand
+from colocate.load.settings import LedgerSettings
+from colocate.model.load import NOTHING, Amount, PodUsage
+
+WHOLE = 720_720
+"""A pod, in parts that divide evenly among up to 16 nodes: sums stay exact in whatever order they are made."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One pod on one node, or its share of it."""
+
+    uid: str
+    since: float
+    estimate: Amount
+    packing_cpu: int
+    share: int = WHOLE
+    prod: bool = False
+
+
+class Assumption(msgspec.Struct, frozen=True):
+    """A pod that was judged and not yet seen bound, and the nodes that it may go to."""
+
+    uid: str
+    since: float
+    nodes: tuple[str, ...]
+    demand: Demand
+
+
+class Unseen(msgspec.Struct, frozen=True):
+    """What a node's entries add up to."""
+
+    amount: Amount = NOTHING
+    prod: Amount = NOTHING
+    packing_cpu: int = 0
+    share: int = 0
+
+    @property
+    def pods(self) -> float:
+        return self.share / WHOLE
+
+
+NONE_UNSEEN = Unseen()
+
+
+class Ledger:
+    """Entries by node. Every change answers with the nodes that it touched."""
+
+    def __init__(self, settings: LedgerSettings) -> None:
+        self._settings = settings
+        self._bound: dict[str, dict[str, Entry]] = {}
+        self._assumed: dict[str, dict[str, Entry]] = {}
+        self._nodes: dict[str, str] = {}
+        self._assumptions: dict[str, Assumption] = {}
+        self._next_expiry = float("inf")
+
+    def __len__(self) -> int:
+        return len(self._nodes) + len(self._assumptions)
+
+    def bind(self, uid: str, node: str, demand: Demand, bound_at: float) -> set[str]:
+        """The pod is on its node; what was assumed of it is over."""
+        touched = self.end(uid)
+        entry = Entry(uid, bound_at, demand.estimate, demand.packing_cpu, prod=demand.prod)
+        self._bound.setdefault(node, {})[uid] = entry
+        self._nodes[uid] = node
+        if self._settings.expiry:
+            self._next_expiry = min(self._next_expiry, bound_at + self._settings.expiry)
+        return touched | {node}
+
+    def assume(self, uid: str, nodes: Sequence[str], demand: Demand, now: float) -> set[str]:
+        """The pod was judged, and these nodes came out best. Too many of them, and it is assumed nowhere."""
+        if uid in self._nodes or not uid:
+            return set()
+        known = self._assumptions.get(uid)
+        if known is not None and known.nodes == tuple(nodes) and known.demand == demand:
+            # Judged again with the same result, as pods are that wait: nothing to work out anew.
+            self._assumptions[uid] = msgspec.structs.replace(known, since=now)
+            return set()
+        touched = self._drop_assumption(uid)
+        if not 0 < len(nodes) <= min(self._settings.assumed_nodes, 16):
+            return touched
+        self._assumptions[uid] = Assumption(uid, now, tuple(nodes), demand)
+        of = len(nodes)
+        amount = Amount(demand.estimate.cpu // of, demand.estimate.memory // of)
+        entry = Entry(uid, now, amount, demand.packing_cpu // of, WHOLE // of, demand.prod)
+        for node in nodes:
+            self._assumed.setdefault(node, {})[uid] = entry
+        self._next_expiry = min(self._next_expiry, now + self._settings.assumed_expiry)
+        return touched | set(nodes)
+
+    def end(self, uid: str) -> set[str]:
+        """The pod is gone, or never came."""
+        node = self._nodes.pop(uid, None)
+        touched = self._drop_assumption(uid)
+        if node is None:
+            return touched
+        _drop(self._bound, node, uid)
+        return touched | {node}
+
+    def shows(self, node: str, sampled_at: float, usage: Callable[[str], PodUsage | None]) -> list[str]:
+        """The pods that a sample of that time shows in full; they leave."""
+        begins = sampled_at - self._settings.window
+        shown = [
+            entry.uid
+            for entry in self._bound.get(node, {}).values()
+            if entry.since <= begins
+            and (not self._settings.wait_for_pod_usage or usage(entry.uid) is not None)
+        ]
+        for uid in shown:
+            self.end(uid)
+        return shown
+
+    def expire(self, now: float) -> set[str]:
+        """Entries leave that have been here too long. Costs nothing while there are none."""
+        if now < self._next_expiry:
+            return set()
+        touched: set[str] = set()
+        for assumption in list(self._assumptions.values()):
+            if now >= assumption.since + self._settings.assumed_expiry:
+                touched |= self.end(assumption.uid)
+        if self._settings.expiry:
+            for entry in [entry for of_node in self._bound.values() for entry in of_node.values()]:
+                if now >= entry.since + self._settings.expiry:
+                    touched |= self.end(entry.uid)
+        self._next_expiry = min(self._expiries(), default=float("inf"))
+        return touched
+
+    def unseen(self, node: str, usage: Callable[[str], PodUsage | None]) -> Unseen:
+        """What the node's entries add up to: of a pod that is measured already, only what is still to come."""
+        bound, assumed = self._bound.get(node), self._assumed.get(node)
+        if not bound and not assumed:
+            return NONE_UNSEEN
+        cpu = memory = prod_cpu = prod_memory = packing = share = 0
+        for entry in (*(bound or {}).values(), *(assumed or {}).values()):
+            measured = usage(entry.uid)
+            used = measured.amount if measured else NOTHING
+            missing_cpu = max(0, entry.estimate.cpu - used.cpu)
+            missing_memory = max(0, entry.estimate.memory - used.memory)
+            cpu += missing_cpu
+            memory += missing_memory
+            if entry.prod:
+                # Usage that was not reported as prod is not in what prod pods use: all of it is to come.
+                counted = measured is not None and measured.prod
+                prod_cpu += missing_cpu if counted else entry.estimate.cpu
+                prod_memory += missing_memory if counted else entry.estimate.memory
+            packing += entry.packing_cpu
+            share += entry.share
+        return Unseen(Amount(cpu, memory), Amount(prod_cpu, prod_memory), packing, share)
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """The pods that are entered on their nodes."""
+        return tuple(self._nodes)
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return tuple(self._assumptions.values())
+
+    def _drop_assumption(self, uid: str) -> set[str]:
+        assumption = self._assumptions.pop(uid, None)
+        if assumption is None:
+            return set()
+        for node in assumption.nodes:
+            _drop(self._assumed, node, uid)
+        return set(assumption.nodes)
+
+    def _expiries(self) -> Iterable[float]:
+        for assumption in self._assumptions.values():
+            yield assumption.since + self._settings.assumed_expiry
+        if self._settings.expiry:
+            for of_node in self._bound.values():
+                for entry in of_node.values():
+                    yield entry.since + self._settings.expiry
+
+
+def _drop(entries: dict[str, dict[str, Entry]], node: str, uid: str) -> None:
+    of_node = entries.get(node)
+    if of_node is not None and of_node.pop(uid, None) is not None and not of_node:
+        del entries[node]

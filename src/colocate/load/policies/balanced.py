@@ -1,0 +1,45 @@
+"""balanced: how much of a node will be free, at its busy times, once the pod is there.
+
+Per resource, the pressure is the node's peak, the ledger's pods and the pod itself, as a percentage of what
+pods can have. The score is what is left to 100 of both pressures: part their mean, part the greater alone,
+so that an idle CPU never makes up for full memory. Absolute, and meaningful for a single node.
+"""
+
+from colocate.load.demand import Demand
+from colocate.load.policies.parts import Part
+from colocate.load.settings import BalancedSettings
+from colocate.load.terms import NodeTerms
+
+
+class Balanced:
+    def __init__(self, settings: BalancedSettings) -> None:
+        self._greater = settings.dominant_percent / 100
+
+    def score(self, node: NodeTerms, pod: Demand) -> int:
+        return int(100 - self.pressure(node, pod))
+
+    def pressure(self, node: NodeTerms, pod: Demand) -> float:
+        """From 0 to 100. A resource that is measured nowhere is left out; a node of which nothing is known
+        is taken for full."""
+        cpu, memory = node.cpu, node.memory
+        of_cpu = min(cpu.pressure + pod.estimate.cpu * cpu.per_unit, 100.0)
+        of_memory = min(memory.pressure + pod.estimate.memory * memory.per_unit, 100.0)
+        if not cpu.known:
+            return of_memory if memory.known else 100.0
+        if not memory.known:
+            return of_cpu
+        # Said as one weighted mean of greater and lesser, so that both at 100 make 100 and never less.
+        greater, lesser = (of_cpu, of_memory) if of_cpu >= of_memory else (of_memory, of_cpu)
+        return lesser + (greater - lesser) * (1 + self._greater) / 2
+
+    def parts(self, node: NodeTerms, pod: Demand) -> tuple[Part, ...]:
+        cpu, memory = node.cpu, node.memory
+        return (
+            Part("peak CPU", cpu.peak, " %"),
+            Part("peak memory", memory.peak, " %"),
+            Part("CPU of unseen pods", cpu.ledger * cpu.per_unit, " %"),
+            Part("memory of unseen pods", memory.ledger * memory.per_unit, " %"),
+            Part("CPU of this pod", pod.estimate.cpu * cpu.per_unit, " %"),
+            Part("memory of this pod", pod.estimate.memory * memory.per_unit, " %"),
+            Part("pressure", self.pressure(node, pod), " %"),
+        )

@@ -1,0 +1,284 @@
+"""Pods and nodes of the Kubernetes API, as much of them as load is about, and the facts that they state.
+
+Typed, so that reading thousands of whole nodes is cheap: whatever is not named here is skipped over. What an
+annotation says wrongly is taken as not said: a node's annotation must not stop every pod of the cluster.
+"""
+
+import math
+import re
+from datetime import datetime
+from functools import lru_cache
+
+import msgspec
+
+from colocate.model import quantity
+from colocate.model.load import (
+    Aggregation,
+    BoundPod,
+    ContainerAsk,
+    NodeFacts,
+    PerResource,
+    PodFacts,
+    PodShape,
+    PriorityClass,
+    UsageThresholds,
+)
+
+Quantities = dict[str, str | int | float]
+
+SCALING = "scheduling.koordinator.sh/load-estimated-scaling-factors"
+THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
+RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"
+
+_BY_PRIORITY = {9: PriorityClass.PROD, 7: PriorityClass.MID, 5: PriorityClass.BATCH, 3: PriorityClass.FREE}
+"""By the thousands of a pod's priority."""
+_PREFIXES = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "kubernetes.io/mid-"}
+
+
+class _Read(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class Owner(_Read, frozen=True):
+    kind: str
+    name: str
+    controller: bool = False
+
+
+class Labels(_Read, frozen=True):
+    """Those that are read: a cluster's pods have many others, which would fill the memory."""
+
+    template_hash: str = msgspec.field(name="pod-template-hash", default="")
+    priority_class: str = msgspec.field(name="koordinator.sh/priority-class", default="")
+    qos: str = msgspec.field(name="koordinator.sh/qosClass", default="")
+
+
+class Annotations(_Read, frozen=True):
+    """Likewise."""
+
+    scaling: str = msgspec.field(name=SCALING, default="")
+    thresholds: str = msgspec.field(name=THRESHOLDS, default="")
+    raw_allocatable: str = msgspec.field(name=RAW_ALLOCATABLE, default="")
+
+
+class Metadata(_Read, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    labels: Labels = Labels()
+    annotations: Annotations = Annotations()
+    owner_references: tuple[Owner, ...] = ()
+
+
+class ContainerResources(_Read, frozen=True):
+    requests: Quantities = {}
+    limits: Quantities = {}
+
+
+class Container(_Read, frozen=True):
+    resources: ContainerResources = ContainerResources()
+    restart_policy: str = ""
+
+
+class PodSpec(_Read, frozen=True):
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: Quantities = {}
+    node_name: str = ""
+    priority: int | None = None
+    scheduler_name: str = ""
+
+
+class Condition(_Read, frozen=True):
+    type: str
+    status: str = ""
+    last_transition_time: str | None = None
+
+
+class PodStatus(_Read, frozen=True):
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+class ApiPod(_Read, frozen=True):
+    """A pod, as an extender is sent it and a watch brings it."""
+
+    metadata: Metadata = Metadata()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def ended(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
+
+
+class NodeStatus(_Read, frozen=True):
+    capacity: Quantities = {}
+    allocatable: Quantities = {}
+
+
+class ApiNode(_Read, frozen=True):
+    metadata: Metadata = Metadata()
+    status: NodeStatus = NodeStatus()
+
+
+def pod_facts(pod: ApiPod) -> PodFacts:
+    metadata, spec = pod.metadata, pod.spec
+    kind = _priority_class(pod)
+    prefix = _PREFIXES.get(kind, "")
+    if prefix and not any(f"{prefix}cpu" in each.resources.requests for each in spec.containers):
+        # A batch pod by its class alone asks in plain CPU and memory.
+        prefix = ""
+    shape = PodShape(
+        tuple(_asked(container, prefix) for container in spec.containers),
+        tuple(_asked(container, prefix) for container in spec.init_containers),
+        _stated(spec.overhead, "").stated,
+        _percents(metadata.annotations.scaling),
+    )
+    return PodFacts(
+        metadata.uid,
+        f"{metadata.namespace}/{metadata.name}",
+        shape,
+        _owner(metadata),
+        kind,
+        any(owner.kind == "DaemonSet" for owner in metadata.owner_references),
+    )
+
+
+def bound_pod(pod: ApiPod, seen_at: float) -> BoundPod | None:
+    """The pod on its node, since its binding as the API tells it; None where it is on none, or has ended."""
+    if not pod.spec.node_name or pod.ended:
+        return None
+    since = seen_at
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "True" and condition.last_transition_time:
+            since = min(seen_at, _time(condition.last_transition_time) or seen_at)
+    return BoundPod(pod_facts(pod), pod.spec.node_name, since)
+
+
+def node_facts(node: ApiNode) -> NodeFacts:
+    annotations = node.metadata.annotations
+    capacity = _stated(node.status.capacity, "").stated
+    return NodeFacts(
+        node.metadata.name,
+        capacity,
+        _stated(node.status.allocatable, "").over(capacity),
+        _raw_allocatable(annotations.raw_allocatable),
+        _thresholds(annotations.thresholds),
+    )
+
+
+def _asked(container: Container, prefix: str) -> ContainerAsk:
+    resources = container.resources
+    return ContainerAsk(
+        _stated(resources.requests, prefix),
+        _stated(resources.limits, prefix),
+        sidecar=container.restart_policy == "Always",
+    )
+
+
+def _stated(quantities: Quantities, prefix: str) -> PerResource:
+    cpu, memory = quantities.get(f"{prefix}cpu"), quantities.get(f"{prefix}memory")
+    # Batch and mid CPU are counted in millicores; plain CPU is in cores.
+    scale = 1 if prefix else 1000
+    return PerResource(
+        None if cpu is None else _value(cpu, scale), None if memory is None else _value(memory, 1)
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _value(text: str | int | float, scale: int) -> int | None:
+    # Few different texts, in pods by the hundred thousand.
+    try:
+        return max(0, math.ceil(quantity.parse(text) * scale))
+    except ValueError:
+        return None
+
+
+def _owner(metadata: Metadata) -> str:
+    """A deployment's name stays while its replica sets come and go."""
+    for owner in metadata.owner_references:
+        if owner.controller:
+            template = metadata.labels.template_hash
+            if owner.kind == "ReplicaSet" and template and owner.name.endswith(f"-{template}"):
+                return f"{metadata.namespace}/Deployment/{owner.name.removesuffix(f'-{template}')}"
+            return f"{metadata.namespace}/{owner.kind}/{owner.name}"
+    return ""
+
+
+def _priority_class(pod: ApiPod) -> PriorityClass:
+    labels, priority = pod.metadata.labels, pod.spec.priority
+    named = labels.priority_class
+    if named and named in set(PriorityClass):
+        return PriorityClass(named)
+    if priority is not None and priority // 1000 in _BY_PRIORITY:
+        return _BY_PRIORITY[priority // 1000]
+    if labels.qos:
+        return PriorityClass.BATCH if labels.qos == "BE" else PriorityClass.PROD
+    asks = any(
+        container.resources.requests or container.resources.limits
+        for container in (*pod.spec.containers, *pod.spec.init_containers)
+    )
+    return PriorityClass.PROD if asks else PriorityClass.BATCH
+
+
+class _AggregatedUsage(_Read, frozen=True):
+    usage_thresholds: PerResource | None = None
+    usage_aggregation_type: Aggregation | None = None
+    usage_aggregated_duration: str | None = None
+
+
+class _CustomThresholds(_Read, frozen=True):
+    usage_thresholds: PerResource | None = None
+    prod_usage_thresholds: PerResource | None = None
+    aggregated_usage: _AggregatedUsage | None = None
+
+
+def _thresholds(annotation: str) -> UsageThresholds | None:
+    if not annotation:
+        return None
+    try:
+        stated = msgspec.json.decode(annotation, type=_CustomThresholds)
+    except msgspec.DecodeError:
+        return None
+    aggregated = stated.aggregated_usage or _AggregatedUsage()
+    return UsageThresholds(
+        stated.usage_thresholds,
+        stated.prod_usage_thresholds,
+        aggregated.usage_thresholds,
+        aggregated.usage_aggregation_type,
+        _duration(aggregated.usage_aggregated_duration or ""),
+    )
+
+
+def _percents(annotation: str) -> PerResource:
+    try:
+        return msgspec.json.decode(annotation, type=PerResource) if annotation else PerResource()
+    except msgspec.DecodeError:
+        return PerResource()
+
+
+def _raw_allocatable(annotation: str) -> PerResource:
+    try:
+        return _stated(msgspec.json.decode(annotation, type=Quantities), "") if annotation else PerResource()
+    except msgspec.DecodeError:
+        return PerResource()
+
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+
+
+def _duration(text: str) -> float:
+    """Seconds of a duration such as Go prints it, 5m0s; 0 where it is none."""
+    match = _DURATION.fullmatch(text)
+    if not match:
+        return 0.0
+    hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return 3600 * hours + 60 * minutes + seconds
+
+
+def _time(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None

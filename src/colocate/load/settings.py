@@ -1,0 +1,201 @@
+"""How nodes are judged: every setting of this room, with what it is by default and what it is for."""
+
+from enum import StrEnum
+
+import msgspec
+
+from colocate.errors import UserError
+from colocate.model.load import Aggregation, PerResource, UsageThresholds
+
+
+class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    pass
+
+
+class PolicyName(StrEnum):
+    BALANCED = "balanced"
+    MEM_REAL_USAGE = "mem-real-usage"
+    CPU_REAL_USAGE = "cpu-real-usage"
+    TARGET_LOAD_PACKING = "target-load-packing"
+    LOAD_VARIATION_RISK_BALANCING = "load-variation-risk-balancing"
+    LOW_RISK_OVERCOMMITMENT = "low-risk-overcommitment"
+    LOAD_AWARE = "load-aware"
+    OVERSELL = "oversell"
+
+
+class Weighted(_Settings, frozen=True):
+    """A policy's part in a mix."""
+
+    policy: PolicyName
+    weight: int = 1
+
+    def __post_init__(self) -> None:
+        if self.weight < 1:
+            raise ValueError(f"the weight of {self.policy} is {self.weight}; it must be at least 1")
+
+
+Mix = tuple[Weighted, ...]
+
+
+def mix(text: str) -> Mix:
+    """`balanced`, or `balanced=3,oversell=1`."""
+    parts = []
+    for word in text.split(","):
+        name, _, weight = word.strip().partition("=")
+        try:
+            parts.append(Weighted(PolicyName(name), int(weight or 1)))
+        except ValueError:
+            raise UserError(
+                f"{word.strip()!r} in the policies {text!r} is not a policy with a weight; say for example "
+                f"'balanced' or 'balanced=3,oversell=1' with {', '.join(PolicyName)}"
+            ) from None
+    names = [part.policy for part in parts]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise UserError(f"the policies {text!r} name {twice!r} twice; name each once, with its weight")
+    return tuple(parts)
+
+
+class MissingScore(StrEnum):
+    """What a node without a fresh sample is worth."""
+
+    NEUTRAL = "neutral"
+    """It is judged as if it were as loaded as the median of the nodes with samples."""
+    LOWEST = "lowest"
+    """As little as the policy's original gives it, mostly 0."""
+
+
+class MissingFilter(StrEnum):
+    """Whether a node without a fresh sample may take pods at all."""
+
+    OPEN = "open"
+    CLOSE_EXPIRED = "close-expired"
+    """Not once its samples have expired; a node that never had any is let through, as Koordinator does."""
+    CLOSED = "closed"
+
+
+class Staleness(_Settings, frozen=True):
+    """When a sample is too old, and what becomes of the node then."""
+
+    after: float = 180.0
+    """Seconds; 0 for never."""
+    score: MissingScore = MissingScore.NEUTRAL
+    filter: MissingFilter = MissingFilter.OPEN
+
+    def expired(self, age: float) -> bool:
+        return self.after > 0 and age >= self.after
+
+
+class LedgerSettings(_Settings, frozen=True):
+    """How pods are counted that the samples do not show yet."""
+
+    window: float = 60.0
+    """Seconds by which a sample must be younger than a binding to show all of the pod: the range of the
+    query's average, or the time from one report to the next."""
+    expiry: float = 900.0
+    """Seconds after which a pod is no longer counted, whatever the samples say; 0 for never."""
+    assumed_expiry: float = 10.0
+    """Seconds for which a pod that was judged, and is not yet seen bound, is counted where it will go."""
+    assumed_nodes: int = 16
+    """A pod that may go to more nodes than this is assumed on none: nothing can herd there."""
+    least_percent: float = 1.0
+    """Of the node, per pod: many small pods at once are a herd too, and their estimates a guess."""
+    least_percent_bound: float = 25.0
+    """Where counting by number alone ends."""
+    wait_for_pod_usage: bool = False
+    """For sources that report every pod: a pod is counted until its own usage is reported."""
+
+
+class EstimateSettings(_Settings, frozen=True):
+    """What a pod will use, before it is seen: so much of its limit, or request where that is greater."""
+
+    cpu_percent: int = 85
+    memory_percent: int = 70
+    default_cpu: int = 250
+    default_memory: int = 200 << 20
+    obey_annotation: bool = False
+    """Whether a pod's own percents count."""
+    calibrate: bool = True
+    """Whether what an owner's earlier pods really used corrects the estimate."""
+
+
+class BalancedSettings(_Settings, frozen=True):
+    aggregation: Aggregation = Aggregation.P95
+    window: float = 0.0
+    """Seconds; 0 for the longest that there is."""
+    deviations: float = 1.0
+    """How many standard deviations above its average a node is taken to be loaded."""
+    dominant_percent: int = 50
+    """How much the more loaded resource counts by itself; the rest is the mean of both."""
+
+
+class PackingSettings(_Settings, frozen=True):
+    target_percent: int = 40
+    multiplier: float = 1.5
+    """Of a request, where a container states no limit."""
+    default_cpu: int = 1000
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target_percent < 100:
+            raise ValueError(f"the target is {self.target_percent} percent; it must lie between 1 and 99")
+
+
+class RiskBalancingSettings(_Settings, frozen=True):
+    margin: float = 1.0
+    sensitivity: float = 1.0
+
+
+class OvercommitmentSettings(_Settings, frozen=True):
+    smoothing_window: int = 5
+    """How many samples were averaged into each that is measured: averaging hides deviation."""
+    cpu_limit_weight: float = 0.5
+    memory_limit_weight: float = 0.5
+
+
+class LoadAwareSettings(_Settings, frozen=True):
+    cpu_weight: int = 1
+    memory_weight: int = 1
+    dominant_weight: int = 0
+    by_prod_usage: bool = False
+    """Whether pods of the class prod are judged by what prod pods use."""
+    aggregation: Aggregation | None = None
+    window: float = 0.0
+
+
+class AllHot(StrEnum):
+    """What happens to a pod when every candidate is too hot for it."""
+
+    SPREAD = "spread"
+    """All of them are let through, and the scores choose the coolest."""
+    REFUSE = "refuse"
+
+
+class FilterSettings(_Settings, frozen=True):
+    enabled: bool = False
+    thresholds: UsageThresholds = UsageThresholds(usage=PerResource(65, 95))
+    all_hot: AllHot = AllHot.SPREAD
+
+
+class OversellSettings(_Settings, frozen=True):
+    """How far a node's requested share may shrink because its pods use less than they request."""
+
+    cpu_target: float = 0.6
+    memory_target: float = 0.8
+    cpu_floor: float = 0.4
+    memory_floor: float = 0.8
+    most: float = 2.0
+    """No node is ever taken for more than so many times its size."""
+
+
+class Settings(_Settings, frozen=True):
+    policy: Mix = (Weighted(PolicyName.BALANCED),)
+    staleness: Staleness = Staleness()
+    ledger: LedgerSettings = LedgerSettings()
+    estimate: EstimateSettings = EstimateSettings()
+    filter: FilterSettings = FilterSettings()
+    balanced: BalancedSettings = BalancedSettings()
+    packing: PackingSettings = PackingSettings()
+    risk_balancing: RiskBalancingSettings = RiskBalancingSettings()
+    overcommitment: OvercommitmentSettings = OvercommitmentSettings()
+    load_aware: LoadAwareSettings = LoadAwareSettings()
+    oversell: OversellSettings = OversellSettings()

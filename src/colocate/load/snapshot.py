@@ -1,0 +1,85 @@
+"""All that a decision follows from, as data: written in one place, it gives the same answers in any other."""
+
+import msgspec
+
+from colocate.errors import UserError
+from colocate.load.calibration import Calibration, Learned
+from colocate.load.demand import AS_ESTIMATED, Ratio
+from colocate.load.ledger import Assumption
+from colocate.load.settings import Settings
+from colocate.load.table import Table
+from colocate.model.load import BoundPod, NodeFacts, NodeLoad, PodUsage
+
+VERSION = 1
+
+
+class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The facts of a table at one moment."""
+
+    taken_at: float
+    settings: Settings
+    nodes: tuple[NodeFacts, ...] = ()
+    loads: dict[str, NodeLoad] = {}
+    pods: tuple[BoundPod, ...] = ()
+    usages: dict[str, PodUsage] = {}
+    corrections: dict[str, Ratio] = {}
+    unseen: tuple[str, ...] = ()
+    """Uids of the pods that the ledger has on their nodes."""
+    assumptions: tuple[Assumption, ...] = ()
+    learned: tuple[Learned, ...] = ()
+    version: int = VERSION
+
+
+def take(table: Table) -> Snapshot:
+    pods = table.pods
+    return Snapshot(
+        table.now,
+        table.settings,
+        tuple(table.nodes.values()),
+        dict(table.loads),
+        tuple(pods.bound.values()),
+        dict(pods.usages),
+        dict(pods.corrections),
+        table.ledger.bound,
+        table.ledger.assumptions,
+        pods.calibration.learned,
+    )
+
+
+def restore(snapshot: Snapshot, settings: Settings | None = None) -> Table:
+    """A table that answers as the one that the snapshot is of; with other settings, as it would with those."""
+    table = Table(settings or snapshot.settings, Calibration(snapshot.learned))
+    table.add_nodes(snapshot.nodes)
+    table.observe(snapshot.loads, snapshot.taken_at)
+    unseen = set(snapshot.unseen)
+    for bound in snapshot.pods:
+        uid = bound.pod.uid
+        table.restore(bound, snapshot.corrections.get(uid, AS_ESTIMATED), unseen=uid in unseen)
+    table.pods.measure(snapshot.usages)
+    for assumption in snapshot.assumptions:
+        table.assume(assumption.uid, assumption.nodes, assumption.demand, assumption.since)
+    return table
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    return msgspec.json.encode(snapshot)
+
+
+class _Version(msgspec.Struct):
+    version: int = 0
+
+
+def decode(text: bytes, source: str) -> Snapshot:
+    """Read one; `source` is what an error calls it."""
+    try:
+        version = msgspec.json.decode(text, type=_Version).version
+        if version != VERSION:
+            raise UserError(
+                f"{source} is a snapshot of version {version}, and this Colocate reads version {VERSION}; "
+                f"take it again with 'colocate scheduler snapshot'"
+            )
+        return msgspec.json.decode(text, type=Snapshot)
+    except msgspec.DecodeError as error:
+        raise UserError(
+            f"{source} is not a snapshot as 'colocate scheduler snapshot' writes it: {error}; take it again"
+        ) from None

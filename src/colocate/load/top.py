@@ -1,0 +1,49 @@
+"""Every node by what it really uses and what is requested of it, the most loaded first."""
+
+import msgspec
+
+from colocate.load.heat import pressures
+from colocate.load.table import Table
+from colocate.load.terms import Freshness, ResourceTerms
+
+
+class ResourceRow(msgspec.Struct, frozen=True):
+    """One resource, in percent."""
+
+    used: float | None
+    """Of the capacity; None without a fresh sample."""
+    requested: float
+    """Of what pods can have."""
+    unseen: float
+    """Of the same, for pods that the samples do not show yet."""
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    node: str
+    pressure: float
+    cpu: ResourceRow
+    memory: ResourceRow
+    freshness: Freshness
+    age: float | None
+    unseen_pods: float
+
+
+def top(table: Table) -> list[NodeRow]:
+    rows = []
+    for name, pressure in pressures(table).items():
+        terms = table.terms(name)
+        age = None if terms.sampled_at is None else table.now - terms.sampled_at
+        rows.append(
+            NodeRow(
+                name, pressure, _row(terms.cpu), _row(terms.memory), terms.freshness, age, terms.unseen_pods
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.pressure, row.node))
+
+
+def _row(terms: ResourceTerms) -> ResourceRow:
+    return ResourceRow(
+        terms.percent if terms.measured else None,
+        terms.requested * terms.per_unit,
+        terms.ledger * terms.per_unit,
+    )

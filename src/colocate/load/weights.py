@@ -1,0 +1,64 @@
+"""How heavily a kube-scheduler must weigh the extender, so that a hot node really loses against other plugins.
+
+kube-scheduler adds up, per node, each plugin's score (0 to 100) times its weight, and the extender's score times
+its weight times ten. What the other plugins can say for a node is therefore at most 100 times their weights.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from colocate.errors import UserError
+
+PER_POINT = 10
+"""kube-scheduler takes an extender's scores for 0 to 10 and brings them to 0 to 100; it bounds nothing."""
+
+
+class ScorePlugin(msgspec.Struct, frozen=True):
+    """A plugin of kube-scheduler that scores, and its weight."""
+
+    name: str
+    weight: int
+
+
+DEFAULT_PLUGINS = (
+    ScorePlugin("TaintToleration", 3),
+    ScorePlugin("NodeAffinity", 2),
+    ScorePlugin("PodTopologySpread", 2),
+    ScorePlugin("InterPodAffinity", 2),
+    ScorePlugin("NodeResourcesFit", 1),
+    ScorePlugin("NodeResourcesBalancedAllocation", 1),
+    ScorePlugin("ImageLocality", 1),
+)
+"""As kube-scheduler 1.34 has them when nothing is configured."""
+
+
+class Weight(msgspec.Struct, frozen=True):
+    """An extender's weight, and what it means."""
+
+    weight: int
+    points: int
+    others: int
+    """What the other plugins can say for a node at most."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        decides = self.points * self.weight * PER_POINT
+        alone = self.others // (self.weight * PER_POINT) + 1
+        return (
+            f"the other score plugins can prefer a node by at most {self.others}",
+            f"a node that scores {self.points} points less loses {decides} by a weight of {self.weight}: "
+            f"{self.points} × {self.weight} × {PER_POINT}",
+            f"so it loses whatever the others say; a difference of less than {alone} points leaves them a say",
+        )
+
+
+def weight(points: int = 50, plugins: Sequence[ScorePlugin] = DEFAULT_PLUGINS) -> Weight:
+    """The least weight by which a node that scores `points` less than another loses against all plugins."""
+    if not 1 <= points <= 100:
+        raise UserError(
+            f"a node cannot score {points} points less than another: say a number from 1 to 100, such as 50"
+        )
+    others = 100 * sum(plugin.weight for plugin in plugins)
+    return Weight(max(1, math.floor(others / (points * PER_POINT)) + 1), points, others)

@@ -1,0 +1,242 @@
+"""What kube-scheduler posts to an HTTP extender, and what it reads back: bytes to structs and structs to bytes.
+
+The protocol's own field names are read in any case of their letters and written in Go's. Scores are integers,
+or Go would refuse the whole answer. Whole nodes go back byte for byte as they came. Of pods and nodes only their
+names are read here: whoever asks for more says by a type of its own what it wants to know. Nothing is decided.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from colocate.errors import ColocateError
+
+T = TypeVar("T")
+
+
+class Unreadable(ColocateError):
+    """A body is not what the protocol has there; the sentence says what was found."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One question: a pod, and the nodes that it might go to."""
+
+    sent_pod: Raw
+    names: Sequence[str]
+    sent_nodes: Sequence[Raw] | None = None
+    """The same nodes in the same order, where whole ones were sent."""
+
+    def pod(self, kind: type[T]) -> T:
+        """The pod, as much of it as `kind` has fields for; Unreadable where they do not fit."""
+        return _read(_decoder(kind), self.sent_pod)
+
+    def nodes(self, kind: type[T]) -> list[T] | None:
+        """The nodes, likewise; None where only names were sent."""
+        decoder = _decoder(kind)
+        return None if self.sent_nodes is None else [_read(decoder, raw) for raw in self.sent_nodes]
+
+
+class MetaPod(msgspec.Struct, frozen=True):
+    uid: str = msgspec.field(name="UID", default="")
+
+
+class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
+    """The pods that would have to leave a node."""
+
+    pods: Sequence[MetaPod] | None = None
+    violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class Preemption(msgspec.Struct, frozen=True):
+    """One question: a pod, and who would have to leave which node for it."""
+
+    sent_pod: Raw
+    victims: Mapping[str, MetaVictims]
+
+
+class _NodeName(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Node(msgspec.Struct, frozen=True):
+    metadata: _NodeName
+
+
+class _PodUid(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _PodUid = _PodUid()
+
+
+class _NodeList(msgspec.Struct, frozen=True):
+    items: list[Raw] | UnsetType | None = UNSET
+
+
+class _Arguments(msgspec.Struct, frozen=True, rename="pascal"):
+    pod: Raw | UnsetType = UNSET
+    nodes: _NodeList | UnsetType | None = UNSET
+    node_names: list[str] | UnsetType | None = UNSET
+
+    @property
+    def complete(self) -> bool:
+        """Whether every field was there by its own name, as from any kube-scheduler."""
+        without = UNSET in (self.pod, self.nodes, self.node_names)
+        return not without and not (self.nodes and self.nodes.items is UNSET)
+
+
+class _Victims(msgspec.Struct, frozen=True, rename="pascal"):
+    pods: list[_Pod] | None = None
+    violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class _PreemptionArguments(msgspec.Struct, frozen=True, rename="pascal"):
+    pod: Raw | UnsetType = UNSET
+    node_name_to_victims: dict[str, _Victims | None] | UnsetType | None = UNSET
+    node_name_to_meta_victims: dict[str, MetaVictims | None] | UnsetType | None = UNSET
+
+
+class _Priority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
+    host: str
+    score: int
+
+
+class _FilterReply(msgspec.Struct, frozen=True, rename="pascal"):
+    nodes: _NodeList | None = None
+    node_names: Sequence[str] | None = None
+    failed_nodes: Mapping[str, str] = {}
+    failed_and_unresolvable_nodes: Mapping[str, str] = {}
+    error: str = ""
+
+
+class _PreemptionReply(msgspec.Struct, frozen=True):
+    victims: Mapping[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims")
+
+
+_arguments = msgspec.json.Decoder(_Arguments)
+_preemption_arguments = msgspec.json.Decoder(_PreemptionArguments)
+_node = msgspec.json.Decoder(_Node)
+_fields = msgspec.json.Decoder(dict[str, Raw])
+_encode = msgspec.json.Encoder().encode
+
+_NAMES = {name.lower(): name for name in ("Pod", "Nodes", "NodeNames", "items")}
+_PREEMPTION_NAMES = {name.lower(): name for name in ("Pod", "NodeNameToVictims", "NodeNameToMetaVictims")}
+_VICTIM_NAMES = {name.lower(): name for name in ("Pods", "NumPDBViolations")}
+
+
+def read_question(body: bytes) -> Asked:
+    """The body of a filter or prioritize call; Unreadable where it is none."""
+    given = _read(_arguments, body)
+    if not given.complete:
+        given = _read(_arguments, _respelt(body, _NAMES, {"Nodes": lambda raw: _respelt(raw, _NAMES)}))
+    pod = _pod(given.pod)
+    if given.node_names:
+        return Asked(pod, given.node_names)
+    if given.nodes:
+        sent = given.nodes.items or ()
+        return Asked(pod, [_read(_node, raw).metadata.name for raw in sent], sent)
+    if given.node_names is None or given.node_names is UNSET:
+        raise Unreadable("the body has neither NodeNames nor Nodes; kube-scheduler sends one of them")
+    return Asked(pod, ())
+
+
+def read_preemption(body: bytes) -> Preemption:
+    """The body of a preempt call; Unreadable where it is none."""
+    given = _read(_preemption_arguments, body)
+    if UNSET in (given.pod, given.node_name_to_victims, given.node_name_to_meta_victims):
+        nested = {name: _respelt_victims for name in _PREEMPTION_NAMES.values() if name != "Pod"}
+        given = _read(_preemption_arguments, _respelt(body, _PREEMPTION_NAMES, nested))
+    pod = _pod(given.pod)
+    if given.node_name_to_meta_victims:
+        meta = {node: one or MetaVictims() for node, one in given.node_name_to_meta_victims.items()}
+        return Preemption(pod, meta)
+    whole = given.node_name_to_victims or {}
+    return Preemption(pod, {node: _meta(one or _Victims()) for node, one in whole.items()})
+
+
+def priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
+    """The answer to a prioritize call: a score for each name, in their order."""
+    if len(names) != len(scores):
+        raise ValueError(f"{len(scores)} scores for {len(names)} nodes")
+    return _encode(list(map(_Priority, names, scores)))
+
+
+def filtered(asked: Asked, failed: Mapping[str, str], unresolvable: Mapping[str, str]) -> bytes:
+    """The answer to a filter call: every node that was asked about passes but those that fail, with a reason.
+
+    Preemption cannot help on an unresolvable one.
+    """
+    if not failed and not unresolvable:
+        names, nodes = asked.names, asked.sent_nodes
+    else:
+        out = failed.keys() | unresolvable.keys()
+        left = [number for number, name in enumerate(asked.names) if name not in out]
+        names = [asked.names[number] for number in left]
+        nodes = None if asked.sent_nodes is None else [asked.sent_nodes[number] for number in left]
+    if nodes is None:
+        return _encode(_FilterReply(None, names, failed, unresolvable))
+    return _encode(_FilterReply(_NodeList(list(nodes)), None, failed, unresolvable))
+
+
+def filter_error(reason: str) -> bytes:
+    """The answer to a filter call that could not be judged; kube-scheduler tells the reason in an event."""
+    return _encode(_FilterReply(error=reason))
+
+
+def preempting(victims: Mapping[str, MetaVictims]) -> bytes:
+    """The answer to a preempt call: the nodes where preemption may go on, and who leaves them."""
+    return _encode(_PreemptionReply(victims))
+
+
+def _pod(given: Raw | UnsetType) -> Raw:
+    if given is UNSET or not bytes(given).startswith(b"{"):
+        raise Unreadable("the body has no Pod; kube-scheduler sends the whole pod that it schedules")
+    return given
+
+
+def _meta(victims: _Victims) -> MetaVictims:
+    pods = [MetaPod(pod.metadata.uid) for pod in victims.pods or ()]
+    return MetaVictims(pods, victims.violations)
+
+
+_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
+"""By the type that they read; a process has few, and making one costs more than using it."""
+
+
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    if kind not in _decoders:
+        _decoders[kind] = msgspec.json.Decoder(kind)
+    return _decoders[kind]
+
+
+def _read(decoder: msgspec.json.Decoder[T], body: bytes | Raw) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise Unreadable(f"the body does not read as kube-scheduler writes it: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unreadable(f"the body is not JSON: {error}") from None
+
+
+def _respelt(body: bytes | Raw, names: Mapping[str, str], nested: Mapping[str, Any] | None = None) -> bytes:
+    """The same object with these names in their own spelling, and what is nested below them respelt too."""
+    fields = _read(_fields, body)
+    respelt: dict[str, Raw] = {}
+    for field, raw in fields.items():
+        name = names.get(field.lower(), field)
+        inner = (nested or {}).get(name)
+        respelt[name] = Raw(inner(raw)) if inner and bytes(raw) != b"null" else raw
+    return _encode(respelt)
+
+
+def _respelt_victims(raw: Raw) -> bytes:
+    nodes = _read(_fields, raw)
+    return _encode(
+        {
+            node: one if bytes(one) == b"null" else Raw(_respelt(one, _VICTIM_NAMES))
+            for node, one in nodes.items()
+        }
+    )

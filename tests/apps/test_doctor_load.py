@@ -1,0 +1,208 @@
+"""The doctor on scheduling by load: every finding names the rule or the label to add."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.cluster.serving import Scripted, connect, new_server
+from tests.cluster.usage.fake import CPU, MEMORY, TIME, vector
+from tests.scheduler.asking import SteeredJudge, asking, server
+from tests.scheduler.pretending import Pretended, pretending, slow
+
+from colocate.apps.doctor.check import Patient, Scheduling
+from colocate.apps.doctor.examination import chosen, examine
+from colocate.apps.doctor.report import Result, Verdict
+from colocate.apps.scheduler.kube_extender import ExtenderSettings, read_extenders
+from colocate.apps.scheduler.sections import Prometheus, Usage
+from colocate.apps.scheduler.settings import Callers, SchedulerConfig
+from colocate.clock import SystemClock
+from colocate.cluster.client import Client
+from colocate.errors import UserError
+from colocate.kubelet import KubeletPaths
+from colocate.lab.api.resources import NODES
+
+NAMES = ("a", "b", "c")
+CALM = dict.fromkeys(NAMES, (10.0, 20.0))
+
+
+@asynccontextmanager
+async def cluster_of(*names: str) -> AsyncIterator[Client]:
+    running = new_server(SystemClock())
+    for number, name in enumerate(names):
+        status = {
+            "addresses": [{"type": "InternalIP", "address": f"10.0.0.{number + 1}"}],
+            "capacity": {"cpu": "4", "memory": "16Gi"},
+        }
+        running.registry.create(NODES, "", {"metadata": {"name": name}, "status": status})
+    await running.start(tls=False)
+    try:
+        async with connect(running.url, SystemClock()) as client:
+            yield client
+    finally:
+        await running.stop()
+
+
+async def examined(
+    check: str, client: Client | str, url: str = "", extenders: tuple[ExtenderSettings, ...] | None = None
+) -> list[Result]:
+    usage = Usage(prometheus=Prometheus(url=url))
+    scheduling = Scheduling(SchedulerConfig(usage=usage), extenders)
+    nowhere = KubeletPaths(Path("/nowhere"))
+    patient = Patient(nowhere, Path("/nowhere"), "worker", SystemClock(), client, scheduling)
+    return [result async for one in examine(patient, chosen([check])) for result in one.results]
+
+
+async def samples(prometheus: Pretended, *nodes: str) -> list[Result]:
+    async with cluster_of(*nodes) as client:
+        return await examined("samples", client, prometheus.url)
+
+
+def say(prometheus: Pretended, query: str, *series: dict[str, Any]) -> None:
+    result = [{"metric": labels, "value": [time.time(), "20"]} for labels in series]
+    body = {"status": "success", "data": {"resultType": "vector", "result": result}}
+    prometheus.table.say(query, json.dumps(body).encode())
+
+
+async def test_all_is_well() -> None:
+    async with pretending(CALM) as prometheus:
+        found = await samples(prometheus, *NAMES)
+    assert {result.verdict for result in found} == {Verdict.GOOD}
+    assert found[-1].reason == "all 3 nodes have fresh samples"
+
+
+@pytest.mark.parametrize(
+    ("query", "rule"), [(CPU, "node_cpu_usage_avg_5m"), (MEMORY, "node_mem_usage_avg_5m")]
+)
+async def test_a_rule_that_is_missing_is_told_word_by_word(query: str, rule: str) -> None:
+    async with pretending(CALM) as prometheus:
+        say(prometheus, query)
+        found = await samples(prometheus, *NAMES)
+    worst = max(found, key=lambda result: result.verdict)
+    assert worst.verdict is Verdict.BAD
+    written = json.loads(worst.remedy[worst.remedy.index("{") :])
+    assert written["record"] == rule
+    assert "by (node, instance)" in written["expr"]
+
+
+async def test_a_rule_that_drops_the_label_is_told_how_to_keep_it() -> None:
+    async with pretending(CALM) as prometheus:
+        say(prometheus, CPU, {})
+        found = await samples(prometheus, *NAMES)
+    [dropped] = [result for result in found if "of no node here" in result.reason]
+    assert dropped.reason.startswith("cpu: 1 of 1 series")
+    assert "keep the label node" in dropped.remedy
+    assert "by (node, instance)" in dropped.remedy
+
+
+async def test_an_instance_that_is_no_address_of_a_node_is_told_the_label_to_add() -> None:
+    async with pretending(CALM) as prometheus:
+        say(prometheus, MEMORY, {"instance": "192.168.7.7:9100"})
+        found = await samples(prometheus, *NAMES)
+    [stranger] = [result for result in found if "192.168.7.7" in result.reason]
+    assert '"target_label": "node"' in stranger.remedy
+    assert "__meta_kubernetes_pod_node_name" in stranger.remedy
+
+
+async def test_a_node_without_a_sample_is_named() -> None:
+    async with pretending(CALM) as prometheus:
+        found = await samples(prometheus, *NAMES, "d")
+    [missing] = [result for result in found if "no sample" in result.reason]
+    assert missing.verdict is Verdict.WARN
+    assert missing.reason.startswith("d: ")
+    assert "node-exporter" in missing.remedy
+
+
+async def test_samples_that_are_too_old_are_named() -> None:
+    async with pretending(CALM) as prometheus:
+        prometheus.table.say(
+            TIME, vector({"a": time.time(), "b": time.time() - 600, "c": time.time()}, time.time())
+        )
+        found = await samples(prometheus, *NAMES)
+    [old] = [result for result in found if "older than" in result.reason]
+    assert old.reason.startswith("b: the last sample is older than 180 s")
+
+
+async def test_a_prometheus_that_does_not_answer_is_told() -> None:
+    async with cluster_of(*NAMES) as client:
+        found = await examined("samples", client, "http://127.0.0.1:9")
+    assert {result.verdict for result in found if result.reason.startswith(("cpu", "memory"))} == {
+        Verdict.BAD
+    }
+
+
+async def test_without_an_address_or_a_cluster_that_is_the_finding() -> None:
+    async with cluster_of() as client:
+        assert "usage.prometheus.url" in (await examined("samples", client))[0].remedy
+    assert "--kubeconfig" in (await examined("samples", "nowhere", "http://127.0.0.1:9"))[0].remedy
+
+
+class TestExtender:
+    async def test_it_answers_in_time(self) -> None:
+        async with asking(SteeredJudge()) as ask, cluster_of(*NAMES) as client:
+            settings = ExtenderSettings(
+                ask.listening.url, "prioritize", weight=3, ignorable=True, node_cache_capable=True
+            )
+            [found] = await examined("extender", client, extenders=(settings,))
+        assert found.verdict is Verdict.GOOD
+        assert "answers for 3 nodes" in found.reason
+
+    async def test_it_is_shown_the_password_of_the_address(self, tmp_path: Path) -> None:
+        token = tmp_path / "token"
+        token.write_text("sesame")
+        async with asking(SteeredJudge(), server(callers=Callers(token_file=token))) as ask:
+            url = ask.listening.url
+            refused, let_in = [
+                (
+                    await examined(
+                        "extender", "nowhere", extenders=(ExtenderSettings(one, "prioritize", weight=3),)
+                    )
+                )[-1]
+                for one in (url, url.replace("://", "://any:sesame@"))
+            ]
+        assert refused.verdict is Verdict.BAD
+        assert "401" in refused.reason
+        assert let_in.verdict is Verdict.GOOD
+        assert "sesame" not in let_in.reason
+
+    async def test_one_that_is_slower_than_kube_scheduler_is_patient(self) -> None:
+        async with Scripted().running() as scripted:
+            scripted.answers.append(slow)
+            settings = ExtenderSettings(scripted.url, "prioritize", weight=3, http_timeout="100ms")
+            found = await examined("extender", "nowhere", extenders=(settings,))
+        assert "no answer within httpTimeout, 0.1 s" in found[-1].reason
+
+    async def test_an_answer_that_go_would_not_read(self) -> None:
+        async def broken(request: web.Request) -> web.StreamResponse:
+            return web.json_response([{"Host": "colocate-doctor", "Score": 1.5}])
+
+        async with Scripted().running() as scripted:
+            scripted.answers.append(broken)
+            settings = ExtenderSettings(scripted.url, "prioritize", weight=3)
+            found = await examined("extender", "nowhere", extenders=(settings,))
+        assert "kube-scheduler could not read its answer" in found[-1].reason
+
+    async def test_settings_that_let_hot_nodes_win_or_pods_wait(self) -> None:
+        text = """
+kind: KubeSchedulerConfiguration
+extenders:
+- urlPrefix: http://127.0.0.1:9
+  filterVerb: filter
+  prioritizeVerb: prioritize
+  weight: 1
+  httpTimeout: 2s
+"""
+        [settings] = read_extenders(text, "scheduler.yaml")
+        assert settings.seconds == 2
+        found = await examined("extender", "nowhere", extenders=(settings,))
+        said = " ".join(result.remedy for result in found)
+        for remedy in ("nodeCacheCapable: true", "ignorable: true", "weight: 3", "colocate scheduler serve"):
+            assert remedy in said
+
+    async def test_what_is_no_configuration_is_the_users_error(self) -> None:
+        with pytest.raises(UserError, match="no KubeSchedulerConfiguration"):
+            read_extenders("[]", "x.yaml")

@@ -1,0 +1,198 @@
+"""`colocate scheduler serve` as a process, and the commands that ask it or a snapshot."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.cli.running import COMMAND, PATIENCE, colocate
+from tests.scheduler.pretending import pretending
+from tests.scheduler.story import Story, deployment, spread, telling
+
+SEED = Path(__file__).parents[1] / "data" / "seeds" / "001-scheduler.yaml"
+NAMES = ("n1", "n2", "n3")
+USES = {"n1": (10.0, 20.0), "n2": (10.0, 92.0), "n3": (10.0, 30.0)}
+
+
+class Serving:
+    """A scheduler in a process of its own, beside a cluster."""
+
+    def __init__(self, story: Story, process: asyncio.subprocess.Process) -> None:
+        self.story = story
+        self.url = f"http://127.0.0.1:{story.port}"
+        self.process = process
+
+    async def ask(self, *words: str) -> str:
+        ended = await colocate("scheduler", *words, "--url", self.url)
+        assert ended.code == 0, ended.err
+        return ended.out
+
+    async def event(self, name: str) -> dict[str, Any]:
+        assert self.process.stderr is not None
+        async with asyncio.timeout(PATIENCE):
+            while line := await self.process.stderr.readline():
+                event: dict[str, Any] = json.loads(line)
+                if event["event"] == name:
+                    return event
+        raise AssertionError(f"no {name} before the end of the log")
+
+
+@asynccontextmanager
+async def serving(folder: Path, *flags: str, **config: Any) -> AsyncIterator[Serving]:
+    async with pretending(USES) as prometheus, telling(prometheus.url, NAMES) as story:
+        file = folder / "scheduler.yaml"
+        settings = {
+            "version": 1,
+            "log": {"format": "json"},
+            "server": {"address": f"127.0.0.1:{story.port}"},
+            "usage": {"prometheus": {"url": prometheus.url}, "interval": "200ms", "average": "3s"},
+        }
+        file.write_text(yaml.safe_dump(settings | config))
+        kubeconfig = folder / "kubeconfig"
+        story.cluster.server.write_kubeconfig(kubeconfig)
+        words = ("scheduler", "serve", "--config", str(file), "--kubeconfig", str(kubeconfig), *flags)
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND,
+            *words,
+            stderr=asyncio.subprocess.PIPE,
+            env={name: value for name, value in os.environ.items() if not name.startswith("COLOCATE_")},
+        )
+        made = Serving(story, process)
+        try:
+            await made.event("scheduler.ready")
+            yield made
+        finally:
+            if process.returncode is None:
+                process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(PATIENCE):
+                await process.communicate()
+        assert process.returncode == 0
+
+
+async def test_why_a_pod_went_where_it_went(tmp_path: Path) -> None:
+    async with serving(tmp_path) as scheduler:
+        await scheduler.story.deploy("nginx", 6)
+        pods = await scheduler.story.pods("nginx")
+        assert "n2" not in spread(pods)
+
+        said = await scheduler.ask("explain", f"default/{pods[0].name}")
+        assert said.startswith(f"default/{pods[0].name}: ")
+        assert "of 3 candidates best by balanced" in said
+        assert "memory 92" in said or "92 %" in said
+        told = json.loads(await scheduler.ask("explain", pods[0].name, "-o", "json"))
+        assert {node["node"] for node in told["explanation"]["nodes"]} == set(NAMES)
+
+        latest = (await scheduler.ask("decisions", "--last", "3")).splitlines()
+        assert latest[0].split()[:3] == ["TIME", "POD", "BEST"]
+        assert len(latest) == 4
+
+        ended = await colocate("scheduler", "explain", "default/nobody", "--url", scheduler.url)
+        assert (ended.code, ended.out) == (1, "")
+        assert "nothing is kept of a pod 'default/nobody'" in ended.err
+
+
+async def test_from_a_snapshot_the_same_follows_without_a_cluster(tmp_path: Path) -> None:
+    file, pod = tmp_path / "snapshot.json", tmp_path / "pod.yaml"
+    pod.write_text(yaml.safe_dump(deployment("nginx", 1, "any")))
+    async with serving(tmp_path) as scheduler:
+        await scheduler.story.deploy("nginx", 3)
+        live = await scheduler.ask("top")
+        await scheduler.ask("snapshot", str(file))
+    assert live.splitlines()[1].split()[0] == "n2", "the fullest first"
+
+    async def offline(*words: str) -> str:
+        ended = await colocate("scheduler", *words, "--snapshot", file)
+        assert ended.code == 0, ended.err
+        return ended.out
+
+    assert (await offline("top")).splitlines()[1].split()[0] == "n2"
+    scored = json.loads(await offline("score", "--pod", str(pod), "-o", "json"))
+    order = [node["node"] for node in scored["nodes"]]
+    assert order.index("n1") < order.index("n2")
+    assert "mem-real-usage" in await offline("score", "--pod", str(pod), "--policy", "mem-real-usage")
+    compared = await offline("compare", "balanced", "mem-real-usage", "--pod", str(pod))
+    assert "balanced and mem-real-usage agree on a best node" in compared
+    assert "BALANCED" in compared
+
+
+async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:
+    async with pretending(USES) as prometheus, telling(prometheus.url, NAMES) as story:
+        seed = tmp_path / "MemRealUsage-scheduler-conf.yaml"
+        seed.write_text(SEED.read_text().replace("http://10.96.0.102:9090", prometheus.url))
+        config = tmp_path / "scheduler.yaml"
+        config.write_text(f"version: 1\nserver: {{address: '127.0.0.1:{story.port}'}}\n")
+        kubeconfig = tmp_path / "kubeconfig"
+        story.cluster.server.write_kubeconfig(kubeconfig)
+        words = ["--config", config, "--from", seed, "--kubeconfig", kubeconfig]
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, "scheduler", "serve", *map(str, words), stderr=asyncio.subprocess.PIPE
+        )
+        made = Serving(story, process)
+        try:
+            await made.event("scheduler.ready")
+            await story.deploy("nginx", 4)
+            pods = await story.pods("nginx")
+            assert "n2" not in spread(pods)
+            told = json.loads(await made.ask("explain", pods[0].name, "-o", "json"))
+            assert [part["policy"] for part in told["explanation"]["mix"]] == ["mem-real-usage"]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            await process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ("version: 1", "usage.prometheus.url: nothing says where samples come from"),
+        ("version: 1\nusage: {prometheus: {url: 'no address'}}", "usage: "),
+        ("version: 1\nload: {policy: best}", "'best' in the policies"),
+        ("version: 1\nload: {policies: {mine: balanced=x}}", "load.policies.mine"),
+        ("version: 1\nload: {ledger: {window: 5}}", "usage.shownAfter"),
+        ("version: 1\nload: {staleness: {after: soon}}", "a number; write one as in 0.5"),
+        ("version: 1\ntaints: {perMinute: 0}", "taints.perMinute"),
+        ("version: 1\ntaints: {heat: {steps: [90, 60]}}", "must be one to four percentages that rise"),
+        ("version: 1\nact: [magic]", "choose one of extender, taints"),
+        ("version: 1\nact: []", "act: nothing would be done"),
+        ("version: 1\ndecisions: {keep: 0}", "decisions.keep"),
+        ("version: 1\nusage: {windows: [{statistic: pod, span: 1h}]}", "usage: windows"),
+    ],
+)
+async def test_a_bad_configuration_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, config: str, complaint: str
+) -> None:
+    file = tmp_path / "scheduler.yaml"
+    file.write_text(config)
+    ended = await colocate("scheduler", "serve", "--config", file, "--server", "http://127.0.0.1:9")
+    assert ended.code == 2, ended.err
+    assert complaint in ended.err
+    assert ended.err.count("\n") == 1
+
+
+async def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
+    nothing = tmp_path / "nothing"
+    for words, code, said in (
+        (
+            ["explain", "a/b", "--url", "http://127.0.0.1:9"],
+            1,
+            "the scheduler cannot be asked at http://127.0.0.1:9",
+        ),
+        (["top", "--snapshot", nothing], 2, "cannot be read"),
+        (["top", "--url", "nowhere"], 2, "is no address"),
+        (
+            ["compare", "best", "balanced", "--pod", nothing, "--snapshot", nothing],
+            2,
+            "'best' in the policies",
+        ),
+        (["serve"], 2, "--config: no configuration is named"),
+        (["serve", "--from", SEED, "--act", "magic"], 2, "--act: 'magic'"),
+    ):
+        ended = await colocate("scheduler", *words)
+        assert (ended.code, ended.out) == (code, ""), ended.err
+        assert said in ended.err
+        assert ended.err.count("\n") == 1

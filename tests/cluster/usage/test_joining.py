@@ -1,0 +1,205 @@
+"""Which node a series is of, and which value counts."""
+
+import math
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import given
+
+from colocate.cluster.usage.answers import Series
+from colocate.cluster.usage.directory import Directory, KnownNode, NodeShape, host_of
+from colocate.cluster.usage.joining import Joined, Sample, Times, join
+from colocate.cluster.usage.presets import NODE_LABELS
+from colocate.model.load import Amount
+
+NOW = 1000.0
+NODES = Directory(
+    [
+        KnownNode("a", ("10.0.0.1", "2001:db8::1", "host-a", "ip-10-0-0-1.Example.COM")),
+        KnownNode("b", ("10.0.0.2", "fe80::2%eth0")),
+        KnownNode("c"),
+    ]
+)
+NO_TIMES = Times([], NODES, NODE_LABELS, NOW)
+
+
+def of(value: float, at: float = NOW, /, **labels: str) -> Series:
+    return Series(labels, at, value)
+
+
+def joined(*series: Series | None, times: Times = NO_TIMES, labels: tuple[str, ...] = NODE_LABELS) -> Joined:
+    return join(series, NODES, labels, times)
+
+
+def values(*series: Series | None, times: Times = NO_TIMES) -> dict[str, float]:
+    return {node: sample.value for node, sample in joined(*series, times=times).samples.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        ("a", "a"),
+        ("a:9100", "a"),
+        ("10.0.0.1:9100", "a"),
+        ("10.0.0.2", "b"),
+        ("[2001:db8::1]:9100", "a"),
+        ("[2001:0DB8:0:0:0:0:0:1]:9100", "a"),
+        ("2001:db8::1", "a"),
+        ("[fe80::2]:9100", "b"),
+        ("host-a:9100", "a"),
+        ("HOST-A", "a"),
+        ("ip-10-0-0-1.example.com.:9100", "a"),
+        ("d", None),
+        ("10.0.0.3:9100", None),
+        ("10.0.0.1:9100:9100", None),
+        ("", None),
+        ("[", None),
+        (":9100", None),
+    ],
+)
+def test_a_node_is_found_by_its_name_or_an_address(text: str, node: str | None) -> None:
+    assert NODES.find(text) == node
+
+
+def test_an_address_of_two_nodes_is_of_none() -> None:
+    directory = Directory([KnownNode("a", ("localhost", "10.0.0.1")), KnownNode("b", ("localhost",))])
+    assert directory.find("localhost:9100") is None
+    assert directory.ambiguous == {"localhost"}
+    assert directory.find("10.0.0.1:9100") == "a"
+
+
+@pytest.mark.parametrize("label", ["node", "kubernetes_node", "instance"])
+def test_each_of_the_labels_may_say_the_node(label: str) -> None:
+    assert values(Series({label: "a"}, NOW, 7)) == {"a": 7}
+
+
+def test_the_first_label_that_names_a_node_counts() -> None:
+    assert values(of(7, node="a", instance="10.0.0.2:9100")) == {"a": 7}
+    assert values(of(7, node="somewhere", instance="10.0.0.2:9100")) == {"b": 7}
+    turned = joined(of(7, node="a", instance="10.0.0.2:9100"), labels=("instance", "node"))
+    assert set(turned.samples) == {"b"}
+
+
+def test_values_that_are_none_are_left_out_and_counted() -> None:
+    found = joined(
+        of(math.nan, node="a"),
+        of(1e13, node="a"),
+        of(math.inf, node="a"),
+        of(-math.inf, node="b"),
+        of(-5, node="b"),
+        None,
+        of(1, node="nobody", job="x"),
+        of(3, node="c"),
+    )
+    assert found.samples == {"c": Sample(3, NOW)}
+    counts = found.counts
+    assert (counts.series, counts.joined, counts.missing) == (8, 1, 2)
+    assert (counts.not_a_number, counts.infinite, counts.negative) == (1, 3, 1)
+    assert (counts.malformed, counts.unknown, counts.duplicate) == (1, 1, 0)
+    assert found.missing == ("a", "b")
+    assert found.strangers == ({"node": "nobody", "job": "x"},)
+
+
+def test_a_little_less_than_nothing_is_nothing() -> None:
+    assert values(of(-0.4, node="a")) == {"a": 0}
+
+
+def test_of_two_exporters_the_higher_counts_where_both_are_as_fresh() -> None:
+    low, high = of(10, node="a", instance="x"), of(90, node="a", instance="y")
+    assert values(low, high) == values(high, low) == {"a": 90}
+    assert joined(low, high).counts.duplicate == 1
+
+
+def test_of_two_exporters_the_fresher_counts() -> None:
+    old, fresh = of(90, node="a", instance="x"), of(10, node="a", instance="y")
+    times = Times(
+        [of(NOW - 60, node="a", instance="x"), of(NOW - 5, node="a", instance="y")], NODES, NODE_LABELS, NOW
+    )
+    found = joined(old, fresh, times=times)
+    assert found.samples == {"a": Sample(10, NOW - 5)}
+
+
+def test_a_name_goes_over_an_address_that_a_new_node_may_have_from_an_old_one() -> None:
+    own, inherited = of(10, node="a"), of(90, node="gone", instance="10.0.0.1:9100")
+    assert values(own, inherited) == values(inherited, own) == {"a": 10}
+
+
+def test_times_are_ages_on_prometheus_clock_and_so_survive_another_clock() -> None:
+    ahead = 5000.0
+    times = Times([of(NOW + ahead - 30, NOW + ahead, node="a")], NODES, NODE_LABELS, NOW)
+    found = joined(of(7, NOW + ahead, node="a"), times=times)
+    assert found.samples == {"a": Sample(7, NOW - 30)}
+
+
+def test_a_time_that_is_known_by_node_serves_series_with_other_labels() -> None:
+    times = Times([of(NOW - 30, instance="10.0.0.1:9100")], NODES, NODE_LABELS, NOW)
+    assert joined(of(7, node="a"), times=times).samples == {"a": Sample(7, NOW - 30)}
+
+
+def test_a_node_that_is_no_longer_scraped_stays_as_old_as_it_was() -> None:
+    times = Times([of(NOW - 1, node="b")], NODES, NODE_LABELS, NOW, before={"a": NOW - 90, "b": NOW - 90})
+    assert joined(of(7, node="a"), of(8, node="b"), of(9, node="c"), times=times).samples == {
+        "a": Sample(7, NOW - 90),
+        "b": Sample(8, NOW - 1),
+        "c": Sample(9, NOW),
+    }
+
+
+def test_times_that_are_none_are_passed_over() -> None:
+    times = Times(
+        [None, of(math.nan, node="a"), of(math.inf, node="a"), of(NOW + 50, node="b")],
+        NODES,
+        NODE_LABELS,
+        NOW,
+    )
+    found = joined(of(7, node="a"), of(8, node="b"), times=times)
+    assert found.samples == {"a": Sample(7, NOW), "b": Sample(8, NOW)}
+
+
+def test_a_node_object_gives_its_addresses_and_capacity() -> None:
+    shape = msgspec.convert(
+        {
+            "metadata": {"name": "a", "labels": {}},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Hostname"}],
+                "capacity": {"cpu": "3500m", "memory": "1Ki", "pods": "110"},
+            },
+        },
+        NodeShape,
+    )
+    assert shape.known == KnownNode("a", ("10.0.0.1",), Amount(3500, 1024))
+    assert msgspec.convert({"metadata": {"name": "b"}}, NodeShape).known == KnownNode("b")
+
+
+names = st.sampled_from(["a", "b", "c", "10.0.0.1:9100", "[2001:db8::1]:1", "nobody", "", ":", "[", "a:b:c"])
+labels = st.dictionaries(st.sampled_from([*NODE_LABELS, "job"]), names | st.text(max_size=6), max_size=4)
+one = st.none() | st.builds(Series, labels, st.floats(0, 1e10), st.floats() | st.floats(-10, 200))
+
+
+@given(st.lists(one, max_size=12), st.lists(one, max_size=6))
+def test_joins_are_sound_whatever_comes(answer: list[Series | None], scraped: list[Series | None]) -> None:
+    times = Times(scraped, NODES, NODE_LABELS, NOW)
+    found = join(answer, NODES, NODE_LABELS, times)
+    assert found.samples.keys() <= NODES.nodes.keys()
+    for sample in found.samples.values():
+        assert math.isfinite(sample.value)
+        assert sample.value >= 0
+        assert 0 <= sample.time <= NOW
+    counts = found.counts
+    lost = counts.unknown + counts.duplicate + counts.malformed
+    lost += counts.not_a_number + counts.infinite + counts.negative
+    assert counts.series == len(answer) == counts.joined + lost
+    assert counts.joined == len(found.samples)
+    assert counts.joined + counts.missing == len(NODES.nodes)
+    # The order in which Prometheus lists series is nobody's choice.
+    assert join(reversed(answer), NODES, NODE_LABELS, times).samples == found.samples
+
+
+@given(st.ip_addresses(), st.integers(1, 65535))
+def test_an_address_is_found_with_and_without_its_port(address: object, port: int) -> None:
+    directory = Directory([KnownNode("a", (str(address),))])
+    text = str(address)
+    with_port = f"[{text}]:{port}" if ":" in text else f"{text}:{port}"
+    assert directory.find(text) == directory.find(with_port) == "a"
+    assert host_of(with_port) == text

@@ -1,0 +1,330 @@
+"""What the poller publishes while Prometheus does well, badly, and not at all."""
+
+import asyncio
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+from aiohttp import web
+from prometheus_client import REGISTRY
+
+from colocate.clock import ManualClock
+from colocate.cluster.usage import (
+    KnownNode,
+    PollSettings,
+    PrometheusSettings,
+    SignalHealth,
+    UsagePoller,
+    UsageSnapshot,
+)
+from colocate.model.load import Amount, NodeLoad, PodUsage, Usage
+from tests.cluster.serving import Scripted
+from tests.support.waiting import until
+
+from .fake import CPU, MEMORY, NODES, TIME, Table, passing, poller, vector
+
+START = 1_700_000_000.0
+
+
+@pytest.fixture
+def table(scripted: Scripted) -> Table:
+    made = Table(scripted)
+    made.say(CPU, vector({"a": 10, "b": 20, "c": 30}))
+    made.say(MEMORY, vector({"a": 40, "b": 50, "c": 60}))
+    made.say(TIME, vector({"a": START - 5, "b": START - 7, "c": START - 9}))
+    return made
+
+
+def memory(snapshot: UsageSnapshot) -> dict[str, float]:
+    return {name: load.memory.percent for name, load in snapshot.nodes.items() if load.memory}
+
+
+def health(snapshot: UsageSnapshot, name: str) -> SignalHealth:
+    found = snapshot.of(name)
+    assert found is not None
+    return found
+
+
+@asynccontextmanager
+async def following(table: Table, clock: ManualClock, settings: PollSettings) -> AsyncIterator[UsagePoller]:
+    async with poller(table.url, clock, settings=settings) as made:
+        task = asyncio.create_task(made.run())
+        try:
+            yield made
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@contextmanager
+def counted(metric: str, **labels: str) -> Iterator[list[float]]:
+    """By how much a metric has grown, once the block is over."""
+    grown: list[float] = []
+    before = REGISTRY.get_sample_value(metric, labels) or 0.0
+    yield grown
+    grown.append((REGISTRY.get_sample_value(metric, labels) or 0.0) - before)
+
+
+async def test_a_round_asks_each_query_once_for_all_nodes(table: Table, clock: ManualClock) -> None:
+    async with poller(table.url, clock) as follower:
+        snapshot = await follower.once()
+        assert sorted(table.asked) == sorted([CPU, MEMORY, TIME])
+        counts = [one.counts for one in snapshot.health]
+        assert [(one.joined, one.missing, one.infinite) for one in counts] == [(3, 0, 0)] * 3
+        assert snapshot.nodes == {
+            "a": NodeLoad(Usage(10, START - 5), Usage(40, START - 5)),
+            "b": NodeLoad(Usage(20, START - 7), Usage(50, START - 7)),
+            "c": NodeLoad(Usage(30, START - 9), Usage(60, START - 9)),
+        }
+        assert snapshot.taken == START
+        assert snapshot.clock_offset == 0
+        assert snapshot is follower.latest
+        cpu = health(snapshot, "cpu")
+        assert (cpu.query, cpu.last_success, cpu.error, cpu.failures) == (CPU, START, "", 0)
+        assert (cpu.counts.joined, cpu.counts.missing) == (3, 0)
+
+
+async def test_one_signal_that_fails_leaves_the_others_alive(table: Table, clock: ManualClock) -> None:
+    async with poller(table.url, clock) as follower:
+        await follower.once()
+        table.say(CPU, b'{"status":"error","errorType":"execution","error":"many-to-many"}', 422)
+        table.say(MEMORY, vector({"a": 90, "b": 50, "c": 60}))
+        await clock.advance(15)
+        with counted("colocate_usage_queries_total", signal="cpu", outcome="refused") as grown:
+            snapshot = await follower.once()
+        assert grown == [1]
+        cpu = health(snapshot, "cpu")
+        assert cpu.error == "cannot query prometheus cpu: many-to-many"
+        assert (cpu.last_success, cpu.failures) == (START, 1)
+        assert memory(snapshot)["a"] == 90
+        old = snapshot.nodes["a"].cpu
+        assert old == Usage(10, START - 5), "the last good sample stays, with its age"
+
+
+async def test_without_times_samples_are_as_old_as_the_answer(table: Table, clock: ManualClock) -> None:
+    table.say(TIME, b"", 500)
+    async with poller(table.url, clock) as follower:
+        snapshot = await follower.once()
+        assert snapshot.nodes["a"].time == START
+        assert "code 500" in health(snapshot, "time").error
+
+
+async def test_a_node_without_a_series_keeps_its_last_sample_until_it_leaves_the_cluster(
+    table: Table, clock: ManualClock
+) -> None:
+    known = list(NODES)
+    async with poller(table.url, clock, nodes=known) as follower:
+        await follower.once()
+        table.say(MEMORY, vector({"a": 41, "b": 51}))
+        await clock.advance(15)
+        snapshot = await follower.once()
+        assert memory(snapshot) == {"a": 41, "b": 51, "c": 60}
+        assert health(snapshot, "memory").missing == ("c",)
+        assert snapshot.nodes["c"].memory == Usage(60, START - 9)
+        del known[2]
+        snapshot = await follower.once()
+        assert set(snapshot.nodes) == {"a", "b"}
+
+
+async def test_a_rule_that_outlives_its_exporter_gives_no_fresh_samples(
+    table: Table, clock: ManualClock
+) -> None:
+    async with poller(table.url, clock) as follower:
+        await follower.once()
+        # The exporter of c is gone: its memory at once, its CPU once the rule's window has passed.
+        table.say(MEMORY, vector({"a": 41, "b": 51}))
+        table.say(TIME, vector({"a": START + 14, "b": START + 14}, START + 15))
+        await clock.advance(15)
+        snapshot = await follower.once()
+        assert snapshot.nodes["a"].time == START + 14
+        assert snapshot.nodes["c"].cpu == Usage(30, START - 9)
+
+
+async def test_a_node_that_nobody_measures_is_missing_and_nothing_fails(
+    table: Table, clock: ManualClock
+) -> None:
+    async with poller(table.url, clock, nodes=[*NODES, KnownNode("new")]) as follower:
+        snapshot = await follower.once()
+        assert set(snapshot.nodes) == {"a", "b", "c"}
+        assert health(snapshot, "cpu").missing == ("new",)
+        assert REGISTRY.get_sample_value("colocate_usage_samples", {"signal": "cpu", "state": "missing"}) == 1
+
+
+async def test_series_that_count_for_nobody_are_counted(table: Table, clock: ManualClock) -> None:
+    table.say(CPU, vector({"a": "NaN", "b": "+Inf", "c": "-3", "stranger": 1}))
+    async with poller(table.url, clock) as follower:
+        with (
+            counted("colocate_usage_rejected_series_total", signal="cpu", reason="not_a_number") as nan,
+            counted("colocate_usage_rejected_series_total", signal="cpu", reason="unknown") as unknown,
+        ):
+            snapshot = await follower.once()
+        assert nan == unknown == [1]
+        assert snapshot.nodes["a"].cpu is None
+        assert snapshot.nodes["a"].memory is not None
+        assert health(snapshot, "cpu").strangers == ({"node": "stranger"},)
+
+
+async def test_what_prometheus_warns_of_is_kept(table: Table, clock: ManualClock) -> None:
+    table.say(CPU, vector({"a": 1})[:-1] + b', "warnings": ["a store is gone"], "infos": ["gauge?"]}')
+    async with poller(table.url, clock) as follower:
+        snapshot = await follower.once()
+        assert health(snapshot, "cpu").warnings == ("a store is gone", "gauge?")
+        assert health(snapshot, "cpu").error == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        (b"", 500, "code 500"),
+        (b"<html>bad gateway</html>", 502, "code 502: <html>bad gateway</html>"),
+        (b"<html>Log in</html>", 200, "the answer cannot be read: JSON is malformed"),
+        (vector({"a": 1})[:-30], 200, "the answer cannot be read"),
+        (b"", 401, "does not accept the credential"),
+        (b"not found", 404, "code 404: not found"),
+    ],
+)
+async def test_an_answer_that_is_none_is_a_reason_and_the_next_is_right(
+    table: Table, clock: ManualClock, body: bytes, code: int, words: str
+) -> None:
+    async with poller(table.url, clock) as follower:
+        table.say(MEMORY, body, code)
+        snapshot = await follower.once()
+        assert words in health(snapshot, "memory").error
+        assert health(snapshot, "memory").last_success is None
+        table.say(MEMORY, vector({"a": 70}))
+        assert memory(await follower.once()) == {"a": 70}
+
+
+async def test_a_redirect_is_not_followed_and_says_where_to(table: Table, clock: ManualClock) -> None:
+    to = f"http://someone:secret@127.0.0.1:{table.url.rpartition(':')[2]}/login?token=secret"
+    table.say(CPU, b"", 302, Location=to)
+    async with poller(table.url, clock) as follower:
+        error = health(await follower.once(), "cpu").error
+        assert "redirects (code 302) to http://127.0.0.1:" in error
+        assert error.endswith("/login; name the address that answers by itself")
+        assert "secret" not in error
+        assert len(table.asked) == 3
+
+
+async def test_a_slow_prometheus_is_given_up_after_the_timeout(table: Table, clock: ManualClock) -> None:
+    async def hang(request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    table.do(CPU, hang)
+    async with poller(table.url, clock) as follower:
+        work = asyncio.create_task(follower.once())
+        await until(lambda: len(table.asked) == 3, "all queries")
+        snapshot = await passing(clock, work)
+        assert "has not answered within 10 s" in health(snapshot, "cpu").error
+        assert clock.monotonic() >= 10
+
+
+async def test_a_hundred_megabytes_are_not_taken_in(table: Table, clock: ManualClock) -> None:
+    sent = 0
+
+    async def flood(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(100):
+            await response.write(b" " * (1 << 20))
+            sent += 1 << 20
+        return response
+
+    table.do(CPU, flood)
+    async with poller(table.url, clock, longest_answer=4 << 20) as follower:
+        tracemalloc.start()
+        snapshot = await follower.once()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert health(snapshot, "cpu").error.endswith("the answer cannot be read: it is longer than 4 MiB")
+        assert peak < 32 << 20
+        assert sent < 50 << 20
+        assert memory(snapshot) == {"a": 40, "b": 50, "c": 60}
+
+
+@pytest.mark.parametrize("code", [200, 500])
+async def test_a_gzip_bomb_stays_packed(table: Table, clock: ManualClock, code: int) -> None:
+    packer = zlib.compressobj(9, wbits=31)
+    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(200)) + packer.flush()
+    table.say(CPU, bomb, code, Content_Encoding="gzip")
+    async with poller(table.url, clock) as follower:
+        tracemalloc.start()
+        snapshot = await follower.once()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        words = "it is compressed (gzip), which was not asked for" if code == 200 else "code 500"
+        assert words in health(snapshot, "cpu").error
+        assert peak < 8 << 20
+
+
+async def test_pods_are_measured_where_that_is_wished(table: Table, clock: ManualClock) -> None:
+    def pods(*values: tuple[str, str, float]) -> bytes:
+        series = [f'{{"metric":{{"namespace":"{n}","pod":"{p}"}},"value":[1,"{v}"]}}' for n, p, v in values]
+        text = f'{{"status":"success","data":{{"resultType":"vector","result":[{",".join(series)}]}}}}'
+        return text.encode()
+
+    async with poller(table.url, clock, pods=True) as follower:
+        by_name = {query.name: query.query for query in (await follower.once()).health}
+        table.say(by_name["pod.cpu"], pods(("x", "p", 250.4), ("x", "q", 5), ("", "r", 1), ("x", "s", -9)))
+        table.say(by_name["pod.memory"], pods(("x", "p", 1 << 20), ("x", "s", 7)))
+        snapshot = await follower.once()
+        assert snapshot.pods == {"x/p": PodUsage(Amount(250, 1 << 20), START)}
+        counts = health(snapshot, "pod.cpu").counts
+        assert (counts.joined, counts.unknown, counts.negative) == (2, 1, 1)
+        table.say(by_name["pod.cpu"], pods())
+        assert (await follower.once()).pods == {}, "pods that are gone are not remembered"
+
+
+async def test_rounds_follow_each_other_and_are_announced(table: Table, clock: ManualClock) -> None:
+    async with following(table, clock, PollSettings(interval=15)) as follower:
+        await follower.changed.beyond(0)
+        first = follower.latest
+        table.say(MEMORY, vector({"a": 99}))
+        await clock.until_someone_sleeps()
+        await clock.advance(15)
+        await follower.changed.beyond(1)
+        assert follower.latest is not first
+        assert memory(first)["a"] == 40, "what was published does not change"
+        assert memory(follower.latest)["a"] == 99
+
+
+class NotingClock(ManualClock):
+    """Notes for how long the poller pauses; a query's deadline is none of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds != PrometheusSettings(url="").timeout:
+            self.pauses.append(seconds)
+        await super().sleep(seconds)
+
+    async def end_pause(self, number: int) -> None:
+        await until(lambda: len(self.pauses) == number, f"pause {number}")
+        await self.advance(self.pauses[-1])
+
+
+async def test_while_nothing_answers_the_pauses_grow_and_the_samples_stay(table: Table) -> None:
+    clock = NotingClock()
+    settings = PollSettings(interval=15, first_pause=1, last_pause=4)
+    async with following(table, clock, settings) as follower:
+        await follower.changed.beyond(0)
+        good = follower.latest
+        for query in (CPU, MEMORY, TIME):
+            table.say(query, b"", 503)
+        for number in range(1, 6):
+            await clock.end_pause(number)
+        await follower.changed.beyond(5)
+        assert follower.latest.nodes == good.nodes
+        assert health(follower.latest, "cpu").failures == 5
+        table.say(CPU, vector({"a": 11}))
+        await clock.end_pause(6)
+        await follower.changed.beyond(6)
+        assert health(follower.latest, "cpu").failures == 0
+        await until(lambda: len(clock.pauses) == 7, "the pause after the recovery")
+        assert clock.pauses == [15, 1, 2, 4, 4, 4, 15]

@@ -1,0 +1,107 @@
+"""The queries of every preset, and the rules that they need, as Prometheus itself reads them."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from colocate.cluster.usage import Preset, QuerySettings, Statistic, Window, queries, rules
+from colocate.cluster.usage.rules import RELABELLING, SERVICE_MONITOR
+from colocate.cluster.usage.signals import duration
+from colocate.errors import UserError
+from tests.support import components
+
+EVERYTHING = tuple(
+    Window(statistic, seconds)
+    for statistic in Statistic
+    if statistic not in (Statistic.USE, Statistic.POD)
+    for seconds in (300.0, 3600.0, 90.0)
+)
+
+
+def promql(settings: QuerySettings) -> dict[str, str]:
+    made = queries(settings)
+    return {str(query.signal): query.promql for query in made.signals} | {"time": made.time}
+
+
+def check_rules(path: Path) -> None:
+    done = subprocess.run(
+        [str(components.find("promtool")), "check", "rules", str(path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.needs("promtool")
+@pytest.mark.parametrize("matchers", ["", 'cluster="prod"'])
+@pytest.mark.parametrize("average", [0.0, 300.0])
+@pytest.mark.parametrize("preset", Preset)
+def test_prometheus_can_parse_every_query(
+    preset: Preset, average: float, matchers: str, tmp_path: Path
+) -> None:
+    made = promql(
+        QuerySettings(
+            preset=preset, average_seconds=average, windows=EVERYTHING, pods=True, matchers=matchers
+        )
+    )
+    assert len(made) == 2 + 2 * len(EVERYTHING) + 2 + 1
+    assert all(matchers in query for query in made.values())
+    recorded = [{"record": f"q{number}", "expr": query} for number, query in enumerate(made.values())]
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": recorded}]}))
+    check_rules(path)
+
+
+@pytest.mark.needs("promtool")
+@pytest.mark.parametrize("seconds", [300.0, 2.5])
+def test_prometheus_accepts_the_rule_file(seconds: float, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(rules(Preset.SEED, seconds))
+    check_rules(path)
+
+
+def test_the_rules_record_what_the_preset_asks_for() -> None:
+    [group] = yaml.safe_load(rules(Preset.SEED))["groups"]
+    asked = promql(QuerySettings(preset=Preset.SEED))
+    assert [rule["record"] for rule in group["rules"]] == [asked["cpu"], asked["memory"]]
+
+
+@pytest.mark.parametrize("preset", [Preset.NODE_EXPORTER, Preset.KUBE_PROMETHEUS_STACK])
+def test_the_other_presets_need_no_rules(preset: Preset) -> None:
+    assert rules(preset) == ""
+
+
+def test_what_adds_the_label_is_yaml() -> None:
+    assert yaml.safe_load(RELABELLING)["relabel_configs"][0]["target_label"] == "node"
+    assert yaml.safe_load(SERVICE_MONITOR)["relabelings"][0]["targetLabel"] == "node"
+
+
+def test_a_query_of_the_users_own_goes_over_the_presets() -> None:
+    made = promql(QuerySettings(queries={"cpu": "my_cpu", "time": ""}))
+    assert made == {"cpu": "my_cpu", "memory": "node_mem_usage_avg_5m", "time": ""}
+
+
+def test_a_query_for_a_signal_that_is_not_asked_for_is_refused() -> None:
+    with pytest.raises(UserError, match=r"queries: cpus is no signal .* there are cpu, memory, time"):
+        queries(QuerySettings(queries={"cpus": "my_cpu"}))
+
+
+@pytest.mark.parametrize("window", [Window(Statistic.P95, 0), Window(Statistic.USE, 60)])
+def test_a_window_that_cannot_be_is_refused(window: Window) -> None:
+    with pytest.raises(UserError, match="cannot be asked for; name one of deviation, avg, p50"):
+        queries(QuerySettings(windows=(window,)))
+
+
+def test_the_percentile_of_what_is_used_is_the_other_one_of_what_is_available() -> None:
+    made = promql(QuerySettings(preset=Preset.NODE_EXPORTER, windows=(Window(Statistic.P95, 3600),)))
+    assert made["memory.p95.1h"] == (
+        "100 * (1 - quantile_over_time(0.05, node_memory_MemAvailable_bytes[1h])"
+        " / node_memory_MemTotal_bytes)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(300, "5m"), (3600, "1h"), (90, "90s"), (0.5, "500ms"), (2.5, "2500ms"), (0, "1ms")]
+)
+def test_durations_are_written_as_prometheus_reads_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,60 @@
+"""docs/scheduling.md and the manifests beside it say what the program does."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from colocate.apps.config.file import build_document
+from colocate.apps.scheduler import kube_config
+from colocate.apps.scheduler.kube_config import Wanted
+from colocate.apps.scheduler.settings import SCHEDULER, Act, SchedulerConfig
+from colocate.apps.scheduler.tainting import keys
+from colocate.cluster.usage import Preset, rules
+
+REPO = Path(__file__).parents[2]
+PAGE = (REPO / "docs" / "scheduling.md").read_text()
+EXAMPLES = REPO / "examples" / "scheduler"
+
+
+def manifests(name: str) -> dict[str, dict[str, object]]:
+    return {one["kind"]: one for one in yaml.safe_load_all((EXAMPLES / name).read_text())}
+
+
+def test_the_configuration_that_is_shown_is_the_default_with_an_address() -> None:
+    text = PAGE.split("```yaml\nversion: 1")[1].split("```")[0]
+    config = build_document(SCHEDULER, f"version: 1{text}".encode(), "the page").config
+    prometheus = msgspec.structs.replace(config.usage.prometheus, url="")
+    usage = msgspec.structs.replace(config.usage, prometheus=prometheus)
+    assert msgspec.structs.replace(config, usage=usage) == SchedulerConfig()
+
+
+def test_the_tolerations_are_those_of_all_taints() -> None:
+    text = PAGE.split("```yaml\ntolerations:")[1].split("```")[0]
+    assert tuple(one["key"] for one in yaml.safe_load(f"tolerations:{text}")["tolerations"]) == keys(4)
+
+
+@pytest.mark.parametrize("way", Act)
+def test_both_ways_to_act_are_explained(way: Act) -> None:
+    assert f"`act: [{way}]`" in PAGE
+
+
+def test_the_manifest_of_colocate_holds_a_configuration_that_can_be_used() -> None:
+    data = manifests("colocate.yaml")["ConfigMap"]["data"]
+    assert isinstance(data, dict)
+    config = build_document(SCHEDULER, data["scheduler.yaml"].encode(), "colocate.yaml").config
+    assert config.usage.prometheus.url
+    assert config.load.policies == {"mem-real-usage-scheduler": "mem-real-usage"}
+
+
+def test_the_manifest_of_kube_scheduler_holds_what_kube_config_prints() -> None:
+    data = manifests("kube-scheduler.yaml")["ConfigMap"]["data"]
+    assert isinstance(data, dict)
+    assert data["scheduler.yaml"] == kube_config.render(
+        Wanted(url="http://colocate-scheduler.kube-system:8890")
+    )
+
+
+def test_the_rules_are_those_that_the_preset_asks_for() -> None:
+    assert (EXAMPLES / "prometheus-rules.yaml").read_text().endswith(rules(Preset.SEED))

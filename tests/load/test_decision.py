@@ -1,0 +1,158 @@
+"""A decision can be told later: who was best, why, who came next, and whether the scheduler followed."""
+
+import msgspec
+import pytest
+
+from colocate.errors import UserError
+from colocate.load import snapshot
+from colocate.load.comparing import compare
+from colocate.load.decision import Decision, decide
+from colocate.load.explaining import explain
+from colocate.load.settings import Settings, mix
+from colocate.load.weights import DEFAULT_PLUGINS, PER_POINT, weight
+from colocate.model.load import BoundPod, NodeLoad
+from tests.load.facts import EXACT, NOW, load, pod, table
+
+LOADS = {"hot": load(90, 90), "cool": load(10, 10, at=NOW - 30), "warm": load(40, 40), "silent": NodeLoad()}
+
+
+def test_the_best_come_first_with_what_they_were_judged_by() -> None:
+    made = table(LOADS)
+    answer = decide(made, pod("new"), list(LOADS), NOW)
+    told = explain(answer.decision, made.settings)
+    assert [node.node for node in told.nodes] == ["cool", "warm", "silent"]
+    best = told.nodes[0]
+    assert best.score == max(answer.scores)
+    assert best.age == 30
+    parts = {part.name: part.value for part in best.policies[0].parts}
+    assert parts["peak CPU"] == 10
+    assert parts["pressure"] == pytest.approx(100 - max(answer.scores), abs=1)
+    assert told.runner_up is not None
+    assert told.runner_up.node == "warm"
+
+
+def test_an_explanation_reads_as_sentences() -> None:
+    made = table({"a": load(10, 20)}, Settings(ledger=EXACT))
+    made.bind(BoundPod(pod("other", 800), "a", NOW))
+    told = str(explain(decide(made, pod("new"), ["a"], NOW + 5).decision, made.settings))
+    assert told.startswith("default/new: 1 of 1 candidates were best by balanced\na 7")
+    assert "sampled 5 s before, 1 pods not in the samples yet" in told
+    assert "CPU of unseen pods 8.50 %" in told
+
+
+def test_a_decision_is_told_as_it_was_when_the_table_has_changed() -> None:
+    made = table(LOADS)
+    decision = decide(made, pod("new"), list(LOADS), NOW).decision
+    before = explain(decision, made.settings)
+    made.observe({name: load(99, 99, at=NOW + 60) for name in LOADS}, NOW + 60)
+    assert explain(decision, made.settings) == before
+
+
+def test_a_record_is_small_and_survives_being_written() -> None:
+    made = table({f"node-{i:04}": load(i / 50, 10) for i in range(5000)})
+    decision = decide(made, pod("new"), list(made.nodes), NOW).decision
+    written = msgspec.json.encode(decision)
+    assert len(written) < 6000
+    assert msgspec.json.decode(written, type=Decision) == decision
+
+
+def test_mixed_policies_each_tell_their_part() -> None:
+    made = table(LOADS)
+    chosen = mix("balanced=2,mem-real-usage=1")
+    told = explain(decide(made, pod("new"), list(LOADS), NOW, mix=chosen).decision, made.settings)
+    reasons = {reason.policy: reason for reason in told.nodes[0].policies}
+    assert reasons["balanced"].score is not None  # type: ignore[index]
+    assert reasons["mem-real-usage"].score is None  # type: ignore[index]
+    assert "balanced=2, mem-real-usage=1" in str(told)
+
+
+def test_whether_the_scheduler_followed() -> None:
+    made = table(LOADS)
+    decision = decide(made, pod("new"), list(LOADS), NOW).decision
+    assert decision.followed("cool") is True
+    assert decision.followed("hot") is False
+    many = table({f"n-{i}": load(1, 1) for i in range(40)})
+    assert decide(many, pod("new"), list(many.nodes), NOW).decision.followed("n-3") is None
+
+
+def test_no_candidates_is_an_answer_too() -> None:
+    made = table(LOADS)
+    answer = decide(made, pod("new"), [], NOW)
+    assert answer.scores == []
+    assert explain(answer.decision, made.settings).nodes == ()
+
+
+def test_who_only_asks_changes_nothing() -> None:
+    made = table(LOADS)
+    decide(made, pod("new"), list(LOADS), NOW, assume=False)
+    compare(made, pod("new"), list(LOADS), mix("balanced"), mix("target-load-packing"), NOW)
+    assert len(made.ledger) == 0
+
+
+# --- comparing, offline ------------------------------------------------------------------------------
+
+
+def test_two_policies_are_compared_node_by_node() -> None:
+    made = table({"idle": load(0, 0), "busy": load(38, 38)})
+    found = compare(made, pod("new"), ["idle", "busy"], mix("balanced"), mix("target-load-packing"), NOW)
+    assert not found.agree
+    assert found.agreement == 0
+    assert found.nodes[0].node == "idle"
+    same = compare(made, pod("new"), ["idle", "busy"], mix("balanced"), mix("balanced"), NOW)
+    assert same.agree
+    assert same.agreement == 1
+
+
+def test_a_snapshot_gives_the_same_answers_elsewhere() -> None:
+    made = table(LOADS)
+    made.bind(BoundPod(pod("p", 4000), "cool", NOW))
+    decide(made, pod("under-way"), ["cool", "warm"], NOW)
+    elsewhere = snapshot.restore(snapshot.decode(snapshot.encode(snapshot.take(made)), "s.json"))
+    one, other = (decide(each, pod("new"), list(LOADS), NOW + 1) for each in (made, elsewhere))
+    assert one == other
+
+
+def test_a_snapshot_can_be_asked_what_other_settings_would_do() -> None:
+    made = table(LOADS)
+    other = snapshot.restore(snapshot.take(made), Settings(policy=mix("target-load-packing")))
+    assert decide(other, pod("new"), ["hot"], NOW).decision.mix == mix("target-load-packing")
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"version":1}', b'{"version":1,"taken_at":"x"}'])
+def test_what_is_no_snapshot_is_said_so(text: bytes) -> None:
+    with pytest.raises(UserError, match=r"^old\.json .* take it again"):
+        snapshot.decode(text, "old.json")
+
+
+def test_a_snapshot_of_another_version_is_said_so() -> None:
+    with pytest.raises(UserError, match="is a snapshot of version 7"):
+        snapshot.decode(b'{"version":7,"whatever":1}', "new.json")
+
+
+# --- kube-scheduler's weight -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("points", [1, 10, 20, 50, 99, 100])
+def test_a_hot_node_loses_whatever_the_other_plugins_say(points: int) -> None:
+    found = weight(points)
+    others = 100 * sum(plugin.weight for plugin in DEFAULT_PLUGINS)
+    assert points * found.weight * PER_POINT > others
+    assert points * (found.weight - 1) * PER_POINT <= others, "and no heavier than that"
+
+
+def test_the_weight_comes_with_its_reasons() -> None:
+    assert weight(50).weight == 3
+    assert weight(50).reasons == (
+        "the other score plugins can prefer a node by at most 1200",
+        "a node that scores 50 points less loses 1500 by a weight of 3: 50 × 3 × 10",
+        "so it loses whatever the others say; a difference of less than 41 points leaves them a say",
+    )
+
+
+def test_with_no_other_plugin_the_least_weight_will_do() -> None:
+    assert weight(50, ()).weight == 1
+
+
+def test_a_difference_that_cannot_be_is_said_so() -> None:
+    with pytest.raises(UserError, match="from 1 to 100"):
+        weight(0)

@@ -1,0 +1,193 @@
+"""Heat levels: reluctant to change, never leaving the coolest level to a few; and few writes at a time."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from colocate.load.heat import Heat, HeatSettings, heats, own_level, pressures
+from colocate.load.table import Table
+from colocate.load.taint_plan import plan
+from colocate.model.load import BoundPod
+from tests.load.facts import NOW, load, pod, table
+
+SETTINGS = HeatSettings()
+ALONE = HeatSettings(cool_percent=0, cool_nodes=1)
+
+
+@pytest.mark.parametrize(
+    ("pressure", "level"), [(0, 0), (59.9, 0), (60, 1), (79, 2), (80, 3), (90, 4), (100, 4)]
+)
+def test_levels_rise_at_their_steps(pressure: float, level: int) -> None:
+    assert own_level(pressure, None, SETTINGS) == level
+
+
+def test_a_level_is_left_only_well_below_its_step() -> None:
+    assert own_level(66, 2, SETTINGS) == 2
+    assert own_level(64.9, 2, SETTINGS) == 1
+    assert own_level(20, 4, SETTINGS) == 0
+    assert own_level(95, 0, SETTINGS) == 4
+
+
+@given(
+    base=st.floats(0, 100),
+    noise=st.lists(st.floats(-2.49, 2.49), min_size=1, max_size=50),
+    before=st.none() | st.integers(0, 4),
+)
+def test_noise_smaller_than_the_hysteresis_makes_no_level_oscillate(
+    base: float, noise: list[float], before: int | None
+) -> None:
+    level, changes, levels = before, [], []
+    for each in noise:
+        after = own_level(base + each, level, SETTINGS)
+        changes.append(0 if level is None else (after > level) - (after < level))
+        level = after
+        levels.append(after)
+    moved = [change for change in changes[1:] if change]
+    assert len(moved) <= 1, f"it went {levels}"
+
+
+@given(
+    bases=st.lists(st.floats(0, 100), min_size=1, max_size=12),
+    noise=st.lists(st.lists(st.floats(-2.49, 2.49), min_size=12, max_size=12), min_size=1, max_size=20),
+)
+def test_noise_makes_no_node_of_a_cluster_oscillate(bases: list[float], noise: list[list[float]]) -> None:
+    before: dict[str, Heat] = {}
+    shown: dict[str, list[int]] = {f"n-{i}": [] for i in range(len(bases))}
+    for each in noise:
+        now = {f"n-{i}": base + more for i, (base, more) in enumerate(zip(bases, each, strict=False))}
+        before = heats(now, before, SETTINGS)
+        for name, heat in before.items():
+            shown[name].append(heat.level)
+    for levels in shown.values():
+        assert levels in (sorted(levels), sorted(levels, reverse=True)), "only ever up, or only ever down"
+
+
+@given(pressure=st.floats(0, 100), more=st.floats(0, 100), before=st.none() | st.integers(0, 4))
+def test_more_pressure_is_never_a_lower_level(pressure: float, more: float, before: int | None) -> None:
+    assert own_level(pressure + more, before, SETTINGS) >= own_level(pressure, before, SETTINGS)
+
+
+def test_the_lowest_level_is_shared_by_enough_nodes() -> None:
+    one_cool = {"cool": 10.0, **{f"hot-{i}": 65.0 for i in range(19)}}
+    assert {heat.level for heat in heats(one_cool, {}, SETTINGS).values()} == {1}
+    several = {**{f"cool-{i}": 10.0 for i in range(3)}, **{f"hot-{i}": 65.0 for i in range(17)}}
+    assert Counter(heat.level for heat in heats(several, {}, SETTINGS).values()) == {0: 3, 1: 17}
+    assert heats(one_cool, {}, ALONE)["cool"].level == 0
+
+
+def test_of_few_nodes_the_hot_one_shows_it() -> None:
+    for others in (1, 2, 3):
+        nodes = {"hot": 95.0, **{f"cool-{i}": 20.0 for i in range(others)}}
+        found = heats(nodes, {}, SETTINGS)
+        assert found["hot"].level == 4
+        assert found["cool-0"].level == 0
+
+
+def test_a_cluster_that_is_hot_everywhere_is_spread_over_and_not_refused() -> None:
+    found = heats({f"n-{i}": 95.0 for i in range(5)}, {}, SETTINGS)
+    assert {heat.level for heat in found.values()} == {4}
+
+
+def test_heat_is_that_of_the_more_loaded_resource() -> None:
+    made = table({"n": load(3, 92)})
+    assert pressures(made)["n"] == pytest.approx(92)
+    assert heats(pressures(made), {}, ALONE)["n"].level == 4
+
+
+def test_pressure_comes_from_the_table_with_its_ledger() -> None:
+    made = table({"a": load(40, 40), "b": load(40, 40)})
+    before = pressures(made)["a"]
+    for number in range(20):
+        made.bind(BoundPod(pod(f"p-{number}"), "a", NOW))
+    assert pressures(made)["a"] == pytest.approx(before + 20)
+    assert pressures(made)["b"] == before
+
+
+# --- writes --------------------------------------------------------------------------------------------
+
+
+def heat(level: int, pressure: float) -> Heat:
+    return Heat(pressure, level, level)
+
+
+def test_hotter_nodes_are_written_first_and_the_rest_waits() -> None:
+    wanted = {
+        "up": heat(1, 61),
+        "up2": heat(3, 85),
+        "down": heat(0, 10),
+        "same": heat(2, 75),
+        "up3": heat(1, 66),
+    }
+    shown = {"down": 4, "same": 2}
+    found = plan(shown, wanted, [], NOW, per_minute=3)
+    assert [change.node for change in found.changes] == ["up2", "up3", "up"]
+    assert found.waiting == 1
+    assert str(found.changes[0]) == "up2: heat 0 → 3 at 85 %"
+
+
+def test_writes_of_the_last_minute_count() -> None:
+    wanted = {f"n-{i}": heat(1, 60 + i) for i in range(10)}
+    assert len(plan({}, wanted, [NOW - 61, NOW - 59, NOW - 1], NOW, per_minute=5).changes) == 3
+    assert plan({}, wanted, [NOW] * 9, NOW, per_minute=5).changes == ()
+
+
+def test_what_is_as_it_should_be_is_not_written() -> None:
+    assert plan({"a": 1}, {"a": heat(1, 60), "b": heat(0, 0)}, [], NOW, per_minute=5).changes == ()
+
+
+# --- the herd ------------------------------------------------------------------------------------------
+
+
+def burst(made: Table, settings: HeatSettings, *, react: int, per_minute: int = 30) -> Counter[str]:
+    """200 pods by a stock scheduler, which takes any node with the fewest taints and, among those, one with the
+    fewest pods; taints are written after every `react` pods."""
+    chance = random.Random(1)
+    names = list(made.nodes)
+    before: dict[str, Heat] = {}
+    shown = dict.fromkeys(names, 0)
+    written: list[float] = []
+    placed: Counter[str] = Counter()
+    for number in range(200):
+        now = NOW + number * 0.1
+        if number % react == 0:
+            before = heats(pressures(made), before, settings)
+            for change in plan(shown, before, written, now, per_minute).changes:
+                shown[change.node] = change.after
+                written.append(now)
+        fewest = min((shown[name], placed[name]) for name in names)
+        chosen = chance.choice([name for name in names if (shown[name], placed[name]) == fewest])
+        placed[chosen] += 1
+        made.bind(BoundPod(pod(f"p-{number}"), chosen, now))
+    return placed
+
+
+def test_the_herd_on_idle_nodes_is_bounded() -> None:
+    made = table({f"n-{i:02}": load(3, 5) for i in range(20)})
+    assert max(burst(made, SETTINGS, react=10).values()) <= 1.3 * 10
+
+
+def test_one_cool_node_among_warm_ones_does_not_get_everything() -> None:
+    loads = {f"n-{i:02}": load(65, 65) if i else load(10, 10) for i in range(20)}
+    alone = burst(table(loads), ALONE, react=10)["n-00"]
+    shared = burst(table(loads), SETTINGS, react=10)["n-00"]
+    assert alone >= 40, "steps alone are coarse: the cool node fills up to the first of them"
+    assert shared <= 20
+
+
+def test_a_hot_node_gets_nothing_in_this_mode_either() -> None:
+    made = table({f"n-{i:02}": load(3, 90 if i == 0 else 5) for i in range(20)})
+    assert burst(made, SETTINGS, react=1)["n-00"] == 0
+
+
+@pytest.mark.parametrize("steps", [(), (60, 60), (70, 60), (1, 2, 3, 4, 5)])
+def test_steps_that_make_no_sense_are_refused(steps: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="must be one to four percentages that rise"):
+        HeatSettings(steps=steps)
+
+
+def test_a_hysteresis_greater_than_a_step_is_refused() -> None:
+    with pytest.raises(ValueError, match="hysteresis of 11"):
+        HeatSettings(hysteresis=11)

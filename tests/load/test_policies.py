@@ -1,0 +1,261 @@
+"""What each policy prefers, in examples and for any input."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from colocate.errors import UserError
+from colocate.load.arithmetic import go_round
+from colocate.load.settings import (
+    BalancedSettings,
+    MissingScore,
+    OversellSettings,
+    PackingSettings,
+    PolicyName,
+    Settings,
+    Staleness,
+    Weighted,
+    mix,
+)
+from colocate.load.table import Table
+from colocate.model.load import Aggregate, Aggregation, Amount, BoundPod, NodeFacts, NodeLoad, Usage
+from tests.load.facts import GIB, NOW, load, node, pod, table
+
+BALANCED = mix("balanced")
+
+
+def scores(policy: str, loads: dict[str, NodeLoad], settings: Settings | None = None) -> list[int]:
+    made = table(loads, settings)
+    return made.scores(mix(policy), made.demand(pod("new")), list(loads))
+
+
+def by_memory(*percents: float | None) -> list[int]:
+    loads = {f"node-{i}": load(50, percent) for i, percent in enumerate(percents)}
+    return scores("mem-real-usage", loads)
+
+
+@pytest.mark.parametrize(
+    ("percents", "expected"),
+    [
+        ((150, 250, 350), [100, 50, 0]),
+        ((33, 13, 13), [0, 100, 100]),
+        ((20, 20, 20), [0, 0, 0]),
+        ((20.9, 20.1), [0, 0]),  # truncated first
+        ((10, 13, 20), [100, 70, 0]),
+        ((10, 11, 16), [100, 84, 0]),  # 100 − 16, of 16.67
+    ],
+)
+def test_real_usage_is_ranked_from_least_to_most(percents: tuple[float, ...], expected: list[int]) -> None:
+    assert by_memory(*percents) == expected
+
+
+def test_a_candidate_without_a_sample_is_in_the_middle_and_moves_nobody() -> None:
+    assert by_memory(33, None, 13) == [0, 50, 100]
+    assert by_memory(20, None, 20) == [0, 0, 0]
+
+
+def test_cpu_and_memory_are_ranked_by_their_own_samples() -> None:
+    loads = {"a": load(10, 90), "b": load(90, 10)}
+    assert scores("cpu-real-usage", loads) == [100, 0]
+    assert scores("mem-real-usage", loads) == [0, 100]
+
+
+def test_balanced_scores_what_is_free_at_busy_times_with_the_pod() -> None:
+    made = table({"idle": load(0, 0), "half": load(50, 50), "full": load(100, 100)})
+    big = made.demand(pod("big", 8000 * 20 // 100, 32 * GIB * 20 // 100))
+    # 85 % of 20 % CPU are 17, 70 % of 20 % memory are 14: their mean is 15.5, the half of their difference
+    # towards the greater .75.
+    assert made.scores(BALANCED, big, ["idle", "half", "full"]) == [83, 33, 0]
+
+
+def test_an_idle_cpu_does_not_make_up_for_full_memory() -> None:
+    lopsided, even = scores("balanced", {"lopsided": load(5, 95), "even": load(50, 50)})
+    assert lopsided < 30 < even
+
+
+def test_balanced_looks_at_the_percentile_where_there_is_one() -> None:
+    p95 = (Aggregate(Aggregation.P95, 300, 80), Aggregate(Aggregation.P95, 3600, 70))
+    spiky = NodeLoad(Usage(20, NOW, aggregates=p95), Usage(20, NOW))
+    assert scores("balanced", {"spiky": spiky}) == scores("balanced", {"busy": load(70, 20)})
+    five_minutes = Settings(balanced=BalancedSettings(window=300))
+    assert scores("balanced", {"spiky": spiky}, five_minutes) == scores("balanced", {"busy": load(80, 20)})
+
+
+def test_of_two_nodes_with_the_same_average_the_steadier_is_better() -> None:
+    steady, wild = scores("balanced", {"steady": load(40, 40), "wild": load(40, 40, deviation=20)})
+    assert steady == wild + 20
+
+
+def test_balanced_ignores_a_resource_that_nobody_measures() -> None:
+    assert scores("balanced", {"a": load(20, None)})[0] > scores("balanced", {"a": load(60, None)})[0] > 0
+
+
+def test_packing_fills_up_to_its_target_first() -> None:
+    loads = {"idle": load(0, 0), "near": load(35, 0), "over": load(60, 0), "full": load(99.9, 0)}
+    found = scores("target-load-packing", loads, Settings(packing=PackingSettings(40, 1.0, 0)))
+    assert found == [41, 93, 26, 0]
+
+
+def test_a_mix_is_the_weighted_mean() -> None:
+    loads = {"a": load(10, 60), "b": load(60, 10)}
+    packing = scores("target-load-packing", loads)
+    ranked = scores("mem-real-usage", loads)
+    mixed = scores("target-load-packing=3,mem-real-usage=1", loads)
+    assert mixed == [(3 * one + other) // 4 for one, other in zip(packing, ranked, strict=True)]
+    assert scores("balanced=2", loads) == scores("balanced", loads)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "balanced=0", "balanced=x", "balanced,balanced", "balanced=-1"])
+def test_what_is_no_mix_is_said_in_one_sentence(text: str) -> None:
+    with pytest.raises(UserError, match="polic"):
+        mix(text)
+
+
+def test_oversell_shrinks_80_percent_requested_of_which_20_are_used_to_52() -> None:
+    made = table({"n": load(20, 20)}, Settings(policy=mix("oversell")))
+    made.bind(BoundPod(pod("old", 0, 32 * GIB * 80 // 100), "n", NOW - 600))
+    nothing = made.demand(pod("new", 0, 0))
+    assert made.scores(mix("oversell"), nothing, ["n"]) == [48]  # 80 / 1.55 is 51.6
+
+
+def test_oversell_is_bounded_and_never_looks_at_what_it_does_not_know() -> None:
+    def shown(settings: Settings, of: NodeLoad) -> int:
+        made = table({"n": of}, settings)
+        made.bind(BoundPod(pod("old", 4000, 16 * GIB), "n", NOW - 600))
+        return made.scores(mix("oversell"), made.demand(pod("new", 0, 0)), ["n"])[0]
+
+    assert shown(Settings(oversell=OversellSettings(most=1.0)), load(0, 0)) == 50
+    assert shown(Settings(staleness=Staleness(score=MissingScore.LOWEST)), NodeLoad()) == 50
+    assert shown(Settings(), load(0, 0)) > 50
+
+
+@pytest.mark.parametrize(
+    ("value", "rounded"),
+    [(0.5, 1), (1.5, 2), (2.5, 3), (-0.5, -1), (-2.5, -3), (2.49, 2), (0.49999999999999994, 0)],
+)
+def test_halves_are_rounded_away_from_zero_as_go_does(value: float, rounded: int) -> None:
+    assert go_round(value) == rounded
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0, 1e300])
+def test_what_is_no_measure_gets_into_no_fact(value: float) -> None:
+    with pytest.raises(ValueError, match="no measure"):
+        Usage(value, NOW)
+    with pytest.raises(ValueError, match="no measure"):
+        Usage(1, NOW, value)
+    with pytest.raises(ValueError, match="no measure"):
+        Usage(1, value)
+    with pytest.raises(ValueError, match="no measure"):
+        Aggregate(Aggregation.P95, 60, value)
+
+
+# --- for any input -----------------------------------------------------------------------------------
+
+percent = st.floats(0, 400, allow_nan=False) | st.sampled_from([0.0, 1e-300, 50.0, 100.0, 1e12])
+usage = st.builds(
+    Usage,
+    percent,
+    st.floats(NOW - 400, NOW),
+    percent,
+    st.lists(
+        st.builds(Aggregate, st.sampled_from(Aggregation), st.sampled_from([0.0, 60.0]), percent), max_size=2
+    ).map(tuple),
+)
+loads = st.builds(NodeLoad, st.none() | usage, st.none() | usage)
+amounts = st.builds(Amount, st.integers(0, 500_000), st.integers(0, 1 << 44))
+sizes = st.tuples(amounts, amounts)
+policies = st.lists(
+    st.builds(Weighted, st.sampled_from(PolicyName), st.integers(1, 5)),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda w: w.policy,
+).map(tuple)
+requests = st.none() | st.integers(0, 1 << 44)
+
+
+@given(
+    nodes=st.lists(st.tuples(sizes, loads), min_size=1, max_size=5),
+    chosen=policies,
+    asked=st.tuples(requests, requests),
+    missing=st.sampled_from(MissingScore),
+    crowd=st.integers(0, 40),
+    target=st.integers(1, 99),
+)
+def test_every_score_is_an_integer_from_0_to_100(
+    nodes: list[tuple[tuple[Amount, Amount], NodeLoad]],
+    chosen: tuple[Weighted, ...],
+    asked: tuple[int | None, int | None],
+    missing: MissingScore,
+    crowd: int,
+    target: int,
+) -> None:
+    made = Table(Settings(staleness=Staleness(score=missing), packing=PackingSettings(target)))
+    names = [f"node-{i}" for i in range(len(nodes))]
+    made.add_nodes(
+        NodeFacts(name, capacity, room) for name, ((capacity, room), _) in zip(names, nodes, strict=True)
+    )
+    made.observe({name: of for name, (_, of) in zip(names, nodes, strict=True)}, NOW)
+    for i in range(crowd):
+        made.bind(BoundPod(pod(f"old-{i}", *asked), names[i % len(names)], NOW))
+    found = made.scores(chosen, made.demand(pod("new", *asked)), [*names, "never heard of"])
+    assert all(type(score) is int and 0 <= score <= 100 for score in found)
+
+
+@given(
+    before=st.tuples(st.floats(0, 150), st.floats(0, 150), st.floats(0, 50)),
+    more=st.tuples(st.floats(0, 50), st.floats(0, 50), st.floats(0, 50)),
+    policy=st.sampled_from(["balanced", "load-variation-risk-balancing", "load-aware"]),
+    asked=st.tuples(requests, requests),
+)
+def test_more_load_or_more_variation_is_never_better(
+    before: tuple[float, float, float],
+    more: tuple[float, float, float],
+    policy: str,
+    asked: tuple[int | None, int | None],
+) -> None:
+    cpu, memory, deviation = before
+    hotter = load(cpu + more[0], memory + more[1], deviation=deviation + more[2])
+    made = table({"cooler": load(cpu, memory, deviation=deviation), "hotter": hotter})
+    cool, hot = made.scores(mix(policy), made.demand(pod("new", *asked)), ["cooler", "hotter"])
+    assert hot <= cool
+
+
+@given(
+    loads=st.lists(loads, min_size=1, max_size=8),
+    chosen=policies,
+    data=st.data(),
+)
+def test_the_order_of_candidates_changes_no_score(
+    loads: list[NodeLoad], chosen: tuple[Weighted, ...], data: st.DataObject
+) -> None:
+    made = table({f"node-{i}": each for i, each in enumerate(loads)})
+    names = list(made.nodes)
+    asked = made.demand(pod("new"))
+    found = dict(zip(names, made.scores(chosen, asked, names), strict=True))
+    shuffled = data.draw(st.permutations(names))
+    assert dict(zip(shuffled, made.scores(chosen, asked, shuffled), strict=True)) == found
+
+
+@given(
+    loads=st.lists(loads, min_size=2, max_size=8),
+    policy=st.sampled_from([name for name in PolicyName if not name.endswith("real-usage")]),
+)
+def test_a_node_has_the_same_score_whoever_else_is_a_candidate(
+    loads: list[NodeLoad], policy: PolicyName
+) -> None:
+    made = table({f"node-{i}": each for i, each in enumerate(loads)})
+    names = list(made.nodes)
+    asked = made.demand(pod("new"))
+    together = made.scores((Weighted(policy),), asked, names)
+    assert together == [made.scores((Weighted(policy),), asked, [name])[0] for name in names]
+
+
+def test_a_node_larger_than_its_allocatable_is_judged_by_what_pods_can_have() -> None:
+    made = Table(Settings())
+    made.add_nodes([NodeFacts("n", Amount(8000, 32 * GIB), Amount(4000, 16 * GIB)), node("whole")])
+    made.observe({"n": load(25, 25), "whole": load(50, 50)}, NOW)
+    asked = made.demand(pod("new", 0, 0))
+    ours, whole = made.scores(BALANCED, asked, ["n", "whole"])
+    assert abs(ours - whole) <= 3  # the default estimate of the pod is a little more of the smaller room

@@ -1,0 +1,148 @@
+"""Facts as pods and nodes of the API state them."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from colocate.load.reading import (
+    RAW_ALLOCATABLE,
+    SCALING,
+    THRESHOLDS,
+    ApiNode,
+    ApiPod,
+    bound_pod,
+    node_facts,
+    pod_facts,
+)
+from colocate.model.load import (
+    Aggregation,
+    Amount,
+    ContainerAsk,
+    PerResource,
+    PodShape,
+    PriorityClass,
+    UsageThresholds,
+)
+from tests.load.facts import GIB, NOW
+
+
+def read_pod(**stated: object) -> ApiPod:
+    return msgspec.convert({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, **stated}, ApiPod)
+
+
+def with_resources(**resources: object) -> dict[str, object]:
+    return {"containers": [{"name": "main", "resources": resources}]}
+
+
+def test_the_pod_that_a_real_scheduler_sends_is_read(recordings: Path) -> None:
+    first = (recordings / "scheduler/kube-scheduler-1.34-extender.jsonl").read_text().splitlines()[0]
+    pod = pod_facts(msgspec.convert(json.loads(first)["request"]["Pod"], ApiPod))
+    assert pod.key == "default/s1"
+    assert pod.shape == PodShape((ContainerAsk(PerResource(50, 100 << 20)),))
+    assert pod.priority_class is PriorityClass.PROD
+
+
+def test_a_recorded_node_and_its_pods_are_read(recordings: Path) -> None:
+    node = node_facts(msgspec.json.decode((recordings / "api/node.json").read_bytes(), type=ApiNode))
+    assert 0 < node.room.memory <= node.capacity.memory
+    assert node.room.cpu > 0
+    running = msgspec.json.decode((recordings / "api/pod-running.json").read_bytes(), type=ApiPod)
+    bound = bound_pod(running, 4e9)
+    assert bound is not None
+    assert bound.node
+    assert 1.7e9 < bound.bound_at < 4e9, "as the condition PodScheduled says"
+
+
+def test_a_pod_without_a_node_or_that_has_ended_is_bound_nowhere() -> None:
+    assert bound_pod(read_pod(), NOW) is None
+    ended = read_pod(spec={"nodeName": "n", "containers": []}, status={"phase": "Succeeded"})
+    assert bound_pod(ended, NOW) is None
+
+
+def test_a_binding_in_the_future_of_a_wrong_clock_is_taken_as_now() -> None:
+    conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2099-01-01T00:00:00Z"}]
+    bound = bound_pod(read_pod(spec={"nodeName": "n"}, status={"conditions": conditions}), NOW)
+    assert bound is not None
+    assert bound.bound_at == NOW
+
+
+def test_the_owner_is_the_deployment_whatever_its_replica_set() -> None:
+    def owner(kind: str, name: str, **labels: str) -> str:
+        references = [{"kind": kind, "name": name, "controller": True}]
+        metadata = {"name": "p", "namespace": "ns", "ownerReferences": references, "labels": labels}
+        return pod_facts(msgspec.convert({"metadata": metadata}, ApiPod)).owner
+
+    assert owner("ReplicaSet", "web-7d9", **{"pod-template-hash": "7d9"}) == "ns/Deployment/web"
+    assert owner("ReplicaSet", "web-7d9") == "ns/ReplicaSet/web-7d9"
+    assert owner("StatefulSet", "db") == "ns/StatefulSet/db"
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({"spec": {"priority": 9500}}, PriorityClass.PROD),
+        ({"spec": {"priority": 7000}}, PriorityClass.MID),
+        ({"spec": {"priority": 5999}}, PriorityClass.BATCH),
+        ({"spec": {"priority": 2_000_000_000}}, PriorityClass.BATCH),
+        ({"spec": with_resources(requests={"cpu": "1"})}, PriorityClass.PROD),
+        ({"metadata": {"labels": {"koordinator.sh/qosClass": "BE"}}}, PriorityClass.BATCH),
+        ({"metadata": {"labels": {"koordinator.sh/priority-class": "koord-mid"}}}, PriorityClass.MID),
+    ],
+)
+def test_the_priority_class_is_named_or_follows_from_priority_or_quality(
+    stated: dict[str, object], expected: PriorityClass
+) -> None:
+    assert pod_facts(read_pod(**stated)).priority_class is expected
+
+
+def test_batch_resources_are_read_as_cpu_and_memory() -> None:
+    batch = {"kubernetes.io/batch-cpu": 4000, "kubernetes.io/batch-memory": "8Gi"}
+    spec = {"priority": 5000, **with_resources(requests=batch, limits=batch)}
+    asked = PerResource(4000, 8 * GIB)
+    assert pod_facts(read_pod(spec=spec)).shape.containers == (ContainerAsk(asked, asked),)
+
+
+def test_sidecars_overhead_and_own_percents_are_read() -> None:
+    spec = {
+        "initContainers": [{"name": "proxy", "restartPolicy": "Always"}, {"name": "init"}],
+        "overhead": {"cpu": "250m", "memory": "120Mi"},
+    }
+    pod = pod_facts(read_pod(spec=spec, metadata={"annotations": {SCALING: '{"cpu":100}'}}))
+    assert [container.sidecar for container in pod.shape.init] == [True, False]
+    assert pod.shape.overhead == Amount(250, 120 << 20)
+    assert pod.shape.scaling == PerResource(100)
+
+
+def node_with(**annotations: str) -> ApiNode:
+    sizes = {"cpu": "32", "memory": "64Gi"}
+    status = {"capacity": sizes, "allocatable": sizes}
+    return msgspec.convert({"metadata": {"name": "n", "annotations": annotations}, "status": status}, ApiNode)
+
+
+def test_a_nodes_own_thresholds_and_raw_size_are_read() -> None:
+    aggregated = {
+        "usageThresholds": {"cpu": 70},
+        "usageAggregationType": "p95",
+        "usageAggregatedDuration": "5m0s",
+    }
+    stated = json.dumps({"usageThresholds": {"memory": 60}, "aggregatedUsage": aggregated})
+    node = node_facts(node_with(**{THRESHOLDS: stated, RAW_ALLOCATABLE: '{"cpu":"28"}'}))
+    assert node.room == Amount(28_000, 64 * GIB)
+    assert node.thresholds == UsageThresholds(
+        PerResource(None, 60), None, PerResource(70), Aggregation.P95, 300
+    )
+
+
+@pytest.mark.parametrize("nonsense", ["", "{", "[]", '"x"', '{"cpu":[]}', '{"usageThresholds":"all"}'])
+def test_an_annotation_that_makes_no_sense_is_as_good_as_none(nonsense: str) -> None:
+    node = node_facts(node_with(**{THRESHOLDS: nonsense, RAW_ALLOCATABLE: nonsense}))
+    assert node.room == Amount(32_000, 64 * GIB)
+    pod = read_pod(metadata={"annotations": {SCALING: nonsense}})
+    assert pod_facts(pod).shape.scaling == PerResource()
+
+
+def test_a_quantity_that_is_none_is_as_good_as_not_stated() -> None:
+    pod = pod_facts(read_pod(spec=with_resources(requests={"cpu": "many", "memory": "1Gi"})))
+    assert pod.shape.containers[0].request == PerResource(None, GIB)

@@ -1,0 +1,196 @@
+"""The table: kept up to date fact by fact, it is what it would be if made anew; and expiry as declared."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from colocate.load import snapshot
+from colocate.load.decision import decide
+from colocate.load.settings import (
+    LedgerSettings,
+    MissingScore,
+    PolicyName,
+    Settings,
+    Staleness,
+    Weighted,
+    mix,
+)
+from colocate.load.table import Table
+from colocate.load.terms import Freshness
+from colocate.model.load import Amount, BoundPod, NodeFacts, NodeLoad, PodUsage
+from tests.load.facts import GIB, NOW, load, node, pod, table
+
+BALANCED = mix("balanced")
+NAMES = ["a", "b", "c", "d"]
+
+
+def score(made: Table, *names: str) -> list[int]:
+    return made.scores(BALANCED, made.demand(pod("new")), names)
+
+
+# --- nodes without a sample --------------------------------------------------------------------------
+
+
+def test_a_node_without_a_sample_is_judged_as_the_median_node() -> None:
+    made = table({"cool": load(10, 10), "middle": load(40, 40), "hot": load(90, 90), "silent": NodeLoad()})
+    cool, middle, hot, silent = score(made, "cool", "middle", "hot", "silent")
+    assert cool > middle == silent > hot
+    assert made.terms("silent").freshness is Freshness.NEVER
+
+
+def test_a_sample_expires_and_the_node_becomes_as_the_median() -> None:
+    made = table({"old": load(90, 90, at=NOW - 100), "new": load(20, 20)})
+    assert score(made, "old")[0] < score(made, "new")[0]
+    made.advance(NOW + 80)
+    assert made.terms("old").freshness is Freshness.EXPIRED
+    assert score(made, "old") == score(made, "new")
+
+
+def test_an_unknown_node_is_worth_nothing_where_that_is_declared() -> None:
+    lowest = Settings(staleness=Staleness(score=MissingScore.LOWEST))
+    made = table({"known": load(95, 95), "silent": NodeLoad()}, lowest)
+    assert score(made, "silent") == [0]
+    assert score(made, "known")[0] > 0
+
+
+def test_when_nothing_is_measured_all_are_equal_until_the_ledger_knows_more() -> None:
+    made = table({"a": NodeLoad(), "b": NodeLoad()})
+    assert len(set(score(made, "a", "b"))) == 1
+    made.bind(BoundPod(pod("p", 4000), "a", NOW))
+    a, b = score(made, "a", "b")
+    assert a < b
+
+
+def test_a_candidate_that_is_no_node_yet_is_judged_as_the_typical_one_and_not_remembered() -> None:
+    made = table({"a": load(10, 10), "b": load(10, 10)})
+    assert score(made, "unheard of") == score(made, "a")
+    made.add_nodes([node("unheard of", Amount(1, 1))])
+    assert score(made, "unheard of") == [0]
+
+
+def test_samples_of_a_node_that_is_gone_count_no_more() -> None:
+    made = table({"a": load(10, 10), "hot": load(90, 90), "silent": NodeLoad()})
+    made.remove_node("hot")
+    assert score(made, "silent") == score(made, "a")
+
+
+def test_samples_of_names_that_are_no_nodes_do_not_pile_up() -> None:
+    made = table({"a": load(10, 10)})
+    for number in range(5):
+        made.observe({f"stranger-{number}": load(50, 50)}, NOW)
+    assert set(made.loads) == {"a", "stranger-4"}
+    assert score(made, "b") == score(made, "a"), "a stranger's load makes nobody typical"
+
+
+# --- incremental is as good as anew ------------------------------------------------------------------
+
+names = st.sampled_from(NAMES)
+uids = st.sampled_from([f"p-{i}" for i in range(6)])
+percents = st.none() | st.floats(0, 120)
+facts = st.one_of(
+    st.tuples(st.just("node"), names, st.integers(1000, 64_000)),
+    st.tuples(st.just("gone"), names),
+    st.tuples(st.just("load"), names, percents, percents),
+    st.tuples(st.just("bind"), uids, names, st.integers(0, 300)),
+    st.tuples(st.just("end"), uids),
+    st.tuples(st.just("usage"), uids, st.integers(0, 4000)),
+    st.tuples(st.just("ask"), st.sampled_from(["q-1", "q-2"])),
+    st.tuples(st.just("wait"), st.integers(1, 400)),
+)
+
+
+def play(made: Table, story: list[tuple[object, ...]]) -> None:
+    now = NOW
+    for event in story:
+        match event:
+            case ("node", str(name), int(cpu)):
+                made.add_nodes(
+                    [NodeFacts(name, Amount(cpu, GIB * cpu // 250), Amount(cpu, GIB * cpu // 250))]
+                )
+            case ("gone", str(name)):
+                made.remove_node(name)
+            case ("load", str(name), cpu, memory):
+                assert not isinstance(cpu, str | int) and not isinstance(memory, str | int)  # noqa: PT018
+                made.observe({name: load(cpu, memory, at=now)}, now)  # type: ignore[arg-type]
+            case ("bind", str(uid), str(name), int(age)):
+                made.bind(BoundPod(pod(uid, 500, GIB, owner="web"), name, now - age))
+            case ("end", str(uid)):
+                made.end(uid)
+            case ("usage", str(uid), int(cpu)):
+                made.observe_pods({uid: PodUsage(Amount(cpu, GIB), now)})
+            case ("ask", str(uid)):
+                decide(made, pod(uid, 300), NAMES, now)
+            case ("wait", int(seconds)):
+                now += seconds
+                made.advance(now)
+        # Look at everything in between, so that something stale would be kept.
+        for policy in PolicyName:
+            made.scores((Weighted(policy),), made.demand(pod("new")), NAMES)
+
+
+@pytest.mark.parametrize("per_pod", [False, True])
+@given(story=st.lists(facts, max_size=25))
+def test_a_table_kept_up_to_date_is_the_one_made_anew(story: list[tuple[object, ...]], per_pod: bool) -> None:
+    made = Table(Settings(ledger=LedgerSettings(wait_for_pod_usage=per_pod)))
+    play(made, story)
+    taken = snapshot.take(made)
+    anew = snapshot.restore(snapshot.decode(snapshot.encode(taken), "a snapshot"))
+    assert [anew.terms(name) for name in NAMES] == [made.terms(name) for name in NAMES]
+    for policy in PolicyName:
+        asked = made.demand(pod("new", owner="web"))
+        assert anew.demand(pod("new", owner="web")) == asked
+        weighted = (Weighted(policy),)
+        assert anew.scores(weighted, asked, NAMES) == made.scores(weighted, asked, NAMES)
+    assert snapshot.take(anew) == taken
+
+
+def test_replicas_that_saw_the_same_facts_in_another_order_answer_alike() -> None:
+    pods = [BoundPod(pod(f"p-{i}", 100 * i), NAMES[i % 4], NOW - i) for i in range(20)]
+    one, other = (table({name: load(20, 30) for name in order}) for order in (NAMES, NAMES[::-1]))
+    for bound in pods:
+        one.bind(bound)
+    for bound in reversed(pods):
+        other.bind(bound)
+    assert score(one, *NAMES) == score(other, *NAMES)
+
+
+# --- cost ----------------------------------------------------------------------------------------------
+
+
+def test_a_binding_works_out_one_node_anew_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = table({f"n-{i}": load(20, 20) for i in range(50)})
+    everyone = list(made.nodes)
+    score(made, *everyone)
+    worked_out = []
+    from colocate.load import building
+
+    original = building.terms
+
+    def counting(facts: NodeFacts, *args: object, **more: object) -> object:
+        worked_out.append(facts.name)
+        return original(facts, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(building, "terms", counting)
+    made.bind(BoundPod(pod("p"), "n-7", NOW))
+    score(made, *everyone)
+    assert worked_out == ["n-7"]
+
+
+def test_ten_times_the_candidates_take_about_ten_times_as_long() -> None:
+    made = table({f"n-{i}": load(20, 20) for i in range(5000)})
+    many = list(made.nodes)
+    few = many[:500]
+    asked = made.demand(pod("new"))
+    made.scores(BALANCED, asked, many)
+
+    def quickest(candidates: list[str]) -> float:
+        times = []
+        for _ in range(20):
+            started = time.perf_counter()
+            made.scores(BALANCED, asked, candidates)
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+    assert quickest(many) < 25 * quickest(few)

@@ -1,0 +1,213 @@
+"""The configuration of a second kube-scheduler: complete, explained, weighed; and taken over from the seed's own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from colocate.apps.scheduler import kube_config, seed_config
+from colocate.apps.scheduler.kube_config import Profile, TlsFiles, Wanted
+from colocate.errors import UserError
+from colocate.lab.scheduler import configuration
+from colocate.lab.scheduler.configuration import Configuration, ExtenderSettings, Tls
+from colocate.lab.scheduler.configuration import Profile as LabProfile
+
+SEED = (Path(__file__).parents[1] / "data" / "seeds" / "001-scheduler.yaml").read_text()
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+
+
+def read(wanted: Wanted) -> Configuration:
+    """As the embedded cluster's scheduler reads it."""
+    return configuration.read(kube_config.render(wanted))
+
+
+class TestWritten:
+    def test_a_second_scheduler_that_asks_the_extender(self) -> None:
+        found = read(Wanted())
+        assert found.profiles == (LabProfile("mem-real-usage-scheduler"),)
+        assert found.extenders == (
+            ExtenderSettings(
+                "http://127.0.0.1:8890",
+                prioritize_verb="prioritize",
+                weight=3,
+                http_timeout=1.0,
+                node_cache_capable=True,
+                ignorable=True,
+            ),
+        )
+        assert found.ignored == ("leaderElection",)
+
+    def test_a_lease_of_its_own(self) -> None:
+        tree = yaml.safe_load(kube_config.render(Wanted(profiles=(Profile("mine"), Profile("yours")))))
+        assert tree["leaderElection"] == {
+            "leaderElect": True,
+            "resourceName": "mine",
+            "resourceNamespace": "kube-system",
+        }
+        assert [profile["schedulerName"] for profile in tree["profiles"]] == ["mine", "yours"]
+
+    def test_filtering_is_opted_in_to(self) -> None:
+        assert read(Wanted()).extenders[0].filter_verb == ""
+        assert read(Wanted(filter=True)).extenders[0].filter_verb == "filter"
+
+    def test_https_with_all_its_files(self) -> None:
+        wanted = Wanted(
+            url="https://extender:8890/", tls=TlsFiles("/ca.crt", "/tls.crt", "/tls.key", "extender")
+        )
+        (extender,) = read(wanted).extenders
+        assert (extender.url_prefix, extender.enable_https) == ("https://extender:8890", True)
+        assert extender.tls == Tls(
+            ca_file="/ca.crt", cert_file="/tls.crt", key_file="/tls.key", server_name="extender"
+        )
+
+    def test_https_without_an_authority_is_doubted(self) -> None:
+        text = kube_config.render(Wanted(url="https://extender:8890"))
+        assert "# No caFile: kube-scheduler believes any certificate" in text
+        assert configuration.read(text).extenders[0].enable_https
+
+    @pytest.mark.parametrize("name", ["mem real", "yes", "1", "a: b", "a #b", "é", '"'])
+    def test_any_name_is_read_as_it_was_said(self, name: str) -> None:
+        assert read(Wanted(profiles=(Profile(name),))).profiles == (LabProfile(name),)
+
+    def test_every_line_of_the_extender_says_why(self) -> None:
+        text = kube_config.render(Wanted(filter=True)).partition("extenders:\n")[2]
+        assert [line for line in text.splitlines() if "#" not in line] == []
+
+    @pytest.mark.parametrize(
+        ("wanted", "complaint"),
+        [
+            (Wanted(url="extender:8890"), "write http:// or https://"),
+            (Wanted(profiles=(Profile("a"), Profile("a"))), "several profiles for the scheduler name 'a'"),
+            (Wanted(tls=TlsFiles("/ca.crt")), "certificates mean nothing for http://"),
+            (Wanted(url="https://a", tls=TlsFiles(certificate="/c")), "goes with its key"),
+            (Wanted(points=0), "cannot score 0 points less"),
+        ],
+    )
+    def test_what_cannot_be_had_is_refused_in_a_sentence(self, wanted: Wanted, complaint: str) -> None:
+        with pytest.raises(UserError, match=complaint):
+            kube_config.render(wanted)
+
+
+class TestWeight:
+    @pytest.mark.parametrize("points", [1, 20, 50, 100])
+    def test_so_many_points_outweigh_all_that_the_others_can_say(self, points: int) -> None:
+        """kube-scheduler adds up 100 × weight of each plugin at most, and score × weight × 10 of the extender."""
+        (extender,) = read(Wanted(points=points)).extenders
+        others = 100 * (3 + 2 + 2 + 2 + 1 + 1 + 1)
+        assert points * extender.weight * 10 > others
+        assert points * (extender.weight - 1) * 10 <= others
+
+    def test_plugins_of_the_profile_count_with_their_own_weights(self) -> None:
+        score: dict[str, Any] = {
+            "disabled": [{"name": "ImageLocality"}],
+            "enabled": [{"name": "NodeResourcesFit", "weight": 5}, {"name": "Another"}],
+        }
+        heavy = kube_config.extender_weight(Wanted(profiles=(Profile(plugins={"score": score}),)))
+        assert heavy.others == 1200 - 100 + 400 + 100
+
+    def test_the_heaviest_profile_decides(self) -> None:
+        alone = Profile("alone", {"score": {"disabled": [{"name": "*"}]}})
+        assert kube_config.extender_weight(Wanted(profiles=(alone,))).weight == 1
+        assert kube_config.extender_weight(Wanted(profiles=(alone, Profile("usual")))).weight == 3
+
+
+class TestSeed:
+    def test_its_own_file(self) -> None:
+        seed = seed_config.read(SEED, "seed.yaml")
+        assert seed.prometheus == seed_config.Asking("http://10.96.0.102:9090", 10, 10)
+        assert seed.policies == {"mem-real-usage-scheduler": "mem-real-usage"}
+        (doubt,) = seed.doubts
+        assert "--with-score-plugins has them back" in doubt
+        found = read(seed_config.taken_over(seed, Wanted()))
+        assert found.profiles == (LabProfile("mem-real-usage-scheduler"),)
+        assert found.extenders[0].weight == 1, "there is nobody to outweigh"
+        tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, Wanted())))
+        assert tree["leaderElection"] == {"leaderElect": False}
+        assert tree["clientConnection"] == {"kubeconfig": "/etc/kubernetes/scheduler.conf"}
+        assert tree["profiles"] == [
+            {"schedulerName": "mem-real-usage-scheduler", "plugins": {"score": {"disabled": [{"name": "*"}]}}}
+        ]
+
+    def test_with_the_other_score_plugins(self) -> None:
+        seed = seed_config.read(SEED, "seed.yaml", others_score=True)
+        assert seed.doubts == ()
+        tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, Wanted())))
+        assert tree["profiles"] == [{"schedulerName": "mem-real-usage-scheduler"}]
+        assert tree["extenders"][0]["weight"] == 3
+
+    def test_all_its_profiles_and_what_is_not_its_own(self) -> None:
+        seed = seed_config.read(
+            HEAD
+            + """
+parallelism: 8
+extenders: [{urlPrefix: "http://other", filterVerb: filter}]
+profiles:
+- schedulerName: mem
+  plugins: {score: {enabled: [{name: MemRealUsage}]}}
+  pluginConfig:
+  - {name: MemRealUsage, args: {prometheusApiAddr: "http://prometheus:9090/", queryMetricTimeSeconds: 5}}
+  - {name: NodeResourcesFit, args: {scoringStrategy: {type: MostAllocated}}}
+- schedulerName: both
+  percentageOfNodesToScore: 50
+  plugins:
+    score: {enabled: [{name: MemRealUsage, weight: 2}, {name: CpuRealUsage}, {name: NodeResourcesFit, weight: 4}]}
+    filter: {disabled: [{name: NodePorts}]}
+  pluginConfig: [{name: CpuRealUsage, args: {queryMetricIntervalSeconds: 30, colour: red}}]
+- schedulerName: plain
+""",
+            "seed.yaml",
+        )
+        assert seed.policies == {"mem": "mem-real-usage", "both": "mem-real-usage=2,cpu-real-usage=1"}
+        assert seed.prometheus == seed_config.Asking("http://prometheus:9090", 5, 30)
+        assert seed.doubts == (
+            "profiles[1].pluginConfig[0].args.colour: CpuRealUsage has no such argument, and it is left out",
+            "profiles[1].pluginConfig[0].args asks Prometheus otherwise than the profile before it; "
+            "the last one counts for all",
+        )
+        tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, Wanted())))
+        assert tree["parallelism"] == 8
+        assert [extender["urlPrefix"] for extender in tree["extenders"]] == [
+            "http://other",
+            "http://127.0.0.1:8890",
+        ]
+        mem, both, plain = tree["profiles"]
+        assert mem == {
+            "schedulerName": "mem",
+            "pluginConfig": [
+                {"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "MostAllocated"}}}
+            ],
+        }
+        assert both == {
+            "schedulerName": "both",
+            "percentageOfNodesToScore": 50,
+            "plugins": {
+                "score": {"enabled": [{"name": "NodeResourcesFit", "weight": 4}]},
+                "filter": {"disabled": [{"name": "NodePorts"}]},
+            },
+        }
+        assert plain == {"schedulerName": "plain"}
+
+    @pytest.mark.parametrize(
+        ("text", "complaint"),
+        [
+            ("{", "it is not YAML"),
+            ("- a", "holds no KubeSchedulerConfiguration"),
+            ("kind: Pod\napiVersion: v1", "holds a Pod of v1"),
+            (HEAD, "no profile enables MemRealUsage or CpuRealUsage"),
+            (HEAD + "profiles: 3", "profiles is not a list of mappings"),
+            (SEED.replace("http://10.96.0.102:9090", "10.96.0.102"), "is no http or https address"),
+            (
+                SEED.replace("queryMetricTimeSeconds: 10", "queryMetricTimeSeconds: soon"),
+                "is no number of seconds",
+            ),
+        ],
+    )
+    def test_another_file_is_refused_in_a_sentence(self, text: str, complaint: str) -> None:
+        with pytest.raises(UserError, match=complaint) as refused:
+            seed_config.read(text, "seed.yaml")
+        assert str(refused.value).startswith("seed.yaml: ")
+
+    def test_without_prometheus_it_is_doubted(self) -> None:
+        text = SEED.replace("prometheusApiAddr: http://10.96.0.102:9090", "other: 3")
+        assert any("prometheusApiAddr" in doubt for doubt in seed_config.read(text, "seed.yaml").doubts)

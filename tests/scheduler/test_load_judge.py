@@ -1,0 +1,152 @@
+"""The judge that knows the cluster, behind the server: whatever is asked, it is answered or refused in a sentence."""
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from colocate.apps.scheduler.callers import Callers
+from colocate.apps.scheduler.decisions import DecisionLog
+from colocate.apps.scheduler.facts import Facts
+from colocate.apps.scheduler.load_judge import LoadJudge
+from colocate.apps.scheduler.refused import Refused
+from colocate.apps.scheduler.sections import Decisions, Load
+from colocate.apps.scheduler.server import serving
+from colocate.apps.scheduler.settings import Server
+from colocate.clock import ManualClock
+from colocate.cluster.client import Client
+from colocate.cluster.connection import Connection
+from colocate.load import Table
+from colocate.load.settings import FilterSettings, MissingFilter, Staleness
+from colocate.model.load import Amount, NodeFacts, NodeLoad, Usage
+from colocate.wire.extender import read_question
+from tests.scheduler.asking import POD, Asking, server
+
+SIZE = Amount(4000, 16 << 30)
+
+
+def judging(clock: ManualClock, load: Load | None = None) -> tuple[LoadJudge, Facts, DecisionLog]:
+    """Three nodes, of which the second is full."""
+    load = load or Load(filter=FilterSettings(enabled=True))
+    made = load.settings(300.0)
+    decisions = DecisionLog(Decisions(keep=5), made, shadow=False)
+    facts = Facts(Table(made), decisions, Client(Connection("http://127.0.0.1:9", "nobody")), clock)
+    facts.table.add_nodes(NodeFacts(name, SIZE, SIZE) for name in ("n1", "n2", "n3"))
+    now = clock.time()
+    loads = {"n1": 20.0, "n2": 99.0, "n3": 20.0}
+    facts.table.observe(
+        {name: NodeLoad(Usage(10, now), Usage(used, now)) for name, used in loads.items()}, now
+    )
+    return LoadJudge(facts, decisions, load, clock), facts, decisions
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+quantities = st.sampled_from(["100m", "1", "1Gi", "-5", "", "1e400", "nonsense", 7, 0.5]) | json_values
+containers = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "resources": st.fixed_dictionaries(
+                {}, optional={"requests": st.dictionaries(st.sampled_from(["cpu", "memory"]), quantities)}
+            )
+        },
+    ),
+    max_size=3,
+)
+pods = st.fixed_dictionaries(
+    {},
+    optional={
+        "metadata": st.fixed_dictionaries(
+            {}, optional={"uid": st.text(), "labels": json_values, "name": json_values}
+        ),
+        "spec": st.fixed_dictionaries(
+            {}, optional={"containers": containers | json_values, "priority": json_values}
+        ),
+        "status": json_values,
+    },
+)
+names = st.lists(st.sampled_from(["n1", "n2", "n3", "stranger"]) | st.text(max_size=5), max_size=6)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["filter", "prioritize"]), pods, names), min_size=1, max_size=5))
+@settings(max_examples=40)
+def test_whatever_pod_is_asked_about_the_answer_is_right_or_a_sentence(
+    asked: list[tuple[str, dict[str, Any], list[str]]],
+) -> None:
+    async def ask_all() -> None:
+        clock = ManualClock()
+        judge, _, _ = judging(clock)
+        async with serving(server(), judge, clock) as listening, aiohttp.ClientSession() as session:
+            ask = Asking(session, listening)
+            for verb, pod, candidates in asked:
+                body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": candidates})
+                answered = await ask.post(verb, body)
+                if answered.status == 400:
+                    assert answered.sentence
+                    continue
+                assert answered.status == 200, answered.body
+                if verb == "prioritize":
+                    assert [one["Host"] for one in answered.json] == candidates
+                    assert all(
+                        type(one["Score"]) is int and 0 <= one["Score"] <= 100 for one in answered.json
+                    )
+                else:
+                    assert not answered.json["Error"]
+            scores = await ask.prioritized("n1", "n2", "n3")
+            assert scores["n2"] < scores["n1"]
+
+    asyncio.run(ask_all())
+
+
+async def test_who_asks_for_a_pod_without_a_uid_leaves_no_trace() -> None:
+    judge, facts, decisions = judging(ManualClock())
+    nameless = {**POD, "metadata": {"name": "doctor"}}
+    judge.prioritize(read_question(json.dumps({"Pod": nameless, "NodeNames": ["n1", "n2"]}).encode()))
+    assert len(decisions) == 0
+    assert facts.table.ledger.assumptions == ()
+
+
+async def test_it_is_ready_when_all_is_known_and_not_before() -> None:
+    closed = Load(filter=FilterSettings(enabled=True), staleness=Staleness(filter=MissingFilter.CLOSED))
+    for load in (Load(), closed):
+        judge, _, _ = judging(ManualClock(), load)
+        assert [reason.split(" are ")[0] for reason in judge.unready()] == [
+            "the cluster's nodes",
+            "the cluster's pods",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("peer", "local"),
+    [
+        (("127.0.0.1", 5), True),
+        (("::1", 5, 0, 0), True),
+        (("::ffff:127.0.0.1", 5, 0, 0), True),
+        (("10.1.2.3", 5), False),
+        (("fe80::1%eth0", 5, 0, 2), False),
+        ("", True),
+    ],
+)
+def test_what_is_known_is_told_on_this_machine_alone_while_anyone_is_let_in(
+    peer: object, local: bool
+) -> None:
+    class Transport(asyncio.Transport):
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return peer if name == "peername" else default
+
+    request = make_mocked_request("GET", "/snapshot", transport=Transport())
+    callers = Callers(Server())
+    if local:
+        callers.check_curious(request)
+    else:
+        with pytest.raises(Refused, match="told on this machine alone"):
+            callers.check_curious(request)

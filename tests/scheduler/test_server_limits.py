@@ -1,0 +1,259 @@
+"""What one caller can cost the extender: bodies, bombs, dawdlers, and how it ends with requests under way."""
+
+import asyncio
+import gzip
+import json
+import resource
+import tracemalloc
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from prometheus_client import REGISTRY
+
+from colocate.apps.config.schema import Seconds
+from colocate.apps.scheduler.settings import Size
+from colocate.clock import ManualClock
+from tests.scheduler.asking import SteeredJudge, asking, question, server
+from tests.support.waiting import until
+
+SMALL = Size(1 << 20)
+HEAD = b"POST /prioritize HTTP/1.1\r\nHost: x\r\n"
+_MIB = 1 << 20
+
+
+@pytest.fixture
+def judge() -> SteeredJudge:
+    return SteeredJudge()
+
+
+async def endless(megabytes: int) -> AsyncIterator[bytes]:
+    for _ in range(megabytes):
+        yield b" " * _MIB
+
+
+async def test_a_body_that_says_it_is_too_large_is_not_read(judge: SteeredJudge) -> None:
+    async with asking(judge, server(body=SMALL)) as ask:
+        async with ask.raw() as (reader, writer):
+            writer.write(HEAD + b"Content-Length: 1000000000\r\n\r\n")
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert b" 413 " in answer
+            assert b"Connection: close" in answer
+            sentence = (await reader.readline()).decode()
+        assert sentence == (
+            "the body has 1000000000 bytes and 1048576 are allowed (server.limits.body); with nodeCacheCapable: true "
+            "kube-scheduler sends names instead of whole nodes\n"
+        )
+        assert await ask.prioritized("a") == {"a": 5}
+
+
+async def test_a_gigabyte_that_does_not_say_so_is_cut_early(judge: SteeredJudge) -> None:
+    async with asking(judge, server(body=SMALL)) as ask:
+        sent = 0
+
+        async def chunks() -> AsyncIterator[bytes]:
+            nonlocal sent
+            async for chunk in endless(1024):
+                sent += len(chunk)
+                yield chunk
+
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            answered = await ask.post("prioritize", chunks())
+            assert answered.status == 413
+        except aiohttp.ClientConnectionError:
+            pass  # It was still sending when the extender hung up.
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown < 64 * 1024, "kilobytes"
+        assert await ask.prioritized("a") == {"a": 5}
+
+
+@pytest.mark.parametrize("said", ["gzip", "x-gzip", "GZIP"])
+async def test_a_body_may_be_gzip(judge: SteeredJudge, said: str) -> None:
+    async with asking(judge) as ask:
+        packed = gzip.compress(question("a", "b"))
+        answered = await ask.post("prioritize", packed, headers={"Content-Encoding": said})
+        assert [one["Host"] for one in answered.json] == ["a", "b"]
+
+
+async def test_a_bomb_does_not_unfold(judge: SteeredJudge) -> None:
+    packed = gzip.compress(b" " * (256 * _MIB), 9)
+    assert len(packed) < SMALL, "it looks harmless"
+    async with asking(judge, server(body=SMALL)) as ask:
+        tracemalloc.start()
+        answered = await ask.post("prioritize", packed, headers={"Content-Encoding": "gzip"})
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (answered.status, answered.sentence.partition(" and ")[0]) == (413, "the body has more bytes")
+        assert peak < 16 * _MIB
+        assert await ask.prioritized("a") == {"a": 5}
+
+
+@pytest.mark.parametrize(
+    ("body", "coding", "status", "sentence"),
+    [
+        (b"{}", "gzip", 400, "the body is not gzip, as it says it is"),
+        (gzip.compress(question("a"))[:-9], "gzip", 400, "the body ends in the middle of its gzip data"),
+        (gzip.compress(b"{}") + b"more", "gzip", 400, "the body goes on after the end of its gzip data"),
+        (b"{}", "br", 415, "the body is encoded as 'br'; send it plain, or as gzip"),
+    ],
+    ids=["plain", "cut", "more", "other"],
+)  # fmt: skip
+async def test_what_cannot_be_unfolded_is_said(
+    judge: SteeredJudge, body: bytes, coding: str, status: int, sentence: str
+) -> None:
+    async with asking(judge) as ask:
+        answered = await ask.post("prioritize", body, headers={"Content-Encoding": coding})
+        assert answered.status == status
+        assert answered.sentence.startswith(sentence)
+        assert await ask.prioritized("a") == {"a": 5}
+
+
+async def test_all_bodies_together_are_bounded(judge: SteeredJudge) -> None:
+    async with asking(judge, server(body=SMALL, bodies=SMALL)) as ask, ask.raw() as (reader, writer):
+        writer.write(HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 999_000)
+        await writer.drain()
+        answered = None
+        for _ in range(1000):
+            answered = await ask.post("prioritize", b" " * 100_000)
+            if answered.status == 503:
+                break
+        assert answered
+        assert (answered.status, answered.headers["Retry-After"]) == (503, "1")
+        assert "requests under way hold 1048576 bytes already" in answered.sentence
+        writer.write(b" " * 1000)
+        assert b" 400 " in await reader.readline(), "blanks are no question; but it was let in first"
+        assert await ask.prioritized("a") == {"a": 5}
+
+
+async def test_whoever_dawdles_over_headers_is_cut_off(judge: SteeredJudge) -> None:
+    async with asking(judge, server(header_timeout=Seconds(0.2))) as ask:
+        async with ask.raw() as (reader, writer):
+            writer.write(b"POST /prioritize HTTP/1.1\r\nX-A")
+            assert await reader.read() == b""
+        async with ask.raw() as (reader, _):
+            assert await reader.read() == b"", "nor does one that says nothing at all stay"
+        async with ask.raw() as (reader, writer):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b" 200 " in await reader.readline()
+            await reader.readuntil(b"ok\n")
+            writer.write(b"GET /heal")
+            assert await reader.read() == b"", "and not on its second request either"
+        assert await ask.prioritized("a") == {"a": 5}
+
+
+async def test_headers_may_be_waited_for_longer_between_requests(judge: SteeredJudge) -> None:
+    settings = server(header_timeout=Seconds(0.2), idle_timeout=Seconds(60))
+    async with asking(judge, settings) as ask, ask.raw() as (reader, writer):
+        for _ in range(2):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            await reader.readuntil(b"ok\n")
+            async with ask.raw() as (other, _):
+                assert await other.read() == b"", "by now the time for headers is over"
+
+
+async def test_whoever_dawdles_over_a_body_is_told_and_cut_off(judge: SteeredJudge) -> None:
+    async with asking(judge, server(body_timeout=Seconds(0.2))) as ask, ask.raw() as (reader, writer):
+        writer.write(HEAD + b"Content-Length: 1000\r\n\r\n{")
+        answer = await reader.read()
+        assert b" 408 " in answer
+        assert answer.endswith(b"of the body only 1 bytes have come within 0.2 s\n")
+
+
+async def test_whoever_does_not_read_is_cut_off(judge: SteeredJudge) -> None:
+    """Only the extender's memory is at stake: its answer waits in full until someone reads it."""
+
+    def slow() -> float:
+        labels = {"verb": "prioritize", "outcome": "slow"}
+        return REGISTRY.get_sample_value("colocate_extender_requests_total", labels) or 0.0
+
+    before = slow()
+    names = [f"{number}" + "x" * 10_000 for number in range(2000)]
+    async with asking(judge, server(answer_timeout=Seconds(0.2))) as ask, ask.raw() as (_, writer):
+        body = question(*names)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await until(lambda: slow() > before, "the end of the connection")
+        assert await ask.prioritized("a") == {"a": 5}
+
+
+async def test_a_caller_that_hangs_up_is_no_fault(judge: SteeredJudge) -> None:
+    async with asking(judge) as ask:
+        async with ask.raw() as (_, writer):
+            writer.write(HEAD + b"Content-Length: 1000\r\n\r\n{")
+            await writer.drain()
+        assert await ask.prioritized("a") == {"a": 5}
+
+
+async def test_more_connections_than_allowed_are_closed_at_once(judge: SteeredJudge) -> None:
+    async with asking(judge, server(connections=2)) as ask, ask.raw() as one, ask.raw() as two:
+        for reader, writer in (one, two):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b" 200 " in await reader.readline()
+        async with ask.raw() as (reader, _):
+            assert await reader.read() == b""
+        two[1].close()
+        await two[1].wait_closed()
+
+        async def free() -> bool:
+            try:
+                return (await ask.get("/healthz")).status == 200
+            except aiohttp.ClientConnectionError:
+                return False
+
+        async with asyncio.timeout(30):
+            while not await free():
+                pass
+
+
+async def test_a_caller_that_asks_first_is_told_to_go_on(judge: SteeredJudge) -> None:
+    async with asking(judge, server(body=SMALL)) as ask, ask.raw() as (reader, writer):
+        body = question("a")
+        writer.write(HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(body)
+        assert b" 200 " in await reader.readline()
+
+
+class TestStopping:
+    async def test_what_is_under_way_is_seen_through(self, judge: SteeredJudge) -> None:
+        async with asyncio.TaskGroup() as tasks, asking(judge) as ask:
+            reader, writer = await asyncio.open_connection("127.0.0.1", ask.listening.port)
+            body = question("a")
+            writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body[:100])
+            await writer.drain()
+            idle, other = await asyncio.open_connection("127.0.0.1", ask.listening.port)
+            await ask.get("/healthz")
+
+            async def finish() -> bytes:
+                assert await idle.read() == b"", "idle connections end when the stop begins"
+                other.close()
+                with pytest.raises(ConnectionRefusedError):
+                    await asyncio.open_connection("127.0.0.1", ask.listening.port)
+                writer.write(body[100:])
+                return await reader.read()
+
+            finishing = tasks.create_task(finish())
+        answer = finishing.result()
+        assert b" 200 OK" in answer
+        assert b"Connection: close" in answer
+        assert json.loads(answer.partition(b"\r\n\r\n")[2]) == [{"Host": "a", "Score": 5}]
+        writer.close()
+
+    async def test_but_not_for_longer_than_the_grace(self, judge: SteeredJudge) -> None:
+        clock = ManualClock()
+        settings = server(grace=Seconds(10))
+        async with asyncio.TaskGroup() as tasks:
+            async with asking(judge, settings, clock) as ask:
+                reader, writer = await asyncio.open_connection("127.0.0.1", ask.listening.port)
+                writer.write(HEAD + b"Content-Length: 1000\r\n\r\n{")
+                await writer.drain()
+                await ask.get("/healthz")
+
+                async def pass_time() -> None:
+                    await clock.until_someone_sleeps()
+                    await clock.advance(11)
+
+                tasks.create_task(pass_time())
+            assert await reader.read() == b""
+            writer.close()

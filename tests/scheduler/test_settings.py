@@ -1,0 +1,142 @@
+"""What the configuration of `colocate scheduler` takes, and what it says of the rest."""
+
+from pathlib import Path
+
+import pytest
+
+from colocate.apps.config import words
+from colocate.apps.config.file import build_document, load_document
+from colocate.apps.config.override import from_assignments, settable, unknown_variables
+from colocate.apps.config.schema import Seconds
+from colocate.apps.scheduler.settings import (
+    SCHEDULER,
+    Callers,
+    Endpoint,
+    Limits,
+    SchedulerConfig,
+    Server,
+    Size,
+    Tls,
+)
+from colocate.errors import UserError
+
+
+def read(text: str, **environ: str) -> SchedulerConfig:
+    return build_document(SCHEDULER, text.encode(), "scheduler.yaml", environ).config
+
+
+def test_a_version_is_enough() -> None:
+    assert read("version: 1") == SchedulerConfig()
+
+
+def test_everything_said() -> None:
+    server = read(
+        """
+version: 1
+server:
+  address: "[::1]:9000"
+  tls: {certificate: /tls.crt, key: /tls.key, clientAuthority: /ca.crt, clientNames: [kube-scheduler]}
+  callers: {tokenFile: /token}
+  limits: {body: 8Mi, bodies: 1Gi, connections: 10, headerTimeout: 1s, bodyTimeout: 2s, answerTimeout: 3s,
+           idleTimeout: 1m}
+  grace: 500ms
+"""
+    ).server
+    assert server == Server(
+        address=Endpoint("[::1]:9000"),
+        tls=Tls(
+            certificate=Path("/tls.crt"),
+            key=Path("/tls.key"),
+            client_authority=Path("/ca.crt"),
+            client_names=("kube-scheduler",),
+        ),
+        callers=Callers(token_file=Path("/token")),
+        limits=Limits(
+            body=Size(8 << 20),
+            bodies=Size(1 << 30),
+            connections=10,
+            header_timeout=Seconds(1),
+            body_timeout=Seconds(2),
+            answer_timeout=Seconds(3),
+            idle_timeout=Seconds(60),
+        ),
+        grace=Seconds(0.5),
+    )
+    assert server.address.host_and_port == ("::1", 9000)
+
+
+def test_a_unix_socket_is_an_address_too() -> None:
+    server = read("version: 1\nserver: {address: 'unix:/run/colocate/extender.sock'}").server
+    assert server.address.socket == Path("/run/colocate/extender.sock")
+
+
+def test_single_values_come_from_the_environment_and_from_flags() -> None:
+    config = read("version: 1", COLOCATE_SERVER_ADDRESS="0.0.0.0:1", COLOCATE_SERVER_LIMITS_BODY="1Mi")
+    assert (config.server.address, config.server.limits.body) == ("0.0.0.0:1", 1 << 20)
+    flags = from_assignments(["server.grace=2s"])
+    assert build_document(SCHEDULER, b"version: 1", "f", {}, flags).config.server.grace == Seconds(2)
+    assert "server.tls.certificate" in settable(SCHEDULER)
+    [warning] = unknown_variables({"COLOCATE_SERVER_ADRESS": "x"}, SCHEDULER)
+    assert "did you mean 'COLOCATE_SERVER_ADDRESS'" in warning
+
+
+@pytest.mark.parametrize(
+    ("server", "complaint"),
+    [
+        ("{address: 8890}", "server.address: 8890 is not an address"),
+        ("{address: off}", "server.address: "),
+        ("{address: 'unix:relative'}", "server.address: "),
+        ("{address: '127.0.0.1:70000'}", "there is no port 70000"),
+        (f"{{address: 'unix:/{'x' * 200}'}}", "a unix socket allows"),
+        ("{tls: {certificate: /c}}", "server.tls.key: it is missing"),
+        ("{tls: {key: /c}}", "server.tls.certificate: it is missing"),
+        ("{tls: {clientAuthority: /c}}", "callers show no certificate over HTTP"),
+        ("{tls: {certificate: /c, key: /k, clientNames: [a]}}", "nobody vouches for a name"),
+        ("{limits: {body: 0}}", "server.limits.body: 0 lets nothing through"),
+        ("{limits: {body: lots}}", "is not a number of bytes"),
+        ("{limits: {body: 1Gi}}", "server.limits.bodies: 268435456 is less than one body may have"),
+        ("{limits: {connections: -1}}", "server.limits.connections: -1 lets nothing through"),
+        ("{limits: {bodyTimeout: 0s}}", "server.limits.bodyTimeout: 0s is out of range"),
+        ("{grace: 2h}", "server.grace: 7200s is out of range"),
+        ("{port: 1}", "server.port: there is no such field"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused_in_a_sentence(server: str, complaint: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read(f"version: 1\nserver: {server}")
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"scheduler\.yaml: cannot be read"):
+        load_document(SCHEDULER, tmp_path / "scheduler.yaml", {})
+
+
+def test_the_example_in_the_docs_can_be_used() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "extender.md").read_text()
+    text = page.partition("```yaml\n")[2].partition("```")[0]
+    config = read(text)
+    assert config.server.limits == Limits(), "what is optional shows its default"
+    assert config.server.tls.client_names == ("system:kube-scheduler",)
+
+
+def test_every_single_value_can_be_given_outside_of_the_file() -> None:
+    for one in settable(SCHEDULER).values():
+        words.python_type(one.kind)
+    given = {
+        "COLOCATE_SERVER_CALLERS_TOKEN_FILE": "/token",
+        "COLOCATE_USAGE_PROMETHEUS_URL": "http://prometheus:9090",
+        "COLOCATE_USAGE_INTERVAL": "10s",
+        "COLOCATE_LOAD_POLICY": "balanced=3,oversell=1",
+        "COLOCATE_LOAD_STALENESS_AFTER": "60.5",
+        "COLOCATE_LOAD_FILTER_ENABLED": "true",
+        "COLOCATE_DECISIONS_FILE": "/log/decisions.jsonl",
+    }
+    config = read("version: 1", **given)
+    assert config.server.callers.token_file == Path("/token")
+    assert config.usage.prometheus.url == "http://prometheus:9090"
+    assert config.usage.interval == Seconds(10)
+    assert [part.policy for part in config.load.policy.mix] == ["balanced", "oversell"]
+    assert (config.load.staleness.after, config.load.filter.enabled) == (60.5, True)
+    assert config.decisions.file == Path("/log/decisions.jsonl")

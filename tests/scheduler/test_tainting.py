@@ -1,0 +1,282 @@
+"""Heat as taints: only our own are touched, by one writer at a time, a few a minute, and gone at the end."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from colocate.apps.scheduler.facts import Taint
+from colocate.apps.scheduler.process import running
+from colocate.apps.scheduler.sections import OnStop
+from colocate.apps.scheduler.settings import Act, Endpoint, SchedulerConfig
+from colocate.apps.scheduler.tainting import EFFECT, keys, level_of, with_level
+from colocate.clock import SystemClock
+from colocate.cluster.client import Client, ClientSettings
+from colocate.cluster.connection import Connection, Login
+from colocate.cluster.errors import Forbidden
+from colocate.cluster.resources import LEASES, NODES
+from colocate.cluster.secret import Secret
+from colocate.cluster.transport import Request
+from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES
+from colocate.lab.api.users import known
+from tests.scheduler.pretending import pretending
+from tests.scheduler.story import Story, spread, telling
+from tests.support.waiting import until
+
+NAMES = ("n1", "n2", "n3")
+CALM = dict.fromkeys(NAMES, (10.0, 20.0))
+ONE_HOT = CALM | {"n2": (10.0, 95.0)}
+RBAC = Path(__file__).parents[2] / "examples" / "scheduler" / "rbac.yaml"
+FOREIGN = {
+    "key": "example.com/maintenance",
+    "value": "soon",
+    "effect": "NoSchedule",
+    "timeAdded": "2026-01-01T00:00:00Z",
+}
+
+others = st.lists(
+    st.fixed_dictionaries({"key": st.text(min_size=1), "effect": st.sampled_from(["NoSchedule", EFFECT])})
+)
+
+
+@given(others, st.integers(0, 4), st.integers(0, 4))
+def test_taints_of_others_stay_as_and_where_they_are(
+    foreign: list[dict[str, str]], before: int, after: int
+) -> None:
+    foreign = [one for one in foreign if not one["key"].startswith("colocate.dev/load-")]
+    changed = with_level(with_level(foreign, before), after)
+    assert changed[: len(foreign)] == foreign
+    assert changed == with_level(changed, after)
+    assert level_of(msgspec.convert(changed, tuple[Taint, ...])) == after
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [Taint("colocate.dev/load-2", EFFECT)],
+        [Taint("colocate.dev/load-1", "NoSchedule")],
+        [Taint(key, EFFECT) for key in (*keys(4), "colocate.dev/load-5")],
+    ],
+)
+def test_a_set_that_is_no_levels_is_known_for_one(odd: list[Taint]) -> None:
+    assert level_of(odd) == -1
+
+
+def tainting(story: Story, **more: Any) -> SchedulerConfig:
+    config = story.config(Act.TAINTS)
+    return msgspec.structs.replace(config, taints=msgspec.structs.replace(config.taints, **more))
+
+
+async def test_foreign_taints_survive_and_odd_ones_of_ours_are_mended() -> None:
+    async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
+        await story.client.patch(NODES, "n2", {"spec": {"taints": [FOREIGN]}})
+        odd = {"key": "colocate.dev/load-3", "effect": EFFECT}
+        await story.client.patch(NODES, "n1", {"spec": {"taints": [odd]}})
+        async with story.scheduling(tainting(story)):
+            await story.hot("n2", 4)
+            await story.hot("n1", 0)
+            assert (await story.taints("n2"))[0] == FOREIGN
+        assert await story.taints("n2") == [FOREIGN]
+
+
+async def test_taints_may_be_kept_for_the_next_start() -> None:
+    async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
+        async with story.scheduling(tainting(story, on_stop=OnStop.KEEP)):
+            await story.hot("n2", 4)
+        assert await story.heat("n2") == 4
+        prometheus.uses["n2"] = (10.0, 87.0)
+        async with story.scheduling(tainting(story)) as scheduler:
+            assert scheduler.tainting is not None
+            await until(lambda: scheduler.tainting is not None and scheduler.tainting.lease.held, "the lease")
+            assert scheduler.tainting.planned().changes == (), (
+                "87 % is not well below 90 %: hysteresis outlives us"
+            )
+
+
+async def test_few_are_written_a_minute_and_the_hottest_first() -> None:
+    nodes = [f"n{number:02}" for number in range(12)]
+    uses = dict.fromkeys(nodes, (10.0, 20.0)) | dict.fromkeys(nodes[:5], (10.0, 75.0))
+    uses["n03"] = (10.0, 95.0)
+    async with (
+        pretending(uses) as prometheus,
+        telling(prometheus.url, nodes, extender=False) as story,
+        story.scheduling(tainting(story, per_minute=2)) as scheduler,
+    ):
+        await story.hot("n03", 4)
+        tainting_ = scheduler.tainting
+        assert tainting_ is not None
+        await until(lambda: tainting_.planned().changes == (), "the minute's writes to be used up")
+        heats = [await story.heat(name) for name in nodes]
+        assert sorted(heats)[-2:] == [2, 4]
+        assert sum(map(bool, heats)) == 2
+        assert tainting_.planned().waiting == 3
+
+
+async def test_of_two_replicas_one_writes_and_stops_at_once_when_the_lease_is_lost() -> None:
+    async with pretending(CALM) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
+        first = tainting(story, on_stop=OnStop.KEEP)
+        elsewhere = msgspec.structs.replace(first.server, address=Endpoint("127.0.0.1:0"))
+        second = msgspec.structs.replace(first, server=elsewhere)
+        async with story.scheduling(first) as one, story.scheduling(second) as other:
+            writers = [one.tainting, other.tainting]
+            await until(lambda: any(w is not None and w.lease.held for w in writers), "a writer")
+            assert sum(w is not None and w.lease.held for w in writers) == 1
+            thief = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 600}}
+            await story.client.patch(LEASES, "colocate-load-taints", thief, "kube-system")
+            await until(lambda: not any(w is not None and w.lease.held for w in writers), "both to wait")
+            prometheus.uses["n2"] = (10.0, 95.0)
+            for scheduler in (one, other):
+                rounds = scheduler.facts.sampled.count
+                await until(lambda s=scheduler, r=rounds: s.facts.sampled.count > r + 3, "more samples")  # type: ignore[misc]
+            assert await story.heat("n2") == 0, "whoever has no lease writes nothing"
+
+
+async def test_a_restart_of_the_api_server_is_survived() -> None:
+    async with (
+        pretending(CALM) as prometheus,
+        telling(prometheus.url, NAMES, extender=False) as story,
+        story.scheduling(tainting(story)) as scheduler,
+    ):
+        writer = scheduler.tainting
+        assert writer is not None
+        await until(lambda: writer.lease.held, "the lease")
+        port = int(story.cluster.server.url.rpartition(":")[2])
+        await story.cluster.server.stop()
+        prometheus.uses["n2"] = (10.0, 95.0)
+        await until(lambda: bool(writer.planned().changes), "something to write")
+        await story.cluster.server.start(port=port)
+        await story.hot("n2", 4)
+
+
+async def test_in_shadow_mode_nothing_is_written() -> None:
+    async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
+        config = msgspec.structs.replace(tainting(story), shadow=True)
+        async with story.scheduling(config) as scheduler:
+            writer = scheduler.tainting
+            assert writer is not None
+            await until(lambda: writer.lease.held and bool(writer.planned().changes), "a plan")
+            assert await story.heat("n2") == 0
+
+
+async def test_the_herd_is_bounded_by_taints_too() -> None:
+    nodes = [f"n{number:02}" for number in range(20)]
+    uses = dict.fromkeys(nodes, (10.0, 20.0)) | dict.fromkeys(nodes[:5], (10.0, 95.0))
+    async with (
+        pretending(uses) as prometheus,
+        telling(prometheus.url, nodes, extender=False) as story,
+        story.scheduling(tainting(story)),
+    ):
+        for name in nodes[:5]:
+            await story.hot(name, 4)
+        await story.deploy("burst", 150, "default-scheduler")
+        placed = spread(await story.pods("burst"))
+    assert set(placed) == set(nodes[5:])
+    assert max(placed.values()) <= 1.3 * 150 / 15, placed
+
+
+# How little it needs
+
+
+def rules() -> list[dict[str, Any]]:
+    """Every rule of the example, with where it holds."""
+    found = [one for one in yaml.safe_load_all(RBAC.read_text()) if one["kind"] in ("Role", "ClusterRole")]
+    return [
+        {"kind": role["kind"], "namespace": role["metadata"].get("namespace", ""), "rule": rule}
+        for role in found
+        for rule in role["rules"]
+    ]
+
+
+def single_rights() -> list[tuple[int, str, str]]:
+    """Each single right: the number of its rule, resource and verb."""
+    return [
+        (number, resource, verb)
+        for number, one in enumerate(rules())
+        for resource in one["rule"]["resources"]
+        for verb in one["rule"]["verbs"]
+    ]
+
+
+class Recording(Client):
+    """Writes down what it is refused."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection, settings=ClientSettings(attempts=1))
+        self.refused: list[str] = []
+
+    async def ask_once(self, request: Request) -> bytes:
+        try:
+            return await super().ask_once(request)
+        except Forbidden as error:
+            self.refused.append(str(error))
+            raise
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
+        try:
+            async with super().stream(request) as pieces:
+                yield pieces
+        except Forbidden as error:
+            self.refused.append(str(error))
+            raise
+
+
+@asynccontextmanager
+async def granted(story: Story, without: tuple[int, str, str] | None = None) -> AsyncIterator[Recording]:
+    """A client that may do what the example allows, but for one thing."""
+    registry = story.cluster.registry
+    for number, one in enumerate(rules()):
+        name, rule = f"sched-{number}", one["rule"]
+        given = [
+            {**rule, "resources": [resource], "verbs": [verb]}
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+            if (number, resource, verb) != without
+        ]
+        cluster_wide = one["kind"] == "ClusterRole"
+        kinds = (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS) if cluster_wide else (ROLES, ROLE_BINDINGS)
+        registry.create(kinds[0], one["namespace"], {"metadata": {"name": name}, "rules": given})
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": one["kind"], "name": name}
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "sched"}
+        body = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
+        registry.create(kinds[1], one["namespace"], body)
+    story.cluster.server.authenticator.add_token("sched-token", known("sched"))
+    connection = Connection(
+        story.cluster.server.url, "the test", insecure=True, login=Login(token=Secret("sched-token"))
+    )
+    client = Recording(connection)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def test_the_rights_of_the_example_are_enough() -> None:
+    async with (
+        pretending(ONE_HOT) as prometheus,
+        telling(prometheus.url, NAMES, extender=False) as story,
+        granted(story) as client,
+    ):
+        async with running(tainting(story), client, SystemClock()):
+            await story.hot("n2", 4)
+        assert await story.heat("n2") == 0
+        assert client.refused == []
+
+
+@pytest.mark.parametrize("missing", single_rights(), ids=lambda missing: f"{missing[2]} {missing[1]}")
+async def test_and_none_of_them_is_too_much(missing: tuple[int, str, str]) -> None:
+    _, resource, verb = missing
+    async with (
+        pretending(ONE_HOT) as prometheus,
+        telling(prometheus.url, NAMES, extender=False) as story,
+        granted(story, missing) as client,
+    ):
+        async with running(tainting(story), client, SystemClock()):
+            await until(lambda: bool(client.refused), f"{verb} {resource} to be refused")
+        assert f"{verb} {resource}" in client.refused[0]
