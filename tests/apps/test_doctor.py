@@ -280,7 +280,7 @@ async def test_every_missing_permission_is_named_with_what_needs_it(
     assert refused.reason == (
         "ann may not patch nodes/status, needed for colocate resource advertise and remove"
     )
-    assert len(more) == len(NEEDED) - 4, "all but what she may, and this"
+    assert len(others) == len(NEEDED) - 5, "all but the four that she has, and this"
     assert "--verb=patch --resource=nodes/status" in refused.remedy
     assert allowed.verdict is Verdict.GOOD
 
