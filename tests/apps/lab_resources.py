@@ -11,11 +11,12 @@ from typing import Any
 from colocate.apps.resources.local_kubelet import LocalKubelet
 from colocate.apps.resources.observe import Look, Observer
 from colocate.apps.resources.removal import Removal, Settings
-from colocate.apps.resources.steps import Step
+from colocate.apps.resources.steps import Report, Step
 from colocate.clock import ManualClock, SystemClock
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Connection, Login
 from colocate.cluster.secret import Secret
+from colocate.cluster.transport import Request
 from colocate.host.identity import Identity, this_machine
 from colocate.lab.api.managed_fields import Writer
 from colocate.lab.api.objects import Object
@@ -32,10 +33,16 @@ Deed = Callable[[], Awaitable[None]]
 
 
 class Pacer:
-    """A clock whose sleeper moves everybody's time; deeds happen at their moments on the way."""
+    """A clock whose sleeper moves everybody's time; deeds happen at their moments on the way.
+
+    Of several tasks only the leader does: a timer beside it is woken when its moment comes.
+    """
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
+        self.leader: asyncio.Task[Any] | None = None
+        self.held_up = 0.0
+        """Seconds for which the whole process stood still, which woke nobody."""
         self._due: list[tuple[float, Deed]] = []
 
     def at(self, seconds: float, deed: Deed) -> None:
@@ -46,13 +53,38 @@ class Pacer:
         return self._clock.time()
 
     def monotonic(self) -> float:
-        return self._clock.monotonic()
+        return self._clock.monotonic() + self.held_up
 
     async def sleep(self, seconds: float) -> None:
+        if asyncio.current_task() is not self.leader:
+            await self._clock.sleep(seconds)
+            return
         await self._clock.advance(seconds)
         for one in [one for one in self._due if one[0] <= self._clock.monotonic()]:
             self._due.remove(one)
             await one[1]()
+
+
+class SlowClient(Client):
+    """A client whose requests of one verb take long on the test's clock, before the server has them or after."""
+
+    def __init__(
+        self, client: Client, pacer: Pacer, verb: str, *, before: float = 0.0, after: float = 0.0
+    ) -> None:
+        super().__init__(client.connection, settings=client.settings)
+        self._pacer = pacer
+        self._verb = verb
+        self._before = before
+        self._after = after
+
+    async def ask(self, request: Request) -> bytes:
+        slow = request.doing.verb == self._verb
+        if slow and self._before:
+            await self._pacer.sleep(self._before)
+        answer = await super().ask(request)
+        if slow and self._after:
+            await self._pacer.sleep(self._after)
+        return answer
 
 
 class ResourceLab:
@@ -71,12 +103,15 @@ class ResourceLab:
         )
         return Client(connection, settings=ClientSettings(attempts=1))
 
+    def slow_client(self, verb: str, *, before: float = 0.0, after: float = 0.0) -> Client:
+        return SlowClient(self.client(), self.pacer, verb, before=before, after=after)
+
     def let_in(self, token: str, user: User) -> None:
         self.cluster.server.authenticator.add_token(token, user)
 
-    def observer(self, client: Client, *, on_node: bool = False) -> Observer:
+    def observer(self, client: Client, *, on_node: bool = False, said: str = "") -> Observer:
         machine = this_machine() if on_node else ELSEWHERE
-        kubelet = LocalKubelet(self.cluster.kubelet.paths, machine, SystemClock(), stated=True)
+        kubelet = LocalKubelet(self.cluster.kubelet.paths, machine, SystemClock(), node=said)
         return Observer(client, kubelet, self.pacer)
 
     async def look(self, *, on_node: bool = False, node: str = MACHINE) -> Look:
@@ -87,18 +122,35 @@ class ResourceLab:
         self, name: str, *, node: str = MACHINE, token: str = ADMIN, on_node: bool = False, **settings: Any
     ) -> list[Step]:
         """Remove a resource; the steps, which are kept in `steps` too if it fails."""
-        self.steps = []
         async with self.client(token) as client:
-            await Removal(
-                client,
-                self.observer(client, on_node=on_node),
-                self.pacer,
-                node,
-                name,
-                Settings(**settings),
-                self.steps.append,
-            ).run()
+            observer = self.observer(client, on_node=on_node)
+            await self.removal(client, name, node=node, observer=observer, **settings).run()
         return self.steps
+
+    def removal(
+        self,
+        client: Client,
+        name: str,
+        *,
+        node: str = MACHINE,
+        observer: Observer | None = None,
+        report: Report | None = None,
+        spent: float = 0.0,
+        **settings: Any,
+    ) -> Removal:
+        """A removal that the calling task will run, and in which time passes whenever it waits."""
+        self.steps = []
+        self.pacer.leader = asyncio.current_task()
+        return Removal(
+            client,
+            observer or self.observer(client),
+            self.pacer,
+            node,
+            name,
+            Settings(**settings),
+            report or self.steps.append,
+            spent,
+        )
 
     def told(self) -> list[str]:
         """The kinds of steps, without repetitions."""

@@ -17,6 +17,7 @@ from tests.support.repairing import NEW, OLD
 from colocate.apps.checkpoint import file as files
 from colocate.clock import ManualClock
 from colocate.errors import UserError
+from colocate.host import files as host_files
 
 REPO = Path(__file__).parents[2]
 NOON = "2023-11-14T22-13-20Z"
@@ -163,6 +164,47 @@ def test_a_change_in_the_last_moment_is_noticed_and_kept(
     with pytest.raises(UserError, match="somebody has changed it meanwhile, so nothing was written"):
         files.replace(old, NEW, ManualClock())
     assert everything(record.parent) == {record.name: b"the kubelet was quicker"}
+
+
+@pytest.mark.parametrize("point", ["backup.make", "backup.made", "file.written"])
+def test_an_interrupt_leaves_no_backup_of_a_file_that_was_not_replaced(
+    record: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    def interrupt(name: str) -> None:
+        if name == point:
+            raise KeyboardInterrupt
+
+    for module in (files, host_files):
+        monkeypatch.setattr(module, "reached", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        files.replace(files.read(record), NEW, ManualClock())
+    assert [path.name for path in record.parent.iterdir()] == [record.name]
+
+
+def test_backups_of_other_files_stay_when_a_repair_fails(
+    record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = files.replace(files.read(record), NEW, ManualClock())
+
+    def interrupt(name: str) -> None:
+        if name == "backup.made":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "reached", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        files.replace(files.read(record), b"third", ManualClock())
+    assert everything(record.parent) == {record.name: NEW, str(backup.relative_to(record.parent)): OLD}
+
+
+def test_a_link_in_the_place_of_the_backups_is_not_followed(record: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").hardlink_to(record)
+    record.with_name(f"{record.name}.backups").symlink_to(elsewhere)
+    with pytest.raises(UserError, match="is a link"):
+        files.replace(files.read(record), NEW, ManualClock())
+    assert record.read_bytes() == OLD
+    assert [path.name for path in elsewhere.iterdir()] == ["mine"]
 
 
 # Every system call -----------------------------------------------------------------------------------

@@ -20,10 +20,12 @@ from colocate.clock import Clock, ManualClock, SystemClock
 from colocate.cluster.client import Client
 from colocate.errors import UserError
 from colocate.kubelet import KubeletPaths
+from colocate.kubelet.checkpoint import render
 from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NODES
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.users import known
 from colocate.memory.rung import Rung
+from colocate.model.checkpoint import Checkpoint, Entry
 from colocate.testing import TestNode
 from colocate.wire import methods
 from colocate.wire.rpc import Service, serve, stop_server
@@ -209,6 +211,49 @@ async def test_a_stale_resource_is_named_with_the_command_that_removes_it(
         result = await only(patient(tmp_path, client, clock), "extended resources")
     assert result.verdict is Verdict.WARN
     assert result.remedy.endswith(f"colocate resource remove worker {FAN}")
+
+
+async def test_of_many_findings_the_gravest_few_are_shown_and_the_rest_counted(tmp_path: Path) -> None:
+    paths = KubeletPaths(tmp_path)
+    paths.device_plugins.mkdir()
+    entries = [Entry(f"pod-{n}", "main", FAN, {-1: (f"fan-{n}",)}, b"") for n in range(40)]
+    twice = [*entries, Entry("other", "main", FAN, {-1: ("fan-0",)}, b"")]
+    paths.checkpoint.write_bytes(render(Checkpoint(tuple(twice), {})))
+    results = (await found(patient(tmp_path), "checkpoint"))["checkpoint"]
+    assert len(results) <= 7
+    assert "[held-twice]" in results[0].reason
+    assert results[0].verdict is Verdict.BAD
+
+
+async def test_what_is_only_worth_knowing_is_no_complaint(node: TestNode) -> None:
+    await node.serve(Fans("fan-0"))
+    await node.devices(FAN, 1)
+    pod = await node.run_pod({FAN: 1}, command=["true"], restartPolicy="Never")
+    assert pod is not None
+    checkpoint = node.paths.checkpoint.read_bytes()
+    await node.delete_pod(pod)
+    node.paths.checkpoint.write_bytes(checkpoint)  # Entries of dead pods linger.
+    [result] = (await found(patient(node.paths.root), "records"))["records"]
+    assert result.verdict is Verdict.GOOD
+    assert "worth knowing" in result.reason
+
+
+async def test_what_this_user_may_not_look_at_is_said_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path, **_: object) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    async def looks(patient: Patient) -> AsyncIterator[Result]:
+        yield good(str(denied(patient.paths.checkpoint)))
+
+    checks = [Check(Section.KUBELET, "looks", looks)]
+    [one] = [e async for e in examine(patient(tmp_path), checks)]
+    assert one.results[0].reason.endswith("kubelet_internal_checkpoint may not be looked at by this user")
+    assert one.results[0].remedy == "run this as root"
+    monkeypatch.setattr(Path, "is_dir", denied)
+    [whole] = [e async for e in examine(patient(tmp_path), checks)]
+    assert (whole.check, whole.results[0].remedy) == ("presence", "run this as root")
 
 
 # --- the cluster ---------------------------------------------------------------------------------

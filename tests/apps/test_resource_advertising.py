@@ -11,13 +11,9 @@ from tests.support.plugins import FAN, Fans
 from colocate.apps.resources import advertising
 from colocate.apps.resources.advertising import Plan, Wish, read_wish
 from colocate.apps.resources.errors import Refused
-from colocate.apps.resources.local_kubelet import LocalKubelet, NodeIdentity
-from colocate.clock import SystemClock
 from colocate.cluster.json_patch import Replace, Test
 from colocate.devices.extended_resources import State
 from colocate.errors import UserError
-from colocate.host.identity import Identity, this_machine
-from colocate.kubelet.paths import KubeletPaths
 from colocate.lab.cluster import MACHINE
 
 
@@ -109,53 +105,3 @@ def test_a_bad_wish_is_one_sentence(text: str, said: str) -> None:
 @given(st.integers(0, advertising.MOST))
 def test_any_count_that_the_api_takes_is_read(count: int) -> None:
     assert read_wish("n1", f"{FAN}={count}") == Wish("n1", FAN, count)
-
-
-# Whose kubelet it is
-
-
-HERE = Identity("boot-1", "machine-1", "host-1")
-
-
-@pytest.mark.parametrize(
-    ("node", "hostname", "stated", "same"),
-    [
-        (NodeIdentity("boot-1", "machine-1"), "other", False, True),
-        (NodeIdentity("boot-1", "machine-2"), "host-1", False, True),
-        (NodeIdentity("boot-1", "machine-2"), "other", False, False),
-        (NodeIdentity("boot-1", "machine-2"), "other", True, True),
-        (NodeIdentity("boot-2", "machine-1"), "host-1", True, False),
-        (NodeIdentity("", ""), "host-1", True, False),
-    ],
-)
-def test_a_node_is_this_machine_if_it_is_the_same_boot_and_more_agrees(
-    node: NodeIdentity, hostname: str, stated: bool, same: bool
-) -> None:
-    kubelet = LocalKubelet(KubeletPaths(), HERE, SystemClock(), stated=stated)
-    assert kubelet.is_of(node, hostname) is same
-
-
-def test_a_machine_that_does_not_know_itself_is_no_node() -> None:
-    nobody = LocalKubelet(KubeletPaths(), Identity("", "", ""), SystemClock(), stated=True)
-    assert not nobody.is_of(NodeIdentity("", ""), "")
-
-
-async def test_on_the_node_itself_its_kubelet_is_asked(lab: ResourceLab) -> None:
-    if not this_machine().boot_id:
-        pytest.skip("this machine has no boot id")
-    await lab.node.serve(Fans("fan-0", "fan-1"))
-    await lab.node.devices(FAN, 2)
-    await lab.sync()
-    found = (await lab.look(on_node=True)).find(FAN)
-    assert found is not None
-    assert found.reason == "podresources of this node lists 2 healthy"
-    lab.cluster.kubelet.faults.podresources_refusal = "too busy"
-    found = (await lab.look(on_node=True)).find(FAN)
-    assert found is not None
-    assert (found.state, found.reason) == (State.ALIVE, "the kubelet reports its plugin's devices")
-    lab.patch_by_hand("example.com/hand", "1")
-    found = (await lab.look(on_node=True)).find("example.com/hand")
-    assert found is not None
-    assert (found.state, found.certain) == (State.HAND_PATCHED, True), "the checkpoint does not know it"
-    lab.cluster.kubelet.paths.checkpoint.write_text("nonsense")
-    assert await lab.look(on_node=True), "what cannot be read is left out"

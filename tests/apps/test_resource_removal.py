@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.apps.lab_resources import ResourceLab, resource_lab
+from tests.apps.lab_resources import Deed, ResourceLab, resource_lab
 from tests.support.plugins import FAN, Fans
 
 from colocate.apps.resources.errors import NotRemoved, Refused
-from colocate.apps.resources.removal import PATIENCE, Removal, Settings
-from colocate.apps.resources.steps import Patching, PutBack, Trouble, Waiting
+from colocate.apps.resources.removal import PATIENCE
+from colocate.apps.resources.steps import Patching, PutBack, Step, Trouble, Waiting
 from colocate.cluster.errors import Forbidden
 from colocate.cluster.json_patch import Remove, Test
 from colocate.devices.extended_resources import State
 from colocate.errors import UserError
 from colocate.kubelet import Device
+from colocate.lab.api import deletion
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NODES
 from colocate.lab.api.users import known
@@ -243,17 +244,15 @@ async def test_a_number_that_somebody_else_changes_at_the_last_moment_is_looked_
 ) -> None:
     lab.patch_by_hand(FAN, "7")
     await lab.sync()
-    told = lab.steps = []
 
     async with lab.client() as client:
 
-        def report(step: Any) -> None:
-            told.append(step)
-            if isinstance(step, Patching) and len(told) == 1:
+        def report(step: Step) -> None:
+            lab.steps.append(step)
+            if isinstance(step, Patching) and len(lab.steps) == 1:
                 lab.patch_by_hand(FAN, "8")
 
-        removal = Removal(client, lab.observer(client), lab.pacer, MACHINE, FAN, Settings(), report)
-        await removal.run()
+        await lab.removal(client, FAN, report=report).run()
     assert lab.told() == ["Patching", "Changed", "Patching", "Watching"]
     assert lab.capacity(FAN) == (None, None)
 
@@ -277,15 +276,150 @@ async def test_a_timeout_says_what_was_done_by_then(lab: ResourceLab) -> None:
         await lab.remove(FAN, timeout=60)
     assert lab.capacity(FAN) == ("2", "0")
     await lab.clock.advance(300)
-    with pytest.raises(NotRemoved, match="it was removed, but whether it stays away has not been seen"):
+    with pytest.raises(NotRemoved, match=r"it was removed \(whether it stays away has not been seen\)"):
         await lab.remove(FAN, timeout=5)
+
+
+@pytest.mark.parametrize("verb", ["get", "list"])
+async def test_a_look_in_flight_is_cut_at_the_deadline_and_nothing_is_written_after_it(
+    lab: ResourceLab, verb: str
+) -> None:
+    lab.patch_by_hand(FAN, "7")
+    await lab.sync()
+    begun = lab.clock.monotonic()
+    async with lab.slow_client(verb, after=120) as client:
+        with pytest.raises(
+            NotRemoved, match=r"60 s .* nothing was changed \(the API server has not answered"
+        ):
+            await lab.removal(client, FAN, timeout=60).run()
+    assert lab.clock.monotonic() - begun == 60
+    assert lab.capacity(FAN)[0] == "7"
+    assert lab.steps == []
+
+
+@pytest.mark.parametrize("verb", ["get", "list", "patch"])
+async def test_the_plan_is_within_the_time_too(lab: ResourceLab, verb: str) -> None:
+    lab.patch_by_hand(FAN, "7")
+    begun = lab.clock.monotonic()
+    async with lab.slow_client(verb, before=120) as client:
+        with pytest.raises(NotRemoved, match=r"60 s were not enough .* nothing was changed"):
+            await lab.removal(client, FAN, timeout=60).plan()
+    assert lab.clock.monotonic() - begun == 60
+
+
+async def test_what_the_plan_has_spent_is_not_there_for_the_rest(lab: ResourceLab) -> None:
+    await dead_plugin(lab)
+    begun = lab.clock.monotonic()
+    async with lab.slow_client("get", after=7) as client:
+        planned = lab.removal(client, FAN)
+        await planned.plan()
+        assert planned.spent == 7
+        with pytest.raises(NotRemoved, match="60 s were not enough"):
+            await lab.removal(client, FAN, spent=planned.spent, timeout=60).run()
+    assert lab.clock.monotonic() - begun == 60
+
+
+@pytest.mark.parametrize(("slow", "left"), [({"before": 120.0}, "7"), ({"after": 120.0}, None)])
+async def test_a_patch_in_flight_at_the_deadline_is_one_of_which_nothing_is_known(
+    lab: ResourceLab, slow: dict[str, float], left: str | None
+) -> None:
+    lab.patch_by_hand(FAN, "7")
+    await lab.sync()
+    async with lab.slow_client("patch", **slow) as client:
+        with pytest.raises(NotRemoved, match="was asked to remove it, and has not said whether it did"):
+            await lab.removal(client, FAN, timeout=60).run()
+    assert lab.capacity(FAN)[0] == left
+
+
+async def test_a_process_that_was_held_up_beyond_its_time_writes_nothing(lab: ResourceLab) -> None:
+    lab.patch_by_hand(FAN, "7")
+    await lab.sync()
+
+    def report(step: Step) -> None:
+        lab.pacer.held_up = 1000.0
+
+    async with lab.client() as client:
+        with pytest.raises(NotRemoved, match="nothing was changed"):
+            await lab.removal(client, FAN, report=report).run()
+    assert lab.capacity(FAN)[0] == "7"
+
+
+async def test_a_timeout_after_it_was_put_back_says_so(lab: ResourceLab) -> None:
+    await dead_plugin(lab)
+    await lab.clock.advance(200)
+    await lab.cluster.kubelet.restart()
+    await lab.sync()
+    with pytest.raises(
+        NotRemoved, match=r"it was removed, and put back \(the kubelet has not let go of it\)"
+    ):
+        await lab.remove(FAN, timeout=100)
+    assert lab.capacity(FAN) == ("0", "0")
+
+
+async def test_a_node_that_is_deleted_meanwhile_is_told_with_what_was_done(lab: ResourceLab) -> None:
+    def delete(node: str) -> Deed:
+        async def deed() -> None:
+            deletion.delete(lab.cluster.registry, NODES, "", node)
+
+        return deed
+
+    await dead_plugin(lab)
+    lab.patch_by_hand(FAN, "7", "other")
+    lab.pacer.at(3, delete("other"))
+    with pytest.raises(
+        NotRemoved, match=r"node other was deleted meanwhile: it was removed \(whether it stays"
+    ):
+        await lab.remove(FAN, node="other", now=True)
+    lab.pacer.at(3, delete(MACHINE))
+    with pytest.raises(NotRemoved, match="node this-machine was deleted meanwhile: nothing was changed"):
+        await lab.remove(FAN)
+
+
+async def test_a_right_that_is_lost_after_the_patch_hides_nothing_of_it(lab: ResourceLab) -> None:
+    grant(lab, {role["metadata"]["name"]: role["rules"] for role in roles()})
+    lab.patch_by_hand(FAN, "7")
+    await lab.sync()
+
+    async def revoke() -> None:
+        for role in roles():
+            deletion.delete(lab.cluster.registry, CLUSTER_ROLE_BINDINGS, "", role["metadata"]["name"])
+
+    lab.pacer.at(2, revoke)
+    with pytest.raises(NotRemoved, match=r"grant tidy the verb get on nodes .* until then: it was removed"):
+        await lab.remove(FAN, token="tidy-token")
+
+
+async def test_what_another_removes_while_it_waits_is_watched_and_gone(lab: ResourceLab) -> None:
+    await dead_plugin(lab)
+
+    async def remove() -> None:
+        await lab.clock.advance(310)
+        lab.patch_by_hand(FAN, None)
+        await lab.sync()
+        assert lab.capacity(FAN) == (None, None)
+
+    lab.pacer.at(9, remove)
+    await lab.remove(FAN)
+    assert lab.told() == ["Waiting", "Watching"]
+    assert lab.capacity(FAN) == (None, None)
+
+
+@pytest.mark.parametrize("moment", [10, 150, 285, 299, 301, 303, 310, 318])
+async def test_whenever_the_kubelet_restarts_meanwhile_it_is_gone_for_good_in_the_end(
+    lab: ResourceLab, moment: int
+) -> None:
+    await dead_plugin(lab)
+    lab.pacer.at(moment, lab.cluster.kubelet.restart)
+    await lab.remove(FAN)
+    assert lab.told()[-2:] == ["Patching", "Watching"]
+    await lab.clock.advance(700)
+    assert lab.capacity(FAN) == (None, None)
 
 
 async def test_a_plan_changes_nothing(lab: ResourceLab) -> None:
     lab.patch_by_hand(FAN, "7")
     async with lab.client() as client:
-        removal = Removal(client, lab.observer(client), lab.pacer, MACHINE, FAN, Settings(), lab.steps.append)
-        found, patch = await removal.plan()
+        found, patch = await lab.removal(client, FAN).plan()
     assert found.state is State.HAND_PATCHED
     assert len(patch) == 2
     assert lab.capacity(FAN)[0] == "7"

@@ -17,13 +17,16 @@ from tests.cli.running import COMMAND, PATIENCE, Ended, colocate
 from tests.support.plugins import FAN, Fans
 from tests.support.waiting import until
 
+from colocate.apps.checkpoint import file as files
+from colocate.apps.checkpoint.mending import Wish, living_losers, plan
 from colocate.cli.main import main
 from colocate.kubelet import Plugins, Settings
 from colocate.kubelet.checkpoint import parse, render
-from colocate.lab.api.resources import PODS
+from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.lab.pod_runtime import SimulatedRuntime
 from colocate.model.checkpoint import Checkpoint, Entry, Format
+from colocate.model.records import KnownPod
 from colocate.testing import TestNode
 
 DATA = Path(__file__).parent.parent / "data"
@@ -104,6 +107,15 @@ async def test_standard_input_is_read(file: Path) -> None:
     ended = await colocate("checkpoint", "verify", "-", stdin=file.read_text())
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("✓ - is sound")
+
+
+async def test_a_file_that_is_called_like_standard_input_can_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("./-").write_bytes(render(Checkpoint((), {})))
+    ended = await colocate("checkpoint", "verify", "./-", stdin="nonsense")
+    assert (ended.code, ended.err) == (0, "")
 
 
 BAD = {
@@ -317,6 +329,52 @@ async def test_the_story_of_a_pod_that_will_not_go_away(short: Path) -> None:
         await lab.kubelet.start()
 
 
+async def test_what_the_api_cannot_tell_is_said(short: Path) -> None:
+    """Under a name that is no node's the API lists no pods, which says nothing of those in the file."""
+    async with running_lab(short) as lab:
+        uid = await lab.run_pod("cooled")
+        copy = short / "copy"
+        copy.write_bytes(lab.kubelet.paths.checkpoint.read_bytes())
+        known = {"KUBECONFIG": str(lab.kubeconfig), "NODE_NAME": MACHINE}
+        wrong = {**known, "NODE_NAME": "elsewhere"}
+        shown = await colocate("checkpoint", "show", copy, **wrong)
+        assert shown.code == 0
+        assert "the cluster has no node 'elsewhere'; say with --node" in shown.err
+        drop = ("checkpoint", "repair", copy, "--dry-run", "--drop-pod")
+        dropped = await colocate(*drop, uid, **wrong)
+        assert dropped.code == 0
+        assert (
+            "whether a pod that loses devices runs is not known: the API: the cluster has no" in dropped.err
+        )
+        unnamed = await colocate(*drop, "default/cooled", **wrong)
+        assert unnamed.code == 2
+        assert "no pod's name can be looked up (the API: the cluster has no node" in unnamed.err
+
+        assert f"default/cooled  ({uid})" in (await colocate("checkpoint", "show", copy, **known)).out
+        named = await colocate(*drop, "default/cooled", **known)
+        assert named.code == 0
+        assert "default/cooled runs and loses its devices" in named.err
+        assert "say with --node of which node the file is" in named.err, "it may be of another node"
+        stated = await colocate(*drop, "default/cooled", "--node", MACHINE, **known)
+        assert "is not known" not in stated.err
+
+
+async def test_kubernetes_own_resources_in_a_nodes_status_are_no_difference(short: Path) -> None:
+    async with running_lab(short) as lab:
+
+        def change(body: dict[str, Any]) -> dict[str, Any]:
+            counts = {"kubernetes.io/batch-cpu": "1000"}
+            status = {part: {**body["status"][part], **counts} for part in ("capacity", "allocatable")}
+            return {**body, "status": {**body["status"], **status}}
+
+        lab.cluster.registry.modify(NODES, "", MACHINE, change, "status")
+        await lab.run_pod("cooled")
+        status = lab.cluster.registry.get(NODES, "", MACHINE).body["status"]
+        assert "kubernetes.io/batch-cpu" in status["capacity"], "else this proves nothing"
+        agrees = await lab.checkpoint("diff")
+        assert agrees.code == 0, agrees
+
+
 async def test_a_repair_is_refused_while_the_kubelet_runs_unless_forced(node: TestNode) -> None:
     await node.serve(Fans("fan-0", "fan-1"))
     await node.devices(FAN, 2)
@@ -368,6 +426,50 @@ def test_a_wrong_checksum_is_fixed_when_the_user_vouches_for_the_data(
     again = run(capsys, "repair", file, "--fix-checksum", "--yes")
     assert (again.code, again.out) == (0, f"{file} is as wanted; nothing to do\n")
     assert len(backups(file)) == 1
+
+
+def test_members_that_no_kubelet_reads_are_shown_to_go(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_bytes(file.read_bytes().replace(b'{"Data":{', b'{"Data":{"Future":[1],'))
+    ended = run(capsys, "repair", file, "--drop-pod", "one", "--dry-run")
+    assert ended.code == 0
+    assert "- Data.Future, which no kubelet reads" in ended.out.splitlines()
+
+
+def test_a_pod_that_is_starting_loses_its_devices_too(file: Path) -> None:
+    old = files.read(file)
+    decided = plan(old, parse(old.content), Wish(pods=("one", "two")), {})
+    phases = {"one": "Pending", "two": "Failed", "three": "Running"}
+    pods = [KnownPod(uid, "default", uid, phase) for uid, phase in phases.items()]
+    assert [pod.uid for pod in living_losers(decided, pods)] == ["one"]
+
+
+def test_where_no_kubelet_can_listen_none_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deep = tmp_path / ("d" * 100)
+    for root in (deep, tmp_path / "root"):
+        folder = root / "device-plugins"
+        folder.mkdir(parents=True)
+        (root / "pod-resources").touch()
+        path = folder / "kubelet_internal_checkpoint"
+        path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, {}, b""),), {})))
+        ended = run(capsys, "repair", path, "--drop-pod", "u", "--yes")
+        assert ended.code == 0, ended
+
+
+def test_a_kubelet_that_cannot_be_asked_is_not_said_to_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / ("d" * 100)
+    folder.mkdir()
+    (folder / "kubelet.sock").touch()
+    path = folder / "kubelet_internal_checkpoint"
+    path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, {}, b""),), {})))
+    ended = run(capsys, "repair", path, "--drop-pod", "u", "--yes")
+    assert ended.code == 2
+    assert "it cannot be told whether the kubelet runs" in ended.err
+    assert "answers" not in ended.err
+    assert run(capsys, "repair", path, "--drop-pod", "u", "--yes", "--force").code == 0
 
 
 @pytest.mark.parametrize(

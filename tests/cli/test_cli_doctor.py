@@ -45,3 +45,11 @@ async def test_checks_are_chosen_by_name(short: Path) -> None:
         2,
         "colocate: no check is named tyres: colocate doctor --list names them\n",
     )
+
+
+async def test_without_the_cluster_it_is_not_asked_by_any_check(node: TestNode) -> None:
+    ended = await colocate(
+        *("doctor", "records", "--no-cluster", "--kubelet-root", node.paths.root), KUBECONFIG="/nowhere"
+    )
+    assert "/nowhere" not in ended.out + ended.err
+    assert ended.code < 2

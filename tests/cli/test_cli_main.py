@@ -1,13 +1,18 @@
 """`colocate` itself: help, version, exit codes."""
 
 import asyncio
+import json
+import os
 import sys
 from pathlib import Path
 
-from tests.cli.running import COMMAND, PATIENCE, colocate
+import pytest
+from tests.cli.running import COMMAND, PATIENCE, Ended, colocate
 
 from colocate import __version__
 from colocate.cli.main import GROUPS
+from colocate.kubelet.checkpoint import render
+from colocate.model.checkpoint import Checkpoint
 
 
 async def test_alone_it_prints_its_help() -> None:
@@ -39,6 +44,64 @@ async def test_a_reader_that_has_had_enough_is_no_error() -> None:
     async with asyncio.timeout(PATIENCE):
         assert await process.stderr.read() == b""
         assert await process.wait() in (0, 141)
+
+
+async def in_shell(script: str, **environ: str) -> Ended:
+    """Run a line of shell, in which $COLOCATE is the command."""
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", script),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "COLOCATE": " ".join(COMMAND), **environ},
+    )
+    async with asyncio.timeout(PATIENCE):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (
+            "$COLOCATE config example > /dev/full",
+            "standard output: cannot be written (no space left on device)",
+        ),
+        ("$COLOCATE --help > /dev/full", "standard output: cannot be written (no space left on device)"),
+        ("$COLOCATE config example >&-", "standard output: cannot be written (bad file descriptor)"),
+        ("$COLOCATE checkpoint verify - <&-", "standard input: cannot be read (bad file descriptor)"),
+    ],
+)
+async def test_a_stream_that_cannot_be_used_is_one_sentence_and_exit_code_2(
+    script: str, said: str, unbuffered: str
+) -> None:
+    ended = await in_shell(script, PYTHONUNBUFFERED=unbuffered)
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+    assert ended.err.count("\n") == 1
+
+
+async def test_closed_streams_do_not_disturb_a_command_that_does_not_use_them(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint"
+    file.write_bytes(render(Checkpoint((), {})))
+    assert (await in_shell(f"$COLOCATE checkpoint verify {file} <&- 2>&-")).code == 0
+    refused = await in_shell(f"$COLOCATE checkpoint verify {tmp_path / 'none'} <&- >&-")
+    assert (refused.code, "there is no such file" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "utf-8"])
+async def test_what_the_terminal_cannot_show_is_written_as_an_escape(tmp_path: Path, encoding: str) -> None:
+    file = tmp_path / "grö\U0001f600ße"
+    file.write_bytes(render(Checkpoint((), {})))
+    script = f"$COLOCATE checkpoint verify '{file}' -o"
+    for output in ("table", "json"):
+        ended = await in_shell(f"{script} {output} | iconv -f {encoding} -t utf-8", PYTHONIOENCODING=encoding)
+        assert ended.err == ""
+        if output == "json":
+            assert json.loads(ended.out)["file"] == str(file)
+        else:
+            assert ended.out.startswith("✓" if encoding == "utf-8" else "\\u2713")
 
 
 async def test_the_agent_does_not_load_what_only_others_need() -> None:

@@ -17,13 +17,17 @@ from tests.support import components
 from tests.support.plugins import FAN, Fans
 from tests.support.waiting import until
 
+from colocate.cli.resource import EXIT_CODES
 from colocate.clock import SystemClock
+from colocate.host.identity import this_machine
+from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.lab.nodes.shape import NodeShape
 from colocate.testing import TestNode
 
 HAND = "example.com/hand"
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "extended-resources.md"
 
 
 class Skipping(SystemClock):
@@ -97,6 +101,9 @@ async def test_a_cluster_without_any_says_so_and_bad_words_are_one_sentence(lab:
     assert (await lab.resource("list", "--node", "other")).out == "node other has no extended resource\n"
     for words, said in [
         (["list", "--node", "nowhere"], "there is no node 'nowhere'"),
+        (["list", "--node", ""], "the name of the node is empty"),
+        (["remove", "", FAN], "the name of the node is empty"),
+        (["advertise", "", f"{FAN}=1"], "the name of the node is empty"),
         (["list", "--watch", "-o", "json"], "--watch prints tables"),
         (["advertise", "other", "fan=1"], "it needs a domain"),
         (["advertise", "other", f"{FAN}=1"], "add --yes"),
@@ -107,6 +114,55 @@ async def test_a_cluster_without_any_says_so_and_bad_words_are_one_sentence(lab:
         ended = await lab.resource(*words)
         assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
         assert said in ended.err
+
+
+async def test_a_folder_is_of_the_node_that_is_named_where_nodes_share_a_kernel(lab: Lab) -> None:
+    if not this_machine().boot_id:
+        pytest.skip("this machine has no boot id")
+    await lab.node.serve(Fans("fan-0", "fan-1"))
+    await lab.resource("advertise", "other", f"{FAN}=2", "--yes")
+    await until(lambda: lab.amounts(FAN) == ("2", "2"), "the plugin's devices")
+
+    def share_kernel(body: Object) -> None:
+        body["status"]["nodeInfo"] = lab.cluster.registry.get(NODES, "", MACHINE).body["status"]["nodeInfo"]
+
+    lab.cluster.registry.force(NODES, lab.cluster.registry.get(NODES, "", "other"), share_kernel)
+    root, by_kubelet = str(lab.cluster.kubelet.paths.root), "podresources of this node"
+
+    async def shown(*flags: str, **environ: str) -> dict[str, bool]:
+        """The nodes that are shown, and whether each was judged by what this machine's kubelet says."""
+        environ["KUBECONFIG"] = str(lab.kubeconfig)
+        ended = await colocate("resource", "list", *flags, "-o", "json", **environ)
+        return {one["node"]: by_kubelet in one["reason"] for one in json.loads(ended.out)}
+
+    assert await shown("--kubelet-root", root) == {MACHINE: False, "other": False}
+    assert await shown("--kubelet-root", root, "--node", MACHINE) == {MACHINE: True}
+    assert await shown("--node", MACHINE, COLOCATE_KUBELET_ROOT=root) == {MACHINE: False}
+    named = await shown(COLOCATE_KUBELET_ROOT=root, NODE_NAME=MACHINE)
+    assert named == {MACHINE: True, "other": False}
+
+
+async def test_the_help_and_the_documentation_word_the_exit_codes_alike() -> None:
+    help = await colocate("resource", "remove", "--help")
+    for text in (help.out, DOCUMENTATION.read_text()):
+        assert EXIT_CODES in " ".join(text.split())
+
+
+async def test_a_removal_ends_in_time_even_if_the_server_does_not_answer() -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        at = f"http://127.0.0.1:{port}"
+        ended = await colocate("resource", "remove", "n1", FAN, "--yes", "--timeout", "1s", "--server", at)
+    assert ended.code == 1
+    assert ended.err == (
+        f"colocate: 1 s were not enough to remove {FAN} from node n1: nothing was changed (the API server has not "
+        f"answered); give it longer with --timeout\n"
+    )
 
 
 async def test_a_server_that_does_not_answer_is_one_sentence() -> None:
@@ -224,10 +280,11 @@ async def test_on_a_terminal_it_asks_and_shows_a_bar_and_stops_at_ctrl_c(lab: La
     async with Terminal(lab, "resource", "remove", MACHINE, FAN) as terminal:
         await terminal.shows("[y/N]")
         terminal.type("y\n")
-        await terminal.shows("░ waiting for the kubelet to let go of example.com/fan: at most ")
+        await terminal.shows("s until the kubelet lets go of example.com/fan")
+        assert "░ at most " in terminal.seen
         terminal.process.send_signal(signal.SIGINT)
         assert await terminal.ends() == 130
-        assert "interrupted: example.com/fan was not changed" in terminal.seen
+        assert "interrupted: nothing was changed (the kubelet has not let go of it)" in terminal.seen
         assert "Traceback" not in terminal.seen
     async with Terminal(lab, "resource", "remove", MACHINE, FAN) as terminal:
         await terminal.shows("[y/N]")
@@ -240,3 +297,19 @@ async def test_on_a_terminal_it_asks_and_shows_a_bar_and_stops_at_ctrl_c(lab: La
         terminal.process.send_signal(signal.SIGINT)
         assert await terminal.ends() == 130
     assert lab.amounts(FAN) == ("2", "0")
+
+
+async def test_a_watch_goes_on_where_the_server_was_away_for_a_while(lab: Lab) -> None:
+    await lab.dead_plugin()
+    server = lab.cluster.server
+    port = int(server.url.rpartition(":")[2])
+    async with Terminal(lab, "resource", "list", "--watch") as terminal:
+        await terminal.shows("stale, ≤ ")
+        await server.stop()
+        await terminal.shows("; trying again")
+        shown = terminal.seen.count("stale, ≤ ")
+        await server.start("127.0.0.1", port)
+        await terminal.shows("stale, ≤ ", times=shown + 1)
+        terminal.process.send_signal(signal.SIGINT)
+        assert await terminal.ends() == 130
+        assert "Traceback" not in terminal.seen

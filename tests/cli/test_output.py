@@ -1,10 +1,11 @@
 """Columns that line up whatever is in them, and the same tree as JSON and YAML."""
 
 import json
+import os
 
 import msgspec
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from colocate.cli.output import aligned, as_json, as_yaml, visible
@@ -41,3 +42,16 @@ def test_what_has_no_shape_is_written_as_an_escape() -> None:
 def test_structs_become_json_and_yaml() -> None:
     fans = [Fan("größe", (3,))]
     assert json.loads(as_json(fans)) == yaml.safe_load(as_yaml(fans)) == [{"name": "größe", "blades": [3]}]
+
+
+@given(st.dictionaries(st.text(), st.text()))
+@example({"\x85": "a\x85b", "\u2028": " \ufeff", "\n": "\n"})
+def test_yaml_loses_nothing(texts: dict[str, str]) -> None:
+    assert yaml.safe_load(as_yaml(texts)) == texts
+
+
+def test_the_name_of_a_file_that_is_no_text_is_written_as_an_escape() -> None:
+    name = os.fsdecode(b"caf\xe9")
+    for written in (as_json(Fan(name)), as_yaml(Fan(name))):
+        assert yaml.safe_load(written)["name"] == r"caf\udce9"
+    assert msgspec.json.decode(as_json(Fan(name))) == json.loads(as_json(Fan(name)))

@@ -4,6 +4,7 @@ import base64
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 
 from colocate.devices.comparison import compare
@@ -99,6 +100,42 @@ def test_without_the_api_a_pod_that_podresources_does_not_list_lingers() -> None
     assert "podresources" in finding.sentence
 
 
+TWICE = checkpoint(entry("dead", "a"), entry("alive", "a"), registered=("a",))
+
+
+@pytest.mark.parametrize("held", [TWICE, checkpoint(*reversed(TWICE.entries or ()), registered=("a",))])
+def test_of_two_holders_of_one_device_the_api_tells_which_is_gone(held: Checkpoint) -> None:
+    listing, pods = [listed("p", "a")], [known("alive", "p", gpus=1)]
+    assert names(held, listing, pods) == {"alive": "default/p"}
+    (finding,) = compare(held, Records(listing=listing, pods=pods))
+    assert (finding.code, finding.subject) == (Code.STALE_POD, "dead")
+    assert "is not known to the API" in finding.sentence
+
+
+def test_of_two_holders_of_one_device_podresources_alone_cannot_tell_which_is_gone() -> None:
+    listing = [listed("p", "a")]
+    assert names(TWICE, listing, None) == {}
+    (finding,) = compare(TWICE, Records(listing=listing))
+    assert (finding.code, finding.severity, finding.subject) == (
+        Code.STALE_POD,
+        Severity.WARNING,
+        "default/p",
+    )
+    assert "pods alive, dead hold the same devices" in finding.sentence
+
+
+def test_two_holders_that_podresources_lists_both_are_both_alive() -> None:
+    listing = [listed("p", "a"), listed("q", "a")]
+    assert names(TWICE, listing, None) == {}
+    assert compare(TWICE, Records(listing=listing)) == []
+
+
+def test_who_holds_less_of_what_is_listed_is_the_one_that_is_gone() -> None:
+    held = checkpoint(entry("dead", "a"), entry("alive", "a", "b"))
+    (finding,) = compare(held, Records(listing=[listed("p", "a", "b")]))
+    assert (finding.code, finding.subject) == (Code.STALE_POD, "dead")
+
+
 def test_an_init_container_that_has_ended_is_no_difference() -> None:
     held = checkpoint(entry("u", "a", container="warm"), entry("u", "a", "b"))
     assert compare(held, Records(listing=[listed("p", "a", "b")])) == []
@@ -180,3 +217,9 @@ def test_the_api_names_pods_by_uid_and_podresources_by_what_they_hold() -> None:
     listing = [listed("p", "a", "b"), listed("q", "c")]
     assert names(held, listing, [known("v", "renamed")]) == {"u": "default/p", "v": "default/renamed"}
     assert names(held, None, None) == {}
+
+
+def test_a_pod_has_the_name_of_the_one_with_which_it_has_most_in_common() -> None:
+    listing = [listed("p", "a", "b"), listed("q", "c")]
+    for one in (listing, listing[::-1]):
+        assert names(checkpoint(entry("u", "a", "b", "c")), one, None) == {"u": "default/p"}

@@ -1,5 +1,7 @@
 """What Allocate injected names the devices that are held, in whatever dialect a plugin writes."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +48,7 @@ def test_dialects_that_name_what_is_held(held: list[str], value: str) -> None:
     ["", "0", "1", "3", "16000m", "true", "all", "void", "no-gpu-has-10MiB-to-run", "v1.34", "/tmp/x.cache"],
 )
 def test_numbers_and_plain_words_name_no_device(value: str) -> None:
-    assert not others(["1"], env(value), known=["0", "1", "2", "3", "all"])
+    assert not others(["1"], env(value), known=["0", "1", "2", "3", "fan"])
     assert not others([f"{A}-1"], env(value), known=[f"{A}-0", f"{B}-0"])
 
 
@@ -54,6 +56,49 @@ def test_a_uuid_with_other_letters_before_it_is_of_another_kind_of_thing() -> No
     assert not others([A], Allocation(envs={"POD": "f320f827-2a71-486b-a551-28c650dbaf1e", "PART": MIG}))
     bare = "30c615ee-298f-48ee-88b2-16ae59c1009c"
     assert not others(["f320f827-2a71-486b-a551-28c650dbaf1e"], env(bare)), "of bare UUIDs there are too many"
+
+
+@pytest.mark.parametrize(
+    "name", [Allocation(devices=[DeviceNode("/dev/{}")]), Allocation(cdi=["vendor.example/gpu={}"])]
+)
+def test_a_bare_uuid_in_the_name_of_a_device_is_another_where_bare_uuids_are_held(name: Allocation) -> None:
+    held, other = "f320f827-2a71-486b-a551-28c650dbaf1e", "30c615ee-298f-48ee-88b2-16ae59c1009c"
+    for uuid, expected in ((held, set[str]()), (other, {other})):
+        injected = Allocation(
+            devices=[DeviceNode(node.host_path.format(uuid)) for node in name.devices],
+            cdi=[one.format(uuid) for one in name.cdi],
+        )
+        assert others([held], injected) == expected
+
+
+@pytest.mark.parametrize("held", ["sda", "if0", "left"])
+@pytest.mark.parametrize("other", ["sdb", "if1", "right", "b"])
+def test_a_word_that_is_the_id_of_another_device_is_no_plain_word(held: str, other: str) -> None:
+    for injected in (
+        Allocation(devices=[DeviceNode(f"/dev/{other}")]),
+        Allocation(cdi=[f"vendor.example/class={other}"]),
+        env(other),
+    ):
+        assert others([held], injected, known=[other]) == {other}
+        assert not others([held], injected)
+
+
+def test_a_plugin_may_call_a_device_as_it_likes_within_the_container() -> None:
+    assert not others(
+        ["dev-2"], Allocation(devices=[DeviceNode("/dev/dev-2", "/dev/dev-1")]), known=["dev-1"]
+    )
+
+
+def test_an_id_that_looks_like_a_path_is_not_taken_apart() -> None:
+    assert not others(["rack/sda"], env("rack/sda"), known=["sda"])
+
+
+def test_one_long_word_costs_no_more_than_its_length() -> None:
+    """A minute, if every beginning of the word were cut out and looked up."""
+    long = "a/" * 250_000
+    started = time.process_time()
+    assert not others(["dev-1", "1" * 100_000], env(long), known=["dev-2", "a/b"])
+    assert time.process_time() - started < 2
 
 
 def test_mounts_are_not_looked_at() -> None:

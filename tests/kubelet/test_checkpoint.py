@@ -299,8 +299,35 @@ CONTROL = [
 
 @pytest.mark.parametrize("blob", NOT_JSON.split() + CONTROL)
 def test_what_is_not_json_is_refused(blob: bytes) -> None:
-    with pytest.raises(CheckpointError, match=r"^The checkpoint .*\.$"):
+    with pytest.raises(CheckpointError, match=r"^the checkpoint ") as refused:
         parse(blob)
+    assert ". " not in str(refused.value), "one sentence"
+
+
+@pytest.mark.parametrize(
+    ("blob", "found"),
+    [
+        (b"\xef\xbb\xbf{}", "a byte order mark"),
+        (b"\xff\xfe{", "the byte 0xff"),
+        (b"{]", "']'"),
+        (b"[", "the end of the file"),
+    ],
+)
+def test_what_stands_where_it_should_not_is_called_by_its_name(blob: bytes, found: str) -> None:
+    with pytest.raises(CheckpointError, match=f"but is {re.escape(found)}"):
+        parse(blob)
+
+
+def test_members_that_kubelets_pass_over_are_known_by_their_paths() -> None:
+    entry = '{"PodUID":"u","Since":1,"poduid":"v"}'
+    blob = (
+        f'{{"Data":{{"Future":{{}},"PodDeviceEntries":[{entry},{entry}],"Future":2}},"checksum":1,"More":[]}}'
+    )
+    expected = ("More", "Data.Future", "Data.PodDeviceEntries[].Since")
+    assert parse(blob.encode(), Format.NUMA).unknown == expected
+    plain = f'{{"PodDeviceEntries":[{entry}],"Future":1}}'
+    assert parse(plain.encode()).unknown == ("Future", "PodDeviceEntries[].Since")
+    assert parse(render(Checkpoint((), {}))).unknown == ()
 
 
 def test_null_and_empty_documents_read_as_nothing_and_fail_at_the_checksum() -> None:

@@ -35,9 +35,11 @@ class Lost(Exception):
 class Batch:
     """Tests that share a boot. The VM runs beside the caller, in a thread of its own."""
 
-    def __init__(self, topology: str, tests: Sequence[str], longest: float = TEST_SECONDS) -> None:
+    def __init__(self, topology: str, tests: Sequence[str], longest: float, options: Sequence[str]) -> None:
+        """`longest` is what the slowest test may take; `options` are those of the pytest in the VM."""
         self.topology = topology
         self.tests = tests
+        self._options = options
         self.booted = 0.0
         """Seconds until the VM was up; 0 if it never was."""
         self.took = 0.0
@@ -113,7 +115,7 @@ class Batch:
     def _boot(self) -> Machine:
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {guest.TOPOLOGY: self.topology, guest.TESTS: json.dumps(self.tests)}
-        command = guest.command(sys.executable, self.tests, TEST_SECONDS)
+        command = guest.command(sys.executable, self.tests, TEST_SECONDS, self._options)
         return Machine(TOPOLOGIES[self.topology], Order(command, environment))
 
     def _listen(self, machine: Machine) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.vm.events import Port, Reported, Said, Started
+from tests.vm.topology import TOPOLOGIES, Topology
 
 TOPOLOGY = "COLOCATE_VM_TOPOLOGY"
 """The variable that names the topology of the VM that one is in."""
@@ -21,14 +22,14 @@ _PLUGINS = (
 # Finding them takes longer than loading them, in a VM.
 
 
-def command(python: str, tests: Sequence[str], timeout: float) -> list[str]:
+def command(python: str, tests: Sequence[str], timeout: float, options: Sequence[str]) -> list[str]:
     """pytest with this plugin, for these tests; a test that takes longer fails by itself, with its traceback."""
     modules = dict.fromkeys(test.partition("::")[0] for test in tests)
     return [
         *["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", python, "-m", "pytest", "-p", "no:cacheprovider"],
         *(argument for plugin in _PLUGINS for argument in ("-p", plugin)),
         *[
-            "--quiet",
+            *options,
             "--no-header",
             "--no-summary",
             "--color=no",
@@ -37,6 +38,12 @@ def command(python: str, tests: Sequence[str], timeout: float) -> list[str]:
         ],
         *modules,
     ]
+
+
+@pytest.fixture(scope="session")
+def topology() -> Topology:
+    """The hardware that the test runs on."""
+    return TOPOLOGIES[os.environ[TOPOLOGY]]
 
 
 class Teller:

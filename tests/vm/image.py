@@ -8,6 +8,7 @@ import compileall
 import lzma
 import os
 import shlex
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,9 @@ _CACHE = components.FOLDER / "vm"
 _BOOT = Path(__file__).parent / "boot"
 _XZ = b"\xfd7zXZ\0"
 _ELF = b"\x7fELF"
+
+_unpacking = threading.Lock()
+"""VMs are started by threads of one process, and each wants the kernel."""
 
 # What it takes to mount the host's files. All else is loaded from there.
 _FIRST_MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay")
@@ -67,14 +71,15 @@ class Kernel:
     def unpacked(self) -> Path:
         """The kernel as an ELF file, which QEMU starts at once."""
         vmlinux = _CACHE / f"vmlinux-{self._version}"
-        if not vmlinux.exists():
-            packed = self._vmlinuz.read_bytes()
-            unpacked = lzma.LZMADecompressor().decompress(packed[packed.index(_XZ) :])
-            assert unpacked.startswith(_ELF), f"{self._vmlinuz} holds no ELF file: is it Debian's?"
-            _CACHE.mkdir(parents=True, exist_ok=True)
-            partial = vmlinux.with_suffix(f".{os.getpid()}")
-            partial.write_bytes(unpacked)
-            partial.replace(vmlinux)
+        with _unpacking:
+            if not vmlinux.exists():
+                packed = self._vmlinuz.read_bytes()
+                unpacked = lzma.LZMADecompressor().decompress(packed[packed.index(_XZ) :])
+                assert unpacked.startswith(_ELF), f"{self._vmlinuz} holds no ELF file: is it Debian's?"
+                _CACHE.mkdir(parents=True, exist_ok=True)
+                partial = vmlinux.with_suffix(f".{os.getpid()}")
+                partial.write_bytes(unpacked)
+                partial.replace(vmlinux)
         return vmlinux
 
     def first_modules(self) -> list[Path]:

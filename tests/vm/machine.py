@@ -54,7 +54,8 @@ class Machine:
         self.topology = topology
         self._order = order
         self._disk = disk
-        self._unfinished = b""
+        self._unfinished: list[bytes] = []
+        """Pieces of a line; a report may have many megabytes."""
         self._console: deque[str] = deque(maxlen=CONSOLE_LINES)
         self._console_unfinished = b""
 
@@ -166,7 +167,11 @@ class Machine:
             return b""
 
     def _split(self, data: bytes) -> Iterator[Event]:
-        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        self._unfinished.append(data)
+        if b"\n" not in data:
+            return iter(())
+        *lines, rest = b"".join(self._unfinished).split(b"\n")
+        self._unfinished = [rest]
         return (events.decode(line) for line in lines if line.strip())
 
     def _print(self, data: bytes) -> None:

@@ -33,6 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(VmRunner())
 
 
+@pytest.fixture(scope="session")
+def topology() -> object:
+    """The hardware that a test in a VM runs on; it has another fixture of this name."""
+    return pytest.fail("this test runs on this machine, and has no topology: mark it without here=True")
+
+
 class VmItem(pytest.Item):
     """A test that runs in a VM; the same test in two topologies is two of these."""
 
@@ -97,6 +103,11 @@ class VmRunner:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Tests that start VMs themselves come first, then those of one boot after those of another."""
+        for item in items:
+            if (mark := _mark(item)) and mark.args and not isinstance(item, VmItem):
+                raise pytest.UsageError(
+                    f"{item.nodeid} cannot be sent into a VM: write it as a plain function"
+                )
         unmarked = [item for item in items if not _mark(item)]
         if unmarked:
             config.hook.pytest_deselected(items=unmarked)
@@ -116,7 +127,8 @@ class VmRunner:
             items = [item for item in session.items if isinstance(item, VmItem) and item.topology == topology]
             if items:
                 longest = max(item.seconds for item in items)
-                self._batches[topology] = Batch(topology, [item.inside for item in items], longest)
+                tests = [item.inside for item in items]
+                self._batches[topology] = Batch(topology, tests, longest, _options(session.config))
         for batch in list(self._batches.values())[:1]:
             batch.start()
 
@@ -142,7 +154,7 @@ class VmRunner:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         module, _, name = report.nodeid.partition("::")
-        topology = name.rpartition("@")[2]
+        topology = name.rpartition("@")[2].removesuffix("]")
         self._seconds[topology if topology in TOPOLOGIES else _HERE, module] += report.duration
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -172,9 +184,20 @@ def _in_vms(item: pytest.Item) -> list[pytest.Item]:
             raise pytest.UsageError(f"{item.nodeid}: no topology {topology!r}, only {', '.join(TOPOLOGIES)}")
     assert item.parent is not None
     return [
-        VmItem.from_parent(item.parent, name=f"{item.name}@{topology}", test=item, topology=topology)
+        VmItem.from_parent(item.parent, name=_name(item, topology), test=item, topology=topology)
         for topology in mark.args
     ]
+
+
+def _name(item: pytest.Item, topology: str) -> str:
+    """The test's name with the topology as its last parameter, so that pytest finds it by its plain name."""
+    return f"{item.name[:-1]}@{topology}]" if item.name.endswith("]") else f"{item.name}[@{topology}]"
+
+
+def _options(config: pytest.Config) -> list[str]:
+    """How reports are to look, for the pytest that makes them."""
+    options = [f"--verbosity={config.get_verbosity() or -1}", f"--tb={config.getoption('tbstyle')}"]
+    return [*options, *(["--showlocals"] if config.getoption("showlocals") else [])]
 
 
 def _reports(item: VmItem, batch: Batch) -> Iterator[pytest.TestReport]:

@@ -21,7 +21,10 @@ def main(arguments: list[str]) -> int:
         TOPOLOGIES[name],
         Order(["bash", "--norc"], {"TERM": "vt220", "PS1": rf"{name}:\w# "}, interactive=True),
     ) as machine:
-        return machine.wait()
+        code = machine.wait()
+        if code:
+            sys.stderr.write(f"{machine.console()}\n")
+        return code
 
 
 def _refuse(why: str) -> int:

@@ -40,7 +40,9 @@ def pytest_command(sample: str, *arguments: str) -> list[str]:
 def report_of(test: str, output: str) -> str:
     """What pytest printed about a test that failed."""
     found = re.search(
-        rf"^_+ (?:ERROR at setup of )?{test}@mini _+$(.*?)^(?:_____|=====)", output, re.DOTALL | re.MULTILINE
+        rf"^_+ (?:ERROR at setup of )?{test}\[@mini\] _+$(.*?)^(?:_____|=====)",
+        output,
+        re.DOTALL | re.MULTILINE,
     )
     assert found, f"nothing about {test} in:\n{output}"
     return found[1]
@@ -67,6 +69,12 @@ def test_a_broken_fixture_is_an_error_of_the_setup(gone_wrong: str) -> None:
     assert "RuntimeError: the fixture is broken" in report_of("test_has_a_broken_fixture", gone_wrong)
 
 
+def test_what_json_cannot_say_is_reported_all_the_same_and_so_is_much_of_it(gone_wrong: str) -> None:
+    report = report_of("test_reports_what_json_cannot_say", gone_wrong)
+    assert r"a name that is not UTF-8: \udcff" in report
+    assert report.count("much output") > 50_000
+
+
 def test_a_skip_keeps_its_reason(gone_wrong: str) -> None:
     assert re.search(r"^SKIPPED \[1\] .*for a reason$", gone_wrong, re.MULTILINE)
 
@@ -90,8 +98,8 @@ def test_tests_after_a_panic_are_failures_that_say_they_did_not_run(gone_wrong: 
 
 
 def test_all_are_counted_and_the_time_is_told(gone_wrong: str) -> None:
-    assert re.search(r"4 failed, 1 passed, 1 skipped, 1 xfailed, 1 error in", gone_wrong)
-    assert re.search(r"^mini: 8 tests, up after \d+ s, \d+ s in all$", gone_wrong, re.MULTILINE)
+    assert re.search(r"5 failed, 1 passed, 1 skipped, 1 xfailed, 1 error in", gone_wrong)
+    assert re.search(r"^mini: 9 tests, up after \d+ s, \d+ s in all$", gone_wrong, re.MULTILINE)
 
 
 def test_a_hanging_vm_and_a_killed_one_are_noticed() -> None:

@@ -1,12 +1,15 @@
 """What a VM boots from: modules in an order that loads, an archive that unpacks, an order that a shell reads."""
 
+import lzma
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.support import components
-from tests.vm.image import Order, archive, dependencies, load_order
+from tests.vm import image
+from tests.vm.image import Kernel, Order, archive, dependencies, load_order
 
 MODULES_DEP = """\
 kernel/net/9p/9pnet.ko:
@@ -55,3 +58,16 @@ def test_a_shell_reads_the_order_back_whatever_is_in_it() -> None:
 
 def test_modules_that_this_machine_has_itself_need_no_mount() -> None:
     assert "modules=''\n" in Order(["true"]).settings(Path("/lib/modules"))
+
+
+def test_the_kernel_is_unpacked_once_however_many_vms_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image, "_CACHE", tmp_path / "cache")
+    kernel = b"\x7fELF" + bytes(1 << 20)
+    packed = tmp_path / "vmlinuz-1.0-amd64"
+    packed.write_bytes(b"a loader before it" + lzma.compress(kernel))
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: Kernel(packed).unpacked().read_bytes(), range(8)))
+    assert set(found) == {kernel}
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["vmlinux-1.0-amd64"]

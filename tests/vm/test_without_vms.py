@@ -42,7 +42,7 @@ def test_without_qemu_they_fail_in_ci() -> None:
 def test_with_the_option_all_other_tests_are_left_out_and_topologies_are_in_the_names() -> None:
     done = run("--vm", "--collect-only", "-q", "tests/model/test_pod.py", "tests/vm/test_topology_facts.py")
     assert "tests/model" not in done.stdout
-    assert "tests/vm/test_topology_facts.py::test_every_cpu_is_online@epyc-smt\n" in done.stdout
+    assert "tests/vm/test_topology_facts.py::test_every_cpu_is_online[@epyc-smt]\n" in done.stdout
 
 
 def test_several_pytest_workers_would_each_start_vms_and_are_refused() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from colocate.apps.checkpoint import file as files
-from colocate.apps.checkpoint.mending import Plan, Wish, plan, running_losers, why_not_now
+from colocate.apps.checkpoint.mending import Plan, Wish, living_losers, plan, why_not_now
 from colocate.apps.checkpoint.reports import Comparison, Report, shown
-from colocate.apps.checkpoint.sources import Asked, Cluster, ask_everything, ask_for_names
+from colocate.apps.checkpoint.sources import Asked, Cluster, ask_everything, ask_for_names, ask_for_pods
 from colocate.cli import checkpoint_tables, cluster_flags, confirm, findings
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, as_yaml, visible
@@ -54,7 +54,7 @@ def add(groups: Commands) -> None:
         "verify",
         verify,
         "say what is wrong in the file; exit 1 where something is",
-        ("table", "json", "yaml"),
+        _REPORTS,
     )
     diff = _command(
         commands,
@@ -81,7 +81,7 @@ def _command(
     if formats:
         source += "; - is standard input"
         command.add_argument("-o", "--output", choices=formats, default=formats[0], help=" or ".join(formats))
-    command.add_argument("file", nargs="?", type=Path, metavar="FILE", help=source)
+    command.add_argument("file", nargs="?", type=_file, metavar="FILE", help=source)
     command.set_defaults(run=run)
     return command
 
@@ -113,6 +113,12 @@ def _add_repair(commands: Commands) -> None:
 
 
 # Reading ---------------------------------------------------------------------------------------------
+
+
+def _file(text: str) -> Path:
+    """A file that is called `-` can be named as `./-`, which a Path would shorten."""
+    path = Path(text)
+    return path.absolute() if path == _STANDARD_INPUT and text != "-" else path
 
 
 def _path(args: argparse.Namespace) -> Path:
@@ -211,15 +217,23 @@ def repair(args: argparse.Namespace) -> int:
     document = _parsed(old.path, old.content)
     asked = Asked(Records())
     if wish.pods or wish.resources:
-        asked = asyncio.run(ask_for_names(_own_paths(path), _cluster(args), _CLOCK))
-    known = names(document.checkpoint, asked.records.listing, asked.records.pods)
+        asked = asyncio.run(ask_for_pods(_own_paths(path) is not None, _cluster(args), _CLOCK))
+    if asked.records.pods is None and any("/" in pod for pod in wish.pods):
+        raise UserError(
+            f"--drop-pod: no pod's name can be looked up ({'; '.join(asked.silent)}); say its uid, which"
+            " 'colocate checkpoint show' tells"
+        )
+    known = names(document.checkpoint, None, asked.records.pods)
     decided = plan(old, document, wish, known)
     if decided.changes_nothing:
         print(f"{visible(str(old.path))} is as wanted; nothing to do")
         return 0
-    print(*checkpoint_tables.change(decided), sep="\n")
-    for pod in running_losers(decided, asked.records.pods or ()):
-        _note(f"{pod.key} runs and loses its devices: the kubelet may give them to another pod as well")
+    print(*checkpoint_tables.change(decided), sep="\n", flush=True)
+    for pod in living_losers(decided, asked.records.pods or ()):
+        state = "runs" if pod.phase == "Running" else f"is {pod.phase or 'new'}"
+        _note(f"{pod.key} {state} and loses its devices: the kubelet may give them to another pod as well")
+    if decided.mended.dropped and asked.silent:
+        _note(f"whether a pod that loses devices runs is not known: {'; '.join(asked.silent)}")
     if args.dry_run:
         return 0
     return _carry_out(decided, args)
@@ -238,7 +252,7 @@ def _carry_out(decided: Plan, args: argparse.Namespace) -> int:
 def _refuse_unless_stopped(decided: Plan, force: bool) -> None:
     if (reason := why_not_now(decided.old.path)) and not force:
         raise UserError(
-            f"nothing was changed: {reason}, and it would write its own record over the new one; stop it"
+            f"nothing was changed: {reason}, and a kubelet that runs writes its own record over the new one; stop it"
             " ('systemctl stop kubelet'), or say --force"
         )
 

@@ -188,6 +188,8 @@ def change(plan: Plan) -> Iterator[str]:
         )
     for resource in plan.mended.unregistered:
         yield visible(f"- registered resource {resource}")
+    for path in plan.unknown:
+        yield visible(f"- {path}, which no kubelet reads")
     if plan.stated != plan.right:
         yield f"- checksum {'none' if plan.stated is None else plan.stated}"
         yield f"+ checksum {plan.right}"

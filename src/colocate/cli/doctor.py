@@ -88,6 +88,8 @@ async def _examine(args: argparse.Namespace, checks: list[Check]) -> Verdict:
 
 def _cluster(args: argparse.Namespace) -> Client | str:
     """The way to the cluster, or why there is none."""
+    if args.no_cluster:
+        return "it is not to be asked (--no-cluster)"
     try:
         return Client(cluster_flags.find(args), settings=_IMPATIENT)
     except UserError as error:

@@ -6,12 +6,12 @@ what only the demo needs.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from colocate import __version__
+from colocate.cli import streams
 from colocate.errors import ColocateError, exit_on_user_error
 
 GROUPS = {
@@ -34,14 +34,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; ends the process with its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        with exit_on_user_error():
+        with exit_on_user_error(), streams.ready():
             code = _run(arguments)
-            sys.stdout.flush()
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has had enough; Python would complain again when it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output has had enough.
         code = _BROKEN_PIPE
     except ColocateError as error:
         sys.stderr.write(f"colocate: {error}\n")

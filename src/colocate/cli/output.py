@@ -1,5 +1,7 @@
 """How commands print: aligned columns for people, JSON and YAML for programs, all from the same data."""
 
+import json
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,15 +9,36 @@ from typing import Any
 import msgspec
 import yaml
 
+_NO_TEXT = re.compile("[\ud800-\udfff]")
+"""What Python has in the place of bytes that are no text, in the name of a file: neither JSON nor YAML can."""
+
 
 def as_json(value: Any) -> str:
     """Structs, or anything that msgspec can write, as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    try:
+        written = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        text = json.dumps(msgspec.to_builtins(value, str_keys=True), ensure_ascii=False)
+        written = _NO_TEXT.sub(lambda found: rf"\\u{ord(found[0]):x}", text).encode()
+    return msgspec.json.format(written, indent=2).decode()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text in double quotes where it has any but plain characters: PyYAML loses some elsewhere."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        text = text.encode(errors="backslashreplace").decode()
+        style = None if text.isascii() and text.isprintable() else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def as_yaml(value: Any) -> str:
     """The same tree as YAML, without a final newline."""
-    return yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, allow_unicode=True, width=110).rstrip()
+    tree = msgspec.to_builtins(value)
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110).rstrip("\n")
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: int = 3) -> Iterator[str]:

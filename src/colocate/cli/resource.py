@@ -2,9 +2,8 @@
 
 import argparse
 import asyncio
-import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -13,8 +12,9 @@ import msgspec
 
 from colocate.apps.resources import advertising
 from colocate.apps.resources.local_kubelet import LocalKubelet
-from colocate.apps.resources.observe import Observer
+from colocate.apps.resources.observe import Look, Observer
 from colocate.apps.resources.removal import Removal, Settings
+from colocate.apps.this_node import this_node
 from colocate.cli import cluster_flags, confirm
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, as_yaml
@@ -23,9 +23,10 @@ from colocate.cli.resource_table import span, state, table
 from colocate.cli.spans import positive_seconds
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
+from colocate.cluster.errors import ServerError
 from colocate.cluster.json_patch import Patch
-from colocate.devices.extended_resources import Before, ExtendedResource, State, remember
-from colocate.errors import UserError
+from colocate.devices.extended_resources import ExtendedResource, State, remember
+from colocate.errors import Unavailable, UserError
 from colocate.host.identity import this_machine
 from colocate.kubelet.paths import DEFAULT_ROOT, ROOT_VARIABLE, KubeletPaths
 
@@ -33,6 +34,9 @@ T = TypeVar("T")
 
 _WATCH_EVERY = 2.0
 _CLEAR = "\x1b[H\x1b[J"
+EXIT_CODES = (
+    "0: it is gone; 1: it is not, and why; 2: it was not tried, because of what was asked or answered"
+)
 
 
 def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -81,8 +85,7 @@ def _add_remove(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "remove",
         "take a resource off a node for good",
         "Waits until the kubelet has let go of the resource, which takes five minutes from when its plugin stopped "
-        "or the kubelet started, removes it, and watches that it stays away. Exit code 0: it is gone; 1: it is not, "
-        "and why; 2: it was not tried, because of what was asked.",
+        f"or the kubelet started, removes it, and watches that it stays away. Exit code {EXIT_CODES}.",
     )
     command.add_argument("node", metavar="NODE")
     command.add_argument("name", metavar="NAME", help="such as example.com/fan")
@@ -90,7 +93,10 @@ def _add_remove(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--now", action="store_true", help="try it before the kubelet lets go, which then puts it back"
     )
     command.add_argument(
-        "--timeout", default="15m", metavar="SPAN", help="how long it may take, such as 600, 90s or 15m (15m)"
+        "--timeout",
+        default="15m",
+        metavar="SPAN",
+        help="how long it may take, your answer not counted, such as 600, 90s or 15m (15m)",
     )
     confirm.add_flags(command)
     command.set_defaults(run=remove)
@@ -107,8 +113,8 @@ def _command(
         "--kubelet-root",
         type=Path,
         metavar="FOLDER",
-        help=f"of the kubelet of this machine, which knows more if this is a node; else {ROOT_VARIABLE}, "
-        f"else {DEFAULT_ROOT}",
+        help="of the kubelet of this machine, which knows more if this is a node; of the node that is named, where "
+        f"several share this machine; else {ROOT_VARIABLE}, else {DEFAULT_ROOT}",
     )
     return command
 
@@ -120,18 +126,27 @@ def show(args: argparse.Namespace) -> None:
 
 
 async def _show(args: argparse.Namespace) -> None:
-    before: dict[str, dict[str, Before]] = {}
+    looks: list[Look] | None = None
     async with _observing(args) as (_, observer):
         while True:
-            if args.node is None:
-                looks = await observer.all_nodes(before)
+            try:
+                looks = await _look(observer, args.node, looks or [])
+            except (Unavailable, ServerError) as error:
+                if looks is None:
+                    raise
+                print(f"{error}; trying again", flush=True)  # Whoever watches a countdown sees it to its end.
             else:
-                looks = [await observer.node(args.node, before.get(args.node))]
-            _print([one for look in looks for one in look.resources], args)
+                _print([one for look in looks for one in look.resources], args)
             if not args.watch:
                 return
-            before = {look.node.name: remember(look.resources) for look in looks}
             await asyncio.sleep(_WATCH_EVERY)
+
+
+async def _look(observer: Observer, node: str | None, earlier: Sequence[Look]) -> list[Look]:
+    before = {look.node.name: remember(look.resources) for look in earlier}
+    if node is None:
+        return await observer.all_nodes(before)
+    return [await observer.node(node, before.get(node))]
 
 
 def _print(found: list[ExtendedResource], args: argparse.Namespace) -> None:
@@ -175,10 +190,17 @@ def remove(args: argparse.Namespace) -> None:
     settings = Settings(positive_seconds(args.timeout, "--timeout"), args.now)
     progress = Progress(sys.stdout)
 
+    begun: list[Removal] = []
+    spent = 0.0
+
     def removal(client: Client, observer: Observer) -> Removal:
-        return Removal(client, observer, SystemClock(), args.node, args.name, settings, progress)
+        begun.append(
+            Removal(client, observer, SystemClock(), args.node, args.name, settings, progress, spent)
+        )
+        return begun[-1]
 
     found, patch = _ask(args, lambda client, observer: removal(client, observer).plan())
+    spent = begun[-1].spent  # From here on people are asked, which is not counted.
     print(f"{found.name} on node {found.node}: {state(found)}; {found.reason}")
     _show_patch(patch)
     if found.state in (State.STALE, State.UNHEALTHY):
@@ -187,18 +209,10 @@ def remove(args: argparse.Namespace) -> None:
         print("the API server would accept it; nothing was changed (--dry-run)")
         return
     confirm.confirm(args, f"Remove {found.name} from node {found.node}?")
-    started: list[Removal] = []
-
-    async def carry_out(client: Client, observer: Observer) -> None:
-        started.append(removal(client, observer))
-        await started[0].run()
-
     try:
-        _ask(args, carry_out)
+        _ask(args, lambda client, observer: removal(client, observer).run())
     except KeyboardInterrupt:
-        was_done = any(one.patched for one in started)
-        told = "removed, but not seen to stay away" if was_done else "not changed"
-        progress.line(f"interrupted: {found.name} was {told}")
+        progress.line(f"interrupted: {begun[-1].so_far}")
         raise
     finally:
         progress.close()
@@ -235,6 +249,7 @@ def _ask(args: argparse.Namespace, deed: Callable[[Client, Observer], Awaitable[
 async def _observing(args: argparse.Namespace) -> AsyncIterator[tuple[Client, Observer]]:
     clock = SystemClock()
     paths = KubeletPaths(args.kubelet_root) if args.kubelet_root else KubeletPaths.from_environment()
-    stated = bool(args.kubelet_root or os.environ.get(ROOT_VARIABLE))
+    # Who names a folder and a node in one breath says whose folder it is; the variable may be set for another.
+    node = (args.node if args.kubelet_root else None) or this_node()
     async with Client(cluster_flags.find(args), clock) as client:
-        yield client, Observer(client, LocalKubelet(paths, this_machine(), clock, stated=stated), clock)
+        yield client, Observer(client, LocalKubelet(paths, this_machine(), clock, node=node), clock)

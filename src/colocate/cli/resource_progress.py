@@ -1,5 +1,9 @@
-"""The steps of a removal, told as they happen: on a terminal one line that moves, elsewhere a line now and then."""
+"""The steps of a removal, told as they happen: on a terminal one line that moves, elsewhere a line now and then.
 
+The line that moves is never wider than the terminal, however that is resized: a line that wraps is not wiped.
+"""
+
+import os
 from typing import TextIO
 
 from colocate.apps.resources.steps import Changed, Patching, PutBack, Step, Trouble, Waiting, Watching
@@ -7,6 +11,8 @@ from colocate.cli.resource_table import span
 from colocate.devices.extended_resources import GRACE
 
 _BAR = 24
+_SHORT_BAR = 8
+_USUAL_WIDTH = 80
 _EVERY = 30.0
 """Seconds of waiting between two plain lines."""
 
@@ -25,7 +31,7 @@ class Progress:
         match step:
             case Waiting(resource=resource, waited=waited):
                 left = resource.remaining or 0.0
-                words = f"waiting for the kubelet to let go of {resource.name}: at most {span(left)} more"
+                words = f"at most {span(left)} until the kubelet lets go of {resource.name}"
                 self._move(1 - left / GRACE, words, waited)
             case Patching(early=True):
                 self.line("removing it before the kubelet has let go: it will put it back with its next sync")
@@ -64,7 +70,27 @@ class Progress:
                 self._told = seconds
                 self.line(words)
             return
-        full = round(min(1.0, max(0.0, done)) * _BAR)
-        self._out.write(f"\r\x1b[K{'█' * full}{'░' * (_BAR - full)} {words}")
+        self._out.write(f"\r\x1b[K{fitting(done, words, self._width())}")
         self._out.flush()
         self._open = True
+
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._out.fileno()).columns or _USUAL_WIDTH
+        except OSError:
+            return _USUAL_WIDTH
+
+
+def fitting(done: float, words: str, width: int) -> str:
+    """A bar and words in less than so many columns: the last stays free, for a terminal wraps once it is filled.
+
+    First the bar gets shorter, then the end of the words is left out, then the bar.
+    """
+    room = max(0, width - 1)
+    bar = min(_BAR, max(_SHORT_BAR, room - len(words) - 1))
+    full = round(min(1.0, max(0.0, done)) * bar)
+    return _cut(f"{'█' * full}{'░' * (bar - full)} {words}", room)
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: max(0, room - 1)]}…"[:room]

@@ -7,9 +7,10 @@ Later, the annotations of GPU schedulers are one more record, and one more funct
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from colocate.devices.findings import Code, Finding, Severity, counted, listed
-from colocate.devices.pod_names import names
+from colocate.devices.pod_names import claimants, names
 from colocate.model.checkpoint import Checkpoint, Entry
 from colocate.model.records import KnownPod, ListedPod, NodeCounts, Records
 
@@ -19,9 +20,14 @@ _LOOK_AGAIN = "look again in a minute; if it stays, restart the kubelet, which r
 def compare(checkpoint: Checkpoint, records: Records) -> list[Finding]:
     """Every difference: pods first, then resources."""
     known = names(checkpoint, records.listing, records.pods)
-    findings = [*_stale_pods(checkpoint, records, known)]
+    claims = claimants(checkpoint, records.listing, records.pods)
+    contested = {key: uids for key, uids in claims.items() if len(uids) > 1}
+    findings = [*_stale_pods(checkpoint, records, known, contested)]
+    if records.pods is None:
+        findings += _contested(contested)
     if records.listing is not None:
-        findings += _against_listing(checkpoint, records.listing, known)
+        told_apart = [pod for pod in records.listing if pod.key not in contested]
+        findings += _against_listing(checkpoint, told_apart, known)
     if records.pods is not None:
         findings += _against_requests(checkpoint, records.pods)
     return [*findings, *_resources(checkpoint, records.healthy, records.node)]
@@ -30,11 +36,19 @@ def compare(checkpoint: Checkpoint, records: Records) -> list[Finding]:
 # Pods ------------------------------------------------------------------------------------------------
 
 
-def _stale_pods(checkpoint: Checkpoint, records: Records, known: Mapping[str, str]) -> Iterator[Finding]:
+def _stale_pods(
+    checkpoint: Checkpoint,
+    records: Records,
+    known: Mapping[str, str],
+    contested: Mapping[str, Sequence[str]],
+) -> Iterator[Finding]:
     if records.pods is None and records.listing is None:
         return
-    source = "podresources" if records.pods is None else "the API"
-    alive = set(known) if records.pods is None else {pod.uid for pod in records.pods if not pod.is_finished}
+    if records.pods is None:
+        source, alive, ended = "podresources", {*known, *chain.from_iterable(contested.values())}, set[str]()
+    else:
+        source, alive = "the API", {pod.uid for pod in records.pods if not pod.is_finished}
+        ended = {pod.uid for pod in records.pods if pod.is_finished}
     held: dict[str, list[Entry]] = defaultdict(list)
     for entry in checkpoint.entries or ():
         if entry.pod_uid not in alive:
@@ -42,7 +56,7 @@ def _stale_pods(checkpoint: Checkpoint, records: Records, known: Mapping[str, st
     for uid, entries in held.items():
         resources = {entry.resource for entry in entries}
         count = sum(len(entry.ids) for entry in entries)
-        state = f"has ended ({known[uid]})" if uid in known else f"is not known to {source}"
+        state = f"has ended ({known[uid]})" if uid in ended else f"is not known to {source}"
         yield Finding(
             Code.STALE_POD,
             Severity.INFO,
@@ -51,6 +65,23 @@ def _stale_pods(checkpoint: Checkpoint, records: Records, known: Mapping[str, st
             "nothing: the kubelet frees them before its next allocation; to have them gone at once, stop the"
             f" kubelet and run 'colocate checkpoint repair --drop-pod {uid}'",
         )
+
+
+def _contested(contested: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    """Pods that hold the same devices, where podresources lists fewer pods: which are gone, it does not tell."""
+    listed_by_uids: dict[frozenset[str], list[str]] = defaultdict(list)
+    for key, uids in contested.items():
+        listed_by_uids[frozenset(uids)].append(key)
+    for held_by, keys in listed_by_uids.items():
+        if len(keys) < len(held_by):
+            yield Finding(
+                Code.STALE_POD,
+                Severity.WARNING,
+                listed(keys),
+                f"pods {listed(held_by)} hold the same devices, and podresources lists only {listed(keys)}: not all"
+                " of these pods are alive",
+                "ask the API as well, which knows uids: say --kubeconfig, and --node",
+            )
 
 
 def _against_listing(

@@ -8,6 +8,7 @@ one regular expression per token and one stack, so its cost is linear and depth 
 No I/O, and no knowledge of checkpoints.
 """
 
+import codecs
 import re
 from collections.abc import Callable, Mapping, MutableSequence
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -39,9 +40,16 @@ class Malformed(Exception):
     """The bytes are not JSON."""
 
     def __init__(self, what: str, blob: bytes, at: int) -> None:
-        found = repr(blob[at : at + 1].decode("latin-1")) if at < len(blob) else "the end of the file"
         line = blob.count(b"\n", 0, at) + 1
-        super().__init__(f"byte {at} (line {line}) should be {what} but is {found}")
+        super().__init__(f"byte {at} (line {line}) should be {what} but is {_found(blob, at)}")
+
+
+def _found(blob: bytes, at: int) -> str:
+    if at == len(blob):
+        return "the end of the file"
+    if blob.startswith(codecs.BOM_UTF8, at):
+        return "a byte order mark, which some editors write"
+    return repr(chr(blob[at])) if blob[at] < 0x80 else f"the byte {blob[at]:#x}"
 
 
 class Mismatch(Exception):
@@ -263,8 +271,16 @@ def map_of(key: Callable[[str], K], element: Decoder[T], zero: Callable[[], T]) 
     return decode
 
 
+class Struct:
+    """What an object is decoded into."""
+
+    def __init__(self) -> None:
+        self.unknown: list[str] = []
+        """Names in the object for which there is no field."""
+
+
 def struct_of(fields: Mapping[str, tuple[str, Decoder[Any]]]) -> Decoder[Any]:
-    """Decode into an object's attributes: fields is {Go's name: (attribute, decoder)}.
+    """Decode into the attributes of a Struct: fields is {Go's name: (attribute, decoder)}.
 
     Null changes nothing, an unknown name is passed over, a repeated one decodes over what is there.
     """
@@ -277,12 +293,14 @@ def struct_of(fields: Mapping[str, tuple[str, Decoder[Any]]]) -> Decoder[Any]:
             raise Mismatch("an object", value)
         for name, item in value:
             field = folded.get(fold(name))
-            if field is not None:
-                known_as, attribute, decoder = field
-                try:
-                    setattr(old, attribute, decoder(item, getattr(old, attribute)))
-                except Mismatch as mismatch:
-                    raise mismatch.within(f".{known_as}") from None
+            if field is None:
+                old.unknown.append(name)
+                continue
+            known_as, attribute, decoder = field
+            try:
+                setattr(old, attribute, decoder(item, getattr(old, attribute)))
+            except Mismatch as mismatch:
+                raise mismatch.within(f".{known_as}") from None
         return old
 
     return decode

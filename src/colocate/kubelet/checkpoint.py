@@ -9,6 +9,7 @@ A checksum that agrees proves less than it seems: the kubelet hashes a text in w
 """
 
 import base64
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +33,8 @@ class Document(msgspec.Struct, frozen=True, dict=True):
     checksum: int | None
     """None when the file states none, which the kubelet takes for 0."""
     format: Format
+    unknown: tuple[str, ...] = ()
+    """Paths of members that kubelets pass over when they read, each once: `render` leaves them out."""
 
     @cached_property
     def computed(self) -> int:
@@ -52,10 +55,11 @@ class Document(msgspec.Struct, frozen=True, dict=True):
 # Reading ---------------------------------------------------------------------------------------------
 
 
-class _EntryState:
+class _EntryState(gojson.Struct):
     """A PodDevicesEntry while it is being decoded; it may be decoded into more than once."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.pod_uid = self.container = self.resource = ""
         self.devices: dict[int, gojson.Slice[str] | None] | gojson.Slice[str] | None = None
         self.alloc_resp: gojson.Slice[int] | None = None
@@ -70,8 +74,9 @@ class _EntryState:
         return Entry(self.pod_uid, self.container, self.resource, devices, response)
 
 
-class _DataState:
+class _DataState(gojson.Struct):
     def __init__(self) -> None:
+        super().__init__()
         self.entries: gojson.Slice[_EntryState] | None = None
         self.registered: dict[str, gojson.Slice[str] | None] | None = None
 
@@ -82,9 +87,15 @@ class _DataState:
             registered = {resource: _ids(ids) for resource, ids in self.registered.items()}
         return Checkpoint(entries, registered)
 
+    def unknown_paths(self, prefix: str = "") -> Iterator[str]:
+        yield from (f"{prefix}{name}" for name in self.unknown)
+        for entry in () if self.entries is None else self.entries.values:
+            yield from (f"{prefix}PodDeviceEntries[].{name}" for name in entry.unknown)
 
-class _FileState:
+
+class _FileState(gojson.Struct):
     def __init__(self) -> None:
+        super().__init__()
         self.data = _DataState()
         self.checksum: int | None = None
 
@@ -139,21 +150,27 @@ def parse(blob: bytes, format: Format | None = None) -> Document:
         return _recognise(tree) if format is None else _decode(tree, format)
     except gojson.Malformed as error:
         raise CheckpointError(
-            f"The checkpoint is not a whole JSON document: {error}. Check that it is the kubelet's"
-            " kubelet_internal_checkpoint and that it was copied to its end."
+            f"the checkpoint is not a whole JSON document: {error}; check that it is the kubelet's"
+            " kubelet_internal_checkpoint and that it was copied to its end"
         ) from None
     except gojson.Mismatch as error:
         raise CheckpointError(
-            f"The checkpoint holds what no kubelet writes: {error}. Undo what was edited by hand, or fetch"
-            " the kubelet's own file again."
+            f"the checkpoint holds what no kubelet writes: {error}; undo what was edited by hand, or fetch"
+            " the kubelet's own file again"
         ) from None
 
 
 def _decode(tree: gojson.Json, format: Format) -> Document:
     if format is Format.PLAIN:
-        return Document(_DATA[format](tree, _DataState()).freeze(), None, format)
-    state = _FILE[format](tree, _FileState())
-    return Document(state.data.freeze(), state.checksum, format)
+        data = _DATA[format](tree, _DataState())
+        return Document(data.freeze(), None, format, _each_once(data.unknown_paths()))
+    file = _FILE[format](tree, _FileState())
+    unknown = _each_once((*file.unknown, *file.data.unknown_paths("Data.")))
+    return Document(file.data.freeze(), file.checksum, format, unknown)
+
+
+def _each_once(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(paths))
 
 
 def _recognise(tree: gojson.Json) -> Document:

@@ -218,13 +218,26 @@ async def stop_server(server: grpc.aio.Server) -> None:
 
 
 def is_served(socket: Path) -> bool:
-    """Whether anybody listens on a unix socket; one that a killed process left behind refuses."""
+    """Whether anybody listens on a unix socket; where that cannot be told, somebody is taken to."""
+    try:
+        return answers(socket)
+    except OSError:
+        return True
+
+
+def answers(socket: Path) -> bool:
+    """Whether anybody listens on a unix socket; an OSError where that cannot be told.
+
+    One that a killed process left behind refuses.
+    """
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:
+            # Where nothing is, nobody listens, however long the path is.
+            socket.stat()
             probe.connect(str(socket))
-        except (ConnectionRefusedError, FileNotFoundError):
+        except (ConnectionRefusedError, FileNotFoundError, NotADirectoryError):
             return False
-        except OSError:
-            return True
+        except (TimeoutError, BlockingIOError):
+            return True  # Somebody who has too much to do.
     return True

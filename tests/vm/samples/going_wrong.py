@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,12 @@ def test_is_skipped() -> None:
 @pytest.mark.xfail(reason="known")
 def test_is_known_to_fail() -> None:
     raise AssertionError("as expected")
+
+
+def test_reports_what_json_cannot_say(record_property: Callable[[str, object], None]) -> None:
+    record_property("a path", Path("/x"))
+    sys.stdout.write("much output" * 100_000)
+    raise AssertionError("a name that is not UTF-8: \udcff")
 
 
 @pytest.mark.timeout(1)

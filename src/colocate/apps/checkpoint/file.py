@@ -75,7 +75,11 @@ def _content(handle: int, path: Path) -> tuple[bytes, os.stat_result]:
 
 
 def read_standard_input() -> bytes:
-    content = sys.stdin.buffer.read(LIMIT + 1)
+    try:
+        content = sys.stdin.buffer.read(LIMIT + 1)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"standard input: cannot be read ({reason}); name a file") from error
     _check_size(len(content), "standard input")
     return content
 
@@ -95,9 +99,12 @@ def replace(old: Snapshot, content: bytes, clock: Clock) -> Path:
     """
     folder = old.path.with_name(f"{old.path.name}.backups")
     moment = datetime.datetime.fromtimestamp(clock.time(), datetime.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
-    backup: Path | None = None
     try:
         old.check_unchanged()
+        if folder.is_symlink():
+            raise UserError(
+                f"{folder}: is a link, and a backup belongs beside the file; remove it and try again"
+            )
         folder.mkdir(mode=0o700, exist_ok=True)
         backup = _second_name(old.path, folder, moment)
         sync_folder(folder)
@@ -107,9 +114,9 @@ def replace(old: Snapshot, content: bytes, clock: Clock) -> Path:
     except BaseException as error:
         is_new = _is_another(old)
         if not is_new:
-            _remove(backup, folder)
+            _remove_names(old, folder)
         if isinstance(error, OSError):
-            state = f"the new one all the same; the old one is {backup}" if is_new else "unchanged"
+            state = f"the new one all the same; the old one is in {folder}" if is_new else "unchanged"
             raise UserError(
                 f"{old.path}: could not be replaced ({(error.strerror or str(error)).lower()}) and is {state};"
                 " mend what is in the way and try again"
@@ -140,10 +147,11 @@ def _is_another(old: Snapshot) -> bool:
         return True
 
 
-def _remove(backup: Path | None, folder: Path) -> None:
-    """Remove the backup of a file that was not replaced, and the folder where it was the first."""
+def _remove_names(old: Snapshot, folder: Path) -> None:
+    """Remove every second name of a file that was not replaced, and the folder where nothing else is in it."""
     # A second name for the old file does no harm; what went wrong before is what to tell.
     with contextlib.suppress(OSError):
-        if backup is not None:
-            backup.unlink()
+        for path in () if folder.is_symlink() else folder.iterdir():
+            if os.path.samestat(path.lstat(), old.status):
+                path.unlink()
         folder.rmdir()

@@ -4,7 +4,7 @@ A kubelet that runs has the record in its memory and writes it again with the ne
 under it is lost, or worse, half of it is. So it must be stopped.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ from colocate.kubelet.checkpoint import Document
 from colocate.kubelet.paths import KubeletPaths
 from colocate.model.checkpoint import Format
 from colocate.model.records import KnownPod
-from colocate.wire.rpc import is_served
+from colocate.wire.rpc import answers
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -37,6 +37,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The checksum that the file states."""
     right: int | None
     """The checksum that the new file states; None, like the old one's, in the format that has none."""
+    unknown: Sequence[str]
+    """Members of the old file that the new one does not have, for no kubelet reads them."""
     mended: Mended
     content: bytes
 
@@ -65,31 +67,35 @@ def plan(old: Snapshot, document: Document, wish: Wish, names: Mapping[str, str]
     # Nobody should have to trust the writer: what it wrote is read back before it goes anywhere.
     if written.checkpoint != mended.checkpoint or not (written.sound or document.format is Format.PLAIN):
         raise AssertionError(f"{old.path}: what would be written does not read back as what is meant")
-    return Plan(old, document.checksum, written.checksum, mended, content)
+    return Plan(old, document.checksum, written.checksum, document.unknown, mended, content)
 
 
 def _uid(pod: str, names: Mapping[str, str]) -> str:
     """A pod's uid has no slash, its name has one: after the namespace."""
     if "/" not in pod:
         return pod
-    uids = [uid for uid, name in names.items() if name == pod]
-    if len(uids) != 1:
+    uid = next((uid for uid, name in names.items() if name == pod), None)
+    if uid is None:
         raise UserError(
-            f"--drop-pod: {pod} is {'several pods' if uids else 'not known to the API'}; say its uid, which"
-            " 'colocate checkpoint show' tells"
+            f"--drop-pod: {pod} is not known to the API; say its uid, which 'colocate checkpoint show' tells"
         )
-    return uids[0]
+    return uid
 
 
-def running_losers(plan: Plan, pods: Iterable[KnownPod]) -> list[KnownPod]:
-    """The pods that run, by the API, and would lose devices."""
+def living_losers(plan: Plan, pods: Iterable[KnownPod]) -> list[KnownPod]:
+    """The pods that have not ended, by the API, and would lose devices: init containers hold some, too."""
     losers = {entry.pod_uid for entry in plan.mended.dropped}
-    return [pod for pod in pods if pod.uid in losers and pod.phase == "Running"]
+    return [pod for pod in pods if pod.uid in losers and not pod.is_finished]
 
 
 def why_not_now(file: Path) -> str | None:
-    """Why the file must not be replaced: the socket of the kubelet that keeps it answers. None where none does."""
+    """Why the file must not be replaced: the kubelet that keeps it runs, or may. None where it does not."""
     paths = KubeletPaths(file.parent.parent)
-    sockets = (file.with_name(paths.kubelet_socket.name), paths.pod_resources_socket)
-    served = next((socket for socket in sockets if is_served(socket)), None)
-    return None if served is None else f"the kubelet runs: {served} answers"
+    for socket in (file.with_name(paths.kubelet_socket.name), paths.pod_resources_socket):
+        try:
+            if answers(socket):
+                return f"the kubelet runs: {socket} answers"
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            return f"it cannot be told whether the kubelet runs, for {socket} cannot be asked ({reason})"
+    return None

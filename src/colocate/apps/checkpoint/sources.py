@@ -20,6 +20,7 @@ from colocate.kubelet.podresources import healthy_devices, listed_pods
 from colocate.model import quantity
 from colocate.model.pod import Pod
 from colocate.model.records import KnownPod, NodeCounts, Records
+from colocate.model.resource_name import is_extended
 
 T = TypeVar("T")
 
@@ -61,8 +62,19 @@ async def ask_for_names(paths: KubeletPaths | None, cluster: Cluster, clock: Clo
             listing = await listed_pods(paths, clock)
         except Unavailable as error:
             silent.append(str(error))
-    pods = await _ask_api(cluster, clock, silent, lambda client: _pods(client, cluster.node_name))
-    return Asked(Records(listing=listing, pods=pods), silent)
+    asked = await ask_for_pods(paths is not None, cluster, clock)
+    return Asked(Records(listing=listing, pods=asked.records.pods), [*silent, *asked.silent])
+
+
+async def ask_for_pods(is_own: bool, cluster: Cluster, clock: Clock) -> Asked:
+    """Ask the API alone, for the pods of the node; `is_own` where the file is of this machine's kubelet."""
+    node, silent = cluster.node_name, list[str]()
+    pods = await _ask_api(cluster, clock, silent, lambda client: _pods_of_a_node(client, node))
+    if pods is not None and not is_own and not cluster.node:
+        silent.append(
+            f"the API: only pods of {node} were asked for; say with --node of which node the file is"
+        )
+    return Asked(Records(pods=pods), silent)
 
 
 async def ask_everything(paths: KubeletPaths | None, cluster: Cluster, clock: Clock) -> Asked:
@@ -136,6 +148,14 @@ async def _pods(client: Client, node: str) -> tuple[KnownPod, ...]:
     return tuple(map(_known, await client.list(PODS.read_as(_Pod), on_node(node))))
 
 
+async def _pods_of_a_node(client: Client, node: str) -> tuple[KnownPod, ...]:
+    """Its pods; a UserError where there is no such node, of which the API says no more than that it has no pods."""
+    pods = await _pods(client, node)
+    if not pods:
+        await _node(client, node)
+    return pods
+
+
 def _known(pod: _Pod) -> KnownPod:
     lasting = [container for container in pod.spec.init_containers if container.is_sidecar]
     return KnownPod(
@@ -148,4 +168,4 @@ def _known(pod: _Pod) -> KnownPod:
 
 
 def _extended(counts: Mapping[str, str]) -> Mapping[str, int]:
-    return {name: quantity.whole(count) for name, count in counts.items() if "/" in name}
+    return {name: quantity.whole(count) for name, count in counts.items() if is_extended(name)}

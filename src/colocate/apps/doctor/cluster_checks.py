@@ -7,7 +7,7 @@ import msgspec
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, bad, good, warn
 from colocate.apps.this_node import VARIABLE
-from colocate.cluster.errors import ClusterError, Doing, NotFound
+from colocate.cluster.errors import ClusterError, Doing, Forbidden, NotFound
 from colocate.cluster.resources import NODES
 from colocate.cluster.transport import Request
 
@@ -62,7 +62,7 @@ async def node(patient: Patient) -> AsyncIterator[Result]:
             f"name this machine's node with --node or {VARIABLE}; elsewhere than on a node, ignore this",
         )
         return
-    except ClusterError as error:
+    except Forbidden as error:
         yield warn(str(error), "allow this identity to get nodes")
         return
     conditions = {condition.type: condition for condition in found.status.conditions}

@@ -1,7 +1,9 @@
 """Devices: the kubelet's checkpoint by itself and against other records, and resources that nobody stands behind."""
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 
 from colocate.apps.checkpoint import file as checkpoint_file
 from colocate.apps.checkpoint.sources import Cluster, ask_everything
@@ -18,10 +20,11 @@ from colocate.devices.findings import Finding, Severity, counted
 from colocate.errors import UserError
 from colocate.host.identity import this_machine
 from colocate.kubelet.checkpoint import parse
-from colocate.model.checkpoint import Checkpoint
+from colocate.model.checkpoint import Reading
 from colocate.model.records import Records
 
-_VERDICTS = {Severity.INFO: Verdict.GOOD, Severity.WARNING: Verdict.WARN, Severity.ERROR: Verdict.BAD}
+_SHOWN = 5
+_VERDICTS = {Severity.WARNING: Verdict.WARN, Severity.ERROR: Verdict.BAD}
 
 
 @check(Section.KUBELET, "checkpoint")
@@ -31,13 +34,18 @@ async def checkpoint(patient: Patient) -> AsyncIterator[Result]:
     if not path.exists():
         yield good(f"there is no {path}: this kubelet has never met a device plugin")
         return
-    reading = parse(checkpoint_file.read(path).content).reading()
-    findings = checkpoint_check.check(reading)
-    for result in _results(findings):
+    reading, findings = await asyncio.to_thread(_verified, path)
+    for result in _results(findings, "colocate checkpoint verify"):
         yield result
     if not findings:
         entries = counted(len(reading.checkpoint.entries or ()), "container")
         yield good(f"it is sound: {entries} with devices, checksum {reading.computed}")
+
+
+def _verified(path: Path) -> tuple[Reading, list[Finding]]:
+    """In a thread: a great checkpoint takes seconds."""
+    reading = parse(checkpoint_file.read(path).content).reading()
+    return reading, checkpoint_check.check(reading)
 
 
 @check(Section.KUBELET, "records")
@@ -47,22 +55,15 @@ async def records(patient: Patient) -> AsyncIterator[Result]:
     if not path.exists():
         yield good("there is no checkpoint to compare")
         return
-    found = parse(checkpoint_file.read(path).content).checkpoint
-    async for result in _compared(found, patient):
-        yield result
-
-
-async def _compared(found: Checkpoint, patient: Patient) -> AsyncIterator[Result]:
-    asked = await ask_everything(
-        patient.paths, Cluster(lambda: _connection(patient), node=patient.node), patient.clock
-    )
+    found = (await asyncio.to_thread(lambda: parse(checkpoint_file.read(path).content))).checkpoint
+    cluster = Cluster(lambda: _connection(patient), node=patient.node)
+    asked = await ask_everything(patient.paths, cluster, patient.clock)
     if asked.records == Records():
-        yield warn(
-            f"nothing could be compared: {'; '.join(asked.silent)}", "mend one of these, then ask again"
-        )
+        silent = "; ".join(asked.silent)
+        yield warn(f"nothing could be compared: {silent}", "mend one of these, then ask again")
         return
-    findings = compare(found, asked.records)
-    for result in _results(findings):
+    findings = await asyncio.to_thread(compare, found, asked.records)
+    for result in _results(findings, "colocate checkpoint diff"):
         yield result
     if not findings:
         left_out = f"; not asked: {'; '.join(asked.silent)}" if asked.silent else ""
@@ -75,18 +76,30 @@ def _connection(patient: Patient) -> Connection:
     raise UserError(patient.cluster)
 
 
-def _results(findings: Iterable[Finding]) -> Iterator[Result]:
-    for one in findings:
-        verdict = _VERDICTS[one.severity]
-        yield Result(verdict, f"{one.sentence} [{one.code}]", "" if verdict is Verdict.GOOD else one.remedy)
+def _results(findings: Sequence[Finding], command: str) -> Iterator[Result]:
+    """The gravest few; of the rest how many there are, and where to see them."""
+    wrong = sorted(
+        (one for one in findings if one.severity is not Severity.INFO),
+        key=lambda one: _VERDICTS[one.severity],
+        reverse=True,
+    )
+    for one in wrong[:_SHOWN]:
+        yield Result(_VERDICTS[one.severity], f"{one.sentence} [{one.code}]", one.remedy)
+    if more := wrong[_SHOWN:]:
+        yield Result(
+            _VERDICTS[more[0].severity],
+            f"and {counted(len(more), 'finding')} more",
+            f"see all with {command}",
+        )
+    if known := len(findings) - len(wrong):
+        yield good(f"{counted(known, 'finding')} worth knowing, and nothing wrong: {command} shows more")
 
 
 @check(Section.CLUSTER, "extended resources")
 async def extended_resources(patient: Patient) -> AsyncIterator[Result]:
     """Every extended resource of every node has somebody behind it, as `colocate resource list` sees it."""
-    observer = Observer(
-        patient.client, LocalKubelet(patient.paths, this_machine(), patient.clock), patient.clock
-    )
+    kubelet = LocalKubelet(patient.paths, this_machine(), patient.clock, node=patient.node)
+    observer = Observer(patient.client, kubelet, patient.clock)
     looks = await observer.all_nodes()
     states: Counter[State] = Counter()
     for resource in (one for look in looks for one in look.resources):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from fnmatch import fnmatch
+from pathlib import Path
 
 from colocate.aio import deadline
 from colocate.apps.doctor import cluster_checks, device_checks, kubelet_checks, memory_checks, permissions
@@ -49,15 +50,27 @@ async def examine(patient: Patient, checks: Sequence[Check]) -> AsyncIterator[Ex
 
 def _absent(patient: Patient) -> dict[Section, Result]:
     absent = {}
-    root = patient.paths.root
-    if not root.is_dir():
-        absent[Section.KUBELET] = bad(
-            f"there is no {root}",
-            "run this on a node, or say where the kubelet's folder is with --kubelet-root; in a pod, mount it there",
-        )
+    if fault := _fault_of(patient.paths.root):
+        absent[Section.KUBELET] = fault
     if isinstance(patient.cluster, str):
         absent[Section.CLUSTER] = bad(patient.cluster, "or look at this machine only, with --no-cluster")
     return absent
+
+
+def _fault_of(root: Path) -> Result | None:
+    try:
+        if root.is_dir():
+            return None
+    except PermissionError as error:
+        return _not_permitted(error)
+    return bad(
+        f"there is no {root}",
+        "run this on a node, or say where the kubelet's folder is with --kubelet-root; in a pod, mount it there",
+    )
+
+
+def _not_permitted(error: PermissionError) -> Result:
+    return bad(f"{error.filename} may not be looked at by this user", "run this as root")
 
 
 async def _make(check: Check, patient: Patient) -> tuple[Result, ...]:
@@ -68,6 +81,8 @@ async def _make(check: Check, patient: Patient) -> tuple[Result, ...]:
                 found.append(result)
     except TimeoutError:
         found.append(bad(f"no answer within {PATIENCE:g} s", "look why what was asked is so slow"))
+    except PermissionError as error:
+        found.append(_not_permitted(error))
     except ColocateError as error:
         found.append(bad(str(error), "mend that, then ask again"))
     except Exception as error:  # noqa: BLE001 -- a fault of one check is its finding; the others go on

@@ -1,5 +1,6 @@
 """The kubelet of this node: its folders, its sockets, its answers."""
 
+import errno
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -66,8 +67,9 @@ async def registration(patient: Patient) -> AsyncIterator[Result]:
     Asked with a version that no kubelet knows: it refuses, names those that it knows, and changes nothing.
     """
     socket = patient.paths.kubelet_socket
-    if fault := _why_silent(socket, "the kubelet is stopped, or has the device manager switched off"):
-        yield bad(fault, "start the kubelet and read its log: journalctl -u kubelet")
+    if fault := _why_silent(socket):
+        stopped = "the kubelet is stopped, or has the device manager switched off"
+        yield bad(f"{fault}: {stopped}", "start the kubelet and read its log: journalctl -u kubelet")
         return
     question = dp.RegisterRequest(version=_NO_SUCH_API, resource_name="colocate.dev/doctor")
     code, details = await _ask(patient.clock, socket, methods.REGISTER, question)
@@ -126,8 +128,8 @@ async def podresources(patient: Patient) -> AsyncIterator[Result]:
     socket = patient.paths.pod_resources_socket
     effect = "who holds which device is then read from the checkpoint, where dead pods linger"
     remedy = f"mount {socket.parent} into the agent's pod; the kubelet serves it since 1.13"
-    if fault := _why_silent(socket, effect):
-        yield warn(fault, remedy)
+    if fault := _why_silent(socket):
+        yield warn(f"{fault}; {effect}", remedy)
         return
     try:
         pods = (await list_pods(patient.paths, patient.clock)).pod_resources
@@ -154,16 +156,13 @@ async def agent(patient: Patient) -> AsyncIterator[Result]:
         )
 
 
-def _why_silent(socket: Path, effect: str) -> str:
-    """Why nobody can answer there; empty where somebody may."""
-    try:
-        if not socket.is_socket():
-            return f"{socket} is {'no socket' if socket.exists() else 'not there'}: {effect}"
-    except PermissionError:
-        return f"{socket} may not be looked at by this user"
+def _why_silent(socket: Path) -> str:
+    """Why nobody can answer there; empty where somebody may. PermissionError where this user cannot tell."""
+    if not socket.is_socket():
+        return f"{socket} is {'no socket' if socket.exists() else 'not there'}"
     if not os.access(socket, os.R_OK | os.W_OK):
-        return f"{socket} may not be opened by this user"
-    return "" if is_served(socket) else f"nobody listens on {socket}: {effect}"
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(socket))
+    return "" if is_served(socket) else f"nobody listens on {socket}"
 
 
 async def _ask(

@@ -1,6 +1,10 @@
 """Why an extended resource is not as somebody wishes it to be."""
 
-from colocate.errors import ColocateError
+from colocate.errors import ColocateError, UserError
+
+
+class NoNode(UserError):
+    """The cluster has no node of that name."""
 
 
 class Refused(ColocateError):

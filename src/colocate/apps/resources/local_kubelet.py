@@ -5,6 +5,7 @@ read is left out, and the judgement says that it infers.
 """
 
 import asyncio
+from collections.abc import Iterable
 
 import msgspec
 
@@ -13,7 +14,7 @@ from colocate.devices.node_facts import KubeletFacts
 from colocate.errors import ColocateError, Unavailable
 from colocate.host.identity import Identity
 from colocate.kubelet import checkpoint
-from colocate.kubelet.paths import KubeletPaths
+from colocate.kubelet.paths import DEFAULT_ROOT, KubeletPaths
 from colocate.kubelet.podresources import healthy_devices
 
 
@@ -24,27 +25,51 @@ class NodeIdentity(msgspec.Struct, frozen=True, rename={"boot_id": "bootID", "ma
     machine_id: str = ""
 
 
+class NodeMarks(msgspec.Struct, frozen=True):
+    """All by which a node can be known as this machine."""
+
+    name: str
+    hostname: str
+    identity: NodeIdentity
+
+
 class LocalKubelet:
     """The kubelet of this machine, if it has one."""
 
-    def __init__(self, paths: KubeletPaths, machine: Identity, clock: Clock, *, stated: bool = False) -> None:
+    def __init__(self, paths: KubeletPaths, machine: Identity, clock: Clock, *, node: str = "") -> None:
+        """`node`: the name that this machine's node is said to have, if anybody says so."""
         self._paths = paths
         self._machine = machine
         self._clock = clock
-        self._stated = stated
-        """Somebody has named the folder, and need not be doubted."""
+        self._node = node
 
-    def is_of(self, node: NodeIdentity, hostname: str) -> bool:
-        """Whether a node is this machine.
+    def may_be_of(self, node: NodeMarks) -> bool:
+        """Whether the node runs on this kernel; nodes that are containers share it with one another."""
+        here = self._machine.boot_id
+        return bool(here) and node.identity.boot_id == here
 
-        Nodes that are containers share a kernel and its boot id with one another, and not a folder: there the
-        machine id or the host name must agree as well, unless somebody has said which folder it is.
+    def is_surely_of(self, node: NodeMarks) -> bool:
+        """Whether the node calls itself as this machine does: then no other can be it."""
+        return self.may_be_of(node) and node.hostname == self._machine.hostname.lower()
+
+    def which(self, nodes: Iterable[NodeMarks]) -> str | None:
+        """Of all nodes of a cluster, the name of the one that is this machine.
+
+        One folder is one kubelet's. Where several nodes share this kernel, one of them must agree in more than
+        that: in host name, in the name that was said, or in machine id. A folder that somebody has named is
+        taken at its word where there is but one.
         """
-        here = self._machine
-        if not here.boot_id or node.boot_id != here.boot_id:
-            return False
-        same = bool(here.machine_id) and node.machine_id == here.machine_id
-        return self._stated or same or hostname == here.hostname
+        here = [node for node in nodes if self.may_be_of(node)]
+        id = self._machine.machine_id
+        for agreeing in (
+            [node for node in here if self.is_surely_of(node)],
+            [node for node in here if self._node and node.name == self._node],
+            [node for node in here if id and node.identity.machine_id == id],
+            here if self._paths.root != DEFAULT_ROOT else [],
+        ):
+            if len(agreeing) == 1:
+                return agreeing[0].name
+        return None
 
     async def facts(self) -> KubeletFacts:
         return KubeletFacts(await asyncio.to_thread(self._registered), await self._healthy())

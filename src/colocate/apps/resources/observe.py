@@ -1,7 +1,8 @@
 """The extended resources of nodes as they are now: read from the API and, on this machine, from its kubelet.
 
 Reads nodes and the pods on them, nothing else: `get` or `list` on nodes and `list` on pods are the rights that
-it needs.
+it needs. Where it looks at one node that may be this machine, the others say whether it is: without the right to
+`list` nodes the kubelet's own word is left out.
 """
 
 from collections.abc import Mapping
@@ -9,17 +10,18 @@ from datetime import datetime
 
 import msgspec
 
-from colocate.apps.resources.local_kubelet import LocalKubelet, NodeIdentity
+from colocate.apps.resources.errors import NoNode
+from colocate.apps.resources.local_kubelet import LocalKubelet, NodeIdentity, NodeMarks
 from colocate.clock import Clock
 from colocate.cluster.client import Client
-from colocate.cluster.errors import NotFound
+from colocate.cluster.errors import Forbidden, NotFound
 from colocate.cluster.resources import NODES, PODS, Object, Selection
 from colocate.devices.extended_resources import Before, ExtendedResource, judge
 from colocate.devices.node_facts import KubeletFacts, NodeFacts, Writer
 from colocate.devices.requests import Pod
-from colocate.errors import UserError
 
 _UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+_SHOWN_BY = "'colocate resource list' shows those that are"
 _READY = "Ready"
 _READY_FIELDS = 'k:{"type":"Ready"}'
 
@@ -72,6 +74,10 @@ class _Node(_Camel, frozen=True):
     metadata: _Marks
     status: _Status = _Status()
 
+    def marks(self) -> NodeMarks:
+        hostname = next((one.address for one in self.status.addresses if one.type == "Hostname"), "")
+        return NodeMarks(self.metadata.name, hostname, self.status.node_info)
+
 
 class Look(msgspec.Struct, frozen=True):
     """One node and its extended resources at a moment."""
@@ -98,36 +104,51 @@ class Observer:
         self._client = client
         self._kubelet = kubelet
         self._clock = clock
+        self._all: list[NodeMarks] | None = None
+        """Every node, once one was looked at that may be this machine."""
 
     async def node(self, name: str, before: Mapping[str, Before] | None = None) -> Look:
-        """One node; a UserError where there is none of that name."""
+        """One node; NoNode where there is none of that name."""
+        if not name:
+            raise NoNode(f"the name of the node is empty; {_SHOWN_BY}")
         try:
             found = await self._client.get(NODES.read_as(_Node), name)
         except NotFound:
-            raise UserError(
-                f"there is no node {name!r}; 'colocate resource list' shows those that are"
-            ) from None
+            raise NoNode(f"there is no node {name!r}; {_SHOWN_BY}") from None
         pods = await self._pods(f"spec.nodeName={name},{_UNFINISHED}")
-        return await self._judged(found, pods, before)
+        return await self._judged(found, pods, before, here=await self._is_here(found.marks()))
 
     async def all_nodes(self, before: Mapping[str, Mapping[str, Before]] | None = None) -> list[Look]:
         """Every node, by name; `before` by node."""
         found = await self._client.list(NODES.read_as(_Node))
+        here = self._kubelet.which(node.marks() for node in found)
         by_node: dict[str, list[Pod]] = {}
         for pod in await self._pods(_UNFINISHED):
             by_node.setdefault(pod.spec.node_name, []).append(pod)
         known = before or {}
         return [
-            await self._judged(node, by_node.get(node.metadata.name, []), known.get(node.metadata.name))
-            for node in sorted(found, key=lambda node: node.metadata.name)
+            await self._judged(node, by_node.get(name, []), known.get(name), here=name == here)
+            for name, node in sorted({node.metadata.name: node for node in found}.items())
         ]
 
     async def _pods(self, fields: str) -> list[Pod]:
         return await self._client.list(PODS.read_as(Pod), Selection(fields=fields))
 
-    async def _judged(self, node: _Node, pods: list[Pod], before: Mapping[str, Before] | None) -> Look:
-        hostname = next((one.address for one in node.status.addresses if one.type == "Hostname"), "")
-        here = self._kubelet.is_of(node.status.node_info, hostname)
+    async def _is_here(self, node: NodeMarks) -> bool:
+        if not self._kubelet.may_be_of(node):
+            return False
+        if self._kubelet.is_surely_of(node):
+            return True
+        if self._all is None:
+            try:
+                self._all = [one.marks() for one in await self._client.list(NODES.read_as(_Node))]
+            except Forbidden:
+                self._all = []
+        return self._kubelet.which(self._all) == node.name
+
+    async def _judged(
+        self, node: _Node, pods: list[Pod], before: Mapping[str, Before] | None, *, here: bool
+    ) -> Look:
         facts = _facts(node, await self._kubelet.facts() if here else KubeletFacts())
         judged = judge(facts, pods, self._clock.time(), before)
         return Look(facts, node.metadata.resource_version, tuple(judged))

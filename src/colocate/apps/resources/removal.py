@@ -2,15 +2,20 @@
 
 Refuses while a pod holds the resource and while a plugin advertises it. The patch tests the number that was seen,
 so of two writers one is refused. What happens is reported as data, step by step; whoever runs it shows it. It can
-be stopped at any moment: there is one write, and the server does it whole or not at all.
+be stopped at any moment: there is one write, and the server does it whole or not at all. It stops by itself when
+its time is up, in the middle of a question to the server if need be; nothing is written after that.
 """
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from enum import StrEnum
 
 import msgspec
 
-from colocate.apps.resources.errors import NotRemoved, Refused
+from colocate.aio import deadline
+from colocate.apps.resources.errors import NoNode, NotRemoved, Refused
 from colocate.apps.resources.observe import Look, Observer
+from colocate.apps.resources.refusal import removable
 from colocate.apps.resources.steps import (
     POLL,
     STAYS_AWAY,
@@ -24,7 +29,7 @@ from colocate.apps.resources.steps import (
 )
 from colocate.clock import Clock
 from colocate.cluster.client import Client
-from colocate.cluster.errors import Conflict, ServerError
+from colocate.cluster.errors import ApiError, Conflict, ServerError, Unreachable
 from colocate.cluster.json_patch import Patch
 from colocate.cluster.node_status import patch_for
 from colocate.cluster.resources import NODES
@@ -37,13 +42,12 @@ from colocate.devices.extended_resources import (
     State,
     remember,
 )
-from colocate.errors import Unavailable, UserError
+from colocate.errors import Unavailable
 
 UNCONFIRMED = 6 * SYNC
 """Seconds after which a kubelet that has not dropped allocatable either is not syncing."""
 PATIENCE = GRACE + 2 * LATE
 """Seconds after which a kubelet that has not let go will not: a plugin is alive."""
-_PODS_NAMED = 10
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -53,6 +57,15 @@ class Settings(msgspec.Struct, frozen=True):
     """Seconds for all of it."""
     now: bool = False
     """Do not wait for the kubelet to let go."""
+
+
+class Done(StrEnum):
+    """What is known of the one write."""
+
+    NOTHING = "nothing was changed"
+    PERHAPS = "the server was asked to remove it, and has not said whether it did"
+    REMOVED = "it was removed"
+    PUT_BACK = "it was removed, and put back"
 
 
 _KEPT = (State.STALE, State.UNHEALTHY)
@@ -71,9 +84,10 @@ class Removal:
         name: str,
         settings: Settings,
         report: Report,
+        spent: float = 0.0,
     ) -> None:
-        self.patched = False
-        """The key was removed, or may have been: what comes after was not seen if this ends now."""
+        """`spent`: seconds of the time that an earlier one has used, which planned this."""
+        self.done = Done.NOTHING
         self._client = client
         self._observer = observer
         self._clock = clock
@@ -81,29 +95,57 @@ class Removal:
         self._name = name
         self._settings = settings
         self._report = report
-        self._begun = clock.monotonic()
+        self._begun = clock.monotonic() - spent
+        self._open = "the API server has not answered"
+        """What keeps this from its end."""
+        self._seen = False
+        """It was there when we looked first."""
         self._before: dict[str, Before] = {}
         self._put_back_empty = 0
         self._stale: tuple[int | None, float] | None = None
         """The capacity for which we wait to go, and since when."""
 
+    @property
+    def spent(self) -> float:
+        """Seconds since it began."""
+        return self._clock.monotonic() - self._begun
+
+    @property
+    def so_far(self) -> str:
+        """What is known if it ends now."""
+        return f"{self.done} ({self._open})"
+
     async def plan(self) -> tuple[ExtendedResource, Patch]:
         """What is there and how it would be removed, tried on the server without effect; raises why it cannot be."""
-        look = await self._observer.node(self._node)
-        found = self._checked(look)
-        patch = patch_for(look.document(), {self._name: None})
-        if patch:
-            with suppress(Conflict):  # Changed this very moment: whoever goes on will look again.
-                await self._client.patch(NODES, self._node, patch, subresource="status", dry_run=True)
-        return found, patch
+        async with self._in_time():
+            look = await self._observer.node(self._node)
+            found = removable(look, self._name, now=self._settings.now)
+            patch = patch_for(look.document(), {self._name: None})
+            if patch:
+                with suppress(Conflict):  # Changed this very moment: whoever goes on will look again.
+                    await self._client.patch(NODES, self._node, patch, subresource="status", dry_run=True)
+            return found, patch
 
     async def run(self) -> None:
         """Remove it; returns once it has stayed away, and raises why it has not."""
-        self._begun = self._clock.monotonic()
+        async with self._in_time():
+            try:
+                await self._run()
+            except NoNode:
+                if not self._seen:
+                    raise
+                raise NotRemoved(f"node {self._node} was deleted meanwhile: {self.so_far}") from None
+            except ApiError as error:
+                if self.done is Done.NOTHING:
+                    raise
+                raise NotRemoved(f"{error}; until then: {self.so_far}") from error
+
+    async def _run(self) -> None:
         while True:
             look = await self._look()
-            if self._name in look.node.capacity or not self.patched:
-                found = self._checked(look)
+            if self._name in look.node.capacity or not self._seen:
+                found = removable(look, self._name, now=self._settings.now)
+                self._seen = True
                 if found.state in _KEPT and not self._settings.now:
                     await self._wait(found)
                     continue
@@ -112,38 +154,10 @@ class Removal:
             back = await self._came_back()
             if back is None:
                 return
+            if self.done is not Done.NOTHING:
+                self.done = Done.PUT_BACK
             self._report(PutBack(back))
             self._weigh(back)
-
-    def _checked(self, look: Look) -> ExtendedResource:
-        """The resource, if it may be removed now or once the kubelet lets go."""
-        found, now = look.find(self._name), self._settings.now
-        if found is None:
-            raise UserError(
-                f"node {self._node} has no extended resource {self._name!r}; "
-                f"'colocate resource list --node {self._node}' shows what it has"
-            )
-        where = f"{self._name} on node {self._node}"
-        if found.holders:
-            raise Refused(
-                f"{where} is held by {_pods(found)}; it stays until they are gone: delete them, or let them finish"
-            )
-        if found.state is State.ALIVE:
-            raise Refused(
-                f"{where} is advertised by a plugin that is alive ({found.reason}); stop the plugin, for instance by "
-                f"deleting its DaemonSet or keeping it off this node, and try again"
-            )
-        if found.state is State.UNKNOWN and not now:
-            raise Refused(
-                f"{where}: {found.reason}; look again in a while, or try it with --now: if a plugin is alive, "
-                f"it comes back"
-            )
-        if look.node.silent and found.state is not State.LEAVING and not now:
-            raise Refused(
-                f"the kubelet of node {self._node} is silent: nobody could see whether {self._name} stays away; "
-                f"start the kubelet, or use --now to remove it all the same"
-            )
-        return found
 
     async def _wait(self, found: ExtendedResource) -> None:
         """The kubelet keeps it. For how long can be inferred; that it does so for ever shows only in the end."""
@@ -158,17 +172,19 @@ class Removal:
             )
         if found.remaining is None:
             found = msgspec.structs.replace(found, remaining=max(0.0, GRACE - waited))
-        self._report(Waiting(found, self._elapsed()))
-        await self._pause()
+        self._open = "the kubelet has not let go of it"
+        self._report(Waiting(found, self.spent))
+        await self._clock.sleep(POLL)
 
     async def _look(self) -> Look:
         while True:
             try:
                 look = await self._observer.node(self._node, self._before)
             except (Unavailable, ServerError) as error:
-                self._report(Trouble(str(error)))
-                await self._pause()
+                await self._trouble(error)
                 continue
+            if self.done is Done.PERHAPS and self._name not in look.node.capacity:
+                self.done = Done.REMOVED
             put_back = self._before.get(self._name, Before()).put_back
             self._before = remember(look.resources)
             if put_back is not None:
@@ -180,19 +196,32 @@ class Removal:
         """Whether it was done; where not, for a reason that may pass, look again."""
         patch = patch_for(look.document(), {self._name: None})
         self._report(Patching(patch, early=found.state in _KEPT))
+        if self.spent >= self._settings.timeout:
+            raise TimeoutError  # A process that was held up for long may get here before the deadline does.
+        before, self.done = self.done, Done.PERHAPS
         try:
             await self._client.patch(NODES, self._node, patch, subresource="status")
-        except Conflict:
-            self._report(Changed())
-            await self._pause(STAYS_AWAY)  # The next sync shows whose it is now.
-            return False
         except (Unavailable, ServerError) as error:
-            self.patched = True  # Perhaps: the next look shows it.
-            self._report(Trouble(str(error)))
-            await self._pause()
+            if isinstance(error, Unreachable) and not error.sent:
+                self.done = before
+            await self._trouble(error)  # The next look shows whether it was done.
             return False
-        self.patched = True
+        except Conflict:
+            self.done = before
+            self._open = "somebody else keeps changing it"
+            self._report(Changed())
+            await self._clock.sleep(STAYS_AWAY)  # The next sync shows whose it is now.
+            return False
+        except ApiError:
+            self.done = before
+            raise
+        self.done = Done.REMOVED
         return True
+
+    async def _trouble(self, error: Exception) -> None:
+        self._open = str(error)
+        self._report(Trouble(self._open))
+        await self._clock.sleep(POLL)
 
     async def _came_back(self) -> ExtendedResource | None:
         """Watch one sync: the resource if it is put back, None if it stays away.
@@ -202,8 +231,9 @@ class Removal:
         begun = self._clock.monotonic()
         while True:
             watched = self._clock.monotonic() - begun
+            self._open = "whether it stays away has not been seen"
             self._report(Watching(watched))
-            await self._pause()
+            await self._clock.sleep(POLL)
             look = await self._look()
             found = look.find(self._name)
             if found is not None and self._name in look.node.capacity:
@@ -241,26 +271,14 @@ class Removal:
             self._before[self._name] = Before(put_back=self._clock.time())
             self._stale = None
 
-    async def _pause(self, seconds: float = POLL) -> None:
-        """Until the next look; raises when the time is up."""
-        left = self._settings.timeout - self._elapsed()
-        if left > 0:
-            await self._clock.sleep(min(seconds, left))
-            return
-        if self.patched:
-            told = "it was removed, but whether it stays away has not been seen"
-        else:
-            told = "nothing was changed, for the kubelet had not let go of it"
-        raise NotRemoved(
-            f"{self._settings.timeout:g} s were not enough to remove {self._name} from node {self._node}: {told}; "
-            f"give it longer with --timeout"
-        )
-
-    def _elapsed(self) -> float:
-        return self._clock.monotonic() - self._begun
-
-
-def _pods(found: ExtendedResource) -> str:
-    named = [f"{holder.pod} ({holder.count})" for holder in found.holders[:_PODS_NAMED]]
-    more = len(found.holders) - len(named)
-    return ", ".join(named) + (f" and {more} more pods" if more else "")
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        """Ends what is done here when the time is up, and says what is known by then."""
+        try:
+            async with deadline(self._clock, self._settings.timeout - self.spent):
+                yield
+        except TimeoutError:
+            raise NotRemoved(
+                f"{self._settings.timeout:g} s were not enough to remove {self._name} from node {self._node}: "
+                f"{self.so_far}; give it longer with --timeout"
+            ) from None

@@ -1,0 +1,49 @@
+"""Whether an extended resource may be taken off its node, decided from one look at it; never does so.
+
+Not while a pod holds it or a plugin advertises it; and, unless somebody insists, not where nobody could tell
+whether it stays away.
+"""
+
+from colocate.apps.resources.errors import Refused
+from colocate.apps.resources.observe import Look
+from colocate.devices.extended_resources import ExtendedResource, State
+from colocate.errors import UserError
+
+_PODS_NAMED = 10
+
+
+def removable(look: Look, name: str, *, now: bool) -> ExtendedResource:
+    """The resource, if it may be removed now or once the kubelet lets go; raises why not. `now`: somebody insists."""
+    found, node = look.find(name), look.node.name
+    if found is None:
+        raise UserError(
+            f"node {node} has no extended resource {name!r}; "
+            f"'colocate resource list --node {node}' shows what it has"
+        )
+    where = f"{name} on node {node}"
+    if found.holders:
+        raise Refused(
+            f"{where} is held by {_pods(found)}; it stays until they are gone: delete them, or let them finish"
+        )
+    if found.state is State.ALIVE:
+        raise Refused(
+            f"{where} is advertised by a plugin that is alive ({found.reason}); stop the plugin, for instance by "
+            f"deleting its DaemonSet or keeping it off this node, and try again"
+        )
+    if found.state is State.UNKNOWN and not now:
+        raise Refused(
+            f"{where}: {found.reason}; look again in a while, or try it with --now: if a plugin is alive, "
+            f"it comes back"
+        )
+    if look.node.silent and found.state is not State.LEAVING and not now:
+        raise Refused(
+            f"the kubelet of node {node} is silent: nobody could see whether {name} stays away; "
+            f"start the kubelet, or use --now to remove it all the same"
+        )
+    return found
+
+
+def _pods(found: ExtendedResource) -> str:
+    named = [f"{holder.pod} ({holder.count})" for holder in found.holders[:_PODS_NAMED]]
+    more = len(found.holders) - len(named)
+    return ", ".join(named) + (f" and {more} more pods" if more else "")

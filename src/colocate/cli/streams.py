@@ -1,0 +1,80 @@
+"""The standard streams, made such that whatever is the matter with them ends in one sentence.
+
+A closed stream becomes one that fails when it is used: a command that does not use it is not disturbed.
+"""
+
+import codecs
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TextIO, cast
+
+from colocate.errors import UserError
+
+_ESCAPED = "colocate.escaped"
+
+
+@contextmanager
+def ready() -> Iterator[None]:
+    """Streams that can be used; at the end all is written, or a UserError says why it cannot be."""
+    _open_closed()
+    codecs.register_error(_ESCAPED, _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ESCAPED)
+    output = _Output(sys.stdout)
+    with redirect_stdout(cast(TextIO, output)):
+        try:
+            yield
+        finally:
+            output.flush()
+
+
+def _open_closed() -> None:
+    # In the order of their numbers: what is opened gets the lowest that is free.
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY))
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    r"""What the stream's encoding does not have is written as \uXXXX, which JSON understands."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+class _Output:
+    """Standard output that raises a UserError where it cannot be written, so that no other OSError is meant."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with self._one_sentence():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._one_sentence():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _one_sentence(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            # Python would try, and complain, again when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            if isinstance(error, BrokenPipeError):
+                raise
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(f"standard output: cannot be written ({reason}); send it elsewhere") from error
