@@ -5,6 +5,7 @@ Arguments: the cluster's folder, the control group of its pods, and the machine'
 
 import asyncio
 import contextlib
+import signal
 import sys
 from pathlib import Path
 
@@ -28,6 +29,10 @@ from tests.memory_agent.small_machine import SmallMachine
 NO_TIME = Deadlines(withdraw=0, reclaim=0, throttle=0, far=0, evict=0, recreate=0)
 
 
+LONGEST = 250
+"""Seconds that a life may last."""
+
+
 class LaterClock(ManualClock):
     """A manual clock of a machine that has run for a while."""
 
@@ -42,6 +47,7 @@ def say(words: str) -> None:
 
 
 async def main(root: Path, cgroup_root: Path, now: float) -> None:
+    signal.alarm(LONGEST)  # Should the test that started it be killed.
     telemetry.configure_logs("text", "info")
     clock = LaterClock(now)
     small = SmallMachine(cgroup_root)
