@@ -25,7 +25,7 @@ from colocate.load import Table
 from colocate.load.settings import FilterSettings, MissingFilter, Staleness
 from colocate.model.load import Amount, NodeFacts, NodeLoad, Usage
 from colocate.wire.extender import read_question
-from tests.scheduler.asking import POD, Asking, server
+from tests.scheduler.asking import POD, RECORDED, Asking, server
 
 SIZE = Amount(4000, 16 << 30)
 
@@ -105,6 +105,22 @@ def test_whatever_pod_is_asked_about_the_answer_is_right_or_a_sentence(
             assert scores["n2"] < scores["n1"]
 
     asyncio.run(ask_all())
+
+
+async def test_what_a_real_kube_scheduler_asked_is_judged() -> None:
+    clock = ManualClock()
+    judge, _, decisions = judging(clock)
+    async with serving(server(), judge, clock) as listening, aiohttp.ClientSession() as session:
+        ask = Asking(session, listening)
+        for line in RECORDED:
+            answered = await ask.post(line["verb"], json.dumps(line["request"]))
+            assert answered.status == 200
+            if line["verb"] == "prioritize":
+                assert all(type(one["Score"]) is int for one in answered.json)
+            else:
+                assert answered.json["Error"] == ""
+    asked = [line["request"]["Pod"]["metadata"] for line in RECORDED]
+    assert decisions.latest(1)[0].explanation.pod in {f"{one['namespace']}/{one['name']}" for one in asked}
 
 
 async def test_who_asks_for_a_pod_without_a_uid_leaves_no_trace() -> None:
