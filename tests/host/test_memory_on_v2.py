@@ -23,6 +23,8 @@ from colocate.host.reclaim import ReclaimEnd, reclaim
 from colocate.model.memory import Bytes, NumaMemory
 from colocate.model.pod import QosClass
 
+pytestmark = pytest.mark.vm("mini", here=True)
+
 ONE, OTHER = "5b1c0001-4f0e-9d6c-aaaa-000000000001", "5b1c0002-4f0e-9d6c-aaaa-000000000002"
 DEMOTION = Path("/sys/kernel/mm/numa/demotion_enabled")
 
