@@ -80,6 +80,8 @@ async def test_list_shows_every_resource_of_every_node_in_every_form(lab: Lab) -
     for node in (MACHINE, "other"):
         advertised = await lab.resource("advertise", node, f"{HAND}=3", "--yes")
         assert advertised.code == 0, advertised.err
+    synced = {("3", "3")}
+    await until(lambda: {lab.amounts(HAND), lab.amounts(HAND, "other")} == synced, "the kubelets' next sync")
     ended = await lab.resource("list")
     rows = [line.split() for line in ended.out.splitlines()]
     assert rows[0] == ["NODE", "RESOURCE", "CAPACITY", "ALLOCATABLE", "REQUESTED", "STATE"]
