@@ -46,20 +46,24 @@ def keys(level: int) -> tuple[str, ...]:
 
 def level_of(taints: Sequence[Taint]) -> int:
     """The level that a node shows."""
-    ours = [taint for taint in taints if taint.key.startswith(PREFIX)]
+    ours = [taint.key for taint in taints if _is_ours(taint.key, taint.effect)]
     level = len(ours)
-    right = {taint.key for taint in ours} == set(keys(level)) and all(one.effect == EFFECT for one in ours)
-    return level if right and level <= LEVELS else _ODD
+    return level if set(ours) == set(keys(level)) else _ODD
 
 
 def with_level(taints: object, level: int) -> list[object]:
     """A node's taints with ours brought to a level; all others stay as and where they are."""
-    others = [one for one in taints if not _is_ours(one)] if isinstance(taints, list) else []
+    others = [one for one in taints if not _is_one_of_ours(one)] if isinstance(taints, list) else []
     return [*others, *({"key": key, "effect": EFFECT} for key in keys(level))]
 
 
-def _is_ours(taint: object) -> bool:
-    return isinstance(taint, Mapping) and str(taint.get("key", "")).startswith(PREFIX)
+def _is_one_of_ours(taint: object) -> bool:
+    return isinstance(taint, Mapping) and _is_ours(taint.get("key"), taint.get("effect"))
+
+
+def _is_ours(key: object, effect: object) -> bool:
+    """Whether we write it: a taint is known by its key and its effect together."""
+    return effect == EFFECT and key in keys(LEVELS)
 
 
 class Tainting:
