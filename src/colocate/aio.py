@@ -49,14 +49,19 @@ async def deadline(clock: Clock, seconds: float) -> AsyncIterator[None]:
         timer.cancel()
 
 
-async def in_thread(call: Callable[[], T]) -> T:
-    """Run a short blocking call in a thread; who cancels waits for its end, so that nothing runs on unseen."""
-    running = asyncio.ensure_future(asyncio.to_thread(call))
+async def seen_through(work: Coroutine[Any, Any, T]) -> T:
+    """Do what must not be cut off; who cancels waits for its end, so that nothing runs on unseen."""
+    running = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         await asyncio.gather(running, return_exceptions=True)
         raise
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Run a short blocking call in a thread, which cannot be cut off."""
+    return await seen_through(asyncio.to_thread(call))
 
 
 class Watched:

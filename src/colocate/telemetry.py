@@ -70,6 +70,7 @@ class Event(StrEnum):
     TAINTS_CHANGED = "taints.changed"
     TAINTS_FAILED = "taints.failed"
     TAINTS_REMOVED = "taints.removed"
+    TAINTS_LEFT = "taints.left"
     LEASE_TAKEN = "lease.taken"
     LEASE_LOST = "lease.lost"
     LEASE_FAILED = "lease.failed"

@@ -1,6 +1,7 @@
 """docs/scheduling.md and the manifests beside it say what the program does."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -48,11 +49,21 @@ def test_the_manifest_of_colocate_holds_a_configuration_that_can_be_used() -> No
     assert config.load.policies == {"mem-real-usage-scheduler": "mem-real-usage"}
 
 
+def test_the_manifest_of_colocate_lets_in_only_who_shows_the_token_that_it_mounts() -> None:
+    found = manifests("colocate.yaml")
+    data: Any = found["ConfigMap"]["data"]
+    config = build_document(SCHEDULER, data["scheduler.yaml"].encode(), "colocate.yaml").config
+    spec = cast("Any", found["Deployment"]["spec"])["template"]["spec"]
+    mounted = {one["name"]: Path(one["mountPath"]) for one in spec["containers"][0]["volumeMounts"]}
+    secrets = [mounted[one["name"]] / "token" for one in spec["volumes"] if "secret" in one]
+    assert secrets == [config.server.callers.token_file]
+
+
 def test_the_manifest_of_kube_scheduler_holds_what_kube_config_prints() -> None:
-    data = manifests("kube-scheduler.yaml")["ConfigMap"]["data"]
+    data = manifests("kube-scheduler.yaml")["Secret"]["stringData"]
     assert isinstance(data, dict)
     assert data["scheduler.yaml"] == kube_config.render(
-        Wanted(url="http://colocate-scheduler.kube-system:8890")
+        Wanted(url="http://scheduler:TOKEN@colocate-scheduler.kube-system:8890")
     )
 
 

@@ -146,3 +146,16 @@ def test_an_annotation_that_makes_no_sense_is_as_good_as_none(nonsense: str) -> 
 def test_a_quantity_that_is_none_is_as_good_as_not_stated() -> None:
     pod = pod_facts(read_pod(spec=with_resources(requests={"cpu": "many", "memory": "1Gi"})))
     assert pod.shape.containers[0].request == PerResource(None, GIB)
+
+
+@pytest.mark.parametrize("huge", ["1e305", "1e400", 1e308, "9" * 30, 2**70, "9999999E"])
+def test_a_quantity_beyond_what_kubernetes_counts_is_the_most_that_it_counts(huge: str | float) -> None:
+    pod = pod_facts(read_pod(spec=with_resources(requests={"cpu": huge, "memory": huge})))
+    assert pod.shape.containers[0].request == PerResource(2**63 - 1, 2**63 - 1)
+
+
+def test_percents_beyond_what_kubernetes_counts_are_as_good_as_none() -> None:
+    huge = f'{{"cpu":{10**400}}}'
+    assert pod_facts(read_pod(metadata={"annotations": {SCALING: huge}})).shape.scaling == PerResource()
+    stated = f'{{"usageThresholds":{huge}}}'
+    assert node_facts(node_with(**{THRESHOLDS: stated})).thresholds is None

@@ -107,6 +107,30 @@ def test_whatever_pod_is_asked_about_the_answer_is_right_or_a_sentence(
     asyncio.run(ask_all())
 
 
+def asking_for(uid: str, labels: dict[str, str] | None, **resources: Any) -> bytes:
+    spec = {"containers": [{"name": "main", "resources": resources}]}
+    pod = {"metadata": {"name": uid, "namespace": "ns", "uid": uid, "labels": labels}, "spec": spec}
+    return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["n1", "n2", "n3"]}).encode()
+
+
+async def test_pods_that_ask_for_the_impossible_do_not_spoil_the_answers_for_others() -> None:
+    clock = ManualClock()
+    judge, _, _ = judging(clock)
+    async with serving(server(), judge, clock) as listening, aiohttp.ClientSession() as session:
+        ask = Asking(session, listening)
+        for number, huge in enumerate(["1e305"] * 4 + ["1e400", 1e308] * 4):
+            body = asking_for(f"p{number}", {}, requests={"cpu": huge, "memory": huge})
+            assert (await ask.post("prioritize", body)).status == 200
+        assert (await ask.post("prioritize", asking_for("good", {}, requests={"cpu": "1"}))).status == 200
+
+
+async def test_null_is_as_good_as_not_there() -> None:
+    judge, _, _ = judging(ManualClock())
+    said = judge.prioritize(read_question(asking_for("a", None, limits=None, requests={"cpu": "1"})))
+    other, _, _ = judging(ManualClock())
+    assert said == other.prioritize(read_question(asking_for("a", {}, requests={"cpu": "1"})))
+
+
 async def test_what_a_real_kube_scheduler_asked_is_judged() -> None:
     clock = ManualClock()
     judge, _, decisions = judging(clock)

@@ -59,6 +59,13 @@ class TestTokens:
             for path in ("/healthz", "/readyz"):
                 assert (await ask.get(path)).status == 200, "a kubelet has no token"
 
+    @pytest.mark.parametrize("shown", [b"Bearer \xff\xfe", b"Basic \xff", "Basic ü".encode(), b"\xff"])
+    async def test_nor_whoever_shows_what_is_not_text(self, file: Path, shown: bytes) -> None:
+        async with self.ask(file) as ask, ask.raw() as (reader, writer):
+            writer.write(b"POST /prioritize HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n")
+            writer.write(b"Authorization: " + shown + b"\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+
     async def test_another_takes_its_place_while_it_runs(self, file: Path) -> None:
         async with self.ask(file) as ask:
             replace(file, "first\nsecond\n")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from colocate.apps.scheduler.facts import Taint
 from colocate.apps.scheduler.process import running
 from colocate.apps.scheduler.sections import OnStop
-from colocate.apps.scheduler.settings import Act, Endpoint, SchedulerConfig
+from colocate.apps.scheduler.settings import Endpoint, Server
 from colocate.apps.scheduler.tainting import EFFECT, keys, level_of, with_level
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client, ClientSettings
@@ -25,8 +25,9 @@ from colocate.cluster.secret import Secret
 from colocate.cluster.transport import Request
 from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES
 from colocate.lab.api.users import known
+from colocate.telemetry import Event
 from tests.scheduler.pretending import pretending
-from tests.scheduler.story import Story, spread, telling
+from tests.scheduler.story import Story, logged, spread, telling, told
 from tests.support.waiting import until
 
 NAMES = ("n1", "n2", "n3")
@@ -40,8 +41,11 @@ FOREIGN = {
     "timeAdded": "2026-01-01T00:00:00Z",
 }
 
+foreign_keys = st.text(min_size=1) | st.text().map("colocate.dev/load-".__add__) | st.sampled_from(keys(4))
 others = st.lists(
-    st.fixed_dictionaries({"key": st.text(min_size=1), "effect": st.sampled_from(["NoSchedule", EFFECT])})
+    st.fixed_dictionaries(
+        {"key": foreign_keys, "effect": st.sampled_from(["NoSchedule", "NoExecute", EFFECT])}
+    ).filter(lambda taint: taint["effect"] != EFFECT or taint["key"] not in keys(4))
 )
 
 
@@ -49,7 +53,6 @@ others = st.lists(
 def test_taints_of_others_stay_as_and_where_they_are(
     foreign: list[dict[str, str]], before: int, after: int
 ) -> None:
-    foreign = [one for one in foreign if not one["key"].startswith("colocate.dev/load-")]
     changed = with_level(with_level(foreign, before), after)
     assert changed[: len(foreign)] == foreign
     assert changed == with_level(changed, after)
@@ -60,17 +63,11 @@ def test_taints_of_others_stay_as_and_where_they_are(
     "odd",
     [
         [Taint("colocate.dev/load-2", EFFECT)],
-        [Taint("colocate.dev/load-1", "NoSchedule")],
-        [Taint(key, EFFECT) for key in (*keys(4), "colocate.dev/load-5")],
+        [Taint(key, EFFECT) for key in (*keys(4), "colocate.dev/load-4")],
     ],
 )
 def test_a_set_that_is_no_levels_is_known_for_one(odd: list[Taint]) -> None:
     assert level_of(odd) == -1
-
-
-def tainting(story: Story, **more: Any) -> SchedulerConfig:
-    config = story.config(Act.TAINTS)
-    return msgspec.structs.replace(config, taints=msgspec.structs.replace(config.taints, **more))
 
 
 async def test_foreign_taints_survive_and_odd_ones_of_ours_are_mended() -> None:
@@ -78,7 +75,7 @@ async def test_foreign_taints_survive_and_odd_ones_of_ours_are_mended() -> None:
         await story.client.patch(NODES, "n2", {"spec": {"taints": [FOREIGN]}})
         odd = {"key": "colocate.dev/load-3", "effect": EFFECT}
         await story.client.patch(NODES, "n1", {"spec": {"taints": [odd]}})
-        async with story.scheduling(tainting(story)):
+        async with story.scheduling(story.tainting()):
             await story.hot("n2", 4)
             await story.hot("n1", 0)
             assert (await story.taints("n2"))[0] == FOREIGN
@@ -87,11 +84,11 @@ async def test_foreign_taints_survive_and_odd_ones_of_ours_are_mended() -> None:
 
 async def test_taints_may_be_kept_for_the_next_start() -> None:
     async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
-        async with story.scheduling(tainting(story, on_stop=OnStop.KEEP)):
+        async with story.scheduling(story.tainting(on_stop=OnStop.KEEP)):
             await story.hot("n2", 4)
         assert await story.heat("n2") == 4
         prometheus.uses["n2"] = (10.0, 87.0)
-        async with story.scheduling(tainting(story)) as scheduler:
+        async with story.scheduling(story.tainting()) as scheduler:
             assert scheduler.tainting is not None
             await until(lambda: scheduler.tainting is not None and scheduler.tainting.lease.held, "the lease")
             assert scheduler.tainting.planned().changes == (), (
@@ -106,7 +103,7 @@ async def test_few_are_written_a_minute_and_the_hottest_first() -> None:
     async with (
         pretending(uses) as prometheus,
         telling(prometheus.url, nodes, extender=False) as story,
-        story.scheduling(tainting(story, per_minute=2)) as scheduler,
+        story.scheduling(story.tainting(per_minute=2)) as scheduler,
     ):
         await story.hot("n03", 4)
         tainting_ = scheduler.tainting
@@ -120,7 +117,7 @@ async def test_few_are_written_a_minute_and_the_hottest_first() -> None:
 
 async def test_of_two_replicas_one_writes_and_stops_at_once_when_the_lease_is_lost() -> None:
     async with pretending(CALM) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
-        first = tainting(story, on_stop=OnStop.KEEP)
+        first = story.tainting(on_stop=OnStop.KEEP)
         elsewhere = msgspec.structs.replace(first.server, address=Endpoint("127.0.0.1:0"))
         second = msgspec.structs.replace(first, server=elsewhere)
         async with story.scheduling(first) as one, story.scheduling(second) as other:
@@ -141,7 +138,7 @@ async def test_a_restart_of_the_api_server_is_survived() -> None:
     async with (
         pretending(CALM) as prometheus,
         telling(prometheus.url, NAMES, extender=False) as story,
-        story.scheduling(tainting(story)) as scheduler,
+        story.scheduling(story.tainting()) as scheduler,
     ):
         writer = scheduler.tainting
         assert writer is not None
@@ -154,14 +151,32 @@ async def test_a_restart_of_the_api_server_is_survived() -> None:
         await story.hot("n2", 4)
 
 
-async def test_in_shadow_mode_nothing_is_written() -> None:
+async def test_in_shadow_mode_nothing_is_written_and_each_change_is_told_once() -> None:
+    uses = dict.fromkeys(("n1", "n2"), (10.0, 95.0)) | dict.fromkeys(("n3", "n4", "n5", "n6"), (10.0, 20.0))
+    async with pretending(uses) as prometheus, telling(prometheus.url, list(uses), extender=False) as story:
+        shadow = msgspec.structs.replace(story.tainting(), shadow=True)
+        with logged() as logs:
+            async with story.scheduling(shadow) as scheduler:
+                await until(lambda: len(told(logs, Event.TAINTS_CHANGED)) == 2, "both changes")
+                rounds = scheduler.facts.sampled.count
+                await until(lambda: scheduler.facts.sampled.count > rounds + 3, "more rounds")
+        changes = told(logs, Event.TAINTS_CHANGED)
+        assert sorted((one["node"], one["before"], one["after"], one["shadow"]) for one in changes) == [
+            ("n1", 0, 4, True),
+            ("n2", 0, 4, True),
+        ]
+        assert [await story.heat(name) for name in uses] == [0] * 6
+
+
+async def test_who_is_in_shadow_does_not_keep_another_from_writing() -> None:
     async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
-        config = msgspec.structs.replace(tainting(story), shadow=True)
-        async with story.scheduling(config) as scheduler:
-            writer = scheduler.tainting
-            assert writer is not None
-            await until(lambda: writer.lease.held and bool(writer.planned().changes), "a plan")
-            assert await story.heat("n2") == 0
+        elsewhere = Server(address=Endpoint("127.0.0.1:0"))
+        shadow = msgspec.structs.replace(story.tainting(), shadow=True, server=elsewhere)
+        with logged() as logs:
+            async with story.scheduling(shadow):
+                await until(lambda: bool(told(logs, Event.TAINTS_CHANGED)), "the shadow's change")
+                async with story.scheduling(story.tainting()):
+                    await story.hot("n2", 4)
 
 
 async def test_the_herd_is_bounded_by_taints_too() -> None:
@@ -170,7 +185,7 @@ async def test_the_herd_is_bounded_by_taints_too() -> None:
     async with (
         pretending(uses) as prometheus,
         telling(prometheus.url, nodes, extender=False) as story,
-        story.scheduling(tainting(story)),
+        story.scheduling(story.tainting()),
     ):
         for name in nodes[:5]:
             await story.hot(name, 4)
@@ -263,7 +278,7 @@ async def test_the_rights_of_the_example_are_enough() -> None:
         telling(prometheus.url, NAMES, extender=False) as story,
         granted(story) as client,
     ):
-        async with running(tainting(story), client, SystemClock()):
+        async with running(story.tainting(), client, SystemClock()):
             await story.hot("n2", 4)
         assert await story.heat("n2") == 0
         assert client.refused == []
@@ -277,6 +292,6 @@ async def test_and_none_of_them_is_too_much(missing: tuple[int, str, str]) -> No
         telling(prometheus.url, NAMES, extender=False) as story,
         granted(story, missing) as client,
     ):
-        async with running(tainting(story), client, SystemClock()):
+        async with running(story.tainting(), client, SystemClock()):
             await until(lambda: bool(client.refused), f"{verb} {resource} to be refused")
         assert f"{verb} {resource}" in client.refused[0]

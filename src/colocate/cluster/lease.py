@@ -98,6 +98,8 @@ class LeaseHolder:
                 self.error = "the API server does not answer in time"
             except (ClusterError, UserError) as error:
                 self.error = str(error)
+            except Exception as error:  # noqa: BLE001 -- whatever it is, the lease must be asked for again
+                self.error = f"{type(error).__name__}: {error}"
             if self.error and self.error != before:
                 telemetry.logger().warning(Event.LEASE_FAILED, lease=self._name, error=self.error)
             self._tell()

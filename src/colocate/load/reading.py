@@ -32,6 +32,8 @@ RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"
 
 _BY_PRIORITY = {9: PriorityClass.PROD, 7: PriorityClass.MID, 5: PriorityClass.BATCH, 3: PriorityClass.FREE}
 """By the thousands of a pod's priority."""
+_MOST = 2**63 - 1
+"""Kubernetes counts no further: a quantity beyond it is taken for it."""
 _PREFIXES = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "kubernetes.io/mid-"}
 
 
@@ -190,7 +192,7 @@ def _stated(quantities: Quantities, prefix: str) -> PerResource:
 def _value(text: str | int | float, scale: int) -> int | None:
     # Few different texts, in pods by the hundred thousand.
     try:
-        return max(0, math.ceil(quantity.parse(text) * scale))
+        return min(_MOST, max(0, math.ceil(quantity.parse(text) * scale)))
     except ValueError:
         return None
 
@@ -234,6 +236,11 @@ class _CustomThresholds(_Read, frozen=True):
     aggregated_usage: _AggregatedUsage | None = None
 
 
+def _counted(*stated: PerResource | None) -> bool:
+    """Whether all numbers are such as Kubernetes reads."""
+    return all(abs(number or 0) <= _MOST for one in stated if one for number in (one.cpu, one.memory))
+
+
 def _thresholds(annotation: str) -> UsageThresholds | None:
     if not annotation:
         return None
@@ -242,6 +249,8 @@ def _thresholds(annotation: str) -> UsageThresholds | None:
     except msgspec.DecodeError:
         return None
     aggregated = stated.aggregated_usage or _AggregatedUsage()
+    if not _counted(stated.usage_thresholds, stated.prod_usage_thresholds, aggregated.usage_thresholds):
+        return None
     return UsageThresholds(
         stated.usage_thresholds,
         stated.prod_usage_thresholds,
@@ -253,9 +262,10 @@ def _thresholds(annotation: str) -> UsageThresholds | None:
 
 def _percents(annotation: str) -> PerResource:
     try:
-        return msgspec.json.decode(annotation, type=PerResource) if annotation else PerResource()
+        stated = msgspec.json.decode(annotation, type=PerResource) if annotation else PerResource()
     except msgspec.DecodeError:
         return PerResource()
+    return stated if _counted(stated) else PerResource()
 
 
 def _raw_allocatable(annotation: str) -> PerResource:

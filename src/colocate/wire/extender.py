@@ -30,12 +30,12 @@ class Asked(msgspec.Struct, frozen=True):
 
     def pod(self, kind: type[T]) -> T:
         """The pod, as much of it as `kind` has fields for; Unreadable where they do not fit."""
-        return _read(_decoder(kind), self.sent_pod)
+        return _read_object(_decoder(kind), self.sent_pod)
 
     def nodes(self, kind: type[T]) -> list[T] | None:
         """The nodes, likewise; None where only names were sent."""
         decoder = _decoder(kind)
-        return None if self.sent_nodes is None else [_read(decoder, raw) for raw in self.sent_nodes]
+        return None if self.sent_nodes is None else [_read_object(decoder, raw) for raw in self.sent_nodes]
 
 
 class MetaPod(msgspec.Struct, frozen=True):
@@ -119,6 +119,7 @@ class _PreemptionReply(msgspec.Struct, frozen=True):
 _arguments = msgspec.json.Decoder(_Arguments)
 _preemption_arguments = msgspec.json.Decoder(_PreemptionArguments)
 _node = msgspec.json.Decoder(_Node)
+_anything: msgspec.json.Decoder[object] = msgspec.json.Decoder(object)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _encode = msgspec.json.Encoder().encode
 
@@ -219,6 +220,30 @@ def _read(decoder: msgspec.json.Decoder[T], body: bytes | Raw) -> T:
         raise Unreadable(f"the body does not read as kube-scheduler writes it: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable(f"the body is not JSON: {error}") from None
+
+
+def _read_object(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
+    """An object of the API as Go reads it: what is null is as good as not there."""
+    try:
+        return _read(decoder, raw)
+    except Unreadable:
+        # Rare, and dear: Kubernetes itself writes no null where these types have a field.
+        if b"null" not in bytes(raw):
+            raise
+    try:
+        said = _encode(_without_nulls(_read(_anything, raw)))
+    except RecursionError as error:
+        raise Unreadable(f"the body is nested too deeply: {error}") from None
+    return _read(decoder, said)
+
+
+def _without_nulls(found: object) -> object:
+    match found:
+        case dict():
+            return {name: _without_nulls(one) for name, one in found.items() if one is not None}
+        case list():
+            return [_without_nulls(one) for one in found]
+    return found
 
 
 def _respelt(body: bytes | Raw, names: Mapping[str, str], nested: Mapping[str, Any] | None = None) -> bytes:

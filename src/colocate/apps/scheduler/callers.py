@@ -1,7 +1,6 @@
 """Who may ask: checks the token and the certificate that a caller shows. What is configured must all hold."""
 
 import base64
-import binascii
 import hmac
 import ipaddress
 from collections.abc import Iterator
@@ -84,7 +83,8 @@ class TokenFile:
     def knows(self, token: Secret) -> bool:
         """Whether it is one of them; how long that takes says nothing of how near it came."""
         self._refresh()
-        shown = token.reveal().encode()
+        # A header's bytes that are no text are kept as surrogates.
+        shown = token.reveal().encode(errors="surrogateescape")
         # All are compared, so that their order does not show either.
         matches = [hmac.compare_digest(shown, known.reveal().encode()) for known in self._tokens]
         return any(matches)
@@ -126,7 +126,8 @@ def _token(authorization: str) -> Secret:
     if scheme.lower() == "basic":
         try:
             return Secret(base64.b64decode(shown, validate=True).decode().partition(":")[2])
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
+            # It is not base64, or what it holds is not text.
             pass
     return Secret("")
 

@@ -2,7 +2,8 @@
 
 A node of heat n has the taints 1 to n, all PreferNoSchedule: nothing is ever kept off a node by them. One process
 writes at a time, by a lease, asked before every single write; a bounded number of times a minute; and no taint
-but these is ever changed: a node that somebody else writes meanwhile is left for the next round.
+but these is ever changed: a node that somebody else writes meanwhile is left for the next round. In shadow mode
+nothing is written, no lease is taken, and each change is told once, as if it had been written.
 """
 
 import asyncio
@@ -10,12 +11,12 @@ import os
 import socket
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from colocate import telemetry
-from colocate.aio import deadline
-from colocate.apps.scheduler.facts import Facts, Taint
+from colocate.aio import deadline, seen_through
+from colocate.apps.scheduler.facts import Facts, Taint, WatchedNode
 from colocate.apps.scheduler.judge import Judge
 from colocate.apps.scheduler.sections import OnStop, Taints
 from colocate.clock import Clock
@@ -32,6 +33,8 @@ from colocate.telemetry import NODE_HEAT, TAINT_WRITES, TAINTS_WAITING, Event
 PREFIX = "colocate.dev/load-"
 EFFECT = "PreferNoSchedule"
 LEVELS = 4
+_ENDING = 10.0
+"""Seconds in which a write that is under way at the end must be done."""
 _REMOVING = 30.0
 """Seconds in which all taints must be gone at the end."""
 _AT_ONCE = 8
@@ -46,20 +49,24 @@ def keys(level: int) -> tuple[str, ...]:
 
 def level_of(taints: Sequence[Taint]) -> int:
     """The level that a node shows."""
-    ours = [taint for taint in taints if taint.key.startswith(PREFIX)]
+    ours = [taint.key for taint in taints if _is_ours(taint.key, taint.effect)]
     level = len(ours)
-    right = {taint.key for taint in ours} == set(keys(level)) and all(one.effect == EFFECT for one in ours)
-    return level if right and level <= LEVELS else _ODD
+    return level if set(ours) == set(keys(level)) else _ODD
 
 
 def with_level(taints: object, level: int) -> list[object]:
     """A node's taints with ours brought to a level; all others stay as and where they are."""
-    others = [one for one in taints if not _is_ours(one)] if isinstance(taints, list) else []
+    others = [one for one in taints if not _is_one_of_ours(one)] if isinstance(taints, list) else []
     return [*others, *({"key": key, "effect": EFFECT} for key in keys(level))]
 
 
-def _is_ours(taint: object) -> bool:
-    return isinstance(taint, Mapping) and str(taint.get("key", "")).startswith(PREFIX)
+def _is_one_of_ours(taint: object) -> bool:
+    return isinstance(taint, Mapping) and _is_ours(taint.get("key"), taint.get("effect"))
+
+
+def _is_ours(key: object, effect: object) -> bool:
+    """Whether we write it: a taint is known by its key and its effect together."""
+    return effect == EFFECT and key in keys(LEVELS)
 
 
 class Tainting:
@@ -93,36 +100,61 @@ class Tainting:
         )
         self._heats: dict[str, Heat] = {}
         self._written: deque[float] = deque(maxlen=settings.per_minute)
+        self._imagined: dict[str, int] = {}
+        """In shadow mode, what nodes would show by now."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Write for as long as the body runs; then take the taints away, unless told otherwise."""
-        async with self.lease.running():
-            task = asyncio.create_task(self._run())
-            try:
+        if self._shadow:
+            # Who writes nothing must not keep from writing who does.
+            async with self._rounds():
                 yield
+            return
+        async with self.lease.running():
+            try:
+                async with self._rounds():
+                    yield
             finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                if self._settings.on_stop is OnStop.REMOVE and not self._shadow and self.lease.held:
+                if self._settings.on_stop is OnStop.REMOVE:
                     await self._remove_all()
+
+    @asynccontextmanager
+    async def _rounds(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(TimeoutError):
+                async with deadline(self._clock, _ENDING):
+                    await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
-            # Without any sample nobody knows better than what nodes show already.
-            if not self._judge.unready() and self._facts.table.loads:
-                if self.lease.held:
-                    await self._write(self.planned())
-                else:
-                    # Whoever writes now knows how hot nodes were; what they show will tell.
-                    self._heats.clear()
+            try:
+                await self._round()
+            except Exception as error:  # noqa: BLE001 -- whatever it is, the next round must be tried
+                telemetry.logger().error(Event.TAINTS_FAILED, exc_info=error)
             await self._clock.sleep(self._settings.period)
+
+    async def _round(self) -> None:
+        # Without any sample nobody knows better than what nodes show already.
+        if self._judge.unready() or not self._facts.table.loads:
+            return
+        if self._shadow:
+            self._imagine(self.planned())
+        elif self.lease.held:
+            await self._write(self.planned())
+        else:
+            # Whoever writes now knows how hot nodes were; what they show will tell.
+            self._heats.clear()
 
     def planned(self) -> TaintPlan:
         """What would be written now."""
         table, now = self._facts.table, self._clock.time()
         table.advance(now)
-        shown = {node.metadata.name: level_of(node.spec.taints) for node in self._facts.nodes}
+        shown = self._shown()
         pressed = {name: value for name, value in pressures(table).items() if name in shown}
         before = {
             name: self._heats.get(name) or Heat(pressed[name], shown[name], shown[name])
@@ -136,29 +168,42 @@ class Tainting:
         TAINTS_WAITING.set(made.waiting)
         return made
 
+    def _shown(self) -> dict[str, int]:
+        shown = {node.metadata.name: level_of(node.spec.taints) for node in self._facts.nodes}
+        self._imagined = {name: level for name, level in self._imagined.items() if name in shown}
+        return shown | self._imagined
+
+    def _imagine(self, planned: TaintPlan) -> None:
+        for change in planned.changes:
+            self._imagined[change.node] = change.after
+            self._written.append(self._clock.monotonic())
+            self._tell(change)
+
     async def _write(self, planned: TaintPlan) -> None:
         for change in planned.changes:
-            if self._shadow:
-                telemetry.logger().info(Event.TAINTS_CHANGED, shadow=True, change=str(change))
-                continue
             if not self.lease.held:
                 return
-            await self._write_one(change)
+            # A write that was cut off might take effect after the removal of all taints.
+            await seen_through(self._write_one(change))
 
     async def _write_one(self, change: Change) -> None:
         try:
             if await self._set(change.node, change.after):
-                telemetry.logger().info(
-                    Event.TAINTS_CHANGED,
-                    node=change.node,
-                    before=change.before,
-                    after=change.after,
-                    pressure=round(change.pressure, 1),
-                )
+                self._tell(change)
         except (ClusterError, UserError) as error:
             # Who was overtaken, or whose node has gone, need not know.
             if not isinstance(error, Conflict | NotFound):
                 telemetry.logger().warning(Event.TAINTS_FAILED, node=change.node, error=str(error))
+
+    def _tell(self, change: Change) -> None:
+        telemetry.logger().info(
+            Event.TAINTS_CHANGED,
+            node=change.node,
+            before=change.before,
+            after=change.after,
+            pressure=round(change.pressure, 1),
+            shadow=self._shadow,
+        )
 
     async def _set(self, node: str, level: int) -> bool:
         """Bring a node's taints to a level; whether there was anything to write."""
@@ -181,29 +226,53 @@ class Tainting:
 
     async def _remove_all(self) -> None:
         """All at once, and not a few a minute: nobody will come back for those that are left."""
-        tainted = [node.metadata.name for node in self._facts.nodes if level_of(node.spec.taints) != 0]
+        tainted: Sequence[str] = _tainted(self._facts.nodes)
+        removed: list[str] = []
         room = asyncio.Semaphore(_AT_ONCE)
 
-        async def remove(name: str) -> bool:
+        async def remove(name: str) -> None:
             async with room:
-                for _ in range(3):
-                    try:
-                        await self._set(name, 0)
-                        return True
-                    except NotFound:
-                        return True
-                    except Conflict:
-                        continue
-                    except (ClusterError, UserError):
-                        return False
-                return False
+                if await self._removed(name):
+                    removed.append(name)
 
+        reason = ""
         try:
             async with deadline(self._clock, _REMOVING):
-                removed = sum(await asyncio.gather(*map(remove, tainted)))
+                if self.lease.held:
+                    # Not as the cache has it: the last writes may not have come back yet.
+                    tainted = _tainted(await self._client.list(NODES.read_as(WatchedNode)))
+                    await asyncio.gather(*map(remove, tainted))
         except TimeoutError:
-            removed = -1
-        telemetry.logger().info(Event.TAINTS_REMOVED, nodes=removed, of=len(tainted))
+            reason = f"the API server did not answer in {_REMOVING:g} s"
+        except (ClusterError, UserError) as error:
+            reason = str(error)
+        if not reason and len(removed) == len(tainted):
+            telemetry.logger().info(Event.TAINTS_REMOVED, nodes=len(removed))
+            return
+        if not self.lease.held:
+            reason = reason or self.lease.error or "this process does not hold the lease"
+        telemetry.logger().warning(
+            Event.TAINTS_LEFT, nodes=len(tainted) - len(removed), removed=len(removed), reason=reason
+        )
+
+    async def _removed(self, name: str) -> bool:
+        """Take a node's taints away; whether it has none now."""
+        for _ in range(3):
+            try:
+                # Nothing is written where there is nothing to remove, and where the lease is lost.
+                return await self._set(name, 0) or self.lease.held
+            except NotFound:
+                return True
+            except Conflict:
+                continue
+            except (ClusterError, UserError) as error:
+                telemetry.logger().warning(Event.TAINTS_FAILED, node=name, error=str(error))
+                return False
+        return False
+
+
+def _tainted(nodes: Iterable[WatchedNode]) -> list[str]:
+    return [node.metadata.name for node in nodes if level_of(node.spec.taints) != 0]
 
 
 def _outcome(error: ClusterError) -> str:

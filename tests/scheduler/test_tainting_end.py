@@ -1,0 +1,151 @@
+"""Heat as taints, when something goes wrong and at the end: nothing is left behind, or it is said what."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from colocate.apps.scheduler.process import running
+from colocate.clock import SystemClock
+from colocate.cluster.client import Client
+from colocate.cluster.resources import LEASES
+from colocate.cluster.transport import Request
+from colocate.telemetry import Event
+from tests.scheduler.pretending import pretending
+from tests.scheduler.story import Story, logged, telling, told
+from tests.support.waiting import until
+
+NAMES = ("n1", "n2", "n3")
+CALM = dict.fromkeys(NAMES, (10.0, 20.0))
+ONE_HOT = CALM | {"n2": (10.0, 95.0)}
+
+
+class Lagging(Client):
+    """Whose watches tell nothing; and whose writes, once sent, arrive when the test lets them."""
+
+    def __init__(self, story: Story) -> None:
+        super().__init__(story.client.connection)
+        self.sent = asyncio.Event()
+        self.arrives = asyncio.Event()
+        self.lists = 0
+
+    async def __aenter__(self) -> "Lagging":
+        return self
+
+    async def ask_once(self, request: Request) -> bytes:
+        self.lists += request.doing.verb == "list" and request.doing.resource == "nodes"
+        if request.method != "PATCH":
+            return await super().ask_once(request)
+        self.sent.set()
+        # Who gives up waiting for the answer does not call the request back.
+        return await asyncio.shield(asyncio.ensure_future(self._deliver(request)))
+
+    async def _deliver(self, request: Request) -> bytes:
+        await self.arrives.wait()
+        return await super().ask_once(request)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
+        await asyncio.Event().wait()
+        yield aiter(())  # type: ignore[arg-type]
+
+
+async def test_a_fault_in_one_round_is_told_and_the_next_round_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken() -> None:
+        raise OverflowError("integer division result too large for a float")
+
+    async with pretending(CALM) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
+        with logged() as logs:
+            async with story.scheduling(story.tainting()) as scheduler:
+                monkeypatch.setattr(scheduler.tainting, "planned", broken)
+                await until(lambda: bool(told(logs, Event.TAINTS_FAILED)), "the fault to be told")
+                monkeypatch.undo()
+                prometheus.uses["n2"] = (10.0, 95.0)
+                await story.hot("n2", 4)
+
+
+async def test_a_taint_that_no_watch_has_told_of_is_removed_at_the_end() -> None:
+    async with (
+        pretending(ONE_HOT) as prometheus,
+        telling(prometheus.url, NAMES, extender=False) as story,
+        Lagging(story) as client,
+    ):
+        client.arrives.set()
+        async with running(story.tainting(), client, SystemClock()):
+            await story.hot("n2", 4)
+        assert await story.heat("n2") == 0
+
+
+async def test_a_write_that_is_under_way_at_the_end_is_waited_for_and_removed() -> None:
+    async with (
+        pretending(ONE_HOT) as prometheus,
+        telling(prometheus.url, NAMES, extender=False) as story,
+        Lagging(story) as client,
+    ):
+        stop = asyncio.Event()
+
+        async def run() -> None:
+            async with running(story.tainting(), client, SystemClock()):
+                await stop.wait()
+
+        process = asyncio.create_task(run())
+        await client.sent.wait()
+        stop.set()
+        ended, _ = await asyncio.wait([process], timeout=0.5)
+        client.arrives.set()
+        await process
+        assert not ended, "a write is under way"
+        assert await story.heat("n2") == 0
+
+
+async def test_taints_that_stay_because_another_has_the_lease_are_told() -> None:
+    async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
+        with logged() as logs:
+            async with story.scheduling(story.tainting()) as scheduler:
+                writer = scheduler.tainting
+                assert writer is not None
+                await story.hot("n2", 4)
+                await until(lambda: not writer.planned().changes, "the watch to show it")
+                thief = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 600}}
+                await story.client.patch(LEASES, "colocate-load-taints", thief, "kube-system")
+                await until(lambda: not writer.lease.held, "the lease to be lost")
+        assert await story.heat("n2") == 4
+        assert told(logs, Event.TAINTS_REMOVED) == []
+        (left,) = told(logs, Event.TAINTS_LEFT)
+        assert (left["nodes"], left["reason"]) == (1, "this process does not hold the lease")
+
+
+class Slipping:
+    """A lease that is lost once nodes have been listed for the end."""
+
+    error = ""
+
+    def __init__(self, client: Lagging) -> None:
+        self._client = client
+        self._lists = client.lists
+
+    @property
+    def held(self) -> bool:
+        return self._client.lists == self._lists
+
+
+async def test_a_taint_that_was_not_removed_does_not_count_as_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with (
+        pretending(ONE_HOT) as prometheus,
+        telling(prometheus.url, NAMES, extender=False) as story,
+        Lagging(story) as client,
+    ):
+        client.arrives.set()
+        with logged() as logs:
+            async with running(story.tainting(), client, SystemClock()) as scheduler:
+                await story.hot("n2", 4)
+                monkeypatch.setattr(scheduler.tainting, "lease", Slipping(client))
+        assert await story.heat("n2") == 4
+        assert told(logs, Event.TAINTS_REMOVED) == []
+        (left,) = told(logs, Event.TAINTS_LEFT)
+        assert (left["nodes"], left["removed"]) == (1, 0)
