@@ -62,14 +62,14 @@ class Table:
         for name in gone:
             del self._loads[name]
         self._loads.update(loads)
-        self._leave_what_is_shown(loads)
+        self._leave_what_is_shown(loads, now)
         self._everything_changed()
         self.advance(now)
 
     def observe_pods(self, usages: Mapping[str, PodUsage]) -> None:
         """What single pods, by uid, are measured to use; those that are not among them are measured no more."""
         self.pods.measure(usages)
-        self._leave_what_is_shown(self._loads)
+        self._leave_what_is_shown(self._loads, self.now)
         self._everything_changed()
 
     def bind(self, bound: BoundPod) -> None:
@@ -125,6 +125,7 @@ class Table:
             supposed,
             load=self._loads.get(name, NO_SAMPLES),
             levels=self._levels.get(name, NOT_MEASURED),
+            sampled_at=self._sampled_at(name, self.now),
             unseen=self._ledger.unseen(name, self.pods.usage),
             placed=self.pods.on(name),
         )
@@ -222,12 +223,16 @@ class Table:
         ledger = self.settings.ledger
         if ledger.expiry and self.now >= bound.bound_at + ledger.expiry:
             return False
-        sampled_at = self._loads.get(bound.node, NO_SAMPLES).time
+        sampled_at = self._sampled_at(bound.node, self.now)
         if sampled_at is None or bound.bound_at > sampled_at - ledger.window:
             return True
         return ledger.wait_for_pod_usage and self.pods.usage(bound.pod.uid) is None
 
-    def _leave_what_is_shown(self, loads: Mapping[str, NodeLoad]) -> None:
-        for name, load in loads.items():
-            if load.time is not None:
-                self.pods.learn(self._ledger.shows(name, load.time, self.pods.usage))
+    def _leave_what_is_shown(self, names: Iterable[str], now: float) -> None:
+        for name in names:
+            sampled_at = self._sampled_at(name, now)
+            if sampled_at is not None:
+                self.pods.learn(self._ledger.shows(name, sampled_at, self.pods.usage))
+
+    def _sampled_at(self, name: str, now: float) -> float | None:
+        return self.settings.staleness.sampled_at(self._loads.get(name, NO_SAMPLES), now)

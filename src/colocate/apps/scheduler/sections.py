@@ -152,10 +152,11 @@ class Load(Section, frozen=True):
         shared = {
             name: getattr(self, name)
             for name in LoadSettings.__struct_fields__
-            if name not in ("policy", "ledger")
+            if name not in ("policy", "policies", "ledger")
         }
+        policies = {name: mix(text) for name, text in self.policies.items()}
         ledger = msgspec.structs.replace(self.ledger, window=window)
-        return LoadSettings(policy=self.policy.mix, ledger=ledger, **shared)
+        return LoadSettings(policy=self.policy.mix, policies=policies, ledger=ledger, **shared)
 
 
 class OnStop(StrEnum):
