@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from colocate import telemetry
 from colocate.apps.config.file import load_document
 from colocate.apps.config.override import settable
 from colocate.apps.config.schema import DEFAULT_CONTROL_SOCKET
@@ -82,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         for check in checks:
             print(f"{check.name} ({check.section})")
         return 0
+    # What there is to be said the checks say; and standard output is theirs alone.
+    telemetry.configure_logs(level="error")
     return int(uvloop.run(_examine(args, checks)))
 
 

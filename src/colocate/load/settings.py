@@ -8,7 +8,6 @@ import msgspec
 from colocate.errors import UserError
 from colocate.model.load import Aggregation, NodeLoad, PerResource, UsageThresholds
 
-
 DEFAULT_SCHEDULER = "default-scheduler"
 """What the API server enters for pods that name no scheduler."""
 

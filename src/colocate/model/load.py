@@ -110,7 +110,7 @@ class NodeLoad(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def time(self) -> float | None:
-        """When the older of the samples was taken, dead or alive; `Staleness.sampled_at` looks at those that count."""
+        """When the older of the samples was taken, whether it still counts or not."""
         times = [usage.time for usage in (self.cpu, self.memory) if usage is not None]
         return min(times, default=None)
 
