@@ -19,6 +19,7 @@ API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
 _COLUMN = 44
 _EVERY = "*"
+_SCORING = frozenset(one.name for one in DEFAULT_PLUGINS)
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -33,13 +34,16 @@ class Profile(msgspec.Struct, frozen=True):
     @property
     def score_plugins(self) -> tuple[ScorePlugin, ...]:
         """Those of kube-scheduler's own that score in this profile."""
-        score = self.plugins.get("score") or {}
-        off = {one.get("name") for one in score.get("disabled") or ()}
-        weights = (
-            {} if _EVERY in off else {one.name: one.weight for one in DEFAULT_PLUGINS if one.name not in off}
-        )
-        for one in score.get("enabled") or ():
-            weights[one["name"]] = one.get("weight") or 1
+        weights = {one.name: one.weight for one in DEFAULT_PLUGINS}
+        # What is said of all points comes first, and what is said of scores has the last word.
+        for point in ("multiPoint", "score"):
+            said = self.plugins.get(point) or {}
+            off = {one.get("name") for one in said.get("disabled") or ()}
+            weights = {} if _EVERY in off else {name: weights[name] for name in weights if name not in off}
+            for one in said.get("enabled") or ():
+                # Among those of all points most do not score: one that does is known, or has a weight.
+                if point == "score" or one.get("weight") or one["name"] in _SCORING:
+                    weights[one["name"]] = one.get("weight") or 1
         return tuple(ScorePlugin(name, heavy) for name, heavy in weights.items())
 
 
