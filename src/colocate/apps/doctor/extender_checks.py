@@ -4,13 +4,14 @@ import base64
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
 import msgspec
 
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.scheduler.addresses import without_login
 from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler, Tls
 from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.cluster.client import Client
@@ -79,7 +80,7 @@ async def extender(patient: Patient) -> AsyncIterator[Result]:
 
 
 def _of_settings(settings: ExtenderSettings, least: int) -> Iterator[Result]:
-    where = _plain(settings.url_prefix)
+    where = without_login(settings.url_prefix)
     if settings.filter_verb and not settings.node_cache_capable:
         yield bad(
             f"{where}: it filters and is sent whole nodes, by which kube-scheduler takes every node for idle",
@@ -95,7 +96,7 @@ def _of_settings(settings: ExtenderSettings, least: int) -> Iterator[Result]:
 
 
 async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str]) -> Result:
-    where, patience = _plain(settings.url_prefix), settings.seconds
+    where, patience = without_login(settings.url_prefix), settings.seconds
     remedy = "see that 'colocate scheduler serve' runs, and that this address leads to it from kube-scheduler's place"
     verb = settings.prioritize_verb or settings.filter_verb
     body = msgspec.json.encode({"Pod": _POD, "Nodes": None, "NodeNames": names})
@@ -104,7 +105,7 @@ async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str])
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=patience)) as session,
             session.post(
-                f"{_plain(settings.url_prefix).rstrip('/')}/{verb}",
+                f"{without_login(settings.url_prefix).rstrip('/')}/{verb}",
                 data=body,
                 headers={"Content-Type": "application/json", **_login(settings.url_prefix)},
                 ssl=_context(settings.tls),
@@ -143,12 +144,6 @@ async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str])
 def _name(node: object) -> object:
     metadata = node.get("metadata") if isinstance(node, dict) else None
     return metadata.get("name") if isinstance(metadata, dict) else ""
-
-
-def _plain(url: str) -> str:
-    """Without the password that it may have."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _login(url: str) -> dict[str, str]:
