@@ -48,6 +48,24 @@ def test_a_sample_expires_and_the_node_becomes_as_the_median() -> None:
     assert score(made, "old") == score(made, "new")
 
 
+def test_a_clock_that_was_ahead_for_a_moment_does_no_lasting_harm() -> None:
+    made = table({"hot": load(90, 90), "cool": load(20, 20)})
+    made.bind(BoundPod(pod("before"), "hot", NOW))
+    made.advance(NOW + 3600)
+    assert made.terms("hot").unseen_pods == 0
+    assert made.terms("hot").freshness is Freshness.EXPIRED
+    decide(made, pod("under-way"), ["cool"], NOW + 3600)
+    made.bind(BoundPod(pod("bound"), "hot", NOW + 3600))
+    made.advance(NOW + 1)
+    assert made.terms("hot").freshness is Freshness.FRESH
+    assert score(made, "hot")[0] < score(made, "cool")[0]
+    assert (made.terms("cool").unseen_pods, made.terms("hot").unseen_pods) == (1, 2)
+    made.advance(NOW + 12)
+    assert made.terms("cool").unseen_pods == 0, "what was assumed lasts no longer than ever"
+    made.observe({"hot": load(90, 90, at=NOW + 61)}, NOW + 61)
+    assert made.terms("hot").unseen_pods == 0, "and what is shown leaves"
+
+
 def test_an_unknown_node_is_worth_nothing_where_that_is_declared() -> None:
     lowest = Settings(staleness=Staleness(score=MissingScore.LOWEST))
     made = table({"known": load(95, 95), "silent": NodeLoad()}, lowest)

@@ -1,7 +1,7 @@
 """The table: every node's terms, kept up to date with the facts, and the scores that follow from them.
 
 A change of a fact costs what it touches: a pod its node, a batch of samples every node. A request costs one
-look-up per candidate, once a pod of the same demand has been judged. Time is an argument, and never goes back.
+look-up per candidate, once a pod of the same demand has been judged. Time is an argument.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -97,8 +97,13 @@ class Table:
             self._changed(*self._ledger.assume(uid, nodes, demand, now))
 
     def advance(self, now: float) -> None:
-        """Time has passed: samples and entries of the ledger may have expired."""
-        self.now = max(self.now, now)
+        """Time has passed: samples and entries of the ledger may have expired.
+
+        A clock that was ahead is set right: what counted as expired counts again, and nothing is of the future.
+        """
+        was, self.now = self.now, now
+        if now < was:
+            self._set_back()
         self._changed(*self._ledger.expire(self.now))
         if self.now >= self._next_stale:
             self._everything_changed()
@@ -187,6 +192,13 @@ class Table:
         self._terms.clear()
         self._columns.clear()
         self._values.clear()
+
+    def _set_back(self) -> None:
+        for bound in self.pods.bound.values():
+            if self._counts(bound):
+                self._enter(bound, unseen=True)
+        self._ledger.set_back(self.now)
+        self._everything_changed()
 
     def _settle(self) -> Typical:
         """How loaded nodes are by fresh samples, the typical one too, and when the next sample is too old."""
