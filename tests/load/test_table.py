@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from colocate.load import snapshot
 from colocate.load.decision import decide
 from colocate.load.settings import (
+    EstimateSettings,
     LedgerSettings,
     MissingScore,
     PolicyName,
@@ -162,6 +163,22 @@ def test_a_table_kept_up_to_date_is_the_one_made_anew(story: list[tuple[object, 
         weighted = (Weighted(policy),)
         assert anew.scores(weighted, asked, NAMES) == made.scores(weighted, asked, NAMES)
     assert snapshot.take(anew) == taken
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
+def test_what_one_replica_has_learned_is_its_own_unless_estimates_are_not_corrected(calibrate: bool) -> None:
+    settings = Settings(estimate=EstimateSettings(calibrate=calibrate))
+    old, young = (table({"a": load(10, 10), "b": load(10, 10)}, settings) for _ in range(2))
+    old.bind(BoundPod(pod("first", 4000, owner="web"), "a", NOW))
+    old.observe_pods({"first": PodUsage(Amount(400, GIB), NOW + 60)})
+    old.observe({"a": load(10, 10, at=NOW + 60)}, NOW + 60)
+    old.end("first")
+    young.observe({"a": load(10, 10, at=NOW + 60)}, NOW + 60)
+    later = pod("later", 4000, owner="web")
+    alike = old.scores(BALANCED, old.demand(later), NAMES) == young.scores(
+        BALANCED, young.demand(later), NAMES
+    )
+    assert alike is not calibrate
 
 
 def test_replicas_that_saw_the_same_facts_in_another_order_answer_alike() -> None:
