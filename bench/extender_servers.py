@@ -39,7 +39,7 @@ async def judge(clock: SystemClock) -> Judge:
     for bound in known.pods:
         facts.table.bind(bound)
     spare_the_garbage_collector()
-    return LoadJudge(facts, decisions, load, clock)
+    return LoadJudge(facts, decisions, clock)
 
 
 def serve(kind: str) -> None:

@@ -16,15 +16,19 @@ from tests.scheduler.pretending import Pretended, pretending, slow
 
 from colocate.apps.doctor.check import Patient, Scheduling
 from colocate.apps.doctor.examination import chosen, examine
+from colocate.apps.doctor.extender_checks import ours
 from colocate.apps.doctor.report import Result, Verdict
-from colocate.apps.scheduler.kube_extender import ExtenderSettings, read_extenders
+from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler, read_kube_scheduler
+from colocate.apps.scheduler.kube_extender import Tls as ShownTls
 from colocate.apps.scheduler.sections import Prometheus, Usage
-from colocate.apps.scheduler.settings import Callers, SchedulerConfig
+from colocate.apps.scheduler.settings import Callers, SchedulerConfig, Tls
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.errors import UserError
 from colocate.kubelet import KubeletPaths
+from colocate.lab.api.certificates import Authority
 from colocate.lab.api.resources import NODES
+from colocate.lab.api.store import Store
 
 NAMES = ("a", "b", "c")
 CALM = dict.fromkeys(NAMES, (10.0, 20.0))
@@ -51,7 +55,8 @@ async def examined(
     check: str, client: Client | str, url: str = "", extenders: tuple[ExtenderSettings, ...] | None = None
 ) -> list[Result]:
     usage = Usage(prometheus=Prometheus(url=url))
-    scheduling = Scheduling(SchedulerConfig(usage=usage), extenders)
+    kube_scheduler = None if extenders is None else KubeScheduler(extenders)
+    scheduling = Scheduling(SchedulerConfig(usage=usage), kube_scheduler)
     nowhere = KubeletPaths(Path("/nowhere"))
     patient = Patient(nowhere, Path("/nowhere"), "worker", SystemClock(), client, scheduling)
     return [result async for one in examine(patient, chosen([check])) for result in one.results]
@@ -196,13 +201,85 @@ extenders:
   weight: 1
   httpTimeout: 2s
 """
-        [settings] = read_extenders(text, "scheduler.yaml")
+        [settings] = read_kube_scheduler(text, "scheduler.yaml").extenders
         assert settings.seconds == 2
         found = await examined("extender", "nowhere", extenders=(settings,))
         said = " ".join(result.remedy for result in found)
         for remedy in ("nodeCacheCapable: true", "ignorable: true", "weight: 3", "colocate scheduler serve"):
             assert remedy in said
 
+    @pytest.mark.parametrize(
+        ("https", "authority", "believed"), [(True, False, True), (False, False, False), (True, True, True)]
+    )
+    async def test_certificates_are_believed_as_kube_scheduler_believes_them(
+        self, tmp_path: Path, https: bool, authority: bool, believed: bool
+    ) -> None:
+        signing = Authority.of(Store())
+        pair = signing.server("extender")
+        (tmp_path / "tls.crt").write_bytes(pair.certificate)
+        (tmp_path / "tls.key").write_bytes(pair.key)
+        (tmp_path / "ca.crt").write_bytes(signing.certificate)
+        tls = Tls(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
+        async with asking(SteeredJudge(), server(tls=tls)) as ask:
+            settings = ExtenderSettings(
+                ask.listening.url,
+                "prioritize",
+                weight=3,
+                ignorable=True,
+                enable_https=https,
+                tls_config=ShownTls(ca_file=f"{tmp_path}/ca.crt") if authority else None,
+            )
+            [found] = await examined("extender", "nowhere", extenders=(settings,))
+        assert (found.verdict is Verdict.GOOD) == believed, found.reason
+
+    async def test_extenders_of_others_are_left_alone(self) -> None:
+        others = [
+            ExtenderSettings("http://127.0.0.1:9/binder"),
+            ExtenderSettings("http://127.0.0.1:9/scheduler", "prioritize"),
+            ExtenderSettings("http://127.0.0.1:9", "priorities", "predicates"),
+        ]
+        async with asking(SteeredJudge()) as ask:
+            mine = ExtenderSettings(ask.listening.url, "prioritize", weight=3, ignorable=True)
+            [found] = await examined("extender", "nowhere", extenders=(*others, mine))
+        assert found.verdict is Verdict.GOOD
+        [none] = await examined("extender", "nowhere", extenders=tuple(others))
+        assert "no extender is configured by which" in none.reason
+
+    def test_of_several_alike_the_one_at_the_configured_port_is_ours(self) -> None:
+        alike = [ExtenderSettings(f"http://10.0.0.1:{port}", "prioritize") for port in (8888, 8890)]
+        config = SchedulerConfig()
+        assert ours(alike, config) == alike[1:]
+        assert ours(alike[:1], config) == alike[:1], "a service may have another port"
+
+    @pytest.mark.parametrize(
+        ("plugins", "least"),
+        [
+            ("{}", 3),
+            ("{score: {disabled: [{name: '*'}]}}", 1),
+            ("{multiPoint: {disabled: [{name: '*'}], enabled: [{name: NodeAffinity, weight: 20}]}}", 5),
+        ],
+    )
+    def test_the_weight_that_is_enough_depends_on_what_scores_beside_it(
+        self, plugins: str, least: int
+    ) -> None:
+        text = f"kind: KubeSchedulerConfiguration\nprofiles: [{{schedulerName: a, plugins: {plugins}}}]"
+        assert read_kube_scheduler(text, "scheduler.yaml").least_weight == least
+
+    @pytest.mark.parametrize(
+        ("text", "seconds"),
+        [("1m30s", 90), ("500ms", 0.5), ("1.5h", 5400), ("0s", 5), ("250us", 0.00025), ("+.5s", 0.5)],
+    )
+    def test_a_timeout_is_read_as_go_reads_it(self, text: str, seconds: float) -> None:
+        assert ExtenderSettings("http://x", http_timeout=text).seconds == pytest.approx(seconds)
+
+    @pytest.mark.parametrize("text", ["banana", "5", "", "s", "1s 2s", "-", "1d"])
+    def test_a_timeout_that_go_would_not_read_is_told(self, text: str) -> None:
+        file = (
+            f"kind: KubeSchedulerConfiguration\nextenders: [{{urlPrefix: 'http://x', httpTimeout: '{text}'}}]"
+        )
+        with pytest.raises(UserError, match="is no span of time"):
+            read_kube_scheduler(file, "x.yaml")
+
     async def test_what_is_no_configuration_is_the_users_error(self) -> None:
         with pytest.raises(UserError, match="no KubeSchedulerConfiguration"):
-            read_extenders("[]", "x.yaml")
+            read_kube_scheduler("[]", "x.yaml")

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 from tests.cli.running import colocate
+from tests.scheduler.pretending import pretending
+from tests.scheduler.story import telling
 
 from colocate.testing import TestNode
 
@@ -28,6 +30,21 @@ async def test_json_has_every_result_with_its_remedy(short: Path) -> None:
     results = json.loads(ended.out)
     assert {result["verdict"] for result in results} == {"good", "bad"}
     assert all(result["remedy"] for result in results if result["verdict"] != "good")
+
+
+async def test_json_is_nothing_but_json_where_a_node_has_no_sample(tmp_path: Path) -> None:
+    async with (
+        pretending({"n1": (10.0, 20.0)}) as prometheus,
+        telling(prometheus.url, ("n1", "n2")) as story,
+    ):
+        config, kubeconfig = tmp_path / "scheduler.yaml", tmp_path / "kubeconfig"
+        config.write_text(f"version: 1\nusage: {{prometheus: {{url: '{prometheus.url}'}}}}")
+        story.cluster.server.write_kubeconfig(kubeconfig)
+        where = ("--scheduler-config", config, "--kubeconfig", kubeconfig)
+        ended = await colocate("doctor", "samples", "-o", "json", *where)
+    assert ended.code == 1, ended.err
+    reasons = [result["reason"] for result in json.loads(ended.out)]
+    assert any("n2" in reason and "no sample" in reason for reason in reasons), reasons
 
 
 async def test_a_cluster_that_was_named_and_is_not_there_is_a_users_error(short: Path) -> None:

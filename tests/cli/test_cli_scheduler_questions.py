@@ -15,6 +15,9 @@ from tests.cli.running import COMMAND, PATIENCE, colocate
 from tests.scheduler.pretending import pretending
 from tests.scheduler.story import Story, deployment, spread, telling
 
+from colocate.apps.scheduler.sections import Load
+from colocate.load import Table, snapshot
+
 SEED = Path(__file__).parents[1] / "data" / "seeds" / "001-scheduler.yaml"
 NAMES = ("n1", "n2", "n3")
 USES = {"n1": (10.0, 20.0), "n2": (10.0, 92.0), "n3": (10.0, 30.0)}
@@ -119,6 +122,24 @@ async def test_from_a_snapshot_the_same_follows_without_a_cluster(tmp_path: Path
     compared = await offline("compare", "balanced", "mem-real-usage", "--pod", str(pod))
     assert "balanced and mem-real-usage agree on a best node" in compared
     assert "BALANCED" in compared
+
+
+async def test_a_snapshot_scores_a_pod_by_the_policy_of_its_scheduler(tmp_path: Path) -> None:
+    load = Load(policies={"seed": "mem-real-usage", "default-scheduler": "target-load-packing"})
+    file, pod = tmp_path / "snapshot.json", tmp_path / "pod.yaml"
+    file.write_bytes(snapshot.encode(snapshot.take(Table(load.settings(60.0)))))
+
+    async def policy(*flags: str, **spec: str) -> str:
+        pod.write_text(yaml.safe_dump({"metadata": {"name": "p"}, "spec": spec}))
+        ended = await colocate("scheduler", "score", "--pod", pod, "--snapshot", file, "-o", "json", *flags)
+        assert ended.code == 0, ended.err
+        [part] = json.loads(ended.out)["mix"]
+        return str(part["policy"])
+
+    assert await policy(schedulerName="seed") == "mem-real-usage"
+    assert await policy(schedulerName="another") == "balanced"
+    assert await policy() == "target-load-packing", "the API server would enter default-scheduler"
+    assert await policy("--policy", "oversell", schedulerName="seed") == "oversell"
 
 
 async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from colocate.model.load import (
     PodFacts,
     PodShape,
     PodUsage,
+    Usage,
 )
 from tests.load.facts import EXACT, GIB, NOW, bound, load, pod, table
 
@@ -79,6 +80,20 @@ def test_a_pod_leaves_when_a_sample_lies_a_whole_window_after_its_binding() -> N
     assert counted(made).cpu > 0, "another node's sample shows nothing"
     made.observe({"a": load(12, 12, at=NOW + 61)}, NOW + 91)
     assert counted(made) == Amount()
+
+
+def test_a_signal_that_died_does_not_keep_pods_that_the_other_shows() -> None:
+    made = two_nodes(LedgerSettings(window=60, least_percent=0, expiry=0))
+    made.bind(bound("p", "a", NOW + 100))
+    dead, alive = Usage(10, NOW), Usage(12, NOW + 170)
+    made.observe({"a": NodeLoad(alive, dead)}, NOW + 179)
+    assert counted(made).cpu > 0, "memory still counts, and does not show it"
+    assert made.terms("a").sampled_at == NOW
+    made.observe({"a": NodeLoad(alive, dead)}, NOW + 180)
+    assert counted(made) == Amount()
+    assert made.terms("a").sampled_at == NOW + 170
+    made.bind(bound("late", "a", NOW + 105))
+    assert counted(made) == Amount(), "a pod that is shown does not enter either"
 
 
 def test_a_pod_leaves_when_it_ends_and_when_it_has_been_there_too_long() -> None:

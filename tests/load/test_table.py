@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from colocate.load import snapshot
 from colocate.load.decision import decide
 from colocate.load.settings import (
+    EstimateSettings,
     LedgerSettings,
     MissingScore,
     PolicyName,
@@ -46,6 +47,24 @@ def test_a_sample_expires_and_the_node_becomes_as_the_median() -> None:
     made.advance(NOW + 80)
     assert made.terms("old").freshness is Freshness.EXPIRED
     assert score(made, "old") == score(made, "new")
+
+
+def test_a_clock_that_was_ahead_for_a_moment_does_no_lasting_harm() -> None:
+    made = table({"hot": load(90, 90), "cool": load(20, 20)})
+    made.bind(BoundPod(pod("before"), "hot", NOW))
+    made.advance(NOW + 3600)
+    assert made.terms("hot").unseen_pods == 0
+    assert made.terms("hot").freshness is Freshness.EXPIRED
+    decide(made, pod("under-way"), ["cool"], NOW + 3600)
+    made.bind(BoundPod(pod("bound"), "hot", NOW + 3600))
+    made.advance(NOW + 1)
+    assert made.terms("hot").freshness is Freshness.FRESH
+    assert score(made, "hot")[0] < score(made, "cool")[0]
+    assert (made.terms("cool").unseen_pods, made.terms("hot").unseen_pods) == (1, 2)
+    made.advance(NOW + 12)
+    assert made.terms("cool").unseen_pods == 0, "what was assumed lasts no longer than ever"
+    made.observe({"hot": load(90, 90, at=NOW + 61)}, NOW + 61)
+    assert made.terms("hot").unseen_pods == 0, "and what is shown leaves"
 
 
 def test_an_unknown_node_is_worth_nothing_where_that_is_declared() -> None:
@@ -144,6 +163,22 @@ def test_a_table_kept_up_to_date_is_the_one_made_anew(story: list[tuple[object, 
         weighted = (Weighted(policy),)
         assert anew.scores(weighted, asked, NAMES) == made.scores(weighted, asked, NAMES)
     assert snapshot.take(anew) == taken
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
+def test_what_one_replica_has_learned_is_its_own_unless_estimates_are_not_corrected(calibrate: bool) -> None:
+    settings = Settings(estimate=EstimateSettings(calibrate=calibrate))
+    old, young = (table({"a": load(10, 10), "b": load(10, 10)}, settings) for _ in range(2))
+    old.bind(BoundPod(pod("first", 4000, owner="web"), "a", NOW))
+    old.observe_pods({"first": PodUsage(Amount(400, GIB), NOW + 60)})
+    old.observe({"a": load(10, 10, at=NOW + 60)}, NOW + 60)
+    old.end("first")
+    young.observe({"a": load(10, 10, at=NOW + 60)}, NOW + 60)
+    later = pod("later", 4000, owner="web")
+    alike = old.scores(BALANCED, old.demand(later), NAMES) == young.scores(
+        BALANCED, young.demand(later), NAMES
+    )
+    assert alike is not calibrate
 
 
 def test_replicas_that_saw_the_same_facts_in_another_order_answer_alike() -> None:

@@ -66,7 +66,7 @@ class TestWritten:
         assert "# No caFile: kube-scheduler believes any certificate" in text
         assert configuration.read(text).extenders[0].enable_https
 
-    @pytest.mark.parametrize("name", ["mem real", "yes", "1", "a: b", "a #b", "é", '"'])
+    @pytest.mark.parametrize("name", ["Mem.Real_usage", "yes", "1", "0x1F", "null", "1e3"])
     def test_any_name_is_read_as_it_was_said(self, name: str) -> None:
         assert read(Wanted(profiles=(Profile(name),))).profiles == (LabProfile(name),)
 
@@ -81,6 +81,18 @@ class TestWritten:
             (Wanted(profiles=(Profile("a"), Profile("a"))), "several profiles for the scheduler name 'a'"),
             (Wanted(tls=TlsFiles("/ca.crt")), "certificates mean nothing for http://"),
             (Wanted(url="https://a", tls=TlsFiles(certificate="/c")), "goes with its key"),
+            (Wanted(url="http://"), "write http:// or https://"),
+            (Wanted(url="http://:8890"), "and HOST:PORT"),
+            (Wanted(url="http://extender:port"), "and HOST:PORT"),
+            (Wanted(url="http://extender:8890?a=b"), "and HOST:PORT"),
+            (Wanted(timeout="banana"), "'banana' is no span of time"),
+            (Wanted(timeout="5"), "'5' is no span of time"),
+            (Wanted(timeout="-3s"), "-3s, is none"),
+            (Wanted(timeout="0s"), "0s, is none"),
+            (Wanted(profiles=(Profile(""),)), "'' is no scheduler name"),
+            (Wanted(profiles=(Profile("mem real"),)), "'mem real' is no scheduler name"),
+            (Wanted(profiles=(Profile("é"),)), "'é' is no scheduler name"),
+            (Wanted(profiles=(Profile("x" * 64),)), "63 at most"),
             (Wanted(points=0), "cannot score 0 points less"),
         ],
     )
@@ -105,6 +117,17 @@ class TestWeight:
         }
         heavy = kube_config.extender_weight(Wanted(profiles=(Profile(plugins={"score": score}),)))
         assert heavy.others == 1200 - 100 + 400 + 100
+
+    def test_what_is_said_of_all_points_counts_for_scores_too(self) -> None:
+        plugins: dict[str, Any] = {
+            "multiPoint": {
+                "disabled": [{"name": "ImageLocality"}],
+                "enabled": [{"name": "NodeAffinity", "weight": 9}, {"name": "NodePorts"}],
+            },
+            "score": {"disabled": [{"name": "TaintToleration"}]},
+        }
+        heavy = kube_config.extender_weight(Wanted(profiles=(Profile(plugins=plugins),)))
+        assert heavy.others == 1200 - 100 + 700 - 300
 
     def test_the_heaviest_profile_decides(self) -> None:
         alone = Profile("alone", {"score": {"disabled": [{"name": "*"}]}})
@@ -207,6 +230,39 @@ profiles:
         with pytest.raises(UserError, match=complaint) as refused:
             seed_config.read(text, "seed.yaml")
         assert str(refused.value).startswith("seed.yaml: ")
+
+    @pytest.mark.parametrize(
+        "stated", ["leaderElect: true", "leaseDuration: 20s", "resourceName: kube-scheduler"]
+    )
+    def test_a_second_scheduler_does_not_share_the_lease_of_the_first(self, stated: str) -> None:
+        text = SEED.replace("leaderElect: false", stated)
+        seed = seed_config.read(text, "seed.yaml", others_score=True)
+        assert seed.leader_election is not None
+        assert seed.leader_election["resourceName"] == "mem-real-usage-scheduler"
+        assert "would share the lease 'kube-scheduler'" in seed.doubts[0]
+
+    def test_the_first_scheduler_and_a_lease_of_its_own_stay_as_they_are(self) -> None:
+        first = SEED.replace("leaderElect: false", "leaderElect: true").replace(
+            "schedulerName: mem-real-usage-scheduler", "schedulerName: default-scheduler"
+        )
+        own = SEED.replace("leaderElect: false", "{leaderElect: true, resourceName: mine}")
+        for text, left in (
+            (first, {"leaderElect": True}),
+            (own, {"leaderElect": True, "resourceName": "mine"}),
+        ):
+            seed = seed_config.read(text, "seed.yaml", others_score=True)
+            assert (seed.leader_election, seed.doubts) == (left, ())
+
+    def test_a_password_is_not_printed(self) -> None:
+        text = SEED.replace("http://10.96.0.102", "http://me:sesame@10.96.0.102")
+        seed = seed_config.read(text, "seed.yaml")
+        said = "\n".join((*seed_config.for_our_settings(seed), *seed.doubts))
+        assert "sesame" not in said
+        assert "Prometheus http://10.96.0.102:9090," in said
+        assert "usage.prometheus.username and passwordFile" in said
+        with pytest.raises(UserError) as refused:
+            seed_config.read(text.replace("http:", "ftp:"), "seed.yaml")
+        assert "sesame" not in str(refused.value)
 
     def test_without_prometheus_it_is_doubted(self) -> None:
         text = SEED.replace("prometheusApiAddr: http://10.96.0.102:9090", "other: 3")

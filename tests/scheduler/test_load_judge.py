@@ -42,7 +42,7 @@ def judging(clock: ManualClock, load: Load | None = None) -> tuple[LoadJudge, Fa
     facts.table.observe(
         {name: NodeLoad(Usage(10, now), Usage(used, now)) for name, used in loads.items()}, now
     )
-    return LoadJudge(facts, decisions, load, clock), facts, decisions
+    return LoadJudge(facts, decisions, clock), facts, decisions
 
 
 json_values = st.recursive(

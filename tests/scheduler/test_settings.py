@@ -1,13 +1,16 @@
 """What the configuration of `colocate scheduler` takes, and what it says of the rest."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from colocate.apps.config import words
 from colocate.apps.config.file import build_document, load_document
 from colocate.apps.config.override import from_assignments, settable, unknown_variables
 from colocate.apps.config.schema import Seconds
+from colocate.apps.scheduler.sections import Load
 from colocate.apps.scheduler.settings import (
     SCHEDULER,
     Callers,
@@ -106,6 +109,51 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(server: str, complaint: st
         read(f"version: 1\nserver: {server}")
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("load", "complaint"),
+    [
+        ("{balanced: {dominantPercent: 300}}", "load.balanced.dominantPercent: 300 is out of range; choose 0 to 100"),
+        ("{balanced: {dominantPercent: -400}}", "load.balanced.dominantPercent: -400"),
+        ("{loadAware: {cpuWeight: -3}}", "load.loadAware.cpuWeight: -3"),
+        ("{loadAware: {cpuWeight: 0, memoryWeight: 0}}", "load.loadAware: all weights are 0"),
+        ("{oversell: {most: -1}}", "load.oversell.most: -1 is out of range; choose 1 to 100"),
+        ("{oversell: {cpuFloor: 0}}", "load.oversell.cpuFloor: 0 is out of range; choose 0.01 to 1"),
+        ("{overcommitment: {smoothingWindow: -2}}", "load.overcommitment.smoothingWindow: -2"),
+        ("{estimate: {cpuPercent: -900}}", "load.estimate.cpuPercent: -900"),
+        ("{ledger: {leastPercent: -50}}", "load.ledger.leastPercent: -50"),
+        ("{staleness: {after: -5}}", "load.staleness.after: -5"),
+        ("{filter: {thresholds: {usage: {cpu: -1}}}}", "load.filter.thresholds.usage.cpu: -1 is out of range"),
+        ("{filter: {thresholds: {prod: {memory: 101}}}}", "load.filter.thresholds.prod.memory: 101"),
+    ],
+)  # fmt: skip
+def test_numbers_by_which_nothing_can_be_judged_are_refused(load: str, complaint: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read(f"version: 1\nload: {load}")
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def _numbers(section: msgspec.Struct, path: str) -> Iterator[str]:
+    """The paths of all numbers in a section, as a file has them."""
+    for field in msgspec.structs.fields(section):
+        value = getattr(section, field.name)
+        here = f"{path}.{field.encode_name}"
+        if isinstance(value, msgspec.Struct):
+            yield from _numbers(value, here)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield here
+
+
+@pytest.mark.parametrize("path", tuple(_numbers(Load(), "load")))
+def test_no_number_of_judging_may_be_negative_or_without_an_end(path: str) -> None:
+    for number in ("-1", "1000000000000000000"):
+        text = number
+        for name in reversed(path.split(".")):
+            text = f"{{{name}: {text}}}"
+        with pytest.raises(UserError):
+            read(f"version: 1\n{text[1:-1]}")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

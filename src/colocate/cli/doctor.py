@@ -8,13 +8,14 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from colocate import telemetry
 from colocate.apps.config.file import load_document
 from colocate.apps.config.override import settable
 from colocate.apps.config.schema import DEFAULT_CONTROL_SOCKET
 from colocate.apps.doctor import examination
 from colocate.apps.doctor.check import Check, Patient, Scheduling, Section
 from colocate.apps.doctor.report import Examined, Verdict
-from colocate.apps.scheduler.kube_extender import read_extenders
+from colocate.apps.scheduler.kube_extender import read_kube_scheduler
 from colocate.apps.scheduler.settings import SCHEDULER
 from colocate.apps.this_node import VARIABLE, this_node
 from colocate.cli import cluster_flags
@@ -82,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         for check in checks:
             print(f"{check.name} ({check.section})")
         return 0
+    # What there is to be said the checks say; and standard output is theirs alone.
+    telemetry.configure_logs(level="error")
     return int(uvloop.run(_examine(args, checks)))
 
 
@@ -116,7 +119,7 @@ def _scheduling(args: argparse.Namespace) -> Scheduling | None:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--kube-scheduler-config: {file} cannot be read ({error}); check the path") from None
-    return Scheduling(config, read_extenders(text, str(file)))
+    return Scheduling(config, read_kube_scheduler(text, str(file)))
 
 
 def _cluster(args: argparse.Namespace) -> Client | str:

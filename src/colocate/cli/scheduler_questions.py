@@ -18,7 +18,6 @@ from colocate.cli.output import as_json
 from colocate.errors import UserError
 from colocate.load import NodeRow, Table, compare, decide, explain, mix, snapshot, top
 from colocate.load.reading import ApiPod, pod_facts
-from colocate.model.load import PodFacts
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -139,10 +138,10 @@ def write_snapshot(args: argparse.Namespace) -> None:
 
 def score(args: argparse.Namespace) -> None:
     table, pod = _table(args), _pod(args.pod)
-    wanted = mix(args.policy) if args.policy else None
+    wanted = mix(args.policy) if args.policy else table.settings.policy_of(pod.spec.scheduler_name)
     names = list(table.nodes)
     decision = decide(
-        table, pod, names, table.now, mix=wanted, keep=max(1, len(names)), assume=False
+        table, pod_facts(pod), names, table.now, mix=wanted, keep=max(1, len(names)), assume=False
     ).decision
     explained = explain(decision, table.settings)
     print(as_json(explained) if args.output == "json" else "\n".join(scheduler_tables.explanation(explained)))
@@ -151,7 +150,7 @@ def score(args: argparse.Namespace) -> None:
 def compare_policies(args: argparse.Namespace) -> None:
     first, second = mix(args.first), mix(args.second)
     table, pod = _table(args), _pod(args.pod)
-    compared = compare(table, pod, list(table.nodes), first, second, table.now)
+    compared = compare(table, pod_facts(pod), list(table.nodes), first, second, table.now)
     print(as_json(compared) if args.output == "json" else "\n".join(scheduler_tables.comparison(compared)))
 
 
@@ -179,13 +178,13 @@ def _table(args: argparse.Namespace) -> Table:
     return snapshot.restore(snapshot.decode(blob, str(args.snapshot)))
 
 
-def _pod(path: Path) -> PodFacts:
+def _pod(path: Path) -> ApiPod:
     try:
         text = sys.stdin.read() if path == _STANDARD_INPUT else path.read_text()
         tree = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"--pod: {path} cannot be read ({' '.join(str(error).split())}); check it") from None
-    return pod_facts(_read_pod(tree, path))
+    return _read_pod(tree, path)
 
 
 def _read_pod(tree: Any, path: Path) -> ApiPod:

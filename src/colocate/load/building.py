@@ -43,6 +43,7 @@ def terms(
     *,
     load: NodeLoad = NO_SAMPLES,
     levels: Levels = NOT_MEASURED,
+    sampled_at: float | None = None,
     unseen: Unseen = NONE_UNSEEN,
     placed: Placed = NOTHING_PLACED,
 ) -> NodeTerms:
@@ -74,8 +75,8 @@ def terms(
         name=facts.name,
         cpu=cpu,
         memory=memory,
-        freshness=_freshness(load, levels),
-        sampled_at=load.time,
+        freshness=_freshness(sampled_at, levels),
+        sampled_at=sampled_at,
         unseen_pods=unseen.pods,
         packing_ledger=max(unseen.packing_cpu, least.cpu),
         aware=_aware(facts, settings, load, cpu, memory, counted, unseen, placed),
@@ -97,10 +98,10 @@ def thresholds(facts: NodeFacts, settings: Settings) -> UsageThresholds:
     )
 
 
-def _freshness(load: NodeLoad, levels: Levels) -> Freshness:
+def _freshness(sampled_at: float | None, levels: Levels) -> Freshness:
     if levels != NOT_MEASURED:
         return Freshness.FRESH
-    return Freshness.NEVER if load.time is None else Freshness.EXPIRED
+    return Freshness.NEVER if sampled_at is None else Freshness.EXPIRED
 
 
 def _resource(

@@ -136,6 +136,15 @@ class Ledger:
         self._next_expiry = min(self._expiries(), default=float("inf"))
         return touched
 
+    def set_back(self, now: float) -> None:
+        """The clock was ahead: what was entered meanwhile was entered now, or it would stay for too long."""
+        for uid, assumption in self._assumptions.items():
+            self._assumptions[uid] = msgspec.structs.replace(assumption, since=min(assumption.since, now))
+        for of_node in (*self._bound.values(), *self._assumed.values()):
+            for uid, entry in of_node.items():
+                of_node[uid] = msgspec.structs.replace(entry, since=min(entry.since, now))
+        self._next_expiry = min(self._expiries(), default=float("inf"))
+
     def unseen(self, node: str, usage: Callable[[str], PodUsage | None]) -> Unseen:
         """What the node's entries add up to: of a pod that is measured already, only what is still to come."""
         bound, assumed = self._bound.get(node), self._assumed.get(node)

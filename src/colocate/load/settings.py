@@ -1,11 +1,15 @@
 """How nodes are judged: every setting of this room, with what it is by default and what it is for."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
 from colocate.errors import UserError
-from colocate.model.load import Aggregation, PerResource, UsageThresholds
+from colocate.model.load import Aggregation, NodeLoad, PerResource, UsageThresholds
+
+DEFAULT_SCHEDULER = "default-scheduler"
+"""What the API server enters for pods that name no scheduler."""
 
 
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -84,6 +88,13 @@ class Staleness(_Settings, frozen=True):
 
     def expired(self, age: float) -> bool:
         return self.after > 0 and age >= self.after
+
+    def sampled_at(self, load: NodeLoad, now: float) -> float | None:
+        """When the older of the samples that count was taken: what happened later may not be in them. Where all
+        have expired, when the last was taken; None where there never was one."""
+        times = [usage.time for usage in (load.cpu, load.memory) if usage is not None]
+        fresh = [time for time in times if not self.expired(now - time)]
+        return min(fresh) if fresh else max(times, default=None)
 
 
 class LedgerSettings(_Settings, frozen=True):
@@ -189,6 +200,8 @@ class OversellSettings(_Settings, frozen=True):
 
 class Settings(_Settings, frozen=True):
     policy: Mix = (Weighted(PolicyName.BALANCED),)
+    policies: Mapping[str, Mix] = {}
+    """By the scheduler name of pods, where some are judged otherwise."""
     staleness: Staleness = Staleness()
     ledger: LedgerSettings = LedgerSettings()
     estimate: EstimateSettings = EstimateSettings()
@@ -199,3 +212,7 @@ class Settings(_Settings, frozen=True):
     overcommitment: OvercommitmentSettings = OvercommitmentSettings()
     load_aware: LoadAwareSettings = LoadAwareSettings()
     oversell: OversellSettings = OversellSettings()
+
+    def policy_of(self, scheduler_name: str) -> Mix:
+        """By what pods of that scheduler are judged; a pod that names none has the one that it gets by default."""
+        return self.policies.get(scheduler_name or DEFAULT_SCHEDULER, self.policy)

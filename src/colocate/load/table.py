@@ -1,7 +1,7 @@
 """The table: every node's terms, kept up to date with the facts, and the scores that follow from them.
 
 A change of a fact costs what it touches: a pod its node, a batch of samples every node. A request costs one
-look-up per candidate, once a pod of the same demand has been judged. Time is an argument, and never goes back.
+look-up per candidate, once a pod of the same demand has been judged. Time is an argument.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,14 +62,14 @@ class Table:
         for name in gone:
             del self._loads[name]
         self._loads.update(loads)
-        self._leave_what_is_shown(loads)
+        self._leave_what_is_shown(loads, now)
         self._everything_changed()
         self.advance(now)
 
     def observe_pods(self, usages: Mapping[str, PodUsage]) -> None:
         """What single pods, by uid, are measured to use; those that are not among them are measured no more."""
         self.pods.measure(usages)
-        self._leave_what_is_shown(self._loads)
+        self._leave_what_is_shown(self._loads, self.now)
         self._everything_changed()
 
     def bind(self, bound: BoundPod) -> None:
@@ -97,8 +97,13 @@ class Table:
             self._changed(*self._ledger.assume(uid, nodes, demand, now))
 
     def advance(self, now: float) -> None:
-        """Time has passed: samples and entries of the ledger may have expired."""
-        self.now = max(self.now, now)
+        """Time has passed: samples and entries of the ledger may have expired.
+
+        A clock that was ahead is set right: what counted as expired counts again, and nothing is of the future.
+        """
+        was, self.now = self.now, now
+        if now < was:
+            self._set_back()
         self._changed(*self._ledger.expire(self.now))
         if self.now >= self._next_stale:
             self._everything_changed()
@@ -125,6 +130,7 @@ class Table:
             supposed,
             load=self._loads.get(name, NO_SAMPLES),
             levels=self._levels.get(name, NOT_MEASURED),
+            sampled_at=self._sampled_at(name, self.now),
             unseen=self._ledger.unseen(name, self.pods.usage),
             placed=self.pods.on(name),
         )
@@ -187,6 +193,13 @@ class Table:
         self._columns.clear()
         self._values.clear()
 
+    def _set_back(self) -> None:
+        for bound in self.pods.bound.values():
+            if self._counts(bound):
+                self._enter(bound, unseen=True)
+        self._ledger.set_back(self.now)
+        self._everything_changed()
+
     def _settle(self) -> Typical:
         """How loaded nodes are by fresh samples, the typical one too, and when the next sample is too old."""
         self._next_stale = float("inf")
@@ -222,12 +235,16 @@ class Table:
         ledger = self.settings.ledger
         if ledger.expiry and self.now >= bound.bound_at + ledger.expiry:
             return False
-        sampled_at = self._loads.get(bound.node, NO_SAMPLES).time
+        sampled_at = self._sampled_at(bound.node, self.now)
         if sampled_at is None or bound.bound_at > sampled_at - ledger.window:
             return True
         return ledger.wait_for_pod_usage and self.pods.usage(bound.pod.uid) is None
 
-    def _leave_what_is_shown(self, loads: Mapping[str, NodeLoad]) -> None:
-        for name, load in loads.items():
-            if load.time is not None:
-                self.pods.learn(self._ledger.shows(name, load.time, self.pods.usage))
+    def _leave_what_is_shown(self, names: Iterable[str], now: float) -> None:
+        for name in names:
+            sampled_at = self._sampled_at(name, now)
+            if sampled_at is not None:
+                self.pods.learn(self._ledger.shows(name, sampled_at, self.pods.usage))
+
+    def _sampled_at(self, name: str, now: float) -> float | None:
+        return self.settings.staleness.sampled_at(self._loads.get(name, NO_SAMPLES), now)

@@ -110,10 +110,9 @@ class NodeLoad(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def time(self) -> float | None:
-        """When the older of the samples was taken: what happened later may not be in them."""
-        if self.cpu is None:
-            return None if self.memory is None else self.memory.time
-        return self.cpu.time if self.memory is None else min(self.cpu.time, self.memory.time)
+        """When the older of the samples was taken, whether it still counts or not."""
+        times = [usage.time for usage in (self.cpu, self.memory) if usage is not None]
+        return min(times, default=None)
 
 
 NO_SAMPLES = NodeLoad()

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from colocate.apps.doctor.report import Result
-from colocate.apps.scheduler.kube_extender import ExtenderSettings
+from colocate.apps.scheduler.kube_extender import KubeScheduler
 from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.clock import Clock
 from colocate.cluster.client import Client
@@ -28,8 +28,8 @@ class Scheduling(msgspec.Struct, frozen=True):
     """What was said of `colocate scheduler`."""
 
     config: SchedulerConfig
-    extenders: tuple[ExtenderSettings, ...] | None = None
-    """As kube-scheduler's own configuration has them; None where it was not given."""
+    kube_scheduler: KubeScheduler | None = None
+    """What kube-scheduler's own configuration says; None where it was not given."""
 
 
 class Patient(msgspec.Struct, frozen=True):

@@ -2,16 +2,17 @@
 
 import base64
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
 import msgspec
 
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, bad, good, warn
-from colocate.apps.scheduler.kube_extender import ExtenderSettings, Tls
+from colocate.apps.scheduler.addresses import without_login
+from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler, Tls
 from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES
@@ -28,28 +29,44 @@ class _Priority(msgspec.Struct, frozen=True, rename="pascal"):
     score: int
 
 
-def ours(config: SchedulerConfig) -> ExtenderSettings | None:
-    """The extender as `colocate scheduler kube-config` would have it; None where no kube-scheduler can reach it."""
+def presumed(config: SchedulerConfig) -> KubeScheduler:
+    """As `colocate scheduler kube-config` would have it; without an extender where none could be reached."""
     if config.server.address.socket is not None:
-        return None
-    scheme = "https" if config.server.tls.certificate else "http"
+        return KubeScheduler(())
+    encrypted = config.server.tls.certificate is not None
     host, port = config.server.address.host_and_port
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    shown = f"[{host}]" if ":" in host else host
-    return ExtenderSettings(f"{scheme}://{shown}:{port}", "prioritize", weight=weight().weight)
+    url = f"{'https' if encrypted else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+    settings = ExtenderSettings(
+        url, "prioritize", weight=weight().weight, ignorable=True, enable_https=encrypted
+    )
+    return KubeScheduler((settings,))
+
+
+def ours(extenders: Iterable[ExtenderSettings], config: SchedulerConfig) -> list[ExtenderSettings]:
+    """Those that are asked what Colocate answers, at its port; where none has that, as behind a service, at any."""
+    alike = [
+        one
+        for one in extenders
+        if not urlsplit(one.url_prefix).path.strip("/")
+        and (one.prioritize_verb.strip("/") == "prioritize" or one.filter_verb.strip("/") == "filter")
+    ]
+    if config.server.address.socket is not None:
+        return alike
+    _, port = config.server.address.host_and_port
+    return [one for one in alike if _port(one.url_prefix) == port] or alike
 
 
 @check(Section.LOAD, "extender")
 async def extender(patient: Patient) -> AsyncIterator[Result]:
     """It is reached, and answers in time and in a form that Go decodes."""
     assert patient.scheduling is not None
-    found = patient.scheduling.extenders
-    if found is None:
-        alone = ours(patient.scheduling.config)
-        found = (alone,) if alone is not None else ()
+    config = patient.scheduling.config
+    kube_scheduler = patient.scheduling.kube_scheduler or presumed(config)
+    found = ours(kube_scheduler.extenders, config)
     if not found:
         yield bad(
-            "no extender is configured that a kube-scheduler could ask",
+            "no extender is configured by which a kube-scheduler could ask Colocate",
             "let it listen on HOST:PORT (server.address); 'colocate scheduler kube-config' prints the other part",
         )
         return
@@ -57,13 +74,13 @@ async def extender(patient: Patient) -> AsyncIterator[Result]:
     if isinstance(patient.cluster, Client):
         names = [str(_name(node)) for node in await patient.cluster.list(NODES)] or names
     for settings in found:
-        for result in _of_settings(settings):
+        for result in _of_settings(settings, kube_scheduler.least_weight):
             yield result
         yield await _asked(patient, settings, names)
 
 
-def _of_settings(settings: ExtenderSettings) -> Iterator[Result]:
-    where = _plain(settings.url_prefix)
+def _of_settings(settings: ExtenderSettings, least: int) -> Iterator[Result]:
+    where = without_login(settings.url_prefix)
     if settings.filter_verb and not settings.node_cache_capable:
         yield bad(
             f"{where}: it filters and is sent whole nodes, by which kube-scheduler takes every node for idle",
@@ -71,16 +88,15 @@ def _of_settings(settings: ExtenderSettings) -> Iterator[Result]:
         )
     if not settings.ignorable:
         yield warn(f"{where}: pods wait while it is away", "write ignorable: true")
-    least = weight().weight
     if settings.prioritize_verb and settings.weight < least:
         yield warn(
             f"{where}: with a weight of {settings.weight}, a node that is 50 points hotter may still win",
-            f"write weight: {least}, unless score plugins of kube-scheduler are switched off",
+            f"write weight: {least}",
         )
 
 
 async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str]) -> Result:
-    where, patience = _plain(settings.url_prefix), settings.seconds
+    where, patience = without_login(settings.url_prefix), settings.seconds
     remedy = "see that 'colocate scheduler serve' runs, and that this address leads to it from kube-scheduler's place"
     verb = settings.prioritize_verb or settings.filter_verb
     body = msgspec.json.encode({"Pod": _POD, "Nodes": None, "NodeNames": names})
@@ -89,11 +105,11 @@ async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str])
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=patience)) as session,
             session.post(
-                f"{_plain(settings.url_prefix).rstrip('/')}/{verb}",
+                f"{without_login(settings.url_prefix).rstrip('/')}/{verb}",
                 data=body,
                 headers={"Content-Type": "application/json", **_login(settings.url_prefix)},
-                ssl=_context(settings.tls_config) or True,
-                server_hostname=(settings.tls_config.server_name or None) if settings.tls_config else None,
+                ssl=_context(settings.tls),
+                server_hostname=settings.tls.server_name or None,
             ) as response,
         ):
             answer = await response.read()
@@ -130,12 +146,6 @@ def _name(node: object) -> object:
     return metadata.get("name") if isinstance(metadata, dict) else ""
 
 
-def _plain(url: str) -> str:
-    """Without the password that it may have."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
 def _login(url: str) -> dict[str, str]:
     parts = urlsplit(url)
     if parts.username is None and parts.password is None:
@@ -144,9 +154,14 @@ def _login(url: str) -> dict[str, str]:
     return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
 
-def _context(tls: Tls | None) -> ssl.SSLContext | None:
-    if tls is None:
+def _port(url: str) -> int | None:
+    try:
+        return urlsplit(url).port
+    except ValueError:
         return None
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(Path(tls.ca_file)) if tls.ca_file else None)
     if tls.insecure:
         context.check_hostname = False

@@ -5,12 +5,15 @@ that a hot node loses whatever they say.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import yaml
 
+from colocate.apps.scheduler import go_duration
+from colocate.apps.scheduler.addresses import leads_somewhere
 from colocate.errors import UserError
 from colocate.load.weights import DEFAULT_PLUGINS, ScorePlugin, Weight, weight
 
@@ -19,6 +22,8 @@ API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
 _COLUMN = 44
 _EVERY = "*"
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_SCORING = frozenset(one.name for one in DEFAULT_PLUGINS)
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -33,13 +38,16 @@ class Profile(msgspec.Struct, frozen=True):
     @property
     def score_plugins(self) -> tuple[ScorePlugin, ...]:
         """Those of kube-scheduler's own that score in this profile."""
-        score = self.plugins.get("score") or {}
-        off = {one.get("name") for one in score.get("disabled") or ()}
-        weights = (
-            {} if _EVERY in off else {one.name: one.weight for one in DEFAULT_PLUGINS if one.name not in off}
-        )
-        for one in score.get("enabled") or ():
-            weights[one["name"]] = one.get("weight") or 1
+        weights = {one.name: one.weight for one in DEFAULT_PLUGINS}
+        # What is said of all points comes first, and what is said of scores has the last word.
+        for point in ("multiPoint", "score"):
+            said = self.plugins.get(point) or {}
+            off = {one.get("name") for one in said.get("disabled") or ()}
+            weights = {} if _EVERY in off else {name: weights[name] for name in weights if name not in off}
+            for one in said.get("enabled") or ():
+                # Among those of all points most do not score: one that does is known, or has a weight.
+                if point == "score" or one.get("weight") or one["name"] in _SCORING:
+                    weights[one["name"]] = one.get("weight") or 1
         return tuple(ScorePlugin(name, heavy) for name, heavy in weights.items())
 
 
@@ -77,6 +85,11 @@ def extender_weight(wanted: Wanted) -> Weight:
     return max(weights, key=lambda one: one.weight)
 
 
+def lease_of(name: str) -> str:
+    """The name of a lease for the scheduler of that name: objects have no upper case in theirs."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
 def render(wanted: Wanted) -> str:
     """The configuration as YAML with comments; a UserError where it cannot be had as wanted."""
     _check(wanted)
@@ -84,13 +97,25 @@ def render(wanted: Wanted) -> str:
 
 
 def _check(wanted: Wanted) -> None:
-    if not wanted.url.startswith(("http://", "https://")):
+    if not leads_somewhere(wanted.url):
         raise UserError(
-            f"the extender's address {wanted.url!r} is none that kube-scheduler can ask; write http:// or https://"
+            f"the extender's address {wanted.url!r} is none that kube-scheduler can ask; write http:// or https://, "
+            f"and HOST:PORT"
         )
+    try:
+        waits = go_duration.seconds(wanted.timeout)
+    except ValueError as error:
+        raise UserError(f"the time for an answer: {error}") from None
+    if waits <= 0:
+        raise UserError(f"the time for an answer, {wanted.timeout}, is none; write one as in 1s or 500ms")
     names = [profile.name for profile in wanted.profiles]
     for name in names:
-        if not name or names.count(name) > 1:
+        if not _NAME.fullmatch(name):
+            raise UserError(
+                f"{name!r} is no scheduler name that events can be reported under; write letters, digits, '-', '_' "
+                f"and '.', 63 at most"
+            )
+        if names.count(name) > 1:
             raise UserError(
                 f"there are several profiles for the scheduler name {name!r}; each needs one of its own"
             )
@@ -133,7 +158,7 @@ def _leader_election(wanted: Wanted) -> Iterator[str]:
     yield _line(
         2,
         "resourceName",
-        wanted.profiles[0].name,
+        lease_of(wanted.profiles[0].name),
         "a lease of its own: the first kube-scheduler has 'kube-scheduler'",
     )
     yield _line(2, "resourceNamespace", "kube-system", "where the lease is")

@@ -10,9 +10,8 @@ from colocate import telemetry
 from colocate.apps.scheduler.decisions import DecisionLog
 from colocate.apps.scheduler.facts import Facts
 from colocate.apps.scheduler.judge import Sieved
-from colocate.apps.scheduler.sections import Load
 from colocate.clock import Clock
-from colocate.load import decide, mix, sift
+from colocate.load import decide, sift
 from colocate.load.reading import ApiPod, pod_facts
 from colocate.load.settings import MissingFilter
 from colocate.wire.extender import Asked
@@ -25,7 +24,6 @@ class LoadJudge:
         self,
         facts: Facts,
         decisions: DecisionLog,
-        settings: Load,
         clock: Clock,
         *,
         nodes_kept: int = 5,
@@ -37,7 +35,6 @@ class LoadJudge:
         self._clock = clock
         self._nodes_kept = nodes_kept
         self._shadow = shadow
-        self._mixes = {name: mix(text) for name, text in settings.policies.items()}
         loads = self._table.settings
         self._needs_samples = loads.filter.enabled and loads.staleness.filter is MissingFilter.CLOSED
 
@@ -48,7 +45,7 @@ class LoadJudge:
             pod_facts(pod),
             asked.names,
             self._clock.time(),
-            mix=self._mixes.get(pod.spec.scheduler_name),
+            mix=self._table.settings.policy_of(pod.spec.scheduler_name),
             keep=self._nodes_kept,
             assume=not self._shadow,
         )

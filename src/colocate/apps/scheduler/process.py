@@ -76,9 +76,7 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
     settings = config.load.settings(usage.window)
     decisions = DecisionLog(config.decisions, settings, shadow=config.shadow)
     facts = Facts(Table(settings), decisions, client, clock)
-    judge = LoadJudge(
-        facts, decisions, config.load, clock, nodes_kept=config.decisions.nodes, shadow=config.shadow
-    )
+    judge = LoadJudge(facts, decisions, clock, nodes_kept=config.decisions.nodes, shadow=config.shadow)
     async with AsyncExitStack() as stack:
         prometheus = None
         if usage.prometheus.url:

@@ -3,7 +3,6 @@
 The sections of judging are the load room's own settings; here is only what a file must say otherwise.
 """
 
-import math
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 
 from colocate.apps.config.schema import Seconds, Section
 from colocate.apps.config.words import Problem
+from colocate.apps.scheduler.load_ranges import check_ranges
 from colocate.apps.scheduler.sizes import Size
 from colocate.cluster.usage import PollSettings, Preset, PrometheusSettings, QuerySettings, Statistic, queries
 from colocate.cluster.usage import Window as AskedWindow
@@ -152,10 +152,11 @@ class Load(Section, frozen=True):
         shared = {
             name: getattr(self, name)
             for name in LoadSettings.__struct_fields__
-            if name not in ("policy", "ledger")
+            if name not in ("policy", "policies", "ledger")
         }
+        policies = {name: mix(text) for name, text in self.policies.items()}
         ledger = msgspec.structs.replace(self.ledger, window=window)
-        return LoadSettings(policy=self.policy.mix, ledger=ledger, **shared)
+        return LoadSettings(policy=self.policy.mix, policies=policies, ledger=ledger, **shared)
 
 
 class OnStop(StrEnum):
@@ -229,8 +230,7 @@ def check_load(load: Load) -> None:
             "load.ledger.window",
             "how long samples lag behind is a matter of usage; say it as usage.shownAfter",
         )
-    if not all(map(math.isfinite, (load.staleness.after, load.ledger.expiry, load.ledger.assumed_expiry))):
-        raise Problem("load", "a time in it is no number of seconds; correct it")
+    check_ranges(load.settings(load.ledger.window))
 
 
 def check_taints(taints: Taints) -> None:

@@ -4,19 +4,23 @@ Those need no kube-scheduler of their own any more: what their arguments say bel
 else to a stock kube-scheduler. What neither takes is named.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import yaml
 
-from colocate.apps.scheduler.kube_config import API_VERSION, KIND, Profile, Wanted
+from colocate.apps.scheduler.addresses import leads_somewhere, without_login
+from colocate.apps.scheduler.kube_config import API_VERSION, KIND, Profile, Wanted, lease_of
 from colocate.errors import UserError
 
 POLICIES = {"MemRealUsage": "mem-real-usage", "CpuRealUsage": "cpu-real-usage"}
 """Our policies, by the plugins whose scores they give."""
 _GROUP = API_VERSION.partition("/")[0]
 _ARGUMENTS = ("prometheusApiAddr", "queryMetricTimeSeconds", "queryMetricIntervalSeconds")
+_DEFAULT_NAME = "default-scheduler"
+_FIRST = "kube-scheduler"
+"""The lease of a kube-scheduler that is told no other."""
 _POINTS = ("score", "multiPoint")
 
 
@@ -69,7 +73,7 @@ def read(text: str, where: str, *, others_score: bool = False) -> Seed:
         profiles,
         reading.policies,
         reading.prometheus,
-        tree.pop("leaderElection", None),
+        reading.leader_election(tree.pop("leaderElection", None), profiles),
         tuple(tree.pop("extenders", None) or ()),
         tree,
         tuple(reading.doubts),
@@ -94,7 +98,7 @@ def for_our_settings(seed: Seed) -> Iterator[str]:
     """What the file says to Colocate, a line each."""
     asked = seed.prometheus
     yield "For the configuration of 'colocate scheduler':"
-    where = asked.url or "(unknown)"
+    where = without_login(asked.url) or "(unknown)"
     yield f"  Prometheus {where}, asked every {asked.interval:g} s, for at most {asked.timeout:g} s"
     for name, mix in seed.policies.items():
         yield f"  policy {mix} for pods of {name}"
@@ -125,7 +129,7 @@ class _Reading:
 
     def profile(self, given: dict[str, Any], path: str) -> Profile:
         given = dict(given)
-        name = given.pop("schedulerName", None) or "default-scheduler"
+        name = given.pop("schedulerName", None) or _DEFAULT_NAME
         plugins, enabled = self._plugins(given.pop("plugins", None) or {}, path)
         if enabled:
             self.policies[name] = _mix(enabled)
@@ -133,6 +137,21 @@ class _Reading:
         if kept:
             given["pluginConfig"] = kept
         return Profile(name, plugins, given)
+
+    def leader_election(
+        self, given: dict[str, Any] | None, profiles: Sequence[Profile]
+    ) -> Mapping[str, Any] | None:
+        """With a lease of its own, unless it is the cluster's first scheduler: on one lease only one schedules."""
+        if not given or given.get("leaderElect") is False or given.get("resourceName", _FIRST) != _FIRST:
+            return given
+        if any(profile.name == _DEFAULT_NAME for profile in profiles):
+            return given
+        lease = lease_of(profiles[0].name)
+        self.doubts.append(
+            f"leaderElection would share the lease {_FIRST!r} with the cluster's first scheduler, and only one of "
+            f"them would schedule; resourceName is {lease!r} now, and its role must allow that lease"
+        )
+        return {**given, "resourceName": lease}
 
     def _plugins(self, given: Mapping[str, Any], path: str) -> tuple[dict[str, Any], dict[str, int]]:
         """What is left for a stock kube-scheduler, and the weights of the plugins that it does not have."""
@@ -178,9 +197,14 @@ class _Reading:
 
     def _take(self, args: Mapping[str, Any], here: str) -> None:
         url, *seconds = (args.get(name) for name in _ARGUMENTS)
-        if url is not None and not str(url).startswith(("http://", "https://")):
+        if url is not None and not leads_somewhere(str(url)):
+            # It may hold a password, and is not shown.
             raise UserError(
-                f"{self._where}: {here}.prometheusApiAddr: {url!r} is no http or https address; correct it"
+                f"{self._where}: {here}.prometheusApiAddr is no http or https address; correct it"
+            )
+        if url is not None and without_login(str(url)) != str(url):
+            self.doubts.append(
+                f"{here}.prometheusApiAddr holds a login; say it as usage.prometheus.username and passwordFile"
             )
         for name, value in zip(_ARGUMENTS[1:], seconds, strict=True):
             if value is not None and (

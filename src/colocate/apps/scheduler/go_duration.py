@@ -1,0 +1,20 @@
+"""Spans of time as Go programs read them: `5s`, `1m30s`, `1.5h`, `-2ms`."""
+
+import re
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+
+
+def seconds(text: str) -> float:
+    """A ValueError where Go would not read it."""
+    sign, parts = (text[:1], text[1:]) if text[:1] in ("+", "-") else ("", text)
+    total, end = 0.0, 0
+    if parts == "0":
+        return 0.0
+    while match := _PART.match(parts, end):
+        total += float(match[1]) * _UNITS[match[2]]
+        end = match.end()
+    if not end or end != len(parts):
+        raise ValueError(f"{text!r} is no span of time; write one as in 1s, 500ms or 1m30s")
+    return -total if sign == "-" else total
