@@ -128,6 +128,7 @@ class ContainerMemory(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     blocks: int = 0
     limit: Bytes | None = None
+    """None, or 0 as Kubernetes has it: no limit."""
     request: Bytes | None = None
     init: bool = False
     """It runs before the others; with `sidecar`, and from then on beside them."""
