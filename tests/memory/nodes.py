@@ -59,6 +59,9 @@ class Guest(msgspec.Struct, kw_only=True):
     controller: str = "ReplicaSet"
     may_move: bool = False
     sidecar_without_limit: bool = False
+    others: tuple[ContainerMemory, ...] = ()
+    """Containers besides."""
+    started: bool = True
 
     def reading(self, two_nodes: bool) -> PodMemory:
         used = self.anon + self.cache
@@ -86,7 +89,8 @@ class Guest(msgspec.Struct, kw_only=True):
             created=self.created,
             controller=self.controller,
             may_move=self.may_move,
-            containers=(ContainerMemory(name="main", blocks=len(self.ids)), *sidecar),
+            started=self.started,
+            containers=(ContainerMemory(name="main", blocks=len(self.ids)), *sidecar, *self.others),
         )
 
 

@@ -25,7 +25,7 @@ from colocate.memory.rung import Rung
 from colocate.memory.rungs import rungs_here
 from colocate.memory.settings import MemorySettings
 from colocate.memory.state import State, from_json, to_json
-from colocate.model.memory import MemoryControls
+from colocate.model.memory import ContainerMemory, MemoryControls
 from tests.memory.nodes import GIB, MIB, SETTINGS, V1, V2, Guest, Machine, ids, kinds
 
 BLOCKS = ids(*range(60))
@@ -362,6 +362,31 @@ def test_a_pod_with_a_sidecar_without_limit_is_reclaimed_from_but_not_bound() ->
     pod.limit, pod.sidecar_without_limit = None, True
     done = [action for action in pressed(pod).live(300) if not isinstance(action, SetLimit)]
     assert kinds(done) == ["Reclaim", "Evict"]
+
+
+INIT = ContainerMemory(name="fetch", limit=GIB, init=True)
+
+
+@pytest.mark.parametrize(
+    ("other", "started", "bound"),
+    [
+        (ContainerMemory(name="logs", limit=GIB), True, False),
+        (ContainerMemory(name="proxy", limit=GIB, init=True, sidecar=True), True, False),
+        (INIT, False, False),
+        (INIT, True, True),
+        (ContainerMemory(name="more", blocks=1), True, True),
+    ],
+    ids=["container", "sidecar", "init container that may run", "init container that has ended", "blocks"],
+)
+@pytest.mark.parametrize("controls", [V1, V2], ids=["v1", "v2"])
+def test_a_container_without_blocks_is_neither_squeezed_nor_throttled_with_its_pod(
+    other: ContainerMemory, started: bool, bound: bool, controls: MemoryControls
+) -> None:
+    pod = guest(anon=4, cache=0.6)
+    pod.others, pod.started = (other,), started
+    found = {type(action) for action in pressed(pod, controls=controls).live(300)}
+    assert bool(found & {LowerLimit, Throttle}) == bound
+    assert (Reclaim in found) == (controls is V2)
 
 
 def test_a_limit_that_somebody_reset_is_set_again() -> None:

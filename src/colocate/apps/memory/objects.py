@@ -110,6 +110,7 @@ def identity(pod: ApiPod, resource: str) -> PodIdentity:
         priority=pod.spec.priority or 0,
         created=_seconds(marks.creation_timestamp),
         controller=next((owner.kind for owner in marks.owner_references if owner.controller), ""),
+        started=pod.status.phase == Phase.RUNNING,
         static=_STATIC_UID in marks.annotations,
         may_move=marks.annotations.get(MAY_MOVE) == "true",
         terminating=marks.deletion_timestamp is not None,
