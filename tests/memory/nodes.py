@@ -6,12 +6,10 @@ import msgspec
 
 from colocate.memory.actions import (
     Evict,
-    LowerLimit,
     MovePages,
     PodAction,
     Reclaim,
     Recreate,
-    Relieve,
     RestoreLimit,
     ReturnPages,
     SetLimit,
@@ -196,10 +194,7 @@ class Machine(msgspec.Struct, kw_only=True):
                 guest.limit = limit
             case Reclaim(bytes=size):
                 guest.cache = max(0, guest.cache - size)
-            case LowerLimit(to=to):
-                guest.limit = to
-                guest.cache = max(0, min(guest.cache, to - guest.anon))
-            case RestoreLimit(to=to) | Relieve(to=to):
+            case RestoreLimit(to=to):
                 guest.limit = to
             case Throttle(high=high):
                 guest.high = high

@@ -12,7 +12,7 @@ import pytest
 from colocate.apps.memory.machine import Machine, MachineReading
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.memory_limits import Limits, set_limits
-from colocate.memory.actions import Evict, LowerLimit, MovePages, SetLimit
+from colocate.memory.actions import Evict, MovePages, Reclaim, SetLimit
 from colocate.memory.facts import Result
 from colocate.model.memory import NodeMemory, NumaMemory
 from colocate.model.pod import Phase
@@ -243,7 +243,7 @@ async def test_a_state_that_cannot_be_stored_stops_the_ladder_and_not_the_limits
         small = lab.limit("batch")
         node.small.system += 150 * MIB
         actions = await node.turns(4)
-        assert any(isinstance(action, LowerLimit | Evict) for action in actions)
+        assert any(isinstance(action, Reclaim | Evict) for action in actions)
         assert lab.limit("batch") == small
         assert lab.phase("batch") == Phase.RUNNING
         last = await node.turn()

@@ -207,7 +207,7 @@ class MemoryPart:
             self._log.error(
                 Event.MEMORY_STATE_UNSTORED,
                 reason=str(error),
-                effect="blocks are withdrawn and limits held, but no pod is squeezed, moved or evicted",
+                effect="blocks are withdrawn and limits held, but no pod is throttled, moved or evicted",
             )
             return False
         return True
