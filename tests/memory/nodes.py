@@ -6,12 +6,10 @@ import msgspec
 
 from colocate.memory.actions import (
     Evict,
-    LowerLimit,
     MovePages,
     PodAction,
     Reclaim,
     Recreate,
-    Relieve,
     RestoreLimit,
     ReturnPages,
     SetLimit,
@@ -59,6 +57,9 @@ class Guest(msgspec.Struct, kw_only=True):
     controller: str = "ReplicaSet"
     may_move: bool = False
     sidecar_without_limit: bool = False
+    others: tuple[ContainerMemory, ...] = ()
+    """Containers besides."""
+    started: bool = True
 
     def reading(self, two_nodes: bool) -> PodMemory:
         used = self.anon + self.cache
@@ -86,7 +87,8 @@ class Guest(msgspec.Struct, kw_only=True):
             created=self.created,
             controller=self.controller,
             may_move=self.may_move,
-            containers=(ContainerMemory(name="main", blocks=len(self.ids)), *sidecar),
+            started=self.started,
+            containers=(ContainerMemory(name="main", blocks=len(self.ids)), *sidecar, *self.others),
         )
 
 
@@ -192,10 +194,7 @@ class Machine(msgspec.Struct, kw_only=True):
                 guest.limit = limit
             case Reclaim(bytes=size):
                 guest.cache = max(0, guest.cache - size)
-            case LowerLimit(to=to):
-                guest.limit = to
-                guest.cache = max(0, min(guest.cache, to - guest.anon))
-            case RestoreLimit(to=to) | Relieve(to=to):
+            case RestoreLimit(to=to):
                 guest.limit = to
             case Throttle(high=high):
                 guest.high = high

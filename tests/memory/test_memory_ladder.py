@@ -6,13 +6,10 @@ import pytest
 from colocate.errors import UserError
 from colocate.memory.actions import (
     Evict,
-    LowerLimit,
     MovePages,
     PodAction,
     Reclaim,
     Recreate,
-    Relieve,
-    RestoreLimit,
     ReturnPages,
     SetLimit,
     Throttle,
@@ -25,7 +22,7 @@ from colocate.memory.rung import Rung
 from colocate.memory.rungs import rungs_here
 from colocate.memory.settings import MemorySettings
 from colocate.memory.state import State, from_json, to_json
-from colocate.model.memory import MemoryControls
+from colocate.model.memory import ContainerMemory, MemoryControls
 from tests.memory.nodes import GIB, MIB, SETTINGS, V1, V2, Guest, Machine, ids, kinds
 
 BLOCKS = ids(*range(60))
@@ -95,10 +92,10 @@ def test_v2_goes_down_the_whole_ladder_in_order() -> None:
     assert machine.guests == []
 
 
-def test_v1_has_no_throttle_and_lowers_the_limit_instead_of_reclaiming() -> None:
+def test_v1_has_no_throttle() -> None:
     machine = pressed(guest(anon=4, cache=0.6), controls=V1, far_total=GIB // 4)
     done = machine.live(300)
-    assert kinds(done) == ["LowerLimit", "MovePages", "Evict"]
+    assert kinds(done) == ["Reclaim", "MovePages", "Evict"]
 
 
 @pytest.mark.parametrize("left_out", [Rung.RECLAIM, Rung.THROTTLE, Rung.FAR, Rung.EVICT])
@@ -202,42 +199,33 @@ def test_a_pod_under_pressure_is_not_reclaimed_from() -> None:
     assert "loses 30 % of its time" in " ".join(decision.plan.notes)
 
 
-def test_v1_never_lowers_a_limit_to_what_a_pod_cannot_give() -> None:
+@pytest.mark.parametrize("controls", [V1, V2], ids=["v1", "v2"])
+def test_no_rung_leaves_a_pod_with_a_lower_limit_that_would_kill_it_when_it_grows(
+    controls: MemoryControls,
+) -> None:
+    machine = pressed(guest(anon=10, cache=4), controls=controls)
+    for _ in range(12):
+        machine.carry_out(machine.turn())
+        assert [each.limit for each in machine.guests] == [30 * GIB] * len(machine.guests)
+
+
+def test_a_limit_that_a_death_left_lowered_is_put_right_even_while_the_pod_is_reclaimed_from() -> None:
     machine = pressed(guest(anon=10, cache=4), controls=V1)
-    for action in machine.live(40):
-        assert isinstance(action, LowerLimit)
-        assert action.to >= 11 * GIB
+    machine.turn()
+    machine.guests[0].limit = 13 * GIB
+    assert kinds(on_pods(machine.turn())) == ["SetLimit", "Reclaim"]
 
 
-def test_v1_gives_a_lowered_limit_back_before_it_kills() -> None:
-    machine = pressed(guest(anon=10, cache=4), controls=V1)
-    machine.live(40)
-    lowered = machine.guests[0].limit
-    assert lowered is not None
-    assert lowered < 30 * GIB
-    machine.guests[0].anon = int(lowered * 0.97)
-    machine.guests[0].cache = 0
-    decision = machine.turn()
-    reliefs = [action for action in on_pods(decision) if isinstance(action, Relieve)]
-    assert [relief.to for relief in reliefs] == [30 * GIB]
-    machine.carry_out(decision)
-    assert not any(isinstance(action, LowerLimit) for action in machine.live(100))
-
-
-def test_v1_restores_limits_and_a_busy_group_is_given_up() -> None:
+def test_a_pod_of_which_nothing_can_be_reclaimed_is_given_up() -> None:
     machine = pressed(guest(anon=10, cache=4), controls=V1)
     machine.turn()
     decision = machine.turn()
-    assert kinds(on_pods(decision)) == ["LowerLimit"]
+    assert kinds(on_pods(decision)) == ["Reclaim"]
     machine.carry_out(decision, Result.FAILED)
     machine.api = False
     decision = machine.turn()
     assert decision.state.ladder.rung is not Rung.RECLAIM
     assert "as the test wants" in decision.plan.notes[0]
-    machine.carry_out(decision)
-    machine.online = 8 * GIB
-    assert RestoreLimit in {type(action) for action in machine.live(200)}
-    assert machine.guests[0].limit == 30 * GIB
 
 
 def test_pages_go_only_where_there_is_room() -> None:
@@ -362,6 +350,31 @@ def test_a_pod_with_a_sidecar_without_limit_is_reclaimed_from_but_not_bound() ->
     pod.limit, pod.sidecar_without_limit = None, True
     done = [action for action in pressed(pod).live(300) if not isinstance(action, SetLimit)]
     assert kinds(done) == ["Reclaim", "Evict"]
+
+
+INIT = ContainerMemory(name="fetch", limit=GIB, init=True)
+
+
+@pytest.mark.parametrize(
+    ("other", "started", "bound"),
+    [
+        (ContainerMemory(name="logs", limit=GIB), True, False),
+        (ContainerMemory(name="proxy", limit=GIB, init=True, sidecar=True), True, False),
+        (INIT, False, False),
+        (INIT, True, True),
+        (ContainerMemory(name="more", blocks=1), True, True),
+    ],
+    ids=["container", "sidecar", "init container that may run", "init container that has ended", "blocks"],
+)
+@pytest.mark.parametrize("controls", [V1, V2], ids=["v1", "v2"])
+def test_a_container_without_blocks_is_not_held_down_with_its_pod(
+    other: ContainerMemory, started: bool, bound: bool, controls: MemoryControls
+) -> None:
+    pod = guest(anon=4, cache=0.6)
+    pod.others, pod.started = (other,), started
+    found = {type(action) for action in pressed(pod, controls=controls).live(300)}
+    assert (Throttle in found) == (bound and controls is V2)
+    assert (Reclaim in found) == (bound or controls is V2)
 
 
 def test_a_limit_that_somebody_reset_is_set_again() -> None:

@@ -42,6 +42,15 @@ def test_a_container_without_a_limit_is_not_killed_by_the_pods() -> None:
     assert "logs has no memory limit" in found.reasons[0]
 
 
+def test_a_limit_of_0_is_no_limit_and_nobody_is_held_to_it() -> None:
+    sidecar = ContainerMemory(name="logs", limit=0)
+    found = limits(pod(main(limit=0), sidecar), SIZE)
+    assert found is not None
+    assert (found.pod, found.containers) == (None, {"main": 3 * SIZE})
+    assert kubelets_own(pod(main(limit=0), sidecar)) is None
+    assert kubelets_own(pod(main(limit=GIB), sidecar)) is None
+
+
 def test_a_container_that_has_a_limit_is_not_given_another() -> None:
     found = limits(pod(main(limit=GIB), ContainerMemory(name="logs")), SIZE)
     assert found is not None

@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from colocate.memory.actions import (
     Evict,
-    LowerLimit,
     MovePages,
     PodAction,
     Publish,
@@ -36,7 +35,6 @@ from tests.memory.nodes import GIB, SETTINGS, V1, V2, Guest, Machine
 SIZE = SETTINGS.block_size
 GIVES: dict[type, Rung] = {
     Reclaim: Rung.RECLAIM,
-    LowerLimit: Rung.RECLAIM,
     Throttle: Rung.THROTTLE,
     MovePages: Rung.FAR,
     Evict: Rung.EVICT,
@@ -251,7 +249,7 @@ def check_pods(before: State, decision: Decision, guests: set[str]) -> None:
         assert action.pod.uid in decision.state.holders
         if type(action) in GIVES:
             assert balance.due > 0
-        if isinstance(action, Evict | Recreate | LowerLimit | Throttle | MovePages):
+        if isinstance(action, Evict | Recreate | Throttle | MovePages):
             assert before.ladder.rung is not None or balance.due > margin * SETTINGS.tolerance
         if isinstance(action, Evict | Recreate):
             assert balance.due > margin * SETTINGS.tolerance
@@ -274,8 +272,6 @@ def check_ladder(before: State, decision: Decision, off: bool) -> None:
             assert rung in stood_on or (rung is Rung.EVICT and Rung.RECREATE in stood_on)
             assert not isinstance(action, ReturnPages | Unthrottle | RestoreLimit)
         match action:
-            case LowerLimit(pod=pod):
-                assert pod.uid in new.squeezed
             case Throttle(pod=pod):
                 assert pod.uid in new.throttled
             case MovePages(pod=pod):

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from colocate.apps.memory.machine import Machine, MachineReading
+from colocate.errors import UserError
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.memory_limits import Limits, set_limits
-from colocate.memory.actions import Evict, LowerLimit, MovePages, SetLimit
+from colocate.memory.actions import Evict, MovePages, Reclaim, SetLimit
 from colocate.memory.facts import Result
 from colocate.model.memory import NodeMemory, NumaMemory
 from colocate.model.pod import Phase
@@ -115,6 +116,32 @@ async def test_where_nobody_says_who_holds_what_the_last_word_counts_and_no_bloc
         assert set(decision.state.holders) == {batch.uid}
         assert decision.offered == before.offered
         assert any("neither podresources nor the checkpoint" in why for why in node.part.report.silent)
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"), [({"resource": "other.dev/memory"}, "name"), ({"block_size": 2 * BLOCK}, "size")]
+)
+@pytest.mark.parametrize("silent", [False, True], ids=["the kubelet answers", "nobody answers"])
+async def test_blocks_that_are_held_get_no_new_name_or_size_by_a_restart(
+    changed: dict[str, Any], what: str, silent: bool
+) -> None:
+    async with memory_lab() as lab:
+        async with Driven(lab).running() as node:
+            batch = await with_batch(node)
+        faults, checkpoint = lab.cluster.kubelet.faults, lab.cluster.kubelet.paths.checkpoint
+        written = checkpoint.read_bytes()
+        if silent:
+            faults.podresources_refusal = "rate limit exceeded"
+            checkpoint.write_bytes(b"not a checkpoint")
+        async with Driven(lab, msgspec.structs.replace(SETTINGS, **changed)).running() as node:
+            await node.until_known("batch")
+            with pytest.raises(UserError, match=rf"the {what} of blocks cannot become .* hold 8 blocks"):
+                await node.turn()
+            faults.podresources_refusal = ""
+            checkpoint.write_bytes(written)
+            await lab.delete_pod("batch")
+            await until(lambda: node.cluster.pod(batch.uid) is None, "the watch to know")
+            assert (await node.turn()).state.blocks.resource == node.part.settings.resource
 
 
 async def test_a_control_group_that_vanishes_between_looking_and_acting_is_a_pod_that_ended() -> None:
@@ -243,7 +270,7 @@ async def test_a_state_that_cannot_be_stored_stops_the_ladder_and_not_the_limits
         small = lab.limit("batch")
         node.small.system += 150 * MIB
         actions = await node.turns(4)
-        assert any(isinstance(action, LowerLimit | Evict) for action in actions)
+        assert any(isinstance(action, Reclaim | Evict) for action in actions)
         assert lab.limit("batch") == small
         assert lab.phase("batch") == Phase.RUNNING
         last = await node.turn()

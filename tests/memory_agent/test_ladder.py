@@ -8,7 +8,7 @@ import msgspec
 
 from colocate.host.memory_group import oom_kills
 from colocate.lab.cluster import MACHINE
-from colocate.memory.actions import Evict, LowerLimit, RestoreLimit
+from colocate.memory.actions import Evict, Reclaim
 from colocate.memory.rung import Rung
 from colocate.model.pod import Phase
 from tests.memory_agent.driving import BLOCK, MIB, SETTINGS, Driven, driven
@@ -28,7 +28,7 @@ async def side_by_side(node: Driven) -> Eater:
     return online
 
 
-async def test_a_pod_is_squeezed_then_evicted_in_that_order_and_online_work_is_never_killed() -> None:
+async def test_a_pod_is_reclaimed_from_then_evicted_in_that_order_and_online_work_is_never_killed() -> None:
     async with driven() as node:
         lab = node.lab
         online = await side_by_side(node)
@@ -44,10 +44,9 @@ async def test_a_pod_is_squeezed_then_evicted_in_that_order_and_online_work_is_n
         await node.listed(pressed)
 
         actions = await node.turns(2)
-        assert {type(action) for action in actions} == {LowerLimit}
-        squeezed = lab.limit("batch")
-        assert squeezed is not None
-        assert squeezed < 8 * BLOCK
+        assert {type(action) for action in actions} == {Reclaim}
+        assert (await node.turn()).balance.used < pressed.balance.used - 4 * MIB
+        assert lab.limit("batch") == 8 * BLOCK, "no limit lies in wait for it"
         assert lab.phase("batch") == Phase.RUNNING
 
         await online.anon(120 * MIB)
@@ -56,7 +55,7 @@ async def test_a_pod_is_squeezed_then_evicted_in_that_order_and_online_work_is_n
         await lab.until_gone("batch")
         assert oom_kills(lab.group("web")) == 0
         assert lab.phase("web") == Phase.RUNNING
-        told = {"ColocationMemorySqueezed", "ColocationMemoryEvicted"}
+        told = {"ColocationMemoryReclaimed", "ColocationMemoryEvicted"}
         await until(lambda: told <= {reason for reason, _ in lab.events("batch")}, "an event for each rung")
         ladder = {"ColocationMemoryWithdrawn", "ColocationMemoryLadder"}
         await until(lambda: ladder <= {reason for reason, _ in lab.events(MACHINE)}, "events on the node")
@@ -76,10 +75,9 @@ async def test_when_online_work_goes_in_time_the_limit_and_the_blocks_return() -
         online = await side_by_side(node)
         before = (await node.turn()).offered
         await online.anon(130 * MIB)
-        assert any(isinstance(action, LowerLimit) for action in await node.turns(3))
+        assert any(isinstance(action, Reclaim) for action in await node.turns(3))
         await online.free()
-        actions = await node.turns(20)
-        assert any(isinstance(action, RestoreLimit) for action in actions)
+        await node.turns(20)
         last = await node.turn()
         assert lab.limit("batch") == 8 * BLOCK
         assert last.state.ladder.rung is None
@@ -87,14 +85,14 @@ async def test_when_online_work_goes_in_time_the_limit_and_the_blocks_return() -
         assert lab.phase("batch") == Phase.RUNNING
 
 
-async def test_without_its_rung_nobody_is_squeezed_and_the_next_rung_comes_at_once() -> None:
+async def test_without_its_rung_nobody_is_reclaimed_from_and_the_next_rung_comes_at_once() -> None:
     """So the tests above would fail, were a rung left out."""
     async with driven(msgspec.structs.replace(SETTINGS, without=(Rung.RECLAIM,))) as node:
         online = await side_by_side(node)
         await node.turn()
         await online.anon(130 * MIB)
         actions = await node.turns(3)
-        assert not any(isinstance(action, LowerLimit) for action in actions)
+        assert not any(isinstance(action, Reclaim) for action in actions)
         assert any(isinstance(action, Evict) for action in actions)
 
 

@@ -1,6 +1,6 @@
 """kill -9 of the memory part at every side effect: its successor finds the same ids, holders, limits and debt.
 
-The side effects of a whole life (blocks offered, a pod held, squeezed and let go, colocation off and on, a pod
+The side effects of a whole life (blocks offered, a pod held and reclaimed from, colocation off and on, a pod
 evicted and another created elsewhere) are counted by `colocate.crashpoints`. The process is killed at the first of
 them, at the second, and so on until a life passes without a death.
 """
@@ -124,10 +124,10 @@ async def live_a_life(lab: MemoryLab, agent: Process) -> None:
     await batch.anon(16 * MIB)
     await batch.cache(24 * MIB)
     await mover.anon(40 * MIB)
-    squeeze, leave = SYSTEM + 150 * MIB, SYSTEM + 230 * MIB
+    reclaim, leave = SYSTEM + 150 * MIB, SYSTEM + 230 * MIB
     for words, times in (
         ("turn", 1),
-        (f"system {squeeze}", 1),
+        (f"system {reclaim}", 1),
         ("turn", 2),
         (f"system {SYSTEM}", 1),
         ("turn", 4),

@@ -66,6 +66,25 @@ def test_a_pod_is_read_with_its_blocks_limits_and_owner() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("resources", "limit", "request_"),
+    [
+        ({"limits": {"memory": "0"}}, None, None),
+        ({"limits": {"memory": "1Gi"}, "requests": {"memory": "0"}}, GIB, None),
+        ({"limits": {"memory": "0"}, "requests": {"memory": "1Gi"}}, None, GIB),
+    ],
+)
+def test_memory_of_0_is_none_asked_for_and_no_limit(
+    resources: dict[str, Any], limit: int | None, request_: int | None
+) -> None:
+    body = {
+        "metadata": {"name": "p", "uid": "u"},
+        "spec": {"containers": [{"name": "main", "resources": resources}]},
+    }
+    (container,) = identity(msgspec.convert(body, ApiPod), RESOURCE).containers
+    assert (container.limit, container.request) == (limit, request_)
+
+
 def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_knows() -> None:
     mirror = pod("api-uid", annotations={"kubernetes.io/config.mirror": "file-hash"})
     assert mirror.uid == "file-hash"

@@ -64,29 +64,17 @@ class SetLimit(_PodAction, frozen=True):
 
 
 class Reclaim(_PodAction, frozen=True):
-    """Have the kernel drop this much of a pod's memory (v2). Has no way back and needs none."""
+    """Have the kernel drop this much of a pod's memory. Has no way back and needs none: no limit stays lowered."""
 
     bytes: Bytes
 
 
-class LowerLimit(_PodAction, frozen=True):
-    """Lower the limit below what is used, so that cache is dropped (v1)."""
-
-    to: Bytes
-
-
 class RestoreLimit(_PodAction, frozen=True):
-    """The way back of LowerLimit, and of SetLimit when colocation is switched off."""
+    """The way back of SetLimit when colocation is switched off."""
 
     to: Bytes | None
     containers: tuple[str, ...] = ()
     """Containers whose own groups are to have no limit again."""
-
-
-class Relieve(_PodAction, frozen=True):
-    """Give a lowered limit back early: the pod would be killed by it."""
-
-    to: Bytes | None
 
 
 class Throttle(_PodAction, frozen=True):
@@ -135,9 +123,7 @@ Action: TypeAlias = (
     | Drop
     | SetLimit
     | Reclaim
-    | LowerLimit
     | RestoreLimit
-    | Relieve
     | Throttle
     | Unthrottle
     | MovePages
@@ -147,15 +133,5 @@ Action: TypeAlias = (
 )
 
 PodAction: TypeAlias = (
-    SetLimit
-    | Reclaim
-    | LowerLimit
-    | RestoreLimit
-    | Relieve
-    | Throttle
-    | Unthrottle
-    | MovePages
-    | ReturnPages
-    | Evict
-    | Recreate
+    SetLimit | Reclaim | RestoreLimit | Throttle | Unthrottle | MovePages | ReturnPages | Evict | Recreate
 )

@@ -1,7 +1,6 @@
 """That every colocated pod has the limits that it should: said again whenever they are found otherwise.
 
-A kubelet or systemd may reset them. A pod whose limit the ladder has lowered is left alone, unless it has none at
-all. When colocation is switched off, pods get back what the kubelet gave them.
+A kubelet or systemd may reset them. When colocation is switched off, pods get back what the kubelet gave them.
 """
 
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ def assert_limits(
         action = (
             _restore(each, each.reading, ladder)
             if off
-            else _assert(each, each.reading, each.limits, ladder, controls)
+            else _assert(each, each.reading, each.limits, controls)
         )
         if action is not None:
             actions.append(action)
@@ -33,18 +32,16 @@ def assert_limits(
 
 
 def _assert(
-    each: Colocated, reading: PodMemory, limits: PodLimits, ladder: Ladder, controls: MemoryControls
+    each: Colocated, reading: PodMemory, limits: PodLimits, controls: MemoryControls
 ) -> PodAction | None:
     found = "none" if reading.limit is None else amount(reading.limit)
     swaps = controls.swap and limits.swap is not None and reading.swap_limit != limits.swap
     is_set = limits.pod is None or reading.limit == limits.pod
-    if each.uid in ladder.squeezed:
-        is_set = limits.pod is None or (reading.limit is not None and reading.limit <= limits.pod)
     if is_set and not swaps and not limits.containers:
         return None
     return SetLimit(
         pod=each.ref,
-        limit=None if each.uid in ladder.squeezed and is_set else limits.pod,
+        limit=limits.pod,
         swap=limits.swap,
         containers=limits.containers,
         reason=" ".join((*limits.reasons, f"Found: {found}.")),
@@ -54,7 +51,7 @@ def _assert(
 def _restore(each: Colocated, reading: PodMemory, ladder: Ladder) -> PodAction | None:
     own = kubelets_own(each.pod)
     containers = tuple(each.limits.containers) if each.limits else ()
-    if ladder.squeezed or ladder.throttled or (reading.limit == own and not containers):
+    if ladder.throttled or (reading.limit == own and not containers):
         # What the ladder did is undone first, in its own order.
         return None
     if each.limits and each.limits.pod is None:

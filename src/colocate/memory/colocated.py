@@ -39,8 +39,13 @@ class Colocated(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_bound(self) -> bool:
-        """Whether a limit of the pod's group binds nobody but its blocks."""
-        return self.limits is not None and self.limits.pod is not None
+        """Whether what holds the pod's group down holds nobody but containers with blocks.
+
+        What other containers have was set aside for them: they are not to pay for being in the same pod.
+        """
+        may_run = [each for each in self.pod.containers if not (each.has_ended_by_start and self.pod.started)]
+        has_limit = self.limits is not None and self.limits.pod is not None
+        return has_limit and all(each.blocks for each in may_run)
 
 
 def giving_order(pods: Iterable[Colocated], due: Bytes) -> list[Colocated]:

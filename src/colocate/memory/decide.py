@@ -93,10 +93,7 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
             margin=expected.margin,
         ),
     )
-    addressed = {action.pod.uid for action in climbed.actions}
-    asserted = assert_limits(
-        [each for each in pods if each.uid not in addressed], climbed.ladder, facts.controls, facts.off
-    )
+    asserted = assert_limits(pods, climbed.ladder, facts.controls, facts.off)
     plan = Plan(
         actions=(*block_actions, *asserted, *climbed.actions), notes=climbed.notes, stood_on=climbed.stood_on
     )

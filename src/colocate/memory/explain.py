@@ -116,10 +116,6 @@ def _standing(decision: Decision) -> list[str]:
     if state.ladder.rung is not None:
         sentences.append(f"The ladder stands on {state.ladder.rung}.")
     sentences += [
-        f"{names.get(uid, uid)} is squeezed to {amount(done.to)}."
-        for uid, done in state.ladder.squeezed.items()
-    ]
-    sentences += [
         f"{names.get(uid, uid)} is throttled at {amount(done.to)}."
         for uid, done in state.ladder.throttled.items()
     ]

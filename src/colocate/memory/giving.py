@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from colocate.memory.actions import LowerLimit, MovePages, PodAction, Reclaim, Throttle
+from colocate.memory.actions import MovePages, PodAction, Reclaim, Throttle
 from colocate.memory.colocated import droppable, unyielding
 from colocate.memory.figures import amount
-from colocate.memory.ladder_state import Ladder, Moved, Squeezed, Throttled, put
+from colocate.memory.ladder_state import Ladder, Moved, Throttled, put
 from colocate.memory.leaving import on_their_way, send_away
 from colocate.memory.limits import whole_pages
 from colocate.memory.rung import Rung
@@ -25,7 +25,7 @@ def withdraw(ladder: Ladder, situation: Situation) -> Step:
 
 
 def reclaim(ladder: Ladder, situation: Situation) -> Step:
-    """Drop cache: memory.reclaim on v2, a lower limit on v1."""
+    """Drop cache, by the kernel's own choice of pages."""
     settings, swap_free = situation.settings, situation.facts.node.swap_free
     remaining = _outstanding(ladder, situation)
     actions: list[PodAction] = []
@@ -35,34 +35,20 @@ def reclaim(ladder: Ladder, situation: Situation) -> Step:
         size = whole_pages(min(most, int(reading.usage * settings.reclaim_share)))
         if size < WORTH_IT or ladder.has_given_up(Rung.RECLAIM, each.uid):
             continue
-        if situation.facts.controls.cgroup == 2:
-            lost = reading.pressure.some10 if reading.pressure else 0.0
-            if lost > settings.reclaim_pressure:
-                notes.append(
-                    f"{each.ref} is not reclaimed from: it loses {lost:g} % of its time to memory pressure "
-                    f"already, and {settings.reclaim_pressure:g} % is the bound."
-                )
-                continue
-            reason = f"{_needed(situation)}; {each.ref} has {amount(reading.file)} of page cache."
-            actions.append(Reclaim(pod=each.ref, bytes=size, reason=reason))
-        else:
-            if not each.may_be_bound:
-                notes.append(
-                    f"{each.ref} is not squeezed: a limit would bind containers without blocks, too."
-                )
-                continue
-            floor = int(unyielding(reading, settings.swap, swap_free) * (1 + settings.headroom))
-            to = whole_pages(max(reading.usage - size, floor))
-            if to > reading.usage - WORTH_IT:
-                continue
-            size = reading.usage - to
-            before = ladder.squeezed[each.uid].before if each.uid in ladder.squeezed else reading.limit
-            reason = (
-                f"{_needed(situation)}; {each.ref} uses {amount(reading.usage)}, of which it can drop cache."
+        if situation.facts.controls.cgroup == 1 and not each.may_be_bound:
+            notes.append(
+                f"{each.ref} is not reclaimed from: a limit would bind containers without blocks, too."
             )
-            actions.append(LowerLimit(pod=each.ref, to=to, reason=reason))
-            squeezed = put(ladder.squeezed, each.uid, Squeezed(before, to))
-            ladder = msgspec.structs.replace(ladder, squeezed=squeezed)
+            continue
+        lost = reading.pressure.some10 if reading.pressure else 0.0
+        if lost > settings.reclaim_pressure:
+            notes.append(
+                f"{each.ref} is not reclaimed from: it loses {lost:g} % of its time to memory pressure "
+                f"already, and {settings.reclaim_pressure:g} % is the bound."
+            )
+            continue
+        reason = f"{_needed(situation)}; {each.ref} has {amount(reading.file)} of page cache."
+        actions.append(Reclaim(pod=each.ref, bytes=size, reason=reason))
         remaining -= size
     return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions))
 

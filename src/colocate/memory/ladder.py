@@ -7,11 +7,10 @@ is undone before the one below it.
 
 import msgspec
 
-from colocate.memory.actions import PodAction, Relieve
-from colocate.memory.colocated import unyielding
+from colocate.memory.actions import PodAction
 from colocate.memory.figures import amount
 from colocate.memory.giving import GIVE
-from colocate.memory.ladder_state import GaveUp, Ladder
+from colocate.memory.ladder_state import Ladder
 from colocate.memory.rung import RUNGS, Rung, height
 from colocate.memory.settling import settle
 from colocate.memory.situation import Situation
@@ -32,7 +31,6 @@ class LadderTurn(msgspec.Struct, frozen=True):
 def turn(ladder: Ladder, situation: Situation) -> LadderTurn:
     """What to do now."""
     ladder, failures = settle(ladder, situation)
-    ladder, reliefs = _relieve(ladder, situation)
     if situation.facts.off or not situation.due:
         rest = _down(ladder, situation)
         if situation.debt and not situation.facts.off and rest.ladder.rung is None:
@@ -40,7 +38,7 @@ def turn(ladder: Ladder, situation: Situation) -> LadderTurn:
             rest = LadderTurn(stands, rest.actions, rest.notes, (Rung.WITHDRAW,))
     else:
         rest = _up(ladder, situation)
-    return LadderTurn(rest.ladder, (*reliefs, *rest.actions), (*failures, *rest.notes), rest.stood_on)
+    return LadderTurn(rest.ladder, rest.actions, (*failures, *rest.notes), rest.stood_on)
 
 
 def _up(ladder: Ladder, situation: Situation) -> LadderTurn:
@@ -146,20 +144,3 @@ def _call_off(ladder: Ladder) -> tuple[Ladder, tuple[str, ...]]:
 
 def _stand(ladder: Ladder, rung: Rung, situation: Situation) -> Ladder:
     return msgspec.structs.replace(ladder, rung=rung, since=situation.now)
-
-
-def _relieve(ladder: Ladder, situation: Situation) -> tuple[Ladder, tuple[PodAction, ...]]:
-    """Give limits back that would soon kill: a squeeze takes cache, never lives."""
-    settings, swap_free = situation.settings, situation.facts.node.swap_free
-    actions: list[PodAction] = []
-    for each, reading in situation.readable:
-        squeezed = ladder.squeezed.get(each.uid)
-        needs = int(unyielding(reading, settings.swap, swap_free) * (1 + settings.headroom / 2))
-        if squeezed is None or needs <= squeezed.to:
-            continue
-        why = f"{each.ref} cannot give {amount(needs)}, and its limit was lowered to {amount(squeezed.to)}."
-        actions.append(Relieve(pod=each.ref, to=squeezed.before, reason=why))
-        if not ladder.has_given_up(Rung.RECLAIM, each.uid):
-            gave_up = GaveUp(Rung.RECLAIM, each.uid, why)
-            ladder = msgspec.structs.replace(ladder, gave_up=(*ladder.gave_up, gave_up))
-    return ladder, tuple(actions)

@@ -13,13 +13,6 @@ from colocate.memory.rung import Rung
 from colocate.model.memory import Bytes, PodUid
 
 
-class Squeezed(msgspec.Struct, frozen=True):
-    """A pod whose limit was lowered (v1)."""
-
-    before: Bytes | None
-    to: Bytes
-
-
 class Throttled(msgspec.Struct, frozen=True):
     """A pod with a memory.high of ours."""
 
@@ -67,7 +60,6 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
     """Since when there is memory to give back."""
     undid_at: float | None = None
     """When something was last undone."""
-    squeezed: Mapping[PodUid, Squeezed] = {}
     throttled: Mapping[PodUid, Throttled] = {}
     moved: Mapping[PodUid, Moved] = {}
     leaving: Mapping[PodUid, Leaving] = {}
@@ -76,7 +68,7 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_done_something(self) -> bool:
         """Whether anything is left to undo."""
-        return bool(self.squeezed or self.throttled or self.moved)
+        return bool(self.throttled or self.moved)
 
     def has_given_up(self, rung: Rung, uid: PodUid) -> bool:
         return any(each.rung is rung and each.uid == uid for each in self.gave_up)

@@ -41,7 +41,7 @@ def limits(pod: PodIdentity, block_size: Bytes, swap: bool = False) -> PodLimits
         held = {
             each.name: whole_pages(most)
             for each, most in zip(pod.containers, allowed, strict=True)
-            if each.blocks and each.limit is None and most is not None
+            if each.blocks and not each.limit and most is not None
         }
         own = ", ".join(f"{name} {amount(most)}" for name, most in held.items()) or "none"
         reason = (
@@ -61,7 +61,7 @@ def limits(pod: PodIdentity, block_size: Bytes, swap: bool = False) -> PodLimits
 def kubelets_own(pod: PodIdentity) -> Bytes | None:
     """The limit that the kubelet gave the pod's group: none unless every container has one."""
     most = [container.limit for container in pod.containers]
-    if not most or any(limit is None for limit in most):
+    if not most or not all(most):
         return None
     return whole_pages(running_together([limit or 0 for limit in most], pod.containers))
 
@@ -78,7 +78,7 @@ def _allowed(container: ContainerMemory, block_size: Bytes) -> Bytes | None:
     away. With a limit, its own group holds it to that; with a request alone, blocks come on top.
     """
     blocks = container.blocks * block_size
-    if container.limit is not None:
+    if container.limit:
         return max(container.limit, blocks)
     return blocks + (container.request or 0) if blocks else None
 
@@ -87,7 +87,7 @@ def _why(container: ContainerMemory, block_size: Bytes) -> str:
     parts = []
     if container.blocks:
         parts.append(f"{count(container.blocks, 'block')} of {amount(block_size)}")
-    if container.limit is not None:
+    if container.limit:
         parts.append(f"memory limit {amount(container.limit)}" + (", the larger" if container.blocks else ""))
     elif container.request:
         parts.append(f"memory request {amount(container.request)}")

@@ -42,7 +42,7 @@ def rungs_here(
 
 def _how(rung: Rung, controls: MemoryControls) -> str:
     if rung is Rung.RECLAIM and controls.cgroup == 1:
-        return "the pod's limit is lowered in steps, never below what it cannot give"
+        return "the pod's limit is lowered to below what it uses and put back at once, in steps"
     return _HOW[rung]
 
 
@@ -56,7 +56,7 @@ _HOW = {
 }
 _WAY_BACK = {
     Rung.WITHDRAW: "blocks become Healthy again after the cool-down",
-    Rung.RECLAIM: "v2 needs none; on v1 the limit is restored",
+    Rung.RECLAIM: "none is needed: no limit stays lowered",
     Rung.THROTTLE: "memory.high is restored",
     Rung.FAR: "pages are moved back",
     Rung.EVICT: "none; what was not carried out yet is called off",

@@ -60,7 +60,7 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the capacity that is kept free above the kubelet's own reserves."""
 
     cool_down: float = 60.0
-    """Seconds that more room must have lasted before blocks come back or a squeezed pod is let go."""
+    """Seconds that more room must have lasted before blocks come back or a throttled pod is let go."""
     hysteresis: int = 1
     """Blocks come back when more than this many are missing."""
     linger: float = 30.0
@@ -80,8 +80,6 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that loses more than this percentage of its time to memory pressure is not reclaimed from."""
     reclaim_share: float = 0.25
     """The most of a pod's memory that is reclaimed at a time."""
-    headroom: float = 0.10
-    """How far above what it cannot give a pod's limit stays when it is lowered: a squeeze must not kill."""
     far_nodes: tuple[int, ...] | None = None
     """NUMA nodes for pages of colocated pods in need; None: those without CPUs; empty: none."""
     far_reserve: float = 0.05
@@ -100,7 +98,7 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
 def check(settings: MemorySettings) -> MemorySettings:
     """The settings as they are; UserError names the first that cannot be."""
     name = why_not_allowed(settings.resource)
-    shares = ("margin", "tolerance", "hurry", "reclaim_share", "headroom", "far_reserve")
+    shares = ("margin", "tolerance", "hurry", "reclaim_share", "far_reserve")
     spans = ("cool_down", "linger", "undo_pause", "retry", "leave_time", "longest_gap", "reclaim_pressure")
     refusals = [
         (name is not None, f"resource is {settings.resource!r}, but {name}"),

@@ -4,12 +4,9 @@ import msgspec
 
 from colocate.memory.actions import (
     Evict,
-    LowerLimit,
     MovePages,
     Reclaim,
     Recreate,
-    Relieve,
-    RestoreLimit,
     ReturnPages,
     Throttle,
     Unthrottle,
@@ -31,7 +28,6 @@ def settle(ladder: Ladder, situation: Situation) -> tuple[Ladder, tuple[str, ...
     holders = {each.uid for each in situation.pods}
     ladder = msgspec.structs.replace(
         ladder,
-        squeezed={uid: done for uid, done in ladder.squeezed.items() if uid in holders},
         throttled={uid: done for uid, done in ladder.throttled.items() if uid in holders},
         moved={uid: done for uid, done in ladder.moved.items() if uid in holders},
         leaving={uid: entry for uid, entry in ladder.leaving.items() if uid in holders},
@@ -48,14 +44,12 @@ def settle(ladder: Ladder, situation: Situation) -> tuple[Ladder, tuple[str, ...
 def _take_in(ladder: Ladder, outcome: Outcome, situation: Situation) -> Ladder:
     failed = outcome.result not in (Result.DONE, Result.GONE)
     match outcome.action:
-        case Reclaim(pod=pod) | LowerLimit(pod=pod) if failed:
+        case Reclaim(pod=pod) if failed:
             return _give_up(ladder, Rung.RECLAIM, pod.uid, outcome.message)
         case Throttle(pod=pod) if failed:
             return _give_up(ladder, Rung.THROTTLE, pod.uid, outcome.message)
         case MovePages(pod=pod) if failed:
             return _give_up(ladder, Rung.FAR, pod.uid, outcome.message)
-        case RestoreLimit(pod=pod) | Relieve(pod=pod) if not failed:
-            return msgspec.structs.replace(ladder, squeezed=drop(ladder.squeezed, pod.uid))
         case Unthrottle(pod=pod) if not failed:
             return msgspec.structs.replace(ladder, throttled=drop(ladder.throttled, pod.uid))
         case ReturnPages(pod=pod) if failed:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from colocate.memory.actions import PodAction, RestoreLimit, ReturnPages, Unthrottle
+from colocate.memory.actions import PodAction, ReturnPages, Unthrottle
 from colocate.memory.colocated import Colocated
 from colocate.memory.figures import amount
 from colocate.memory.ladder_state import Ladder, drop
@@ -55,7 +55,7 @@ def pages_back(ladder: Ladder, situation: Situation) -> Step:
 
 def unthrottle(ladder: Ladder, situation: Situation) -> Step:
     """Give memory.high back."""
-    let_go, notes = _affordable(ladder.throttled, situation)
+    let_go, notes = _affordable(ladder, situation)
     actions = tuple(
         Unthrottle(pod=each.ref, to=ladder.throttled[each.uid].before, reason=_why(each, situation))
         for each in let_go
@@ -63,22 +63,12 @@ def unthrottle(ladder: Ladder, situation: Situation) -> Step:
     return Step(ladder, actions, notes, busy=bool(ladder.throttled))
 
 
-def restore_limits(ladder: Ladder, situation: Situation) -> Step:
-    """Give limits back."""
-    let_go, notes = _affordable(ladder.squeezed, situation)
-    actions = tuple(
-        RestoreLimit(pod=each.ref, to=ladder.squeezed[each.uid].before, reason=_why(each, situation))
-        for each in let_go
-    )
-    return Step(ladder, actions, notes, busy=bool(ladder.squeezed))
-
-
-def _affordable(done: Mapping[str, object], situation: Situation) -> tuple[list[Colocated], tuple[str, ...]]:
+def _affordable(ladder: Ladder, situation: Situation) -> tuple[list[Colocated], tuple[str, ...]]:
     """Pods that may be let go, and sentences about the others."""
     room = situation.slack
     let_go, notes = [], []
     for each in reversed(situation.pods):
-        if each.uid not in done:
+        if each.uid not in ladder.throttled:
             continue
         growth = _growth(each, situation)
         if growth <= room or situation.facts.off:
@@ -104,7 +94,7 @@ def _why(each: Colocated, situation: Situation) -> str:
 
 UNDO: Mapping[Rung, Callable[[Ladder, Situation], Step]] = {
     Rung.WITHDRAW: nothing,
-    Rung.RECLAIM: restore_limits,
+    Rung.RECLAIM: nothing,
     Rung.THROTTLE: unthrottle,
     Rung.FAR: pages_back,
     Rung.EVICT: nothing,

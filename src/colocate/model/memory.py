@@ -128,10 +128,16 @@ class ContainerMemory(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     blocks: int = 0
     limit: Bytes | None = None
+    """None, or 0 as Kubernetes has it: no limit."""
     request: Bytes | None = None
     init: bool = False
     """It runs before the others; with `sidecar`, and from then on beside them."""
     sidecar: bool = False
+
+    @property
+    def has_ended_by_start(self) -> bool:
+        """Whether it is one of those that end before the pod counts as started."""
+        return self.init and not self.sidecar
 
 
 class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +152,8 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch."""
     controller: str = ""
     """The kind of what would create it again, such as ReplicaSet; empty for a bare pod."""
+    started: bool = False
+    """Its init containers have ended, but for sidecars."""
     static: bool = False
     """A mirror of a file on the node: the API cannot evict it."""
     may_move: bool = False

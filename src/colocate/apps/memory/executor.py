@@ -25,12 +25,10 @@ from colocate.host.reclaim import ReclaimEnd, reclaim
 from colocate.memory.actions import (
     Action,
     Evict,
-    LowerLimit,
     MovePages,
     PodAction,
     Reclaim,
     Recreate,
-    Relieve,
     RestoreLimit,
     ReturnPages,
     SetLimit,
@@ -161,10 +159,6 @@ class Executor:
                 return pod_limits.hold(group, action, ids)
             case RestoreLimit():
                 return pod_limits.restore(group, action, ids, off=off)
-            case Relieve():
-                return pod_limits.relieve(group, action.to)
-            case LowerLimit():
-                return pod_limits.squeeze(group, action)
             case Throttle():
                 return pod_limits.throttle(group, action.high)
             case Unthrottle():

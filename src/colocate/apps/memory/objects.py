@@ -110,6 +110,7 @@ def identity(pod: ApiPod, resource: str) -> PodIdentity:
         priority=pod.spec.priority or 0,
         created=_seconds(marks.creation_timestamp),
         controller=next((owner.kind for owner in marks.owner_references if owner.controller), ""),
+        started=pod.status.phase == Phase.RUNNING,
         static=_STATIC_UID in marks.annotations,
         may_move=marks.annotations.get(MAY_MOVE) == "true",
         terminating=marks.deletion_timestamp is not None,
@@ -122,14 +123,13 @@ def identity(pod: ApiPod, resource: str) -> PodIdentity:
 
 def _container(container: ApiContainer, resource: str, *, init: bool) -> ContainerMemory:
     limits, requests = container.resources.limits, container.resources.requests
-    limit = _amount(limits.get("memory"))
-    request = _amount(requests.get("memory"))
+    limit = _bound(limits.get("memory"))
     return ContainerMemory(
         name=container.name,
         blocks=_amount(limits.get(resource, requests.get(resource))) or 0,
         limit=limit,
         # As the API server fills it in.
-        request=limit if request is None else request,
+        request=_bound(requests["memory"]) if "memory" in requests else limit,
         init=init,
         sidecar=init and container.restart_policy == "Always",
     )
@@ -137,6 +137,11 @@ def _container(container: ApiContainer, resource: str, *, init: bool) -> Contain
 
 def _amount(value: str | int | float | None) -> Bytes | None:
     return None if value is None else quantity.whole(value)
+
+
+def _bound(value: str | int | float | None) -> Bytes | None:
+    """Memory of a container: to Kubernetes, 0 is none at all."""
+    return _amount(value) or None
 
 
 def _seconds(timestamp: str | None) -> float | None:

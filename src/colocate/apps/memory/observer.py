@@ -3,7 +3,7 @@
 A source that does not answer is named, and the facts are as good as the others make them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -16,6 +16,7 @@ from colocate.host.identity import this_machine
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.pod_holders import pods_holding
 from colocate.memory.facts import Facts, Outcome
+from colocate.model.memory import PodUid
 
 Promised = Callable[[Iterable[str]], tuple[str, ...]]
 
@@ -39,6 +40,14 @@ class Observer:
         self._clock = clock
         self._resource = resource
         self._boot = this_machine().boot_id
+
+    async def holders_of(self, resource: str) -> Mapping[PodUid, tuple[str, ...]] | None:
+        """Who holds blocks of a resource that an earlier configuration named; None where nobody can say."""
+        holdings = await pods_holding(self._paths, self._clock, resource)
+        if holdings is None:
+            return None
+        running = {reading.uid for reading in (await self._machine.read()).pods.pods}
+        return who_holds(holdings, self._cluster.pods, api_knows=self._cluster.is_synced, running=running)
 
     async def look(self, *, off: bool, outcomes: tuple[Outcome, ...], promised: Promised) -> Look:
         """Everything, now; Unavailable where not even the machine's own memory can be read."""

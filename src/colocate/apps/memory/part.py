@@ -25,6 +25,7 @@ from colocate.errors import ColocateError, UserError
 from colocate.host.page_calls import Kernel, PageCalls
 from colocate.kubelet.paths import KubeletPaths
 from colocate.memory.actions import Action, SetLimit
+from colocate.memory.blocks import for_settings
 from colocate.memory.decide import Decision, decide
 from colocate.memory.settings import MemorySettings
 from colocate.memory.state import State
@@ -172,6 +173,7 @@ class MemoryPart:
         outcomes = self.executor.take_outcomes()
         off = self._off
         try:
+            await self._check_name()
             look = await self._observer.look(off=off, outcomes=outcomes, promised=self.plugin.promised)
             decision = decide(self._state, look.facts, self.settings, self._clock.monotonic())
         except BaseException:
@@ -193,6 +195,15 @@ class MemoryPart:
         await self.executor.finish_moves()
         return decision
 
+    async def _check_name(self) -> None:
+        """UserError where blocks have a new name and pods hold some of the old, which no look would find."""
+        old = self._state.blocks.resource
+        if not old or old == self.settings.resource:
+            return
+        holders = await self._observer.holders_of(old)
+        told = self._state.holders if holders is None else holders
+        for_settings(self._state.blocks, self.settings, frozenset(id for ids in told.values() for id in ids))
+
     def _note(self, decision: Decision, look: Look) -> None:
         self._report = report(
             decision, look.facts, self.settings, look.silent, self._clock.time(), dry_run=self.dry_run
@@ -207,7 +218,7 @@ class MemoryPart:
             self._log.error(
                 Event.MEMORY_STATE_UNSTORED,
                 reason=str(error),
-                effect="blocks are withdrawn and limits held, but no pod is squeezed, moved or evicted",
+                effect="blocks are withdrawn and limits held, but no pod is throttled, moved or evicted",
             )
             return False
         return True

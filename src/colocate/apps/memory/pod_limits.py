@@ -7,11 +7,10 @@ refuses, and a group that is gone or cannot be written, is an error that says so
 from collections.abc import Mapping
 
 from colocate.errors import ColocateError
-from colocate.host.limit_steps import lower_limit
 from colocate.host.memory_group import GroupGone, MemoryGroup
 from colocate.host.memory_limits import Limits, LimitsSet, read_limits, set_limits
 from colocate.host.pod_groups import container_groups
-from colocate.memory.actions import LowerLimit, RestoreLimit, SetLimit
+from colocate.memory.actions import RestoreLimit, SetLimit
 from colocate.memory.figures import amount
 from colocate.model.memory import Bytes
 
@@ -45,28 +44,9 @@ def restore(group: MemoryGroup, action: RestoreLimit, container_ids: Mapping[str
     return changed
 
 
-def relieve(group: MemoryGroup, to: Bytes | None) -> bool:
-    there = read_limits(group)
-    return _set(group, Limits(memory=to, high=there.high, swap=there.swap))
-
-
 def throttle(group: MemoryGroup, high: Bytes | None) -> bool:
     there = read_limits(group)
     return _set(group, Limits(memory=there.memory, high=high, swap=there.swap))
-
-
-def squeeze(group: MemoryGroup, action: LowerLimit) -> bool:
-    """Lower a limit as far as the kernel goes along; LimitRefused where that is nowhere."""
-    before = read_limits(group)
-    lowered = lower_limit(group, action.to)
-    # v1 limits memory and swap together: what was taken from the one must not be had from the other.
-    _set(group, Limits(memory=lowered.limit, high=before.high, swap=before.swap))
-    if not lowered.complete and lowered.gave < 1 << 20:
-        raise LimitRefused(
-            f"the kernel cannot reclaim: {amount(group.usage)} is used, and the limit stays at "
-            f"{'none' if lowered.limit is None else amount(lowered.limit)}"
-        )
-    return True
 
 
 def _set(group: MemoryGroup, wanted: Limits) -> bool:

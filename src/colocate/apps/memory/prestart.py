@@ -14,8 +14,6 @@ from colocate.apps.memory.machine import Machine
 from colocate.apps.memory.objects import identity
 from colocate.clock import Clock
 from colocate.errors import ColocateError
-from colocate.host.memory_group import MemoryGroup
-from colocate.host.memory_limits import read_limits
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.plugin import Refused
 from colocate.kubelet.pod_holders import Holding, pods_holding
@@ -123,19 +121,9 @@ class PreStart:
             reason=" ".join(wanted.reasons),
         )
         try:
-            await in_thread(partial(self._set, group.group, action))
+            await in_thread(partial(pod_limits.hold, group.group, action, {}))
         except (ColocateError, OSError) as error:
             raise self._refused(pod, f"the memory limit of {pod.key} could not be set: {error}") from error
-
-    def _set(self, group: MemoryGroup, action: SetLimit) -> None:
-        squeezed = action.pod.uid in self._state().ladder.squeezed
-        if (
-            squeezed
-            and action.limit is not None
-            and (read_limits(group).memory or action.limit + 1) <= action.limit
-        ):
-            return  # Online work needs what was taken from it; a restart of a container does not give it back.
-        pod_limits.hold(group, action, {})
 
     def _refused(self, pod: PodIdentity, reason: str) -> Refused:
         self._cluster.tell_pod(ref(pod), "ColocationMemoryRefused", reason, warning=True)

@@ -112,7 +112,6 @@ def _unrestored(decision: Decision) -> bool:
 def _done_to(uid: str, decision: Decision) -> tuple[str, ...]:
     ladder = decision.state.ladder
     done = (
-        ("squeezed", uid in ladder.squeezed),
         ("throttled", uid in ladder.throttled),
         ("pages on far nodes", uid in ladder.moved),
         ("to go", uid in ladder.leaving),

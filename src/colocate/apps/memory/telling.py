@@ -12,13 +12,11 @@ from colocate.apps.memory.report import Report
 from colocate.memory.actions import (
     Action,
     Evict,
-    LowerLimit,
     MovePages,
     PodAction,
     Publish,
     Reclaim,
     Recreate,
-    Relieve,
     RestoreLimit,
     ReturnPages,
     Throttle,
@@ -34,9 +32,7 @@ from colocate.telemetry import MEMORY_ACTIONS, MEMORY_BLOCKS, MEMORY_BYTES, MEMO
 
 _REASONS: dict[type[Action], str] = {
     Reclaim: "ColocationMemoryReclaimed",
-    LowerLimit: "ColocationMemorySqueezed",
     RestoreLimit: "ColocationMemoryRestored",
-    Relieve: "ColocationMemoryRestored",
     Throttle: "ColocationMemoryThrottled",
     Unthrottle: "ColocationMemoryRestored",
     MovePages: "ColocationMemoryMovedFar",
