@@ -112,3 +112,18 @@ async def test_without_the_right_to_it_the_reason_is_kept(server: ApiServer) -> 
             await until(lambda: bool(one.error), "a reason")
             assert not one.held
             assert "leases" in one.error
+
+
+async def test_a_fault_of_our_own_is_told_and_the_lease_is_asked_for_again(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise OverflowError("too large")
+
+    async with client_of(server) as client:
+        one = holder(client, "one", duration=1)
+        monkeypatch.setattr(client, "get", broken)
+        async with one.running():
+            await until(lambda: one.error == "OverflowError: too large", "the fault")
+            monkeypatch.undo()
+            await until(lambda: one.held, "the lease")
