@@ -60,6 +60,8 @@ class Guest(msgspec.Struct, kw_only=True):
     others: tuple[ContainerMemory, ...] = ()
     """Containers besides."""
     started: bool = True
+    listed: bool = True
+    """Whether the kubelet says that it holds its blocks."""
 
     def reading(self, two_nodes: bool) -> PodMemory:
         used = self.anon + self.cache
@@ -153,7 +155,9 @@ class Machine(msgspec.Struct, kw_only=True):
             controls=self.controls,
             readings=(online, *(guest.reading(bool(self.far_total)) for guest in self.guests)),
             pods=tuple(guest.identity() for guest in self.guests),
-            holders={guest.uid: guest.ids for guest in self.guests} if self.holders_known else None,
+            holders={guest.uid: guest.ids for guest in self.guests if guest.listed}
+            if self.holders_known
+            else None,
             cordoned=self.cordoned,
             memory_pressure=self.memory_pressure,
             api=self.api,

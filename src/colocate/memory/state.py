@@ -34,7 +34,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     clock: float = 0.0
     blocks: Blocks = Blocks()
     holders: Mapping[PodUid, tuple[str, ...]] = {}
-    """As last known."""
+    """As last known. A pod that holds none is here as long as something that was done to it is to be undone."""
     pods: Mapping[PodUid, PodIdentity] = {}
     """Who they are, as last known."""
     debt: Debt | None = None
