@@ -60,6 +60,8 @@ class Guest(msgspec.Struct, kw_only=True):
     others: tuple[ContainerMemory, ...] = ()
     """Containers besides."""
     started: bool = True
+    asks: bool = True
+    """Whether it asks for the blocks that it is said to hold."""
     listed: bool = True
     """Whether the kubelet says that it holds its blocks."""
 
@@ -90,7 +92,11 @@ class Guest(msgspec.Struct, kw_only=True):
             controller=self.controller,
             may_move=self.may_move,
             started=self.started,
-            containers=(ContainerMemory(name="main", blocks=len(self.ids)), *sidecar, *self.others),
+            containers=(
+                ContainerMemory(name="main", blocks=len(self.ids) * self.asks),
+                *sidecar,
+                *self.others,
+            ),
         )
 
 

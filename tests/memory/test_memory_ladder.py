@@ -374,6 +374,12 @@ def test_nothing_more_is_taken_from_a_pod_that_is_said_to_hold_nothing_any_more(
     assert taken == []
 
 
+def test_a_pod_that_asks_for_no_block_is_left_alone_whatever_it_is_said_to_hold() -> None:
+    pod = guest(anon=20, cache=0.5)
+    pod.asks = False
+    assert pressed(pod, far_total=32 * GIB, share=0.9).live(300) == []
+
+
 INIT = ContainerMemory(name="fetch", limit=GIB, init=True)
 
 

@@ -20,9 +20,12 @@ RESOURCE = "test.com/colocation-memory"
 GIB = 1 << 30
 
 
-def pod(uid: str = "a", *, phase: str = "Running", **metadata: Any) -> ApiPod:
+def pod(uid: str = "a", *, phase: str = "Running", blocks: int = 1, **metadata: Any) -> ApiPod:
     marks = {"name": f"pod-{uid}", "namespace": "default", "uid": uid, **metadata}
-    return msgspec.convert({"metadata": marks, "status": {"phase": phase}}, ApiPod)
+    main = {"name": "main", "resources": {"limits": {RESOURCE: str(blocks)}} if blocks else {}}
+    return msgspec.convert(
+        {"metadata": marks, "spec": {"containers": [main]}, "status": {"phase": phase}}, ApiPod
+    )
 
 
 # --- pods ----------------------------------------------------------------------------------------
@@ -183,6 +186,14 @@ SILENT = Holdings(ENTRY.pods, listed=False)
         (SILENT, [], True, {"a"}, True),
         (SILENT, [pod(phase="Failed")], True, set(), False),
         (Holdings((Holding(key="default/pod-a", ids=("CM-0000",)),)), [pod()], True, set(), True),
+        (Holdings((Holding(key="default/pod-a", ids=("CM-0000",)),)), [pod(blocks=0)], True, {"a"}, False),
+        (
+            Holdings((Holding(key="default/pod-a", ids=("CM-0000",)),)),
+            [pod(deletionTimestamp="2026-01-02T03:04:05Z"), pod("new", name="pod-a", blocks=0)],
+            True,
+            {"a", "new"},
+            True,
+        ),
         (Holdings((Holding(key="default/nobody", ids=("CM-0000",)),)), [pod()], True, set(), False),
     ],
     ids=[
@@ -196,13 +207,15 @@ SILENT = Holdings(ENTRY.pods, listed=False)
         "podresources silent, unknown, and yet it runs",
         "podresources silent, and finished",
         "without a uid in the checkpoint",
+        "without a uid, and the pod of that name asks for none",
+        "without a uid, and a newer pod of that name asks for none",
         "without a uid anywhere",
     ],
 )
 def test_an_entry_counts_as_long_as_its_pod_may_live(
     holdings: Holdings, pods: list[ApiPod], api_knows: bool, running: set[str], holds: bool
 ) -> None:
-    found = who_holds(holdings, pods, api_knows=api_knows, running=running)
+    found = who_holds(holdings, pods, RESOURCE, api_knows=api_knows, running=running)
     assert found == ({"a": ("CM-0000",)} if holds else {})
 
 

@@ -39,8 +39,9 @@ class Colocated(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gives(self) -> bool:
-        """Whether anything may be taken from it."""
-        return bool(self.ids)
+        """Whether anything may be taken from it: not where it is known to ask for no block, whatever is said."""
+        asks = self.limits is not None or not self.pod.containers
+        return bool(self.ids) and asks
 
     @property
     def may_be_bound(self) -> bool:

@@ -92,6 +92,11 @@ class ApiPod(_Object, frozen=True):
         """Whether it has ended, or is about to."""
         return self.is_finished or self.metadata.deletion_timestamp is not None
 
+    def asks_for(self, resource: str) -> bool:
+        """Whether any of its containers does."""
+        containers = (*self.spec.init_containers, *self.spec.containers)
+        return any(_container(each, resource, init=False).blocks for each in containers)
+
     @property
     def container_ids(self) -> Mapping[str, str]:
         """By name, the ids that the runtime gave to containers that run."""
