@@ -88,6 +88,12 @@ def test_memory_of_0_is_none_asked_for_and_no_limit(
     assert (container.limit, container.request) == (limit, request_)
 
 
+def test_a_pods_own_limit_and_overhead_are_read() -> None:
+    spec = {"resources": {"limits": {"memory": "4Gi"}}, "overhead": {"memory": "160Mi", "cpu": "250m"}}
+    who = identity(msgspec.convert({"metadata": {"name": "p", "uid": "u"}, "spec": spec}, ApiPod), RESOURCE)
+    assert (who.limit, who.overhead) == (4 * GIB, 160 << 20)
+
+
 def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_knows() -> None:
     mirror = pod("api-uid", annotations={"kubernetes.io/config.mirror": "file-hash"})
     assert mirror.uid == "file-hash"
