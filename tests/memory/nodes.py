@@ -51,6 +51,7 @@ class Guest(msgspec.Struct, kw_only=True):
     far: Bytes = 0
     high: Bytes | None = None
     limit: Bytes | None = None
+    swap_limit: Bytes | None = 0
     pressure: float = 0.0
     priority: int = 0
     created: float = 0.0
@@ -76,7 +77,7 @@ class Guest(msgspec.Struct, kw_only=True):
             inactive_file=0,
             limit=self.limit,
             high=self.high,
-            swap_limit=0,
+            swap_limit=self.swap_limit,
             pressure=Pressure(some10=self.pressure),
             numa={0: used - self.far, 2: self.far} if two_nodes else {0: used},
         )
@@ -200,12 +201,14 @@ class Machine(msgspec.Struct, kw_only=True):
         if guest is None:
             return
         match action:
-            case SetLimit(limit=limit) if limit is not None:
-                guest.limit = limit
+            case SetLimit(limit=limit, swap=swap):
+                guest.limit = guest.limit if limit is None else limit
+                guest.swap_limit = guest.swap_limit if swap is None else swap
             case Reclaim(bytes=size):
                 guest.cache = max(0, guest.cache - size)
             case RestoreLimit(to=to):
                 guest.limit = to
+                guest.swap_limit = guest.swap_limit if guest.sidecar_without_limit else None
             case Throttle(high=high):
                 guest.high = high
                 guest.cache = max(0, min(guest.cache, high - guest.anon))

@@ -427,6 +427,14 @@ def test_off_undoes_everything_at_once_and_withdraws_every_block() -> None:
     assert machine.turn().state.blocks.healthy() == frozenset()
 
 
+def test_off_gives_swap_back_even_where_the_limit_is_as_the_kubelet_left_it() -> None:
+    machine = Machine(guests=[guest(anon=1)], off=True)
+    machine.guests[0].limit = None
+    assert kinds(machine.live(30)) == ["RestoreLimit"]
+    assert machine.guests[0].swap_limit is None
+    assert machine.live(30) == []
+
+
 @pytest.mark.parametrize(
     ("controls", "far", "missing"),
     [

@@ -42,6 +42,7 @@ def test_a_container_without_a_limit_is_not_killed_by_the_pods() -> None:
     assert found is not None
     assert found.pod is None
     assert found.containers == {"main": 3 * SIZE}
+    assert found.swap is None, "its swap would be taken away, too"
     assert "logs has no memory limit" in found.reasons[0]
 
 

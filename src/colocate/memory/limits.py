@@ -57,7 +57,7 @@ def limits(pod: PodIdentity, block_size: Bytes, swap: bool = False) -> PodLimits
             f"No limit for the pod, as {some(unlimited)} has no memory limit and must not be killed by one; "
             f"held in groups of their own: {own}. Give every container a memory limit to have the pod held."
         )
-        return PodLimits(pod=None, containers=held, swap=kept_swap, reasons=(reason,))
+        return PodLimits(pod=None, containers=held, swap=None, reasons=(reason,))
     total = running_together([most or 0 for most in allowed], pod.containers) + pod.overhead
     reasons = [
         f"{each.name} may use {amount(most or 0)} ({_why(each, block_size)})."
