@@ -61,6 +61,8 @@ class Guest(msgspec.Struct, kw_only=True):
     others: tuple[ContainerMemory, ...] = ()
     """Containers besides."""
     started: bool = True
+    known: bool = True
+    """Whether the API has told of its containers."""
     asks: bool = True
     """Whether it asks for the blocks that it is said to hold."""
     listed: bool = True
@@ -93,7 +95,9 @@ class Guest(msgspec.Struct, kw_only=True):
             controller=self.controller,
             may_move=self.may_move,
             started=self.started,
-            containers=(
+            containers=()
+            if not self.known
+            else (
                 ContainerMemory(name="main", blocks=len(self.ids) * self.asks),
                 *sidecar,
                 *self.others,
