@@ -67,6 +67,6 @@ def from_json(data: bytes) -> State:
 
 
 _REMEDY = (
-    "move it away, and blocks that pods hold are found again, but limits that were lowered for a debt must be "
-    "restored by hand or by deleting the pod"
+    "move it away, and blocks that pods hold are found again, but a memory.high that was set for a debt must be "
+    "removed by hand or by deleting the pod"
 )
