@@ -51,6 +51,7 @@ class Guest(msgspec.Struct, kw_only=True):
     far: Bytes = 0
     high: Bytes | None = None
     limit: Bytes | None = None
+    swap_limit: Bytes | None = 0
     pressure: float = 0.0
     priority: int = 0
     created: float = 0.0
@@ -60,6 +61,12 @@ class Guest(msgspec.Struct, kw_only=True):
     others: tuple[ContainerMemory, ...] = ()
     """Containers besides."""
     started: bool = True
+    known: bool = True
+    """Whether the API has told of its containers."""
+    asks: bool = True
+    """Whether it asks for the blocks that it is said to hold."""
+    listed: bool = True
+    """Whether the kubelet says that it holds its blocks."""
 
     def reading(self, two_nodes: bool) -> PodMemory:
         used = self.anon + self.cache
@@ -72,7 +79,7 @@ class Guest(msgspec.Struct, kw_only=True):
             inactive_file=0,
             limit=self.limit,
             high=self.high,
-            swap_limit=0,
+            swap_limit=self.swap_limit,
             pressure=Pressure(some10=self.pressure),
             numa={0: used - self.far, 2: self.far} if two_nodes else {0: used},
         )
@@ -88,7 +95,13 @@ class Guest(msgspec.Struct, kw_only=True):
             controller=self.controller,
             may_move=self.may_move,
             started=self.started,
-            containers=(ContainerMemory(name="main", blocks=len(self.ids)), *sidecar, *self.others),
+            containers=()
+            if not self.known
+            else (
+                ContainerMemory(name="main", blocks=len(self.ids) * self.asks),
+                *sidecar,
+                *self.others,
+            ),
         )
 
 
@@ -153,7 +166,9 @@ class Machine(msgspec.Struct, kw_only=True):
             controls=self.controls,
             readings=(online, *(guest.reading(bool(self.far_total)) for guest in self.guests)),
             pods=tuple(guest.identity() for guest in self.guests),
-            holders={guest.uid: guest.ids for guest in self.guests} if self.holders_known else None,
+            holders={guest.uid: guest.ids for guest in self.guests if guest.listed}
+            if self.holders_known
+            else None,
             cordoned=self.cordoned,
             memory_pressure=self.memory_pressure,
             api=self.api,
@@ -190,12 +205,14 @@ class Machine(msgspec.Struct, kw_only=True):
         if guest is None:
             return
         match action:
-            case SetLimit(limit=limit) if limit is not None:
-                guest.limit = limit
+            case SetLimit(limit=limit, swap=swap):
+                guest.limit = guest.limit if limit is None else limit
+                guest.swap_limit = guest.swap_limit if swap is None else swap
             case Reclaim(bytes=size):
                 guest.cache = max(0, guest.cache - size)
             case RestoreLimit(to=to):
                 guest.limit = to
+                guest.swap_limit = guest.swap_limit if guest.sidecar_without_limit else None
             case Throttle(high=high):
                 guest.high = high
                 guest.cache = max(0, min(guest.cache, high - guest.anon))

@@ -352,6 +352,34 @@ def test_a_pod_with_a_sidecar_without_limit_is_reclaimed_from_but_not_bound() ->
     assert kinds(done) == ["Reclaim", "Evict"]
 
 
+@pytest.mark.parametrize("off", [False, True], ids=["memory returns", "off"])
+def test_a_pod_that_is_said_to_hold_nothing_any_more_gets_back_what_was_taken_from_it(off: bool) -> None:
+    machine = pressed(guest(anon=20, cache=0.5), far_total=32 * GIB)
+    assert kinds(machine.live(120)) == ["Reclaim", "Throttle", "MovePages"]
+    machine.guests[0].listed = False
+    machine.online, machine.off = 8 * GIB, off
+    assert {ReturnPages, Unthrottle} <= {type(action) for action in machine.live(300)}
+    assert (machine.guests[0].far, machine.guests[0].high) == (0, None)
+    last = machine.turn()
+    assert not last.state.ladder.has_done_something
+    assert last.state.holders == {}
+
+
+def test_nothing_more_is_taken_from_a_pod_that_is_said_to_hold_nothing_any_more() -> None:
+    machine = pressed(guest(anon=20, cache=0.5), far_total=32 * GIB)
+    machine.live(120)
+    machine.guests[0].listed = False
+    machine.online += 4 * GIB
+    taken = [action for action in machine.live(300) if not isinstance(action, SetLimit)]
+    assert taken == []
+
+
+def test_a_pod_that_asks_for_no_block_is_left_alone_whatever_it_is_said_to_hold() -> None:
+    pod = guest(anon=20, cache=0.5)
+    pod.asks = False
+    assert pressed(pod, far_total=32 * GIB, share=0.9).live(300) == []
+
+
 INIT = ContainerMemory(name="fetch", limit=GIB, init=True)
 
 
@@ -397,6 +425,14 @@ def test_off_undoes_everything_at_once_and_withdraws_every_block() -> None:
     assert Unthrottle in {type(action) for action in done}
     assert (machine.guests[0].high, machine.guests[0].limit) == (None, None)
     assert machine.turn().state.blocks.healthy() == frozenset()
+
+
+def test_off_gives_swap_back_even_where_the_limit_is_as_the_kubelet_left_it() -> None:
+    machine = Machine(guests=[guest(anon=1)], off=True)
+    machine.guests[0].limit = None
+    assert kinds(machine.live(30)) == ["RestoreLimit"]
+    assert machine.guests[0].swap_limit is None
+    assert machine.live(30) == []
 
 
 @pytest.mark.parametrize(

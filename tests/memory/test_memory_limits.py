@@ -1,6 +1,9 @@
 """What a pod with blocks may use."""
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from colocate.memory.limits import kubelets_own, limits
 from colocate.model.memory import ContainerMemory, PodIdentity
@@ -39,6 +42,7 @@ def test_a_container_without_a_limit_is_not_killed_by_the_pods() -> None:
     assert found is not None
     assert found.pod is None
     assert found.containers == {"main": 3 * SIZE}
+    assert found.swap is None, "its swap would be taken away, too"
     assert "logs has no memory limit" in found.reasons[0]
 
 
@@ -88,6 +92,40 @@ def test_a_limit_is_whole_pages_as_the_kernel_stores_it() -> None:
     found = limits(pod(main(), ContainerMemory(name="logs", limit=1_000_000_000)), SIZE)
     assert found is not None
     assert found.pod == 3 * SIZE + 999_997_440
+
+
+def test_a_pods_own_limit_and_its_runtimes_overhead_are_not_taken_away() -> None:
+    logs = ContainerMemory(name="logs")
+    whole = msgspec.structs.replace(pod(main(), logs), limit=4 * GIB, overhead=160 * MIB)
+    found = limits(whole, SIZE)
+    assert found is not None
+    assert (found.pod, found.containers) == (4 * GIB + 3 * SIZE + 160 * MIB, {})
+    assert kubelets_own(whole) == 4 * GIB + 160 * MIB
+
+
+def test_a_runtimes_overhead_comes_on_top() -> None:
+    sandboxed = msgspec.structs.replace(pod(main(limit=GIB)), overhead=160 * MIB)
+    found = limits(sandboxed, SIZE)
+    assert found is not None
+    assert found.pod == 3 * SIZE + 160 * MIB
+    assert kubelets_own(sandboxed) == GIB + 160 * MIB
+
+
+sizes = st.none() | st.integers(0, 8).map(lambda many: many * 300 * MIB)
+
+
+@given(
+    st.lists(st.builds(main, st.integers(0, 4), sizes, sizes), min_size=1, max_size=4),
+    sizes,
+    st.integers(0, GIB),
+)
+def test_no_limit_is_below_the_kubelets_own(
+    containers: list[ContainerMemory], whole: int | None, overhead: int
+) -> None:
+    made = msgspec.structs.replace(pod(*containers), limit=whole, overhead=overhead)
+    found, own = limits(made, SIZE), kubelets_own(made)
+    if found is not None and found.pod is not None and own is not None:
+        assert found.pod >= own
 
 
 def test_swap_is_left_alone_where_colocated_pods_may_swap() -> None:

@@ -248,6 +248,7 @@ def check_pods(before: State, decision: Decision, guests: set[str]) -> None:
             continue
         assert action.pod.uid in decision.state.holders
         if type(action) in GIVES:
+            assert decision.state.holders[action.pod.uid]
             assert balance.due > 0
         if isinstance(action, Evict | Recreate | Throttle | MovePages):
             assert before.ladder.rung is not None or balance.due > margin * SETTINGS.tolerance

@@ -66,3 +66,10 @@ def test_a_bar_is_as_wide_as_it_should_be_and_shows_every_part() -> None:
     bar = drawn(parts, colours=False)
     assert len(bar) == WIDTH
     assert set(bar) == {"#", "O", "C", "p"}
+
+
+async def test_off_without_an_agent_says_that_limits_stay(tmp_path: Path) -> None:
+    off = await colocate("memory", "off", "--socket", tmp_path / "none.sock")
+    assert off.code == 2
+    assert "no agent answers" in off.err
+    assert "only a running agent with memory.enabled gives pods back their limits" in off.err

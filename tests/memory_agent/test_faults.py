@@ -102,14 +102,20 @@ async def test_where_podresources_refuses_the_checkpoint_says_who_holds_what() -
         assert decision.state.holders == {}, "the entry that lingers in the checkpoint is of nobody"
 
 
-async def test_where_nobody_says_who_holds_what_the_last_word_counts_and_no_block_is_added() -> None:
+@pytest.mark.parametrize("damage", ["spoilt", "removed"])
+async def test_where_nobody_says_who_holds_what_the_last_word_counts_and_no_block_is_added(
+    damage: str,
+) -> None:
     async with driven() as node:
         lab = node.lab
         batch = await with_batch(node)
         before = await node.turn()
         lab.cluster.kubelet.faults.podresources_refusal = "rate limit exceeded"
         paths = lab.cluster.kubelet.paths
-        paths.checkpoint.write_bytes(b"not a checkpoint")
+        if damage == "spoilt":
+            paths.checkpoint.write_bytes(b"not a checkpoint")
+        else:
+            paths.checkpoint.unlink()
         node.small.system -= 200 * MIB
         for _ in range(10):
             decision = await node.turn()

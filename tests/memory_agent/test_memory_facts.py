@@ -20,9 +20,12 @@ RESOURCE = "test.com/colocation-memory"
 GIB = 1 << 30
 
 
-def pod(uid: str = "a", *, phase: str = "Running", **metadata: Any) -> ApiPod:
+def pod(uid: str = "a", *, phase: str = "Running", blocks: int = 1, **metadata: Any) -> ApiPod:
     marks = {"name": f"pod-{uid}", "namespace": "default", "uid": uid, **metadata}
-    return msgspec.convert({"metadata": marks, "status": {"phase": phase}}, ApiPod)
+    main = {"name": "main", "resources": {"limits": {RESOURCE: str(blocks)}} if blocks else {}}
+    return msgspec.convert(
+        {"metadata": marks, "spec": {"containers": [main]}, "status": {"phase": phase}}, ApiPod
+    )
 
 
 # --- pods ----------------------------------------------------------------------------------------
@@ -83,6 +86,12 @@ def test_memory_of_0_is_none_asked_for_and_no_limit(
     }
     (container,) = identity(msgspec.convert(body, ApiPod), RESOURCE).containers
     assert (container.limit, container.request) == (limit, request_)
+
+
+def test_a_pods_own_limit_and_overhead_are_read() -> None:
+    spec = {"resources": {"limits": {"memory": "4Gi"}}, "overhead": {"memory": "160Mi", "cpu": "250m"}}
+    who = identity(msgspec.convert({"metadata": {"name": "p", "uid": "u"}, "spec": spec}, ApiPod), RESOURCE)
+    assert (who.limit, who.overhead) == (4 * GIB, 160 << 20)
 
 
 def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_knows() -> None:
@@ -183,6 +192,14 @@ SILENT = Holdings(ENTRY.pods, listed=False)
         (SILENT, [], True, {"a"}, True),
         (SILENT, [pod(phase="Failed")], True, set(), False),
         (Holdings((Holding(key="default/pod-a", ids=("CM-0000",)),)), [pod()], True, set(), True),
+        (Holdings((Holding(key="default/pod-a", ids=("CM-0000",)),)), [pod(blocks=0)], True, {"a"}, False),
+        (
+            Holdings((Holding(key="default/pod-a", ids=("CM-0000",)),)),
+            [pod(deletionTimestamp="2026-01-02T03:04:05Z"), pod("new", name="pod-a", blocks=0)],
+            True,
+            {"a", "new"},
+            True,
+        ),
         (Holdings((Holding(key="default/nobody", ids=("CM-0000",)),)), [pod()], True, set(), False),
     ],
     ids=[
@@ -196,13 +213,15 @@ SILENT = Holdings(ENTRY.pods, listed=False)
         "podresources silent, unknown, and yet it runs",
         "podresources silent, and finished",
         "without a uid in the checkpoint",
+        "without a uid, and the pod of that name asks for none",
+        "without a uid, and a newer pod of that name asks for none",
         "without a uid anywhere",
     ],
 )
 def test_an_entry_counts_as_long_as_its_pod_may_live(
     holdings: Holdings, pods: list[ApiPod], api_knows: bool, running: set[str], holds: bool
 ) -> None:
-    found = who_holds(holdings, pods, api_knows=api_knows, running=running)
+    found = who_holds(holdings, pods, RESOURCE, api_knows=api_knows, running=running)
     assert found == ({"a": ("CM-0000",)} if holds else {})
 
 
@@ -235,6 +254,7 @@ def test_every_alternative_of_an_affinity_rules_the_node_out_and_none_twice() ->
         "metadata": {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"}},
         "spec": {
             "nodeName": "here",
+            "ephemeralContainers": [{"name": "debugger"}],
             "affinity": {
                 "podAffinity": {},
                 "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required},
@@ -246,7 +266,7 @@ def test_every_alternative_of_an_affinity_rules_the_node_out_and_none_twice() ->
     rule = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["here"]}
     made: Any = manifest.body
     assert made["metadata"] == {"name": "p", "namespace": "n", "labels": {"a": "b"}}
-    assert "nodeName" not in made["spec"]
+    assert made["spec"].keys() == {"affinity"}
     assert "status" not in made
     affinity = made["spec"]["affinity"]
     assert affinity["podAffinity"] == {}

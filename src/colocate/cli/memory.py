@@ -16,6 +16,7 @@ from colocate.cli.main import GROUPS
 from colocate.cli.memory_status import status_lines
 from colocate.cli.output import as_json
 from colocate.cli.spans import seconds
+from colocate.errors import UserError
 
 _SOCKET_VARIABLE = settable()["control.socket"].variable
 _LOOK_AGAIN = 0.5
@@ -81,7 +82,13 @@ def show_explanation(args: argparse.Namespace) -> None:
 
 def switch_off(args: argparse.Namespace) -> int:
     patience = seconds(args.timeout, "--timeout")
-    switched = asyncio.run(control.ask(args.socket, SWITCH, Switch(off=True)))
+    try:
+        switched = asyncio.run(control.ask(args.socket, SWITCH, Switch(off=True)))
+    except UserError as error:
+        raise UserError(
+            f"{error}; only a running agent with memory.enabled gives pods back their limits: those that an agent "
+            "set before it was stopped stay until then, or until the pods end"
+        ) from error
     print("memory colocation was off already" if switched.was_off else "memory colocation is switched off")
     end = time.monotonic() + patience
     while True:

@@ -47,19 +47,20 @@ async def pods_holding(paths: KubeletPaths, clock: Clock, resource: str) -> Hold
     except Unavailable as error:
         silent.append(str(error))
     # The checkpoint second: what podresources lists has been written there before.
-    entries = await asyncio.to_thread(_entries, paths, silent)
+    entries = await asyncio.to_thread(_entries, paths, silent, listing is not None)
     if listing is None and entries is None:
         return None
     return Holdings(join(listing, entries, resource), listing is not None, tuple(silent))
 
 
-def _entries(paths: KubeletPaths, silent: list[str]) -> Sequence[Entry] | None:
+def _entries(paths: KubeletPaths, silent: list[str], listed: bool) -> Sequence[Entry] | None:
     try:
         return checkpoint.parse(paths.checkpoint.read_bytes()).checkpoint.entries or ()
     except FileNotFoundError:
-        if paths.device_plugins.is_dir():
+        if listed and paths.device_plugins.is_dir():
             return ()  # A kubelet that has given out a device has written it down.
-        silent.append(f"there is no {paths.device_plugins}")
+        # Somebody may have removed it: alone, that it is not there says nothing.
+        silent.append(f"there is no {paths.checkpoint}")
     except (OSError, ColocateError) as error:
         silent.append(f"checkpoint: {error}")
     return None

@@ -22,7 +22,7 @@ def assert_limits(
         if each.reading is None or each.limits is None:
             continue
         action = (
-            _restore(each, each.reading, ladder)
+            _restore(each, each.reading, each.limits, ladder, controls)
             if off
             else _assert(each, each.reading, each.limits, controls)
         )
@@ -35,7 +35,7 @@ def _assert(
     each: Colocated, reading: PodMemory, limits: PodLimits, controls: MemoryControls
 ) -> PodAction | None:
     found = "none" if reading.limit is None else amount(reading.limit)
-    swaps = controls.swap and limits.swap is not None and reading.swap_limit != limits.swap
+    swaps = limits.swap is not None and controls.swap and reading.swap_limit != limits.swap
     is_set = limits.pod is None or reading.limit == limits.pod
     if is_set and not swaps and not limits.containers:
         return None
@@ -48,17 +48,18 @@ def _assert(
     )
 
 
-def _restore(each: Colocated, reading: PodMemory, ladder: Ladder) -> PodAction | None:
-    own = kubelets_own(each.pod)
-    containers = tuple(each.limits.containers) if each.limits else ()
-    if ladder.throttled or (reading.limit == own and not containers):
+def _restore(
+    each: Colocated, reading: PodMemory, limits: PodLimits, ladder: Ladder, controls: MemoryControls
+) -> PodAction | None:
+    own = reading.limit if limits.pod is None else kubelets_own(each.pod)
+    # The kubelet limits the swap of containers, not that of pods.
+    swaps = limits.swap is not None and controls.swap and reading.swap_limit is not None
+    if ladder.throttled or (reading.limit == own and not swaps and not limits.containers):
         # What the ladder did is undone first, in its own order.
         return None
-    if each.limits and each.limits.pod is None:
-        own = reading.limit
     return RestoreLimit(
         pod=each.ref,
         to=own,
-        containers=containers,
+        containers=tuple(limits.containers),
         reason="Memory colocation is switched off on this node: the pod has what the kubelet gave it.",
     )

@@ -12,7 +12,7 @@ from colocate.model.memory import Bytes, PodIdentity, PodMemory, PodUid
 
 
 class Colocated(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that holds blocks: the only kind that anything is done to."""
+    """A pod that holds blocks, or has held some and not got back all that was taken: nothing is done to others."""
 
     pod: PodIdentity
     ids: tuple[str, ...]
@@ -36,6 +36,12 @@ class Colocated(msgspec.Struct, frozen=True, kw_only=True):
     def near(self) -> Bytes:
         """What its end would give back."""
         return max(0, self.used - self.far)
+
+    @property
+    def gives(self) -> bool:
+        """Whether anything may be taken from it: not where it is known to ask for no block, whatever is said."""
+        asks = self.limits is not None or not self.pod.containers
+        return bool(self.ids) and asks
 
     @property
     def may_be_bound(self) -> bool:

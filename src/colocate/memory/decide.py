@@ -58,6 +58,12 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
     state = go_on(state, facts.boot, now, settings.longest_gap)
     told = state.holders if facts.holders is None else facts.holders
     holders = {uid: tuple(dict.fromkeys(ids)) for uid, ids in told.items() if ids}
+    # Who is said to hold nothing any more, and runs on, must still get back what was taken from it.
+    holders |= {
+        uid: ()
+        for uid in (reading.uid for reading in facts.readings)
+        if state.ladder.has_done_something_to(uid) and uid not in holders
+    }
     promised = tuple(dict.fromkeys(facts.promised))
     identities = _identities(state, facts, holders)
     far = far_ids(facts.node, settings.far_nodes)

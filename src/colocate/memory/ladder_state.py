@@ -70,6 +70,9 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
         """Whether anything is left to undo."""
         return bool(self.throttled or self.moved)
 
+    def has_done_something_to(self, uid: PodUid) -> bool:
+        return uid in self.throttled or uid in self.moved
+
     def has_given_up(self, rung: Rung, uid: PodUid) -> bool:
         return any(each.rung is rung and each.uid == uid for each in self.gave_up)
 

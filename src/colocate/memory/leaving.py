@@ -33,7 +33,12 @@ def send_away(ladder: Ladder, situation: Situation) -> Step:
             break
         known = ladder.leaving.get(each.uid)
         by = _way_out(each, situation)
-        if (known and known.accepted) or each.near < WORTH_IT or height(by) > height(ladder.rung):
+        if (
+            not each.gives
+            or (known and known.accepted)
+            or each.near < WORTH_IT
+            or height(by) > height(ladder.rung)
+        ):
             continue
         if not situation.here(by).is_here or ladder.has_given_up(by, each.uid):
             continue

@@ -5,7 +5,8 @@ restarted. The limit is blocks x size plus what its other containers may use, of
 
 Where a container without blocks has no memory limit, no limit of the pod could be right: it might kill a sidecar that
 was never meant to be held. The pod then has none; each container with blocks is held in its own group instead,
-unless it has a memory limit, by which it is held already.
+unless it has a memory limit, by which it is held already. Where the pod as a whole has a memory limit, blocks come on
+top of that. The limit is never below the kubelet's own.
 """
 
 from collections.abc import Mapping
@@ -37,6 +38,14 @@ def limits(pod: PodIdentity, block_size: Bytes, swap: bool = False) -> PodLimits
     allowed = [_allowed(container, block_size) for container in pod.containers]
     unlimited = [each.name for each, most in zip(pod.containers, allowed, strict=True) if most is None]
     kept_swap = None if swap else 0
+    if pod.limit:
+        blocks = running_together([each.blocks * block_size for each in pod.containers], pod.containers)
+        total = pod.limit + blocks + pod.overhead
+        reason = (
+            f"The pod's own memory limit is {amount(pod.limit)}, its blocks are {amount(blocks)} and its runtime's "
+            f"overhead is {amount(pod.overhead)}: together {amount(total)}."
+        )
+        return PodLimits(pod=whole_pages(total), swap=kept_swap, reasons=(reason,))
     if unlimited:
         held = {
             each.name: whole_pages(most)
@@ -48,22 +57,26 @@ def limits(pod: PodIdentity, block_size: Bytes, swap: bool = False) -> PodLimits
             f"No limit for the pod, as {some(unlimited)} has no memory limit and must not be killed by one; "
             f"held in groups of their own: {own}. Give every container a memory limit to have the pod held."
         )
-        return PodLimits(pod=None, containers=held, swap=kept_swap, reasons=(reason,))
-    total = running_together([most or 0 for most in allowed], pod.containers)
+        return PodLimits(pod=None, containers=held, swap=None, reasons=(reason,))
+    total = running_together([most or 0 for most in allowed], pod.containers) + pod.overhead
     reasons = [
         f"{each.name} may use {amount(most or 0)} ({_why(each, block_size)})."
         for each, most in zip(pod.containers, allowed, strict=True)
     ]
+    if pod.overhead:
+        reasons.append(f"Its runtime needs {amount(pod.overhead)} besides.")
     reasons.append(f"At the same time they may use {amount(total)}: the pod's limit.")
     return PodLimits(pod=whole_pages(total), swap=kept_swap, reasons=tuple(reasons))
 
 
 def kubelets_own(pod: PodIdentity) -> Bytes | None:
-    """The limit that the kubelet gave the pod's group: none unless every container has one."""
+    """The limit that the kubelet gave the pod's group: none unless the pod or every container has one."""
+    if pod.limit:
+        return whole_pages(pod.limit + pod.overhead)
     most = [container.limit for container in pod.containers]
     if not most or not all(most):
         return None
-    return whole_pages(running_together([limit or 0 for limit in most], pod.containers))
+    return whole_pages(running_together([limit or 0 for limit in most], pod.containers) + pod.overhead)
 
 
 def whole_pages(size: Bytes) -> Bytes:

@@ -46,11 +46,11 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def readable(self) -> list[tuple[Colocated, PodMemory]]:
-        """Pods that can be acted on by their control group, and are to stay."""
+        """Pods from which something can be taken by their control group, and which are to stay."""
         return [
             (each, each.reading)
             for each in self.pods
-            if each.reading is not None and not each.pod.terminating
+            if each.reading is not None and each.gives and not each.pod.terminating
         ]
 
     def here(self, rung: Rung) -> RungHere:

@@ -34,7 +34,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     clock: float = 0.0
     blocks: Blocks = Blocks()
     holders: Mapping[PodUid, tuple[str, ...]] = {}
-    """As last known."""
+    """As last known. A pod that holds none is here as long as something that was done to it is to be undone."""
     pods: Mapping[PodUid, PodIdentity] = {}
     """Who they are, as last known."""
     debt: Debt | None = None
@@ -67,6 +67,6 @@ def from_json(data: bytes) -> State:
 
 
 _REMEDY = (
-    "move it away, and blocks that pods hold are found again, but limits that were lowered for a debt must be "
-    "restored by hand or by deleting the pod"
+    "move it away, and blocks that pods hold are found again, but a memory.high that was set for a debt must be "
+    "removed by hand or by deleting the pod"
 )

@@ -159,6 +159,10 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
     may_move: bool = False
     """Its annotation allows that it is created again on another node."""
     terminating: bool = False
+    limit: Bytes | None = None
+    """Of the pod as a whole, where it says so itself (pod-level resources)."""
+    overhead: Bytes = 0
+    """What its runtime needs besides its containers."""
     containers: tuple[ContainerMemory, ...] = ()
 
     @property

@@ -14,11 +14,18 @@ from colocate.model.memory import PodUid
 
 
 def who_holds(
-    holdings: Holdings, pods: Sequence[ApiPod], *, api_knows: bool, running: AbstractSet[PodUid]
+    holdings: Holdings,
+    pods: Sequence[ApiPod],
+    resource: str,
+    *,
+    api_knows: bool,
+    running: AbstractSet[PodUid],
 ) -> Mapping[PodUid, tuple[str, ...]]:
     """By pod. `api_knows`: the API's list was read at least once; `running`: pods with a control group."""
     by_uid = {pod.uid: pod for pod in pods}
-    by_key = {pod.key: pod for pod in sorted(pods, key=lambda pod: not pod.is_ending)}
+    # A newer pod of the same name that asks for no block is not the one that podresources means.
+    asking = [pod for pod in pods if pod.asks_for(resource)]
+    by_key = {pod.key: pod for pod in sorted(asking, key=lambda pod: not pod.is_ending)}
     held: dict[PodUid, tuple[str, ...]] = {}
     for each in holdings.pods:
         uid = each.uid or (by_key[each.key].uid if each.key in by_key else "")

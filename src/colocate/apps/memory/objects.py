@@ -53,6 +53,8 @@ class PodSpec(_Object, frozen=True):
     containers: tuple[ApiContainer, ...] = ()
     init_containers: tuple[ApiContainer, ...] = ()
     priority: int | None = None
+    resources: Resources = Resources()
+    overhead: Mapping[str, str | int | float] = {}
 
 
 class ContainerState(msgspec.Struct, frozen=True):
@@ -92,6 +94,11 @@ class ApiPod(_Object, frozen=True):
         """Whether it has ended, or is about to."""
         return self.is_finished or self.metadata.deletion_timestamp is not None
 
+    def asks_for(self, resource: str) -> bool:
+        """Whether any of its containers does."""
+        containers = (*self.spec.init_containers, *self.spec.containers)
+        return any(_container(each, resource, init=False).blocks for each in containers)
+
     @property
     def container_ids(self) -> Mapping[str, str]:
         """By name, the ids that the runtime gave to containers that run."""
@@ -114,6 +121,8 @@ def identity(pod: ApiPod, resource: str) -> PodIdentity:
         static=_STATIC_UID in marks.annotations,
         may_move=marks.annotations.get(MAY_MOVE) == "true",
         terminating=marks.deletion_timestamp is not None,
+        limit=_bound(pod.spec.resources.limits.get("memory")),
+        overhead=_amount(pod.spec.overhead.get("memory")) or 0,
         containers=(
             *(_container(each, resource, init=True) for each in pod.spec.init_containers),
             *(_container(each, resource, init=False) for each in pod.spec.containers),

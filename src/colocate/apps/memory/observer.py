@@ -47,7 +47,9 @@ class Observer:
         if holdings is None:
             return None
         running = {reading.uid for reading in (await self._machine.read()).pods.pods}
-        return who_holds(holdings, self._cluster.pods, api_knows=self._cluster.is_synced, running=running)
+        return who_holds(
+            holdings, self._cluster.pods, resource, api_knows=self._cluster.is_synced, running=running
+        )
 
     async def look(self, *, off: bool, outcomes: tuple[Outcome, ...], promised: Promised) -> Look:
         """Everything, now; Unavailable where not even the machine's own memory can be read."""
@@ -64,7 +66,9 @@ class Observer:
             )
         else:
             silent += [f"who holds which block is known in part: {why}" for why in holdings.silent]
-            holders = who_holds(holdings, pods, api_knows=self._cluster.is_synced, running=running)
+            holders = who_holds(
+                holdings, pods, self._resource, api_knows=self._cluster.is_synced, running=running
+            )
         if not self._cluster.answers:
             silent.append(f"the API server does not answer: {self._cluster.trouble}")
         node = self._cluster.node

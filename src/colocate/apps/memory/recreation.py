@@ -13,12 +13,15 @@ _OF_THE_SERVER = (
 )
 """What the API server writes into metadata by itself."""
 
+_OF_THIS_LIFE = ("nodeName", "ephemeralContainers")
+"""What a spec has from being run here; the API server refuses new pods with ephemeral containers."""
+
 
 def elsewhere(pod: Mapping[str, Any], hostname: str) -> Manifest:
     """The pod anew, anywhere but on the node of this host name."""
     marks = pod["metadata"]
     kept = {name: value for name, value in marks.items() if name not in _OF_THE_SERVER}
-    spec = {name: value for name, value in pod["spec"].items() if name != "nodeName"}
+    spec = {name: value for name, value in pod["spec"].items() if name not in _OF_THIS_LIFE}
     spec["affinity"] = _avoiding(spec.get("affinity") or {}, hostname)
     body: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
     return Manifest(marks["uid"], marks["namespace"], marks["name"], body)

@@ -2,10 +2,10 @@
 
 import msgspec
 
+from colocate.memory.actions import RestoreLimit
 from colocate.memory.decide import Decision
 from colocate.memory.explain import Bar, bar, explain
-from colocate.memory.facts import Facts
-from colocate.memory.limits import kubelets_own
+from colocate.memory.facts import Facts, Result
 from colocate.memory.rungs import RungHere
 from colocate.memory.settings import MemorySettings
 from colocate.model.memory import Bytes
@@ -72,7 +72,7 @@ def report(
         block_size=settings.block_size,
         off=facts.off,
         dry_run=dry_run,
-        restored=facts.off and not healthy and not _unrestored(decision),
+        restored=facts.off and not healthy and not _unrestored(decision, facts),
         bar=bar(decision),
         offered=decision.offered,
         held=decision.held,
@@ -98,15 +98,19 @@ def report(
     )
 
 
-def _unrestored(decision: Decision) -> bool:
-    """Whether a limit is still ours."""
-    return decision.state.ladder.has_done_something or any(
-        each.reading is not None
-        and each.limits is not None
-        and each.limits.pod is not None
-        and each.reading.limit != kubelets_own(each.pod)
-        for each in decision.pods
-    )
+def _unrestored(decision: Decision, facts: Facts) -> bool:
+    """Whether anything is still ours, or nobody can say."""
+    planned = {action.pod.uid for action in decision.plan.actions if isinstance(action, RestoreLimit)}
+    # Containers' own groups are not read in a turn: that they were restored is known from its having been done.
+    done = {
+        outcome.action.pod.uid
+        for outcome in facts.outcomes
+        if isinstance(outcome.action, RestoreLimit)
+        and outcome.action.containers
+        and outcome.result in (Result.DONE, Result.GONE)
+    }
+    unknown = any(each.reading is not None and not each.pod.containers for each in decision.pods)
+    return decision.state.ladder.has_done_something or unknown or not planned <= done
 
 
 def _done_to(uid: str, decision: Decision) -> tuple[str, ...]:
