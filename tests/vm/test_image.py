@@ -1,7 +1,9 @@
 """What a VM boots from: modules in an order that loads, an archive that unpacks, an order that a shell reads."""
 
+import contextlib
 import lzma
 import subprocess
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -67,7 +69,21 @@ def test_the_kernel_is_unpacked_once_however_many_vms_start(
     kernel = b"\x7fELF" + bytes(1 << 20)
     packed = tmp_path / "vmlinuz-1.0-amd64"
     packed.write_bytes(b"a loader before it" + lzma.compress(kernel))
+    two, real = threading.Barrier(2), lzma.LZMADecompressor
+    unpackings: list[bytes] = []
+
+    class Unpacking:
+        """Waits a moment for a second one, which must not come."""
+
+        def decompress(self, data: bytes) -> bytes:
+            unpackings.append(data)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                two.wait(0.2)
+            return real().decompress(data)
+
+    monkeypatch.setattr(lzma, "LZMADecompressor", Unpacking)
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: Kernel(packed).unpacked().read_bytes(), range(8)))
+    assert len(unpackings) == 1
     assert set(found) == {kernel}
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["vmlinux-1.0-amd64"]
