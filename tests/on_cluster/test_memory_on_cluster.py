@@ -88,4 +88,11 @@ async def test_the_node_shows_blocks_and_a_pod_with_three_is_held_from_its_start
     pod = cluster.pod("test-pod", SCRIPT, resources=limits, nodeName=node, restartPolicy="Never")
     await cluster.apply(pod)
     # Its process ends well where it found what it should.
-    await cluster.wait("pod/test-pod", "jsonpath={.status.phase}=Succeeded")
+    async with asyncio.timeout(120):
+        while (status := (await cluster.get("pod", "test-pod"))["status"]).get("phase") in (
+            None,
+            "Pending",
+            "Running",
+        ):
+            await asyncio.sleep(0.1)
+    assert status["phase"] == "Succeeded", (status, await cluster.kubectl("get", "events"))
