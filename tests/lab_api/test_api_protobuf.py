@@ -85,6 +85,45 @@ CONTAINER = block(2, block(1, "c") + block(8, b""))
             number(1, 0) + block(4, "Background"),
             {"gracePeriodSeconds": 0, "propagationPolicy": "Background"},
         ),
+        (
+            "Binding",
+            "v1",
+            META + block(2, block(1, "Node") + block(2, "") + block(3, "node-0001")),
+            {"target": {"kind": "Node", "name": "node-0001"}},
+        ),
+        (
+            "Lease",
+            "coordination.k8s.io/v1",
+            META
+            + block(2, block(1, "") + number(2, 15) + block(4, number(1, 1_700_000_000) + number(2, 1_999))),
+            {
+                "spec": {
+                    "holderIdentity": "",
+                    "leaseDurationSeconds": 15,
+                    "renewTime": "2023-11-14T22:13:20.000001Z",
+                }
+            },
+        ),
+        (
+            "Event",
+            "v1",
+            META + block(2, block(1, "Pod")) + block(3, "Scheduled") + block(6, number(1, 1_700_000_000)),
+            {
+                "involvedObject": {"kind": "Pod"},
+                "reason": "Scheduled",
+                "firstTimestamp": "2023-11-14T22:13:20Z",
+            },
+        ),
+        (
+            "Event",
+            "events.k8s.io/v1",
+            META
+            + block(2, b"")
+            + block(7, "Scheduled")
+            + block(8, block(1, "Pod"))
+            + block(10, "to node-0001"),
+            {"reason": "Scheduled", "regarding": {"kind": "Pod"}, "note": "to node-0001"},
+        ),
     ],
 )
 def test_what_is_read(kind: str, version: str, raw: bytes, expected: Any) -> None:
@@ -102,6 +141,12 @@ def test_a_field_that_is_not_known_is_not_passed_over() -> None:
     with pytest.raises(ApiError) as refused:
         protobuf.read(envelope("Widget", "v1", META))
     assert refused.value.code == 415
+
+
+def test_a_time_beyond_all_years_is_refused() -> None:
+    with pytest.raises(ApiError) as refused:
+        protobuf.read(envelope("Lease", "coordination.k8s.io/v1", block(2, block(4, number(1, 1 << 62)))))
+    assert refused.value.code == 400
 
 
 @pytest.mark.parametrize("raw", [b"\x0a\x05x", b"\x08" + b"\xff" * 11, b"\x0d1234", b"\x0a", number(1, 5)])
@@ -122,7 +167,7 @@ def test_no_bytes_do_worse_than_be_refused(kind: str, raw: bytes) -> None:
 
 
 def test_every_message_that_is_named_is_described() -> None:
-    plain = {"text", "int", "flag", "bytes", "skip", "Quantity", "IntOrString"}
+    plain = {"text", "int", "flag", "bytes", "skip", "Quantity", "IntOrString", "Time", "MicroTime"}
     named = {field.type for fields in MESSAGES.values() for field in fields.values()}
     assert named - plain <= set(MESSAGES)
 

@@ -27,12 +27,14 @@ IMAGE = os.environ.get("COLOCATE_TEST_IMAGE", "busybox")
 class Cluster:
     """A cluster and a namespace of the test's own in it, reached by kubectl."""
 
-    def __init__(self, kubeconfig: str, kubectl: Path, namespace: str, kubelet_root: str) -> None:
+    def __init__(
+        self, kubeconfig: str, kubectl: Path, namespace: str, kubelet_root: str, is_lab: bool
+    ) -> None:
         self.kubeconfig = kubeconfig
         self.namespace = namespace
         self.kubelet_root = kubelet_root
         """The folder of the kubelet of a node that is this machine; empty where none is."""
-        self.is_lab = bool(kubelet_root)
+        self.is_lab = is_lab
         self._kubectl = kubectl
 
     async def kubectl(self, *words: str, stdin: str = "", fails: bool = False) -> str:
@@ -133,7 +135,9 @@ async def cluster(lab_kubeconfig: tuple[str, str]) -> AsyncIterator[Cluster]:
     kubectl = components.find("kubectl")
     assert kubectl is not None
     kubeconfig, kubelet_root = lab_kubeconfig
-    cluster = Cluster(kubeconfig, Path(kubectl), f"colocate-test-{uuid.uuid4().hex[:6]}", kubelet_root)
+    namespace = f"colocate-test-{uuid.uuid4().hex[:6]}"
+    is_lab = "COLOCATE_KUBECONFIG" not in os.environ
+    cluster = Cluster(kubeconfig, Path(kubectl), namespace, kubelet_root, is_lab)
     await cluster.kubectl("create", "namespace", cluster.namespace)
     try:
         yield cluster

@@ -29,12 +29,20 @@ memory:
   kubeconfig: {kubeconfig}
 """
 
-# The first thing that the process does: say which limit its pod has, and which ids it was given.
+CANNOT_SEE = 3
+# The first thing that the process does: say which limit its pod has, and which ids it was given. On v1 a container's
+# own group tells the lowest limit above it; on v2 that is told by the pod's group alone.
 SCRIPT = f"""
 own=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
-if [ -n "$own" ]; then file=/sys/fs/cgroup/memory$(dirname "$own")/memory.limit_in_bytes
-else file=/sys/fs/cgroup$(dirname "$(sed -n 's/^0:://p' /proc/self/cgroup)")/memory.max; fi
-limit=$(cat "$file")
+if [ -n "$own" ]; then
+  file=/sys/fs/cgroup/memory$own/memory.stat
+  [ -e $file ] || file=/sys/fs/cgroup/memory/memory.stat
+  limit=$(sed -n 's/^hierarchical_memory_limit //p' $file)
+else
+  own=$(sed -n 's/^0:://p' /proc/self/cgroup)
+  [ "$own" = / ] && exit {CANNOT_SEE}
+  limit=$(cat "/sys/fs/cgroup$(dirname "$own")/memory.max")
+fi
 ids=$(tr '\\0' '\\n' < /proc/$$/environ | sed -n 's|^{RESOURCE}=||p' | tr , '\\n' | wc -l)
 test "$limit" = {THREE_BLOCKS} && test "$ids" = 3
 """
@@ -88,11 +96,11 @@ async def test_the_node_shows_blocks_and_a_pod_with_three_is_held_from_its_start
     pod = cluster.pod("test-pod", SCRIPT, resources=limits, nodeName=node, restartPolicy="Never")
     await cluster.apply(pod)
     # Its process ends well where it found what it should.
-    async with asyncio.timeout(120):
-        while (status := (await cluster.get("pod", "test-pod"))["status"]).get("phase") in (
-            None,
-            "Pending",
-            "Running",
-        ):
-            await asyncio.sleep(0.1)
+    for _ in range(1200):
+        status = (await cluster.get("pod", "test-pod"))["status"]
+        if status.get("phase") in ("Succeeded", "Failed"):
+            break
+        await asyncio.sleep(0.1)
+    if status["containerStatuses"][0]["state"].get("terminated", {}).get("exitCode") == CANNOT_SEE:
+        pytest.skip("needs nodes that let a container see its pod's control group")
     assert status["phase"] == "Succeeded", (status, await cluster.kubectl("get", "events"))

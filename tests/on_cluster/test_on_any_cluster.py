@@ -125,8 +125,8 @@ async def test_a_deployment_of_thirty_rolls(cluster: Cluster) -> None:
     await cluster.kubectl("rollout", "status", "deployment/web", "--timeout=170s")
     await cluster.kubectl("scale", "deployment/web", "--replicas=3")
     await until(cluster, "deployment", "web", "-o", "jsonpath={.status.replicas}", holds="3")
-    after = {pod["metadata"]["uid"] for pod in (await cluster.get("pods", "-l", "app=web"))["items"]}
-    assert not before & after
+    pods = [pod["metadata"] for pod in (await cluster.get("pods", "-l", "app=web"))["items"]]
+    assert not before & {pod["uid"] for pod in pods if "deletionTimestamp" not in pod}
 
 
 async def test_cordon_keeps_pods_away(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ Requests only, and only the messages of `protobuf_fields`: answers are always JS
 
 import base64
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from colocate.lab.api.objects import Object
@@ -14,6 +15,7 @@ from colocate.lab.api.status import bad_request, unsupported_media_type
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\0"
 _DEEPEST = 50
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read(data: bytes) -> Object:
@@ -31,9 +33,11 @@ def _read(envelope: memoryview) -> Object:
     names = dict(_fields(_bytes(parts.get(1, memoryview(b"")))))
     api_version = bytes(_bytes(names.get(1, b""))).decode()
     kind = bytes(_bytes(names.get(2, b""))).decode()
-    if kind not in MESSAGES:
+    in_group = f"{kind}.{api_version.partition('/')[0]}"
+    name = in_group if in_group in MESSAGES else kind
+    if name not in MESSAGES:
         raise unsupported_media_type([f"application/json (a {kind or 'body'} is not read as protobuf)"])
-    return {"kind": kind, "apiVersion": api_version} | _message(kind, _bytes(parts.get(2, b"")), 0)
+    return {"kind": kind, "apiVersion": api_version} | _message(name, _bytes(parts.get(2, b"")), 0)
 
 
 def _message(name: str, data: memoryview, depth: int) -> Object:
@@ -76,12 +80,27 @@ def _value(type: str, value: int | memoryview | bytes, depth: int) -> Any:
         case "Quantity":
             text = dict(_fields(_bytes(value))).get(1, b"")
             return bytes(_bytes(text)).decode()
+        case "Time" | "MicroTime":
+            return _moment(type, dict(_fields(_bytes(value))))
         case "IntOrString":
             either = dict(_fields(_bytes(value)))
             if either.get(1, 0):
                 return bytes(_bytes(either.get(3, b""))).decode()
             return _signed(either.get(2, 0))
     return _message(type, _bytes(value), depth + 1)
+
+
+def _moment(type: str, parts: dict[int, int | memoryview]) -> str | None:
+    """A time as JSON has it; None where it was never set."""
+    if not parts:
+        return None
+    try:
+        moment = _EPOCH + timedelta(
+            seconds=_signed(parts.get(1, 0)), microseconds=_signed(parts.get(2, 0)) // 1000
+        )
+    except OverflowError:
+        raise ValueError("a time is beyond all years") from None
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if type == "MicroTime" else "%Y-%m-%dT%H:%M:%SZ")
 
 
 def _bytes(value: int | memoryview | bytes) -> memoryview:

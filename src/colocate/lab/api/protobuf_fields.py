@@ -1,10 +1,12 @@
-"""Which protobuf field is which JSON field, for the messages that kubectl sends in no other form.
+"""Which protobuf field is which JSON field, for the messages that clients send in no other form.
 
-From 1.32 on, `kubectl create <kind>` and `kubectl auth` send protobuf and do not fall back to JSON. Only what
-those commands fill in is listed; a message with any other field is refused, never read in part.
+From 1.32 on, `kubectl create <kind>` and `kubectl auth` send protobuf and do not fall back to JSON; nor does a
+kube-scheduler with its bindings, events and lease. Only what those fill in is listed; a message with any other field
+is refused, never read in part.
 
-Entries are `number name type`. Types: text, int, flag, the name of a message, `{type}` for a map from text,
-and `skip` for what a client may send but not decide. `*` marks a list, `?` one whose zero means something.
+Entries are `number name type`. Types: text, int, flag, Time, MicroTime, the name of a message, `{type}` for a map
+from text, and `skip` for what a client may send but not decide. `*` marks a list, `?` one whose zero means
+something. A kind that two groups have is named with its group where that is not the core.
 """
 
 from collections.abc import Mapping
@@ -76,6 +78,23 @@ TokenReview: 1 metadata ObjectMeta, 2 spec TokenReviewSpec, 3 status skip
 TokenReviewSpec: 1 token text, 2 audiences *text
 TokenRequest: 1 metadata ObjectMeta, 2 spec TokenRequestSpec, 3 status skip
 TokenRequestSpec: 1 audiences *text, 4 expirationSeconds ?int
+Binding: 1 metadata ObjectMeta, 2 target ObjectReference
+ObjectReference: 1 kind text, 2 namespace text, 3 name text, 4 uid text, 5 apiVersion text
+ObjectReference: 6 resourceVersion text, 7 fieldPath text
+Lease: 1 metadata ObjectMeta, 2 spec LeaseSpec
+LeaseSpec: 1 holderIdentity ?text, 2 leaseDurationSeconds ?int, 3 acquireTime MicroTime, 4 renewTime MicroTime
+LeaseSpec: 5 leaseTransitions ?int, 6 strategy text, 7 preferredHolder text
+Event: 1 metadata ObjectMeta, 2 involvedObject ObjectReference, 3 reason text, 4 message text
+Event: 5 source EventSource, 6 firstTimestamp Time, 7 lastTimestamp Time, 8 count int, 9 type text
+Event: 10 eventTime MicroTime, 11 series EventSeries, 12 action text, 13 related ObjectReference
+Event: 14 reportingComponent text, 15 reportingInstance text
+Event.events.k8s.io: 1 metadata ObjectMeta, 2 eventTime MicroTime, 3 series EventSeries
+Event.events.k8s.io: 4 reportingController text, 5 reportingInstance text, 6 action text, 7 reason text
+Event.events.k8s.io: 8 regarding ObjectReference, 9 related ObjectReference, 10 note text, 11 type text
+Event.events.k8s.io: 12 deprecatedSource EventSource, 13 deprecatedFirstTimestamp Time
+Event.events.k8s.io: 14 deprecatedLastTimestamp Time, 15 deprecatedCount int
+EventSeries: 1 count int, 2 lastObservedTime MicroTime
+EventSource: 1 component text, 2 host text
 """
 
 

@@ -93,7 +93,10 @@ _TOKEN = Subresource("token", ("create",), "TokenRequest", "authentication.k8s.i
 _RBAC = "rbac.authorization.k8s.io"
 _AUTHN = "authentication.k8s.io"
 _AUTHZ = "authorization.k8s.io"
+_DRA = "resource.k8s.io"
+_STORAGE = "storage.k8s.io"
 _CREATE = ("create",)
+_READ = ("get", "list", "watch")
 _NAMESPACE_VERBS = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
 _NAMESPACE_PARTS = (Subresource("finalize", ("update",)), _STATUS)
 
@@ -147,6 +150,23 @@ CLUSTER_ROLE_BINDINGS = Resource("clusterrolebindings", "ClusterRoleBinding", _R
 ROLES = Resource("roles", "Role", _RBAC)
 ROLE_BINDINGS = Resource("rolebindings", "RoleBinding", _RBAC)
 
+NEVER_ANY = (
+    Resource("persistentvolumeclaims", "PersistentVolumeClaim", verbs=_READ, short=("pvc",)),
+    Resource("persistentvolumes", "PersistentVolume", namespaced=False, verbs=_READ, short=("pv",)),
+    Resource("replicationcontrollers", "ReplicationController", verbs=_READ, short=("rc",)),
+    Resource("services", "Service", verbs=_READ, short=("svc",)),
+    Resource("statefulsets", "StatefulSet", "apps", verbs=_READ, short=("sts",)),
+    Resource("deviceclasses", "DeviceClass", _DRA, namespaced=False, verbs=_READ),
+    Resource("resourceclaims", "ResourceClaim", _DRA, verbs=_READ),
+    Resource("resourceslices", "ResourceSlice", _DRA, namespaced=False, verbs=_READ),
+    Resource("csidrivers", "CSIDriver", _STORAGE, namespaced=False, verbs=_READ),
+    Resource("csinodes", "CSINode", _STORAGE, namespaced=False, verbs=_READ),
+    Resource("csistoragecapacities", "CSIStorageCapacity", _STORAGE, verbs=_READ),
+    Resource("storageclasses", "StorageClass", _STORAGE, namespaced=False, verbs=_READ, short=("sc",)),
+    Resource("volumeattachments", "VolumeAttachment", _STORAGE, namespaced=False, verbs=_READ),
+)
+"""Kinds that a stock kube-scheduler watches and waits for. Nobody can create one here: nothing would act on it."""
+
 RESOURCES = (
     BINDINGS,
     CONFIG_MAPS,
@@ -171,6 +191,7 @@ RESOURCES = (
     ROLES,
     PRIORITY_CLASSES,
     LEASES,
+    *NEVER_ANY,
 )
 
 _BY_PATH = {(one.group, one.version, one.plural): one for one in RESOURCES}
