@@ -2,12 +2,13 @@
 
 Both are aiohttp servers, each in a process of its own, asked in turn by this one over a connection that stays
 open, as kube-scheduler asks. Prioritize is asked about 5000 names; filter and prioritize, one after the other,
-about 500 whole nodes. Their CPU time is the kernel's count.
+about 500 whole nodes. Their CPU time is the kernel's count. Both are asked in short turns, each of ours compared
+with the one of the echo right after it: what disturbs the machine for longer disturbs both.
 """
 
 import statistics
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,9 +23,9 @@ from colocate.errors import ColocateError
 
 NAMES = 5000
 NODES = 500
-BATCH = 20
+TURN = 10
 """Questions to one side before it is the other's turn."""
-ROUNDS = 60
+TURNS = 120
 
 ECHO = "an aiohttp handler that echoes the body"
 OF_NAMES = (
@@ -40,27 +41,30 @@ OF_NODES = (
 RATIOS = OF_NAMES + OF_NODES
 
 
-class Side(msgspec.Struct):
-    """One of the two servers, and what was seen of it."""
+class Turn(msgspec.Struct, frozen=True):
+    """What was seen of a server in one turn."""
+
+    seconds: list[float]
+    cpu: float
+    """Seconds, of one question."""
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One of the two servers."""
 
     caller: Caller
     process: int
-    seconds: list[float] = []
-    cpu: float = 0.0
 
-    async def ask(self, questions: Sequence[Question], times: int) -> None:
-        """Ask all questions so many times; those asked together count as one."""
+    async def ask(self, questions: Sequence[Question]) -> Turn:
+        """Ask all questions some times; those asked together count as one."""
+        seconds = []
         before = _cpu_seconds(self.process)
-        for _ in range(times):
+        for _ in range(TURN):
             started = time.perf_counter()
             for question in questions:
                 await self.caller.post(question.path, question.body)
-            self.seconds.append(time.perf_counter() - started)
-        self.cpu += _cpu_seconds(self.process) - before
-
-    def forget(self) -> None:
-        self.seconds = []
-        self.cpu = 0.0
+            seconds.append(time.perf_counter() - started)
+        return Turn(seconds, (_cpu_seconds(self.process) - before) / TURN)
 
 
 def bench() -> list[Row]:
@@ -86,24 +90,30 @@ async def _compared(
     ratios: Sequence[Ratio], ours: Side, echo: Side, questions: Sequence[Question]
 ) -> list[Row]:
     for side in (ours, echo):
-        await side.ask(questions, BATCH)
-        side.forget()
-    for _ in range(ROUNDS):
-        await ours.ask(questions, BATCH)
-        await echo.ask(questions, BATCH)
+        await side.ask(questions)
+    turns = [(await ours.ask(questions), await echo.ask(questions)) for _ in range(TURNS)]
     return [
-        _row(ratios[0], _percentile(ours, 50), _percentile(echo, 50)),
-        _row(ratios[1], _percentile(ours, 99), _percentile(echo, 99)),
-        _row(ratios[2], ours.cpu / len(ours.seconds), echo.cpu / len(echo.seconds)),
+        _row(
+            ratios[0],
+            [(statistics.median(one.seconds), statistics.median(other.seconds)) for one, other in turns],
+        ),
+        _row(ratios[1], [(_p99(one for one, _ in turns), _p99(other for _, other in turns))]),
+        _row(ratios[2], [(one.cpu, other.cpu) for one, other in turns]),
     ]
 
 
-def _row(ratio: Ratio, ours: float, theirs: float) -> Row:
-    return ratio.row(ours / theirs, Figure("ours", ours * 1e3, "ms"), Figure("echo", theirs * 1e3, "ms"))
+def _row(ratio: Ratio, pairs: Sequence[tuple[float, float]]) -> Row:
+    """The median of the ratios of pairs, ours and the echo's."""
+    ours, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))
+    return ratio.row(
+        statistics.median(one / other for one, other in pairs),
+        Figure("ours", ours * 1e3, "ms"),
+        Figure("echo", theirs * 1e3, "ms"),
+    )
 
 
-def _percentile(side: Side, percent: int) -> float:
-    return statistics.quantiles(side.seconds, n=100)[percent - 1]
+def _p99(turns: Iterable[Turn]) -> float:
+    return statistics.quantiles([second for turn in turns for second in turn.seconds], n=100)[98]
 
 
 def _cpu_seconds(process: int) -> float:

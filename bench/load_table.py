@@ -112,7 +112,7 @@ def made(facts: Cluster) -> Table:
 
 
 def recomputed(table: Table, facts: Cluster) -> list[int]:
-    """All that follows from the facts, anew: sums of pods, every node's terms, the scores for a pod."""
+    """All that follows from new samples: what the ledger still counts, every node's terms, the scores for a pod."""
     table.observe_pods({})
     table.observe(facts.loads, NOW)
     return table.scores(mix("balanced"), table.demand(facts.pods[0].pod), list(facts.loads))

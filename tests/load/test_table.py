@@ -2,6 +2,7 @@
 
 import time
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from colocate.load.settings import (
 )
 from colocate.load.table import Table
 from colocate.load.terms import Freshness
-from colocate.model.load import Amount, BoundPod, NodeFacts, NodeLoad, PodUsage
+from colocate.model.load import Amount, BoundPod, NodeFacts, NodeLoad, PodUsage, PriorityClass
 from tests.load.facts import GIB, NOW, load, node, pod, table
 
 BALANCED = mix("balanced")
@@ -103,6 +104,18 @@ def test_samples_of_names_that_are_no_nodes_do_not_pile_up() -> None:
     assert score(made, "b") == score(made, "a"), "a stranger's load makes nobody typical"
 
 
+def test_what_prod_pods_use_is_summed_whenever_it_is_measured() -> None:
+    made = table({"a": load(10, 10)})
+    prod = msgspec.structs.replace(pod("prod"), priority_class=PriorityClass.PROD)
+    made.bind(BoundPod(prod, "a", NOW - 600))
+    assert made.terms("a").aware.prod == Amount(0, 0)
+    for used in (300, 500):
+        made.observe_pods({"prod": PodUsage(Amount(used, GIB), NOW, prod=True)})
+        assert made.terms("a").aware.prod == Amount(used, GIB)
+    made.observe_pods({})
+    assert made.terms("a").aware.prod == Amount(0, 0)
+
+
 # --- incremental is as good as anew ------------------------------------------------------------------
 
 names = st.sampled_from(NAMES)
@@ -114,7 +127,7 @@ facts = st.one_of(
     st.tuples(st.just("load"), names, percents, percents),
     st.tuples(st.just("bind"), uids, names, st.integers(0, 300)),
     st.tuples(st.just("end"), uids),
-    st.tuples(st.just("usage"), uids, st.integers(0, 4000)),
+    st.tuples(st.just("usage"), uids, st.integers(0, 4000), st.booleans()),
     st.tuples(st.just("ask"), st.sampled_from(["q-1", "q-2"])),
     st.tuples(st.just("wait"), st.integers(1, 400)),
 )
@@ -134,11 +147,13 @@ def play(made: Table, story: list[tuple[object, ...]]) -> None:
                 assert not isinstance(cpu, str | int) and not isinstance(memory, str | int)  # noqa: PT018
                 made.observe({name: load(cpu, memory, at=now)}, now)  # type: ignore[arg-type]
             case ("bind", str(uid), str(name), int(age)):
-                made.bind(BoundPod(pod(uid, 500, GIB, owner="web"), name, now - age))
+                kind = PriorityClass.PROD if uid < "p-3" else PriorityClass.NONE
+                asked = msgspec.structs.replace(pod(uid, 500, GIB, owner="web"), priority_class=kind)
+                made.bind(BoundPod(asked, name, now - age))
             case ("end", str(uid)):
                 made.end(uid)
-            case ("usage", str(uid), int(cpu)):
-                made.observe_pods({uid: PodUsage(Amount(cpu, GIB), now)})
+            case ("usage", str(uid), int(cpu), bool(prod)):
+                made.observe_pods({uid: PodUsage(Amount(cpu, GIB), now, prod)})
             case ("ask", str(uid)):
                 decide(made, pod(uid, 300), NAMES, now)
             case ("wait", int(seconds)):
@@ -211,6 +226,14 @@ def test_a_binding_works_out_one_node_anew_and_no_other(monkeypatch: pytest.Monk
     made.bind(BoundPod(pod("p"), "n-7", NOW))
     score(made, *everyone)
     assert worked_out == ["n-7"]
+
+
+def test_pods_are_not_added_up_again_for_usage_that_changes_no_sum() -> None:
+    made = table({"a": load(20, 20)})
+    made.bind(BoundPod(pod("p"), "a", NOW - 600))
+    before = made.pods.on("a")
+    made.observe_pods({"p": PodUsage(Amount(1, 1), NOW)})
+    assert made.pods.on("a") is before
 
 
 def test_ten_times_the_candidates_take_about_ten_times_as_long() -> None:

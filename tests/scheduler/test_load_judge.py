@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp.test_utils import make_mocked_request
 from hypothesis import given, settings
@@ -15,19 +16,21 @@ from colocate.apps.scheduler.decisions import DecisionLog
 from colocate.apps.scheduler.facts import Facts
 from colocate.apps.scheduler.load_judge import LoadJudge
 from colocate.apps.scheduler.refused import Refused
-from colocate.apps.scheduler.sections import Decisions, Load
+from colocate.apps.scheduler.sections import Decisions, Load, Policies
 from colocate.apps.scheduler.server import serving
 from colocate.apps.scheduler.settings import Server
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
-from colocate.load import Table
+from colocate.load import PolicyName, Table, decide
+from colocate.load.reading import ApiPod, pod_facts
 from colocate.load.settings import FilterSettings, MissingFilter, Staleness
 from colocate.model.load import Amount, NodeFacts, NodeLoad, Usage
 from colocate.wire.extender import read_question
-from tests.scheduler.asking import POD, RECORDED, Asking, server
+from tests.scheduler.asking import POD, RECORDED, Asking, question, server
 
 SIZE = Amount(4000, 16 << 30)
+PARSED = msgspec.convert(POD, ApiPod)
 
 
 def judging(clock: ManualClock, load: Load | None = None) -> tuple[LoadJudge, Facts, DecisionLog]:
@@ -105,6 +108,25 @@ def test_whatever_pod_is_asked_about_the_answer_is_right_or_a_sentence(
             assert scores["n2"] < scores["n1"]
 
     asyncio.run(ask_all())
+
+
+@pytest.mark.parametrize("policies", [*PolicyName, "balanced=2,mem-real-usage=1,oversell=3"])
+async def test_by_every_policy_what_is_answered_is_what_was_decided(policies: str) -> None:
+    clock = ManualClock()
+    load = Load(policy=Policies(policies))
+    judge, _, _ = judging(clock, load)
+    _, alike, _ = judging(clock, load)
+    candidates = ["n3", "stranger", "n2", "n1", "n2", 'odd"one']
+    async with serving(server(), judge, clock) as listening, aiohttp.ClientSession() as session:
+        ask = Asking(session, listening)
+        for names in (candidates, candidates[:-1], candidates[:1]):
+            for _ in range(2):
+                # The second time the pod is assumed where it was best the first time.
+                answered = await ask.post("prioritize", question(*names))
+                decided = decide(alike.table, pod_facts(PARSED), names, clock.time()).scores
+                assert answered.json == [
+                    {"Host": name, "Score": score} for name, score in zip(names, decided, strict=True)
+                ]
 
 
 def asking_for(uid: str, labels: dict[str, str] | None, **resources: Any) -> bytes:

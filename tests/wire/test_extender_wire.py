@@ -142,6 +142,11 @@ class TestAnswers:
         with pytest.raises(ValueError, match="1 scores for 2 nodes"):
             extender.priorities(["a", "b"], [1])
 
+    def test_names_are_plain_where_none_is_escaped_whatever_the_pod_says(self) -> None:
+        pod = {"metadata": {"annotations": {"note": 'a "quoted" word\n'}}}
+        assert extender.read_question(body({"Pod": pod, "Nodes": None, "NodeNames": ["n1", "n2"]})).plain
+        assert not extender.read_question(body({"Pod": pod, "Nodes": None, "NodeNames": ["n1", 'n"']})).plain
+
     def test_names_are_answered_with_names(self) -> None:
         asked = extender.read_question(body(OF_NAMES))
         out, never = asked.names[0], asked.names[1]
@@ -217,6 +222,28 @@ def test_every_node_passes_or_fails_and_none_is_invented(names: list[str], faili
     answer = json.loads(extender.filtered(asked, reasons, {}))
     assert answer["NodeNames"] == [name for name in names if name not in reasons]
     assert answer["FailedNodes"] == reasons
+
+
+_PIECES = st.text(st.sampled_from('a"\\\n{}:,[]é'), max_size=6)
+
+
+@given(
+    scored=st.lists(st.tuples(_NAME | _PIECES, st.integers(-2, 102) | st.integers(0, 100))),
+    pod=st.dictionaries(_PIECES, _PIECES, max_size=2),
+    escaped=st.booleans(),
+    reverse=st.booleans(),
+)
+def test_joined_or_encoded_an_answer_is_the_same(
+    scored: list[tuple[str, int]], pod: dict[str, str], escaped: bool, reverse: bool
+) -> None:
+    names, scores = [name for name, _ in scored], [score for _, score in scored]
+    fields = {"Pod": pod, "Nodes": None, "NodeNames": names}
+    sent = dict(reversed(fields.items())) if reverse else fields
+    asked = extender.read_question(
+        json.dumps(sent, ensure_ascii=escaped, separators=(",", ":")).encode("utf-8")
+    )
+    assert asked.names == (names or ())
+    assert extender.priorities(asked.names, scores, plain=asked.plain) == extender.priorities(names, scores)
 
 
 _KEYS = st.sampled_from(["Pod", "pod", "Nodes", "NODENAMES", "items", "metadata", "Pods"]) | st.text()

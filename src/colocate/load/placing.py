@@ -56,9 +56,14 @@ class Pods:
         return bound
 
     def measure(self, usages: Mapping[str, PodUsage]) -> None:
-        """What pods are measured to use, all of them anew."""
+        """What pods are measured to use, all of them anew. What a node's pods add up to is worked out again only
+        where a usage counts, or did: that of a prod pod."""
+        before = self._usages
         self._usages = {uid: usage for uid, usage in usages.items() if uid in self._bound}
-        self._placed.clear()
+        for measured in (before, self._usages):
+            for uid, usage in measured.items():
+                if usage.prod:
+                    self._placed.pop(self._bound[uid].node, None)
 
     def learn(self, uids: Iterable[str]) -> None:
         """Compare what these pods use with what was estimated, for those of their owners to come."""

@@ -6,6 +6,8 @@ names are read here: whoever asks for more says by a type of its own what it wan
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,6 +29,8 @@ class Asked(msgspec.Struct, frozen=True):
     names: Sequence[str]
     sent_nodes: Sequence[Raw] | None = None
     """The same nodes in the same order, where whole ones were sent."""
+    plain: bool = False
+    """Whether it is sure that no name needs an escape in JSON."""
 
     def pod(self, kind: type[T]) -> T:
         """The pod, as much of it as `kind` has fields for; Unreadable where they do not fit."""
@@ -135,7 +139,7 @@ def read_question(body: bytes) -> Asked:
         given = _read(_arguments, _respelt(body, _NAMES, {"Nodes": lambda raw: _respelt(raw, _NAMES)}))
     pod = _pod(given.pod)
     if given.node_names:
-        return Asked(pod, given.node_names)
+        return Asked(pod, given.node_names, plain=_escapes_nothing_but(pod, body))
     if given.nodes:
         sent = given.nodes.items or ()
         return Asked(pod, [_read(_node, raw).metadata.name for raw in sent], sent)
@@ -158,10 +162,17 @@ def read_preemption(body: bytes) -> Preemption:
     return Preemption(pod, {node: _meta(one or _Victims()) for node, one in whole.items()})
 
 
-def priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
-    """The answer to a prioritize call: a score for each name, in their order."""
+def priorities(names: Sequence[str], scores: Sequence[int], *, plain: bool = False) -> bytes:
+    """The answer to a prioritize call: a score for each name, in their order.
+
+    Names that are plain are joined with what stands between them: several times quicker than to encode them.
+    """
     if len(names) != len(scores):
         raise ValueError(f"{len(scores)} scores for {len(names)} nodes")
+    if plain and len(names) > 1:
+        # With a score that no policy gives, it is encoded after all.
+        with suppress(KeyError):
+            return _joined(names, scores)
     return _encode(list(map(_Priority, names, scores)))
 
 
@@ -190,6 +201,23 @@ def filter_error(reason: str) -> bytes:
 def preempting(victims: Mapping[str, MetaVictims]) -> bytes:
     """The answer to a preempt call: the nodes where preemption may go on, and who leaves them."""
     return _encode(_PreemptionReply(victims))
+
+
+_BETWEEN = {score: f'","Score":{score}}},{{"Host":"' for score in range(101)}
+"""What stands between two names, by the score of the first."""
+
+
+def _joined(names: Sequence[str], scores: Sequence[int]) -> bytes:
+    pieces = ['[{"Host":"'] * (1 + 2 * len(names))
+    pieces[1::2] = names
+    pieces[2::2] = itemgetter(*scores)(_BETWEEN)
+    pieces[-1] = f'","Score":{scores[-1]}}}]'
+    return "".join(pieces).encode()
+
+
+def _escapes_nothing_but(pod: Raw, body: bytes) -> bool:
+    """Whether the body has escapes in its pod at most: then names are in it as they are."""
+    return b"\\" not in body or b"\\" not in body.replace(bytes(pod), b"", 1)
 
 
 def _pod(given: Raw | UnsetType) -> Raw:

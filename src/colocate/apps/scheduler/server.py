@@ -132,7 +132,7 @@ class Extender:
 
     def _prioritize(self, body: bytes) -> bytes:
         asked = extender.read_question(body)
-        return extender.priorities(asked.names, self._judge.prioritize(asked))
+        return extender.priorities(asked.names, self._judge.prioritize(asked), plain=asked.plain)
 
     def _filter(self, body: bytes) -> bytes:
         asked = extender.read_question(body)
