@@ -109,7 +109,7 @@ def test_a_snapshot_gives_the_same_answers_elsewhere() -> None:
     decide(made, pod("under-way"), ["cool", "warm"], NOW)
     elsewhere = snapshot.restore(snapshot.decode(snapshot.encode(snapshot.take(made)), "s.json"))
     one, other = (decide(each, pod("new"), list(LOADS), NOW + 1) for each in (made, elsewhere))
-    assert one == other
+    assert (one.scores, one.decision) == (other.scores, other.decision)
 
 
 def test_a_snapshot_can_be_asked_what_other_settings_would_do() -> None:

@@ -175,6 +175,9 @@ async def test_the_filter_refuses_with_a_reason_that_explain_tells() -> None:
             assert told is not None
             assert [one.node for one in told.refused] == ["n2"]
             assert "memory would be at 9" in told.refused[0].reason
+            alone = scheduler.decisions.find_node(pods[0].name, "n2")
+            assert alone is not None
+            assert alone.refused == told.refused
 
 
 async def test_decisions_are_kept_on_disk_and_the_files_are_bounded(tmp_path: Path) -> None:

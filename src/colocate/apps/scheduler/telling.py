@@ -1,6 +1,7 @@
 """What a running scheduler tells people who ask: why a pod went where it went, all facts, nodes by their load.
 
-GET /explain?pod=NAMESPACE/NAME     its decision, or 404 with what to do
+GET /explain?pod=NAMESPACE/NAME     its decision, or 404 with what to do; with &node=NODE why that node had its score,
+                                    with &all=true why each had
 GET /decisions?last=20              the latest, the youngest first
 GET /snapshot                       all facts, from which the same answers follow anywhere
 GET /top                            nodes by real and requested load
@@ -70,7 +71,13 @@ class Telling:
 
     def _explain(self, query: Mapping[str, str]) -> bytes:
         pod = query.get("pod", "")
-        told = self._decisions.find(pod)
+        node = query.get("node", "")
+        if node:
+            told = self._decisions.find_node(pod, node)
+        elif query.get("all") == "true":
+            told = self._decisions.find_all(pod)
+        else:
+            told = self._decisions.find(pod)
         if told is None:
             raise Refused(
                 404,
@@ -78,7 +85,21 @@ class Telling:
                 f"nothing is kept of a pod {pod[:200]!r}: it was not judged by this replica since it started, or "
                 f"{len(self._decisions)} younger decisions have taken its place; name it as NAMESPACE/NAME",
             )
+        if node and not told.explanation.nodes and not told.refused:
+            raise Refused(404, Outcome.UNKNOWN, self._no_candidate(pod, node))
         return msgspec.json.encode(told)
+
+    def _no_candidate(self, pod: str, node: str) -> str:
+        if not self._decisions.all_known(pod):
+            return (
+                f"of {pod[:200]} only the best nodes are kept by now, and {node[:200]!r} is none of them; "
+                f"decisions.memory says how much is kept"
+            )
+        known = "" if node in self._facts.table.nodes else ", and the cluster has no node of that name now"
+        return (
+            f"{node[:200]!r} was no candidate for {pod[:200]}{known}: kube-scheduler asks only about nodes that its "
+            f"own plugins let pass, and in a large cluster about some of these"
+        )
 
     def _latest(self, query: Mapping[str, str]) -> bytes:
         text = query.get("last", "20")
