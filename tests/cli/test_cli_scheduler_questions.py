@@ -167,6 +167,9 @@ async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:
         )
         made = Serving(story, process)
         try:
+            doubt = await made.event("config.doubtful")
+            printed = await colocate("scheduler", "kube-config", "--from", seed)
+            assert printed.err == f"warning: {doubt['reason']}\n"
             await made.event("scheduler.ready")
             await story.deploy("nginx", 4)
             pods = await story.pods("nginx")
