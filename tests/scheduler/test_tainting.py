@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colocate.apps.scheduler.facts import Taint
+from colocate.apps.scheduler.heat_taints import EFFECT, keys, level_of, with_level
 from colocate.apps.scheduler.process import running
 from colocate.apps.scheduler.sections import OnStop
 from colocate.apps.scheduler.settings import Endpoint, Server
-from colocate.apps.scheduler.tainting import EFFECT, keys, level_of, with_level
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Connection, Login
