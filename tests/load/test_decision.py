@@ -2,6 +2,8 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from colocate.errors import UserError
 from colocate.load import snapshot
@@ -169,3 +171,12 @@ def test_the_parts_of_a_balanced_score_add_up_where_pods_cannot_have_all_of_the_
     assert parts["peak CPU"] == pytest.approx(40), "20 % of 8 cores are 40 % of 4"
     added = parts["peak CPU"] + parts["CPU of unseen pods"] + parts["CPU of this pod"]
     assert added == pytest.approx(parts["pressure"])
+
+
+@given(st.integers(0, 7), st.integers(0, 7), st.integers(1, 4))
+def test_a_snapshot_is_the_same_in_one_piece_and_in_many(nodes: int, pods: int, most: int) -> None:
+    made = table({f"n{number}": load(number, 10) for number in range(nodes)})
+    for number in range(pods):
+        made.bind(BoundPod(pod(f"p{number}"), f"n{number % 3}", NOW))
+    taken = snapshot.take(made)
+    assert b"".join(snapshot.pieces(taken, most)) == msgspec.json.encode(taken)

@@ -24,7 +24,7 @@ from colocate.cluster.resources import NODES, PODS
 from colocate.cluster.usage import queries
 from colocate.errors import UserError
 from colocate.load.settings import FilterSettings, LedgerSettings
-from colocate.model.load import Amount, PerResource, UsageThresholds
+from colocate.model.load import Amount, BoundPod, PerResource, PodFacts, UsageThresholds
 from tests.cluster.usage.fake import Answer
 from tests.scheduler.asking import POD
 from tests.scheduler.pretending import FAULTS, internal_error, pretending
@@ -276,3 +276,22 @@ async def test_what_single_pods_use_is_known_by_their_uids() -> None:
             [(uid, used)] = usages.usages.items()
             assert usages.bound[uid].pod.key == f"default/{pod.name}"
             assert used.amount == Amount(30, 5_000_000)
+
+
+async def test_questions_are_answered_while_a_large_snapshot_is_written() -> None:
+    async with (
+        pretending(CALM) as prometheus,
+        telling(prometheus.url, NAMES) as story,
+        story.scheduling() as scheduler,
+    ):
+        table = scheduler.facts.table
+        for number in range(40_000):
+            table.bind(BoundPod(PodFacts(f"u{number}", f"default/p{number}"), "n1", 0.0))
+        url = scheduler.listening.url
+        written = asyncio.create_task(asking.ask(Where(url=url), "/snapshot"))
+        answered = 0
+        while not written.done():
+            await prioritized(url, *NAMES)
+            answered += not written.done()
+        assert len(json.loads(await written)["pods"]) == 40_000
+        assert answered > 1

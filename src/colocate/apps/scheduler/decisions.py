@@ -14,7 +14,7 @@ from typing import NoReturn
 import msgspec
 
 from colocate import telemetry
-from colocate.aio import Watched
+from colocate.aio import Watched, in_thread
 from colocate.apps.scheduler.refusals import AllRefusals, Refusals, Refused
 from colocate.apps.scheduler.sections import Decisions
 from colocate.crashpoints import reached
@@ -106,12 +106,13 @@ class DecisionLog:
         kept = self._find(pod)
         return None if kept is None else self._told(kept, self._refusals.get(kept.decision.uid))
 
-    def find_all(self, pod: str) -> Told | None:
-        """The same, with every candidate."""
+    async def find_all(self, pod: str) -> Told | None:
+        """The same, with every candidate. Of thousands that takes a while, for which answers do not wait."""
         kept = self._find(pod)
         if kept is None:
             return None
-        explained = explain_all(kept.decision, self._load, self._candidates(kept))
+        candidates = self._candidates(kept)
+        explained = await in_thread(lambda: explain_all(kept.decision, self._load, candidates))
         return self._told(kept, self._refusals.get(kept.decision.uid), explained)
 
     def find_node(self, pod: str, node: str) -> Told | None:

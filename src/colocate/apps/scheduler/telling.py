@@ -8,6 +8,7 @@ GET /top                            nodes by real and requested load
 GET /state                          whether it is ready, how the caches and each query of samples are doing
 """
 
+import asyncio
 from collections.abc import Mapping
 
 import msgspec
@@ -59,6 +60,7 @@ class Telling:
         self._judge = judge
         self._decisions = decisions
         self._clock = clock
+        self._taking = asyncio.Lock()
 
     def pages(self) -> dict[str, Tell]:
         return {
@@ -69,13 +71,13 @@ class Telling:
             "/state": self._state,
         }
 
-    def _explain(self, query: Mapping[str, str]) -> bytes:
+    async def _explain(self, query: Mapping[str, str]) -> bytes:
         pod = query.get("pod", "")
         node = query.get("node", "")
         if node:
             told = self._decisions.find_node(pod, node)
         elif query.get("all") == "true":
-            told = self._decisions.find_all(pod)
+            told = await self._decisions.find_all(pod)
         else:
             told = self._decisions.find(pod)
         if told is None:
@@ -101,21 +103,27 @@ class Telling:
             f"own plugins let pass, and in a large cluster about some of these"
         )
 
-    def _latest(self, query: Mapping[str, str]) -> bytes:
+    async def _latest(self, query: Mapping[str, str]) -> bytes:
         text = query.get("last", "20")
         if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= _MOST:
             raise Refused(400, Outcome.UNREADABLE, f"last is {text[:20]!r}; say a number from 1 to {_MOST}")
         return msgspec.json.encode(self._decisions.latest(int(text)))
 
-    def _snapshot(self, query: Mapping[str, str]) -> bytes:
+    async def _snapshot(self, query: Mapping[str, str]) -> bytes:
         self._facts.table.advance(self._clock.time())
-        return snapshot.encode(snapshot.take(self._facts.table))
+        written = bytearray()
+        # One at a time, for each is large; and bit by bit, for kube-scheduler waits for answers meanwhile.
+        async with self._taking:
+            for piece in snapshot.pieces(snapshot.take(self._facts.table)):
+                written += piece
+                await asyncio.sleep(0)
+        return bytes(written)
 
-    def _top(self, query: Mapping[str, str]) -> bytes:
+    async def _top(self, query: Mapping[str, str]) -> bytes:
         self._facts.table.advance(self._clock.time())
         return msgspec.json.encode(top(self._facts.table))
 
-    def _state(self, query: Mapping[str, str]) -> bytes:
+    async def _state(self, query: Mapping[str, str]) -> bytes:
         facts, latest = self._facts, self._poller.latest
         unready = tuple(self._judge.unready())
         return msgspec.json.encode(
