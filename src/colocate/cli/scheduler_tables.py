@@ -89,7 +89,7 @@ def _sample(node: NodeReason | NodeRow) -> str:
     if node.freshness is None:
         return "not kept any more"
     if node.age is None:
-        return node.freshness.value
+        return "never"
     return f"{node.age:.0f} s old{', expired' if node.freshness is Freshness.EXPIRED else ''}"
 
 
@@ -139,10 +139,8 @@ def top(rows: Sequence[NodeRow]) -> Iterator[str]:
 def comparison(compared: Comparison) -> Iterator[str]:
     first, second = policies(compared.first), policies(compared.second)
     agree = "agree on a best node" if compared.agree else "have no best node in common"
-    yield (
-        f"{visible(compared.pod)}: {first} and {second} {agree}; of pairs of nodes, they order "
-        f"{compared.agreement:.0%} alike"
-    )
+    yield visible(compared.pod)
+    yield f"{first} and {second} {agree}; they order {compared.agreement:.0%} of all pairs of nodes alike"
     yield ""
     rows = [("NODE", first.upper(), second.upper(), "DIFFERENCE")]
     rows += [
