@@ -69,6 +69,7 @@ class Event(StrEnum):
     DECISIONS_NOT_WRITTEN = "decisions.not_written"
     TAINTS_CHANGED = "taints.changed"
     TAINTS_FAILED = "taints.failed"
+    TAINTS_HANDED_OVER = "taints.handed_over"
     TAINTS_REMOVED = "taints.removed"
     TAINTS_LEFT = "taints.left"
     LEASE_TAKEN = "lease.taken"

@@ -78,22 +78,33 @@ async def serving(folder: Path, *flags: str, **config: Any) -> AsyncIterator[Ser
         assert process.returncode == 0
 
 
-async def test_why_a_pod_went_where_it_went(tmp_path: Path) -> None:
-    async with serving(tmp_path) as scheduler:
+async def test_why_a_pod_went_where_it_went_and_not_elsewhere(tmp_path: Path) -> None:
+    async with serving(tmp_path, decisions={"nodes": 2}) as scheduler:
         await scheduler.story.deploy("nginx", 6)
         pods = await scheduler.story.pods("nginx")
         assert "n2" not in spread(pods)
 
         said = await scheduler.ask("explain", f"default/{pods[0].name}")
-        assert said.startswith(f"default/{pods[0].name}: ")
-        assert "of 3 candidates best by balanced" in said
-        assert "memory 92" in said or "92 %" in said
+        assert said.startswith(f"default/{pods[0].name}\n")
+        assert "judged by balanced" in said
+        assert "of 3 candidates" in said
         told = json.loads(await scheduler.ask("explain", pods[0].name, "-o", "json"))
-        assert {node["node"] for node in told["explanation"]["nodes"]} == set(NAMES)
+        assert {node["node"] for node in told["explanation"]["nodes"]} == {"n1", "n3"}
 
         latest = (await scheduler.ask("decisions", "--last", "3")).splitlines()
-        assert latest[0].split()[:3] == ["TIME", "POD", "BEST"]
+        assert latest[0].split()[:4] == ["TIME", "(UTC)", "POD", "BEST"]
         assert len(latest) == 4
+
+        lost = await scheduler.ask("explain", pods[0].name, "--node", "n2")
+        assert "peak memory 92.0 %" in lost
+        assert len([line for line in lost.splitlines() if line[:1].isdigit()]) == 2, "it, and the best"
+        every = json.loads(await scheduler.ask("explain", pods[0].name, "--all", "-o", "json"))
+        assert {node["node"] for node in every["explanation"]["nodes"]} == set(NAMES)
+        ended = await colocate(
+            "scheduler", "explain", pods[0].name, "--node", "this-machine", "--url", scheduler.url
+        )
+        assert ended.code == 1
+        assert "'this-machine' was no candidate" in ended.err
 
         ended = await colocate("scheduler", "explain", "default/nobody", "--url", scheduler.url)
         assert (ended.code, ended.out) == (1, "")
@@ -156,6 +167,9 @@ async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:
         )
         made = Serving(story, process)
         try:
+            doubt = await made.event("config.doubtful")
+            printed = await colocate("scheduler", "kube-config", "--from", seed)
+            assert printed.err == f"warning: {doubt['reason']}\n"
             await made.event("scheduler.ready")
             await story.deploy("nginx", 4)
             pods = await story.pods("nginx")

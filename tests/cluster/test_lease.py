@@ -127,3 +127,18 @@ async def test_a_fault_of_our_own_is_told_and_the_lease_is_asked_for_again(
             await until(lambda: one.error == "OverflowError: too large", "the fault")
             monkeypatch.undo()
             await until(lambda: one.held, "the lease")
+
+
+async def test_who_stands_back_gives_it_away_at_once_and_asks_again_later(server: ApiServer) -> None:
+    clock = Skipping()
+    async with client_of(server) as client:
+        one, other = holder(client, "one", clock, duration=1), holder(client, "other", duration=1)
+        async with one.running():
+            await until(lambda: one.held, "the first to hold it")
+            one.stand_back(1000)
+            assert not one.held
+            async with other.running():
+                await until(lambda: other.held, "the second to hold it")
+            assert not one.held
+            clock.skipped = 1000
+            await until(lambda: one.held, "the first to come back")

@@ -9,9 +9,9 @@ import yaml
 
 from colocate.apps.config.file import build_document
 from colocate.apps.scheduler import kube_config
+from colocate.apps.scheduler.heat_taints import keys
 from colocate.apps.scheduler.kube_config import Wanted
 from colocate.apps.scheduler.settings import SCHEDULER, Act, SchedulerConfig
-from colocate.apps.scheduler.tainting import keys
 from colocate.cluster.usage import Preset, rules
 
 REPO = Path(__file__).parents[2]

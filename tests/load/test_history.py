@@ -1,19 +1,19 @@
 """What was decided is kept, within bounds; and nodes are listed by their load."""
 
 from colocate.load import History, decide, top
-from colocate.load.decision import Decision
+from colocate.load.decision import Answer
 from colocate.model.load import BoundPod, NodeLoad, PodFacts
 from tests.load.facts import GIB, NOW, load, pod, table
 
 
-def decision(uid: str, key: str = "") -> Decision:
+def answer(uid: str, key: str = "") -> Answer:
     made = table({"cool": load(10, 10), "hot": load(90, 90)})
-    return decide(made, PodFacts(uid, key or f"default/{uid}"), ["cool", "hot"], NOW).decision
+    return decide(made, PodFacts(uid, key or f"default/{uid}"), ["cool", "hot"], NOW)
 
 
 def test_a_decision_is_found_by_name_and_by_uid() -> None:
     history = History()
-    history.add(decision("u-1", "default/web"))
+    history.add(answer("u-1", "default/web"))
     by_name, by_uid = history.find("default/web"), history.find("u-1")
     assert by_name is not None
     assert by_name == by_uid
@@ -23,7 +23,7 @@ def test_a_decision_is_found_by_name_and_by_uid() -> None:
 def test_whether_the_scheduler_followed_is_known_once_the_pod_is_bound() -> None:
     history = History()
     for uid in ("followed", "other", "open"):
-        history.add(decision(uid))
+        history.add(answer(uid))
     bound = history.bound("followed", "cool", NOW + 1)
     assert bound is not None
     assert bound.followed is True
@@ -35,7 +35,7 @@ def test_whether_the_scheduler_followed_is_known_once_the_pod_is_bound() -> None
 def test_the_oldest_are_forgotten() -> None:
     history = History(most=2)
     for uid in ("a", "b", "c"):
-        history.add(decision(uid))
+        history.add(answer(uid))
     assert len(history) == 2
     assert history.find("default/a") is None
     assert [kept.decision.uid for kept in history.latest(1)] == ["c"]
@@ -44,7 +44,7 @@ def test_the_oldest_are_forgotten() -> None:
 def test_a_pod_of_the_same_name_is_found_after_its_forerunner_is_forgotten() -> None:
     history = History(most=2)
     for uid, key in (("old", "default/db-0"), ("new", "default/db-0"), ("x", "default/x")):
-        history.add(decision(uid, key))
+        history.add(answer(uid, key))
     kept = history.find("default/db-0")
     assert kept is not None
     assert kept.decision.uid == "new"
@@ -52,9 +52,9 @@ def test_a_pod_of_the_same_name_is_found_after_its_forerunner_is_forgotten() -> 
 
 def test_a_pod_that_is_judged_again_has_its_last_decision() -> None:
     history = History()
-    history.add(decision("u"))
+    history.add(answer("u"))
     history.bound("u", "cool", NOW)
-    history.add(decision("u"))
+    history.add(answer("u"))
     kept = history.find("u")
     assert kept is not None
     assert kept.node is None

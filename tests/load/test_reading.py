@@ -135,6 +135,16 @@ def test_a_nodes_own_thresholds_and_raw_size_are_read() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5m0s", 300), ("1.5h", 5400), ("500ms", 0.5), ("", 0), ("-5m", 0), ("soon", 0)]
+)
+def test_a_span_of_time_is_read_as_go_reads_it(text: str, seconds: float) -> None:
+    stated = json.dumps({"aggregatedUsage": {"usageAggregatedDuration": text}})
+    thresholds = node_facts(node_with(**{THRESHOLDS: stated})).thresholds
+    assert thresholds is not None
+    assert thresholds.window == seconds
+
+
 @pytest.mark.parametrize("nonsense", ["", "{", "[]", '"x"', '{"cpu":[]}', '{"usageThresholds":"all"}'])
 def test_an_annotation_that_makes_no_sense_is_as_good_as_none(nonsense: str) -> None:
     node = node_facts(node_with(**{THRESHOLDS: nonsense, RAW_ALLOCATABLE: nonsense}))

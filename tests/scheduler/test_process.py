@@ -24,7 +24,7 @@ from colocate.cluster.resources import NODES, PODS
 from colocate.cluster.usage import queries
 from colocate.errors import UserError
 from colocate.load.settings import FilterSettings, LedgerSettings
-from colocate.model.load import Amount, PerResource, UsageThresholds
+from colocate.model.load import Amount, BoundPod, PerResource, PodFacts, UsageThresholds
 from tests.cluster.usage.fake import Answer
 from tests.scheduler.asking import POD
 from tests.scheduler.pretending import FAULTS, internal_error, pretending
@@ -175,6 +175,9 @@ async def test_the_filter_refuses_with_a_reason_that_explain_tells() -> None:
             assert told is not None
             assert [one.node for one in told.refused] == ["n2"]
             assert "memory would be at 9" in told.refused[0].reason
+            alone = scheduler.decisions.find_node(pods[0].name, "n2")
+            assert alone is not None
+            assert alone.refused == told.refused
 
 
 async def test_decisions_are_kept_on_disk_and_the_files_are_bounded(tmp_path: Path) -> None:
@@ -273,3 +276,22 @@ async def test_what_single_pods_use_is_known_by_their_uids() -> None:
             [(uid, used)] = usages.usages.items()
             assert usages.bound[uid].pod.key == f"default/{pod.name}"
             assert used.amount == Amount(30, 5_000_000)
+
+
+async def test_questions_are_answered_while_a_large_snapshot_is_written() -> None:
+    async with (
+        pretending(CALM) as prometheus,
+        telling(prometheus.url, NAMES) as story,
+        story.scheduling() as scheduler,
+    ):
+        table = scheduler.facts.table
+        for number in range(40_000):
+            table.bind(BoundPod(PodFacts(f"u{number}", f"default/p{number}"), "n1", 0.0))
+        url = scheduler.listening.url
+        written = asyncio.create_task(asking.ask(Where(url=url), "/snapshot"))
+        answered = 0
+        while not written.done():
+            await prioritized(url, *NAMES)
+            answered += not written.done()
+        assert len(json.loads(await written)["pods"]) == 40_000
+        assert answered > 1

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from textwrap import indent
 
 from colocate.cli.main import GROUPS
 from colocate.errors import ColocateError, UserError
@@ -118,7 +119,7 @@ class Story:
         seen = await do()
         took = f"  {time.monotonic() - begun:.1f} s"
         self._console.print(Text.assemble(("✓ ", "green"), (title, "bold"), (took, "dim")))
-        self._console.print(f"  {seen}", soft_wrap=self._live is None)
+        self._console.print(indent(seen, "  "), soft_wrap=self._live is None)
         self.refresh()
 
     def end(self, once: bool) -> None:
@@ -134,6 +135,7 @@ class Story:
             "  kubectl get nodes; kubectl describe node this-machine; kubectl apply -f examples/pod.yaml",
             f"  colocate mock unhealthy {RESOURCE} gpu-0004 --socket {socket}",
             f"  kill -9 {agent}   # the agent; it is started again",
+            *([f"  colocate scheduler top --url {self._demo.load.url}"] if self._demo.load else []),
             "Ctrl-C ends the demo and leaves nothing behind.",
         ]
         if self._live is None:

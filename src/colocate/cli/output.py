@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -52,6 +53,11 @@ def aligned(rows: Sequence[Sequence[str]], gap: int = 3) -> Iterator[str]:
     for row in shown:
         cells = [cell + " " * (widths[n] - _width(cell) + gap) for n, cell in enumerate(row[:-1])]
         yield "".join((*cells, *row[-1:])).rstrip()
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, or as COLUMNS says; 0 where lines may be as long as they like."""
+    return shutil.get_terminal_size((0, 0)).columns
 
 
 def visible(text: str) -> str:

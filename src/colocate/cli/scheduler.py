@@ -16,6 +16,7 @@ from colocate.apps.scheduler import kube_config, seed_config
 from colocate.apps.scheduler.from_seed import with_seed
 from colocate.apps.scheduler.kube_config import DEFAULT_NAME, Profile, TlsFiles, Wanted
 from colocate.apps.scheduler.process import run_scheduler
+from colocate.apps.scheduler.seed_config import Seed
 from colocate.apps.scheduler.settings import SCHEDULER, Act, SchedulerConfig, check
 from colocate.cli import cluster_flags, scheduler_questions
 from colocate.cli.main import GROUPS
@@ -72,10 +73,13 @@ def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def serve(args: argparse.Namespace) -> None:
-    config = _config(args)
+    seed = None if args.seed is None else seed_config.read(_text(args.seed), str(args.seed))
+    config = _config(args, seed)
     telemetry.configure_logs(config.log.format, config.log.level)
     for warning in unknown_variables(os.environ, SCHEDULER):
         telemetry.logger().warning(Event.CONFIG_DOUBTFUL, reason=warning)
+    for doubt in seed.doubts if seed else ():
+        telemetry.logger().warning(Event.CONFIG_DOUBTFUL, reason=f"{args.seed}: {doubt}")
     uvloop.run(_serve(args, config))
 
 
@@ -84,7 +88,7 @@ async def _serve(args: argparse.Namespace, config: SchedulerConfig) -> None:
         await run_scheduler(config, client)
 
 
-def _config(args: argparse.Namespace) -> SchedulerConfig:
+def _config(args: argparse.Namespace, seed: Seed | None) -> SchedulerConfig:
     """The configuration that the flags name, each over the one before: --config, --from, --set, --act."""
     if args.config is None and args.seed is None:
         raise UserError("--config: no configuration is named; name one, or a kube-scheduler's with --from")
@@ -94,8 +98,8 @@ def _config(args: argparse.Namespace) -> SchedulerConfig:
         config = load_document(SCHEDULER, args.config, os.environ, overrides).config
     elif args.set:
         raise UserError("--set: it changes values of --config; name that file, too")
-    if args.seed is not None:
-        config = with_seed(config, seed_config.read(_text(args.seed), str(args.seed)))
+    if seed is not None:
+        config = with_seed(config, seed)
     if args.act is not None:
         config = msgspec.structs.replace(config, act=_ways(args.act))
     if args.shadow:

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,9 +14,9 @@ from colocate.apps.scheduler import asking
 from colocate.apps.scheduler.asking import Where
 from colocate.apps.scheduler.decisions import Told
 from colocate.cli import scheduler_tables
-from colocate.cli.output import as_json
+from colocate.cli.output import as_json, terminal_width
 from colocate.errors import UserError
-from colocate.load import NodeRow, Table, compare, decide, explain, mix, snapshot, top
+from colocate.load import NodeRow, Table, compare, decide, explain_all, mix, snapshot, top
 from colocate.load.reading import ApiPod, pod_facts
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -29,6 +29,9 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "pod", metavar="POD", help="NAMESPACE/NAME, a uid, or a name in the namespace default"
     )
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--node", default="", metavar="NODE", help="why that node had its score")
+    which.add_argument("--all", action="store_true", help="every candidate, not only the best")
     _add_where(command)
     command = _command(
         commands, "decisions", show_decisions, "list the latest decisions, and what became of them"
@@ -109,18 +112,19 @@ def _add_pod(command: argparse.ArgumentParser) -> None:
 
 
 def explain_pod(args: argparse.Namespace) -> None:
-    told = asking.decoded(_ask(args, "/explain", pod=args.pod), Told)
-    print(as_json(told) if args.output == "json" else "\n".join(scheduler_tables.told(told)))
+    which = {"node": args.node} if args.node else {"all": "true"} if args.all else {}
+    told = asking.decoded(_ask(args, "/explain", pod=args.pod, **which), Told)
+    _print(args, told, scheduler_tables.told(told, terminal_width()))
 
 
 def show_decisions(args: argparse.Namespace) -> None:
     latest = asking.decoded(_ask(args, "/decisions", last=str(args.last)), list[Told])
-    print(as_json(latest) if args.output == "json" else "\n".join(scheduler_tables.decisions(latest)))
+    _print(args, latest, scheduler_tables.decisions(latest, terminal_width()))
 
 
 def show_top(args: argparse.Namespace) -> None:
     rows = top(_table(args)) if args.snapshot else asking.decoded(_ask(args, "/top"), list[NodeRow])
-    print(as_json(rows) if args.output == "json" else "\n".join(scheduler_tables.top(rows)))
+    _print(args, rows, scheduler_tables.top(rows))
 
 
 def write_snapshot(args: argparse.Namespace) -> None:
@@ -140,18 +144,20 @@ def score(args: argparse.Namespace) -> None:
     table, pod = _table(args), _pod(args.pod)
     wanted = mix(args.policy) if args.policy else table.settings.policy_of(pod.spec.scheduler_name)
     names = list(table.nodes)
-    decision = decide(
-        table, pod_facts(pod), names, table.now, mix=wanted, keep=max(1, len(names)), assume=False
-    ).decision
-    explained = explain(decision, table.settings)
-    print(as_json(explained) if args.output == "json" else "\n".join(scheduler_tables.explanation(explained)))
+    answer = decide(table, pod_facts(pod), names, table.now, mix=wanted, assume=False)
+    explained = explain_all(answer.decision, table.settings, answer.candidates)
+    _print(args, explained, scheduler_tables.explanation(explained, terminal_width()))
 
 
 def compare_policies(args: argparse.Namespace) -> None:
     first, second = mix(args.first), mix(args.second)
     table, pod = _table(args), _pod(args.pod)
     compared = compare(table, pod_facts(pod), list(table.nodes), first, second, table.now)
-    print(as_json(compared) if args.output == "json" else "\n".join(scheduler_tables.comparison(compared)))
+    _print(args, compared, scheduler_tables.comparison(compared))
+
+
+def _print(args: argparse.Namespace, told: object, lines: Iterable[str]) -> None:
+    print(as_json(told) if args.output == "json" else "\n".join(lines))
 
 
 def _ask(args: argparse.Namespace, path: str, **query: str) -> bytes:
@@ -199,6 +205,7 @@ def _read_pod(tree: Any, path: Path) -> ApiPod:
         template = spec["template"]
         metadata = {**metadata, **(template.get("metadata") or {})}
         spec = template.get("spec") or {}
+    metadata = {"namespace": "default", **metadata}
     try:
         return msgspec.convert({"metadata": metadata, "spec": spec}, ApiPod)
     except msgspec.ValidationError as error:

@@ -2,93 +2,145 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from textwrap import wrap
 
 from colocate.apps.scheduler.decisions import Told
 from colocate.cli.output import aligned, visible
 from colocate.load import Comparison, Explanation, Mix, NodeRow
+from colocate.load.explaining import NodeReason, PolicyReason
+from colocate.load.policies import Part
+from colocate.load.terms import Freshness
 from colocate.load.top import ResourceRow
 
 
-def told(told: Told) -> Iterator[str]:
+def told(told: Told, width: int = 0) -> Iterator[str]:
     """One decision, with all its reasons."""
-    yield from explanation(told.explanation)
-    for one in told.refused:
-        yield f"refused  {one.node}: {one.reason}"
-    if told.refused_count > len(told.refused):
-        yield f"refused  … and {told.refused_count - len(told.refused)} more"
+    yield from _heading(told.explanation)
+    yield _outcome(told)
     if told.shadow:
         yield "shadow mode: the scheduler was told nothing of this; all nodes were answered alike"
-    yield _outcome(told)
+    yield from _nodes(told.explanation.nodes, width)
+    if told.refused:
+        yield ""
+    for one in told.refused:
+        yield f"refused {one.node}: {one.reason}"
+    if told.refused_count > len(told.refused):
+        yield f"refused … and {told.refused_count - len(told.refused)} more"
 
 
-def explanation(explained: Explanation) -> Iterator[str]:
+def explanation(explained: Explanation, width: int = 0) -> Iterator[str]:
+    yield from _heading(explained)
+    yield from _nodes(explained.nodes, width)
+
+
+def _heading(explained: Explanation) -> Iterator[str]:
+    yield visible(explained.pod)
+    best = "was" if explained.equally_good == 1 else "were"
     yield (
-        f"{visible(explained.pod)}: {explained.equally_good} of {explained.candidates} candidates best by "
-        f"{policies(explained.mix)}, at {_moment(explained.at)}"
+        f"judged by {policies(explained.mix)} at {_moment(explained.at)}: {explained.equally_good} of "
+        f"{explained.candidates} candidates {best} best"
     )
+
+
+def _nodes(nodes: Sequence[NodeReason], width: int) -> Iterator[str]:
+    """A line for each, and what its score came from below it."""
+    if not nodes:
+        return
     yield ""
-    rows = [("NODE", "SCORE", "SAMPLE", "UNSEEN PODS", "WHY")]
-    for node in explained.nodes:
-        age = node.freshness.value if node.age is None else f"{node.age:.0f} s old"
-        why = "; ".join(
-            f"{reason.policy}{'' if reason.score is None else f' {reason.score}'}: "
-            f"{', '.join(str(part) for part in reason.parts)}"
-            for reason in node.policies
-        )
-        shown = "" if node.score is None else str(node.score)
-        rows.append((node.node, shown, age, f"{node.unseen_pods:.3g}", why))
-    yield from aligned(rows)
+    rows = [("SCORE", "NODE", "SAMPLE", "UNSEEN PODS")]
+    rows += [(_score(node), node.node, _sample(node), _unseen(node.unseen_pods)) for node in nodes]
+    heading, *lines = aligned(rows)
+    yield heading
+    for node, line in zip(nodes, lines, strict=True):
+        yield line
+        for reason in node.policies:
+            yield from _wrapped(_reason(reason, alone=len(node.policies) == 1), width)
 
 
-def decisions(latest: Sequence[Told]) -> Iterator[str]:
-    rows = [("TIME", "POD", "BEST", "SCORE", "RUNNER-UP", "CANDIDATES", "NODE", "FOLLOWED")]
+def _reason(reason: PolicyReason, *, alone: bool) -> str:
+    parts = [_part(part) for part in reason.parts if round(part.value, 2)] or ["all that counts is 0"]
+    if alone:
+        return ", ".join(parts)
+    scored = "" if reason.score is None else f" {reason.score}"
+    return f"{reason.policy}{scored}: {', '.join(parts)}"
+
+
+def _part(part: Part) -> str:
+    return f"{part.name} {part.value:.{1 if part.unit else 2}f}{part.unit}"
+
+
+def _wrapped(text: str, width: int) -> Sequence[str]:
+    indent = " " * 8
+    if not width:
+        return [f"{indent}{text}"]
+    # Lines end after a comma: a number stays with its name.
+    bound = text.replace(" ", "\u00a0").replace(",\u00a0", ", ")
+    lines = wrap(
+        bound, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
+    return [line.replace("\u00a0", " ") for line in lines]
+
+
+def _score(node: NodeReason) -> str:
+    return "" if node.score is None else str(node.score)
+
+
+def _sample(node: NodeReason | NodeRow) -> str:
+    if node.freshness is None:
+        return "not kept any more"
+    if node.age is None:
+        return "never"
+    return f"{node.age:.0f} s old{', expired' if node.freshness is Freshness.EXPIRED else ''}"
+
+
+def _unseen(pods: float) -> str:
+    return f"{pods:.3g}" if pods else ""
+
+
+def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
+    """A line for each; the runner-up is left out where there is no room."""
+    rows = [("TIME (UTC)", "POD", "BEST", "RUNNER-UP", "OF", "WENT TO")]
     for one in latest:
         explained = one.explanation
         best = explained.nodes[0] if explained.nodes else None
         second = explained.runner_up
         rows.append(
             (
-                _moment(explained.at),
+                datetime.fromtimestamp(explained.at, UTC).strftime("%m-%d %H:%M:%S"),
                 explained.pod,
-                best.node if best else "",
-                "" if best is None else str(best.score),
+                f"{best.node} {best.score}" if best else "",
                 f"{second.node} {second.score}" if second else "",
                 str(explained.candidates),
-                one.node or "",
-                _followed(one),
+                _went(one),
             )
         )
-    yield from aligned(rows)
+    lines = list(aligned(rows, gap=2))
+    if width and max(map(len, lines)) > width:
+        lines = list(aligned([(*row[:3], *row[4:]) for row in rows], gap=2))
+    yield from lines
 
 
 def top(rows: Sequence[NodeRow]) -> Iterator[str]:
-    lines = [
-        ("NODE", "PRESSURE", "CPU", "CPU REQUESTED", "MEMORY", "MEMORY REQUESTED", "UNSEEN PODS", "SAMPLE")
-    ]
-    for row in rows:
-        sample = row.freshness.value if row.age is None else f"{row.age:.0f} s old"
-        lines.append(
-            (
-                row.node,
-                _percent(row.pressure),
-                _used(row.cpu),
-                _percent(row.cpu.requested),
-                _used(row.memory),
-                _percent(row.memory.requested),
-                f"{row.unseen_pods:.3g}",
-                sample,
-            )
+    lines = [("NODE", "PRESSURE", "CPU USED/REQ", "MEM USED/REQ", "UNSEEN", "SAMPLE")]
+    lines += [
+        (
+            row.node,
+            f"{row.pressure:3.0f} %",
+            _used_of_requested(row.cpu),
+            _used_of_requested(row.memory),
+            _unseen(row.unseen_pods),
+            _sample(row),
         )
-    yield from aligned(lines)
+        for row in rows
+    ]
+    yield from aligned(lines, gap=2)
 
 
 def comparison(compared: Comparison) -> Iterator[str]:
     first, second = policies(compared.first), policies(compared.second)
     agree = "agree on a best node" if compared.agree else "have no best node in common"
-    yield (
-        f"{visible(compared.pod)}: {first} and {second} {agree}; of pairs of nodes, they order "
-        f"{compared.agreement:.0%} alike"
-    )
+    yield visible(compared.pod)
+    yield f"{first} and {second} {agree}; they order {compared.agreement:.0%} of all pairs of nodes alike"
     yield ""
     rows = [("NODE", first.upper(), second.upper(), "DIFFERENCE")]
     rows += [
@@ -112,18 +164,17 @@ def _outcome(told: Told) -> str:
     return f"bound to {told.node} at {_moment(told.bound_at or 0)}: {said}"
 
 
-def _followed(told: Told) -> str:
+def _went(told: Told) -> str:
     if told.node is None:
-        return ""
-    return {True: "yes", False: "no", None: "unknown"}[told.followed]
+        return "not bound yet"
+    if told.followed is None:
+        return told.node
+    return "the best" if told.followed else f"another: {told.node}"
 
 
-def _used(row: ResourceRow) -> str:
-    return "?" if row.used is None else _percent(row.used)
-
-
-def _percent(value: float) -> str:
-    return f"{value:.0f} %"
+def _used_of_requested(row: ResourceRow) -> str:
+    used = "  ?" if row.used is None else f"{row.used:3.0f}"
+    return f"{used} /{row.requested:4.0f} %"
 
 
 def _moment(at: float) -> str:

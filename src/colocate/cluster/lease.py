@@ -62,6 +62,7 @@ class LeaseHolder:
         self._name = f"{settings.namespace}/{settings.name}"
         self._resource = LEASES.read_as(_Lease)
         self._until = float("-inf")
+        self._away_until = float("-inf")
         self._seen: _Spec | None = None
         self._seen_at = 0.0
         self._was_held = False
@@ -71,7 +72,14 @@ class LeaseHolder:
 
     @property
     def held(self) -> bool:
-        return self._clock.monotonic() < self._until
+        return self._away_until <= self._clock.monotonic() < self._until
+
+    def stand_back(self, seconds: float) -> None:
+        """Hold it no more, from now on, and leave it to others for so long: to be said by a holder that holds it
+        in vain."""
+        self._away_until = self._clock.monotonic() + seconds
+        self._until = float("-inf")
+        self._tell()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["LeaseHolder"]:
@@ -92,8 +100,12 @@ class LeaseHolder:
         while True:
             before, self.error = self.error, ""
             try:
-                async with deadline(self._clock, self._settings.duration / 3):
-                    await self._try()
+                if self._clock.monotonic() < self._away_until:
+                    await self._give_back()
+                    self._until = float("-inf")
+                else:
+                    async with deadline(self._clock, self._settings.duration / 3):
+                        await self._try()
             except TimeoutError:
                 self.error = "the API server does not answer in time"
             except (ClusterError, UserError) as error:

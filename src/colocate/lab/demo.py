@@ -19,6 +19,7 @@ from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import DEPLOYMENTS, EVENTS, NAMESPACES, NODES, PODS
 from colocate.lab.cluster import LabCluster
 from colocate.lab.demo_files import SAY_LIMIT, agent_config, deployment
+from colocate.lab.demo_load import HOT, NAME, DemoLoad
 from colocate.lab.nodes.shape import NodeShape
 from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.pod_worker import PodRecord
@@ -27,6 +28,7 @@ from colocate.model.pod import Phase
 RESOURCE = "mock/gpu"
 DEVICES = 10
 REPLICAS = 30
+BY_LOAD = 10
 MEMORY = "test.com/colocation-memory"
 BLOCKS = 3
 PATIENCE = 60
@@ -49,6 +51,8 @@ class Demo:
         self.config = self.root / "agent.yaml"
         self.agent: asyncio.subprocess.Process | None = None
         self._nodes = nodes
+        names = [one.name for shape in nodes for one in shape.each()]
+        self.load = DemoLoad(self.root, names) if len(names) > 1 else None
         self._open = AsyncExitStack()
 
     @property
@@ -67,6 +71,9 @@ class Demo:
         ]
         if self._nodes:
             told.insert(4, (f"Roll out a deployment of {REPLICAS}", self._run_web))
+        if self.load:
+            hot = f"a node is at {HOT} % of its memory"
+            told.insert(4, (f"Schedule by real load: {hot}", self._schedule_by_load))
         return told
 
     # --- steps -----------------------------------------------------------------------------------
@@ -131,6 +138,32 @@ class Demo:
         await self._until(lambda: len(running()) == REPLICAS, f"{REPLICAS} pods")
         nodes = {pod["spec"]["nodeName"] for pod in running()}
         return f"{REPLICAS} pods run on {len(nodes)} nodes"
+
+    async def _schedule_by_load(self) -> str:
+        load = self.load
+        assert load is not None
+        await load.start(self.cluster.registry, self.kubeconfig)
+        await self._until(lambda: load.ready, "colocate scheduler")
+
+        def running() -> list[Object]:
+            return [pod for pod in self.pods() if _runs(pod, "by-load-")]
+
+        async def run(name: str, count: int) -> None:
+            before = len(running())
+            self.cluster.registry.create(DEPLOYMENTS, "default", deployment(name, count, "100m", NAME))
+            await self._until(lambda: len(running()) == before + count, f"{count} pods")
+
+        await run("by-load-first", 1)
+        [first] = running()
+        words = ("scheduler", "explain", first["metadata"]["name"], "--node", load.hot, "--url", load.url)
+        _, _, why = (await self._ask(*words)).partition("\n\n")
+        await run("by-load-more", BY_LOAD - 1)
+        nodes = {pod["spec"]["nodeName"] for pod in running()}
+        self._expect(load.hot not in nodes, f"pods went to {', '.join(sorted(nodes))}")
+        return (
+            f"{BY_LOAD} pods avoid {load.hot}, though no more is requested of it than of others; its load is "
+            f"pretended.\nWhy, as colocate scheduler explain tells it:\n{why}"
+        )
 
     async def _break_device(self) -> str:
         await self._ask_agent("mock", "unhealthy", RESOURCE, "gpu-0007")
@@ -211,6 +244,8 @@ class Demo:
     async def close(self) -> None:
         """Leave no process, socket, control group or file behind."""
         await self._stop_agent(signal.SIGTERM)
+        if self.load:
+            await self.load.close()
         await self._open.aclose()
         await asyncio.to_thread(shutil.rmtree, self.root, ignore_errors=True)
 
@@ -230,8 +265,11 @@ class Demo:
 
     async def _ask_agent(self, *words: str) -> str:
         """Run a command that talks to the agent; what it prints."""
+        return await self._ask(*words, "--socket", str(self.root / "agent.sock"))
+
+    async def _ask(self, *words: str) -> str:
         process = await asyncio.create_subprocess_exec(
-            *[sys.executable, "-m", "colocate.cli.main", *words, "--socket", str(self.root / "agent.sock")],
+            *[sys.executable, "-m", "colocate.cli.main", *words],
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )

@@ -49,10 +49,10 @@ def agent_config(root: Path, mock: str, devices: int, memory: str, cgroups: Path
     return config + _MEMORY.format(resource=memory, root=root, cgroups=cgroups, node=MACHINE)
 
 
-def deployment(name: str, replicas: int) -> Object:
+def deployment(name: str, replicas: int, cpu: str = "500m", scheduler: str = "default-scheduler") -> Object:
     """Pods for every node but this machine."""
     labels = {"app": name}
-    container = {"name": "main", "image": name, "resources": {"requests": {"cpu": "500m"}}}
+    container = {"name": "main", "image": name, "resources": {"requests": {"cpu": cpu}}}
     here = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [MACHINE]}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [here]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
@@ -63,7 +63,7 @@ def deployment(name: str, replicas: int) -> Object:
             "selector": {"matchLabels": labels},
             "template": {
                 "metadata": {"labels": labels},
-                "spec": {"containers": [container], "affinity": affinity},
+                "spec": {"containers": [container], "affinity": affinity, "schedulerName": scheduler},
             },
         },
     }

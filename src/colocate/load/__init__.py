@@ -7,9 +7,10 @@ answer a scheduler's two questions from it; `explain` tells why, from the small 
 no scheduler is spoken to.
 """
 
+from colocate.load.candidates import Candidates
 from colocate.load.comparing import Comparison, compare
 from colocate.load.decision import Answer, Decision, decide
-from colocate.load.explaining import Explanation, explain
+from colocate.load.explaining import Explanation, explain, explain_all, explain_node
 from colocate.load.filtering import Refusal, Sifted, sift
 from colocate.load.history import History, Kept
 from colocate.load.settings import Mix, PolicyName, Settings, mix
@@ -18,6 +19,7 @@ from colocate.load.top import NodeRow, top
 
 __all__ = [
     "Answer",
+    "Candidates",
     "Comparison",
     "Decision",
     "Explanation",
@@ -33,6 +35,8 @@ __all__ = [
     "compare",
     "decide",
     "explain",
+    "explain_all",
+    "explain_node",
     "mix",
     "sift",
     "top",

@@ -1,13 +1,15 @@
 """One answer to a scheduler: a score per candidate, and a small record from which the why can be told later.
 
 The record holds the terms of a few nodes, which never change, and no list of candidates: thousands of records
-can be kept. What it says is put into words by `explaining`, when somebody asks.
+can be kept. All candidates are beside it, and kept while there is room (`candidates`). What both say is put into
+words by `explaining`, when somebody asks.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
+from colocate.load.candidates import Candidates, candidates
 from colocate.load.demand import Demand
 from colocate.load.settings import Mix
 from colocate.load.table import Table
@@ -53,6 +55,8 @@ class Answer(msgspec.Struct, frozen=True):
 
     scores: list[int]
     decision: Decision
+    candidates: Candidates
+    """All of them; the decision names a few."""
 
 
 def decide(
@@ -73,7 +77,8 @@ def decide(
     demand = table.demand(pod)
     mix = mix or table.settings.policy
     scores = table.scores(mix, demand, names)
-    best_count, best, top = _best(scores, names, keep)
+    packed = bytes(scores)
+    best_count, best, top = _best(packed, names, keep)
     decision = Decision(
         pod.uid,
         pod.key,
@@ -86,17 +91,17 @@ def decide(
         tuple(table.terms(names[index]) for index in top),
         tuple(scores[index] for index in top),
     )
+    judged = candidates(names, packed, table.log)
     if assume and len(best) == best_count:
         table.assume(pod.uid, best, demand, now)
-    return Answer(scores, decision)
+    return Answer(scores, decision, judged)
 
 
-def _best(scores: Sequence[int], names: Sequence[str], keep: int) -> tuple[int, tuple[str, ...], list[int]]:
+def _best(packed: bytes, names: Sequence[str], keep: int) -> tuple[int, tuple[str, ...], list[int]]:
     """How many are best, which (unless too many), and where the first `keep` are.
 
     Scores are 0 to 100: as bytes, thousands are searched for one value after the other in no time.
     """
-    packed = bytes(scores)
     found = (score for score in range(HIGHEST, -1, -1) if score in packed)
     best_count = 0
     best: tuple[str, ...] = ()

@@ -1,10 +1,13 @@
-"""Why this node: a decision put into data that people can read, from nothing but its record."""
+"""Why this node, and why not that one: a decision put into data that people can read, from nothing but its record."""
+
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from colocate.load.candidates import Candidates
 from colocate.load.decision import Decision
 from colocate.load.demand import Demand
-from colocate.load.policies import Part
+from colocate.load.policies import Part, min_max
 from colocate.load.scoring import Scorer
 from colocate.load.settings import Mix, PolicyName, Settings
 from colocate.load.terms import Freshness, NodeTerms
@@ -16,7 +19,7 @@ class PolicyReason(msgspec.Struct, frozen=True):
     policy: PolicyName
     weight: int
     score: int | None
-    """None of a policy that ranks candidates against each other: alone, a node has no such score."""
+    """None of a policy that ranks candidates against each other, where not all of them are known any more."""
     parts: tuple[Part, ...]
 
 
@@ -25,15 +28,18 @@ class NodeReason(msgspec.Struct, frozen=True):
 
     node: str
     score: int | None
-    freshness: Freshness
-    age: float | None
+    freshness: Freshness | None = None
+    """None where nothing but the score is kept; so is all that follows."""
+    age: float | None = None
     """Seconds, of the older of its samples, when it was judged."""
-    unseen_pods: float
-    unseen_cpu: int
-    unseen_memory: int
-    policies: tuple[PolicyReason, ...]
+    unseen_pods: float = 0.0
+    unseen_cpu: int = 0
+    unseen_memory: int = 0
+    policies: tuple[PolicyReason, ...] = ()
 
     def __str__(self) -> str:
+        if self.freshness is None:
+            return f"{self.node} {self.score}"
         sample = self.freshness if self.age is None else f"sampled {self.age:.0f} s before"
         if self.freshness is Freshness.EXPIRED:
             sample = f"{sample}, too old"
@@ -53,7 +59,7 @@ class Explanation(msgspec.Struct, frozen=True):
     candidates: int
     equally_good: int
     nodes: tuple[NodeReason, ...]
-    """The best and its runners-up."""
+    """The best first: it and its runners-up, or those that were asked for."""
 
     @property
     def runner_up(self) -> NodeReason | None:
@@ -67,9 +73,41 @@ class Explanation(msgspec.Struct, frozen=True):
         return "\n".join((*lines, *(str(node) for node in self.nodes)))
 
 
-def explain(decision: Decision, settings: Settings) -> Explanation:
-    """All of it follows from the record: the table may have changed since."""
+def explain(decision: Decision, settings: Settings, candidates: Candidates | None = None) -> Explanation:
+    """The best and its runners-up. All of it follows from the record: the table may have changed since."""
+    scores = dict(zip((node.name for node in decision.top), decision.scores, strict=True))
+    return _explanation(decision, settings, candidates or Candidates(), scores)
+
+
+def explain_node(
+    decision: Decision, settings: Settings, candidates: Candidates, node: str
+) -> Explanation | None:
+    """Why one candidate had its score, beside the best; None where it was none, or it is no longer known."""
+    scores = _all_scores(decision, candidates)
+    if node not in scores:
+        return None
+    compared = dict.fromkeys((decision.top[0].name, node)) if decision.top else {node: None}
+    return _explanation(decision, settings, candidates, {name: scores[name] for name in compared})
+
+
+def explain_all(decision: Decision, settings: Settings, candidates: Candidates) -> Explanation:
+    """Why every candidate had its score, the best first; the few best where no others are known any more."""
+    scores = _all_scores(decision, candidates)
+    ordered = dict(sorted(scores.items(), key=lambda scored: -scored[1]))
+    return _explanation(decision, settings, candidates, ordered)
+
+
+def _all_scores(decision: Decision, candidates: Candidates) -> Mapping[str, int]:
+    top = dict(zip((node.name for node in decision.top), decision.scores, strict=True))
+    return candidates.by_name() or top
+
+
+def _explanation(
+    decision: Decision, settings: Settings, candidates: Candidates, scores: Mapping[str, int]
+) -> Explanation:
     scorer = Scorer(decision.mix, settings)
+    terms = {**candidates.terms(), **{node.name: node for node in decision.top}}
+    ranks = _ranks(scorer, [terms.get(name) for name in candidates.by_name()])
     return Explanation(
         decision.key,
         decision.at,
@@ -77,20 +115,41 @@ def explain(decision: Decision, settings: Settings) -> Explanation:
         decision.candidates,
         decision.best_count,
         tuple(
-            reason(scorer, node, decision.demand, score, decision.at)
-            for node, score in zip(decision.top, decision.scores, strict=True)
+            reason(scorer, terms[name], decision.demand, score, decision.at, ranks)
+            if name in terms
+            else NodeReason(name, score)
+            for name, score in scores.items()
         ),
     )
 
 
-def reason(scorer: Scorer, node: NodeTerms, pod: Demand, score: int | None, at: float) -> NodeReason:
+Ranks = Mapping[PolicyName, Mapping[str, int]]
+"""Of the candidates, by each policy that ranks them against each other."""
+
+
+def _ranks(scorer: Scorer, nodes: Sequence[NodeTerms | None]) -> Ranks:
+    known = [node for node in nodes if node is not None]
+    if len(known) < len(nodes):
+        return {}
+    return {
+        name: dict(
+            zip((node.name for node in known), min_max([policy.value(node) for node in known]), strict=True)
+        )
+        for name, policy, _ in scorer.relative
+    }
+
+
+def reason(
+    scorer: Scorer, node: NodeTerms, pod: Demand, score: int | None, at: float, ranks: Ranks
+) -> NodeReason:
     """Why one node has its score."""
     absolute = tuple(
         PolicyReason(name, weight, policy.score(node, pod), policy.parts(node, pod))
         for name, policy, weight in scorer.absolute
     )
     relative = tuple(
-        PolicyReason(name, weight, None, policy.parts(node)) for name, policy, weight in scorer.relative
+        PolicyReason(name, weight, ranks.get(name, {}).get(node.name), policy.parts(node))
+        for name, policy, weight in scorer.relative
     )
     return NodeReason(
         node.name,

@@ -1,10 +1,16 @@
-"""The decisions made last, each with what became of it; bounded, so that it can be kept for as long as one runs."""
+"""The decisions made last, each with what became of it; bounded, so that it can be kept for as long as one runs.
 
-from collections import OrderedDict
+Beside each are all its candidates, while there is room: half of it is for what they were judged by, half for their
+names and scores. The oldest lose these first, and keep the few nodes that the decision itself holds.
+"""
+
+from collections import OrderedDict, deque
 
 import msgspec
 
-from colocate.load.decision import Decision
+from colocate.load.candidates import TERMS_SIZE, Candidates
+from colocate.load.decision import Answer, Decision
+from colocate.load.terms import NodeTerms
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -23,21 +29,25 @@ class Kept(msgspec.Struct, frozen=True):
 class History:
     """One record per pod: a pod that is judged again has its last decision here."""
 
-    def __init__(self, most: int = 10_000) -> None:
+    def __init__(self, most: int = 10_000, room: int = 128 << 20) -> None:
         self._most = most
         self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._uids: dict[str, str] = {}
         """By namespace/name, which a person knows."""
+        self._candidates = _KeptCandidates(room)
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, decision: Decision) -> None:
+    def add(self, answer: Answer) -> None:
+        decision = answer.decision
         self._kept[decision.uid] = Kept(decision)
         self._kept.move_to_end(decision.uid)
         self._uids[decision.key] = decision.uid
+        self._candidates.add(decision.uid, answer.candidates)
         if len(self._kept) > self._most:
             uid, oldest = self._kept.popitem(last=False)
+            self._candidates.remove(uid)
             # A pod of the same name may have come since.
             if self._uids.get(oldest.decision.key) == uid:
                 del self._uids[oldest.decision.key]
@@ -54,7 +64,58 @@ class History:
         """By namespace/name, or by uid."""
         return self._kept.get(self._uids.get(pod, pod))
 
+    def candidates(self, uid: str) -> Candidates | None:
+        """All of a decision's, unless they had to make room."""
+        return self._candidates.get(uid)
+
     def latest(self, most: int) -> list[Kept]:
         """The youngest first."""
         newest = reversed(self._kept.values())
         return [kept for kept, _ in zip(newest, range(most), strict=False)]
+
+
+class _KeptCandidates:
+    """Candidates by uid, within so many bytes; the youngest stay in any case."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room // 2
+        """Of names and scores, and again of terms."""
+        self._by_uid: OrderedDict[str, Candidates] = OrderedDict()
+        self._size = 0
+        self._logs: deque[list[NodeTerms]] = deque()
+        """The oldest first. The last one still grows; `_ended` is how many terms the others hold."""
+        self._ended = 0
+
+    def get(self, uid: str) -> Candidates | None:
+        return self._by_uid.get(uid)
+
+    def add(self, uid: str, candidates: Candidates) -> None:
+        self.remove(uid)
+        if not candidates.size:
+            return
+        self._by_uid[uid] = candidates
+        self._size += candidates.size
+        logs = self._logs
+        if not logs or logs[-1] is not candidates.log:
+            self._ended += len(logs[-1]) if logs else 0
+            logs.append(candidates.log)
+        while self._size > self._room and len(self._by_uid) > 1:
+            self.remove(next(iter(self._by_uid)))
+        while len(logs) > 1 and (self._ended + len(logs[-1])) * TERMS_SIZE > self._room:
+            self._drop_log()
+
+    def remove(self, uid: str) -> None:
+        removed = self._by_uid.pop(uid, None)
+        if removed is None:
+            return
+        self._size -= removed.size
+        oldest = next(iter(self._by_uid.values()), None)
+        # Answers refer to logs in the order in which both were made.
+        while len(self._logs) > 1 and oldest is not None and self._logs[0] is not oldest.log and oldest.log:
+            self._drop_log()
+
+    def _drop_log(self) -> None:
+        """Those who refer to it see that it is empty."""
+        log = self._logs.popleft()
+        self._ended -= len(log)
+        log.clear()

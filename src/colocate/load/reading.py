@@ -5,13 +5,12 @@ annotation says wrongly is taken as not said: a node's annotation must not stop 
 """
 
 import math
-import re
 from datetime import datetime
 from functools import lru_cache
 
 import msgspec
 
-from colocate.model import quantity
+from colocate.model import go_duration, quantity
 from colocate.model.load import (
     Aggregation,
     BoundPod,
@@ -256,7 +255,7 @@ def _thresholds(annotation: str) -> UsageThresholds | None:
         stated.prod_usage_thresholds,
         aggregated.usage_thresholds,
         aggregated.usage_aggregation_type,
-        _duration(aggregated.usage_aggregated_duration or ""),
+        _span(aggregated.usage_aggregated_duration or ""),
     )
 
 
@@ -275,16 +274,12 @@ def _raw_allocatable(annotation: str) -> PerResource:
         return PerResource()
 
 
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
-
-
-def _duration(text: str) -> float:
-    """Seconds of a duration such as Go prints it, 5m0s; 0 where it is none."""
-    match = _DURATION.fullmatch(text)
-    if not match:
+def _span(text: str) -> float:
+    """Seconds; 0 where that is no span of time."""
+    try:
+        return max(0.0, go_duration.seconds(text))
+    except ValueError:
         return 0.0
-    hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return 3600 * hours + 60 * minutes + seconds
 
 
 def _time(text: str) -> float | None:

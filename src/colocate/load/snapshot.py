@@ -1,5 +1,8 @@
 """All that a decision follows from, as data: written in one place, it gives the same answers in any other."""
 
+from collections.abc import Iterator
+from itertools import islice
+
 import msgspec
 
 from colocate.errors import UserError
@@ -62,7 +65,40 @@ def restore(snapshot: Snapshot, settings: Settings | None = None) -> Table:
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    return msgspec.json.encode(snapshot)
+    return b"".join(pieces(snapshot))
+
+
+def pieces(snapshot: Snapshot, most: int = 1000) -> Iterator[bytes]:
+    """The same text bit by bit, each of at most so many pods or nodes: all of a large cluster takes a second."""
+    before = b"{"
+    for name in snapshot.__struct_fields__:
+        yield before + msgspec.json.encode(name) + b":"
+        value = getattr(snapshot, name)
+        if isinstance(value, tuple):
+            yield from _list_pieces(value, most)
+        elif isinstance(value, dict):
+            yield from _mapping_pieces(value, most)
+        else:
+            yield msgspec.json.encode(value)
+        before = b","
+    yield b"}"
+
+
+def _list_pieces(value: tuple[object, ...], most: int) -> Iterator[bytes]:
+    before = b"["
+    for start in range(0, len(value), most):
+        yield before + msgspec.json.encode(value[start : start + most])[1:-1]
+        before = b","
+    yield b"]" if value else b"[]"
+
+
+def _mapping_pieces(value: dict[str, object], most: int) -> Iterator[bytes]:
+    before = b"{"
+    items = iter(value.items())
+    while some := dict(islice(items, most)):
+        yield before + msgspec.json.encode(some)[1:-1]
+        before = b","
+    yield b"}" if value else b"{}"
 
 
 class _Version(msgspec.Struct):

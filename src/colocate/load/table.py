@@ -21,6 +21,9 @@ from colocate.load.terms import NodeTerms
 from colocate.load.typical import Level, Typical, level, typical
 from colocate.model.load import NO_SAMPLES, BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage, Usage
 
+_LOG_BEYOND_NODES = 1000
+"""How many terms may be made anew, beyond one for every node, until a log is begun again."""
+
 
 class Table:
     """Nodes, samples and pods in; terms and scores out."""
@@ -36,6 +39,8 @@ class Table:
         self._typical: Typical | None = None
         self._next_stale = float("inf")
         self._terms: dict[str, NodeTerms] = {}
+        self.log: list[NodeTerms] = []
+        """All terms of nodes that were made since everything changed: see `candidates`."""
         self._columns: Columns[tuple[Mix, Demand], int] = Columns()
         """Scores, by what the pod brings."""
         self._values: Columns[PolicyName, int | None] = Columns()
@@ -134,6 +139,7 @@ class Table:
             unseen=self._ledger.unseen(name, self.pods.usage),
             placed=self.pods.on(name),
         )
+        self._write(made)
         return made
 
     def scores(self, mix: Mix, pod: Demand, names: Sequence[str]) -> list[int]:
@@ -190,8 +196,16 @@ class Table:
     def _everything_changed(self) -> None:
         self._typical = None
         self._terms.clear()
+        self.log = []
         self._columns.clear()
         self._values.clear()
+
+    def _write(self, made: NodeTerms) -> None:
+        if len(self.log) > 2 * len(self._nodes) + _LOG_BEYOND_NODES:
+            # Whoever remembers the old one still can; nobody needs to hold all of it for one answer.
+            self.log = list(self._terms.values())
+        else:
+            self.log.append(made)
 
     def _set_back(self) -> None:
         for bound in self.pods.bound.values():

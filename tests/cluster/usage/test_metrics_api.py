@@ -119,4 +119,7 @@ async def test_where_it_fails_too_the_last_samples_stay(scripted: Scripted, cloc
     assert bad.nodes == good.nodes
     assert bad.filled == ("a",)
     [health] = bad.health
-    assert "list nodes.metrics.k8s.io: the server could not find" in health.error
+    assert (
+        "list nodes.metrics.k8s.io: this cluster serves no metrics API; install metrics-server"
+        in health.error
+    )

@@ -6,7 +6,7 @@ slow disk delays no answer, and where it cannot follow at all, lines are dropped
 
 import asyncio
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from enum import StrEnum
 from pathlib import Path
 from typing import NoReturn
@@ -14,29 +14,32 @@ from typing import NoReturn
 import msgspec
 
 from colocate import telemetry
-from colocate.aio import Watched
+from colocate.aio import Watched, in_thread
+from colocate.apps.scheduler.refusals import AllRefusals, Refusals, Refused
 from colocate.apps.scheduler.sections import Decisions
 from colocate.crashpoints import reached
-from colocate.load import Decision, Explanation, History, Kept, Sifted, explain
+from colocate.load import (
+    Answer,
+    Candidates,
+    Explanation,
+    History,
+    Kept,
+    Sifted,
+    explain,
+    explain_all,
+    explain_node,
+)
 from colocate.load import Settings as LoadSettings
 from colocate.model.load import BoundPod
 from colocate.telemetry import Event
 
 _WAITING = 10_000
 _BATCH = 1000
-_NODES_REFUSED = 20
 
 
 class Happened(StrEnum):
     JUDGED = "judged"
     BOUND = "bound"
-
-
-class Refused(msgspec.Struct, frozen=True):
-    """A node that the filter took out of a pod's candidates."""
-
-    node: str
-    reason: str
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -62,11 +65,6 @@ class Line(msgspec.Struct, frozen=True, tag_field="what", tag="decision"):
     told: Told
 
 
-class _Refusals(msgspec.Struct, frozen=True):
-    some: tuple[Refused, ...]
-    count: int
-
-
 class DecisionLog:
     """Decisions as they are made, and what became of them."""
 
@@ -74,9 +72,9 @@ class DecisionLog:
         self._settings = settings
         self._load = load
         self._shadow = shadow
-        self._history = History(settings.keep)
-        self._refusals: OrderedDict[str, _Refusals] = OrderedDict()
-        self._waiting: deque[tuple[Happened, Kept, _Refusals | None]] = deque()
+        self._history = History(settings.keep, settings.memory)
+        self._refusals = AllRefusals(settings.keep)
+        self._waiting: deque[tuple[Happened, Kept, Refusals | None]] = deque()
         self._news = Watched()
         self._writing = threading.Lock()
 
@@ -85,20 +83,13 @@ class DecisionLog:
 
     def sifted(self, uid: str, sifted: Sifted) -> None:
         """The filter has answered for a pod; its decision, if any node is left, comes next."""
-        if not sifted.refused:
-            self._refusals.pop(uid, None)
-            return
-        some = [Refused(node, str(why)) for node, why in list(sifted.refused.items())[:_NODES_REFUSED]]
-        self._refusals[uid] = _Refusals(tuple(some), len(sifted.refused))
-        self._refusals.move_to_end(uid)
-        if len(self._refusals) > self._settings.keep:
-            self._refusals.popitem(last=False)
+        self._refusals.add(uid, sifted.refused)
 
-    def judged(self, decision: Decision) -> None:
-        self._history.add(decision)
+    def judged(self, answer: Answer) -> None:
+        self._history.add(answer)
         telemetry.SCHEDULER_DECISIONS.labels(str(self._shadow).lower()).inc()
         if self._settings.file is not None:
-            self._write(Happened.JUDGED, Kept(decision))
+            self._write(Happened.JUDGED, Kept(answer.decision))
 
     def bound(self, bound: BoundPod) -> None:
         """A pod is seen on its node; it may be one that was never judged here."""
@@ -112,17 +103,48 @@ class DecisionLog:
 
     def find(self, pod: str) -> Told | None:
         """By namespace/name or uid; a bare name is of the namespace `default`."""
-        kept = self._history.find(pod) or self._history.find(f"default/{pod}")
+        kept = self._find(pod)
         return None if kept is None else self._told(kept, self._refusals.get(kept.decision.uid))
+
+    async def find_all(self, pod: str) -> Told | None:
+        """The same, with every candidate. Of thousands that takes a while, for which answers do not wait."""
+        kept = self._find(pod)
+        if kept is None:
+            return None
+        candidates = self._candidates(kept)
+        explained = await in_thread(lambda: explain_all(kept.decision, self._load, candidates))
+        return self._told(kept, self._refusals.get(kept.decision.uid), explained)
+
+    def find_node(self, pod: str, node: str) -> Told | None:
+        """The same, with what is known of one node; without any where nothing is."""
+        kept = self._find(pod)
+        if kept is None:
+            return None
+        explained = explain_node(kept.decision, self._load, self._candidates(kept), node)
+        if explained is None:
+            explained = msgspec.structs.replace(explain(kept.decision, self._load), nodes=())
+        why = self._refusals.of(kept.decision.uid, node)
+        return self._told(kept, why, explained)
+
+    def all_known(self, pod: str) -> bool:
+        """Whether all candidates of the pod are still kept."""
+        kept = self._find(pod)
+        return kept is not None and self._history.candidates(kept.decision.uid) is not None
+
+    def _find(self, pod: str) -> Kept | None:
+        return self._history.find(pod) or self._history.find(f"default/{pod}")
+
+    def _candidates(self, kept: Kept) -> Candidates:
+        return self._history.candidates(kept.decision.uid) or Candidates()
 
     def latest(self, most: int) -> list[Told]:
         return [
             self._told(kept, self._refusals.get(kept.decision.uid)) for kept in self._history.latest(most)
         ]
 
-    def _told(self, kept: Kept, refusals: _Refusals | None) -> Told:
+    def _told(self, kept: Kept, refusals: Refusals | None, explained: Explanation | None = None) -> Told:
         return Told(
-            explain(kept.decision, self._load),
+            explained or explain(kept.decision, self._load),
             self._shadow,
             refusals.some if refusals else (),
             refusals.count if refusals else 0,

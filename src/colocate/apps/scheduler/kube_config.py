@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import yaml
 
-from colocate.apps.scheduler import go_duration
 from colocate.apps.scheduler.addresses import leads_somewhere
 from colocate.errors import UserError
 from colocate.load.weights import DEFAULT_PLUGINS, ScorePlugin, Weight, weight
+from colocate.model import go_duration
 
 DEFAULT_NAME = "mem-real-usage-scheduler"
 API_VERSION = "kubescheduler.config.k8s.io/v1"

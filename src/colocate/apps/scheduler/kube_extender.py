@@ -5,9 +5,9 @@ from typing import NotRequired, TypedDict
 import msgspec
 import yaml
 
-from colocate.apps.scheduler import go_duration
 from colocate.apps.scheduler.kube_config import Profile, Wanted, extender_weight
 from colocate.errors import UserError
+from colocate.model import go_duration
 
 _DEFAULT_TIMEOUT = 5.0
 

@@ -51,7 +51,7 @@ class LoadJudge:
         )
         if answer.decision.uid:
             # Whoever asks for a pod that is none, such as the doctor, leaves no trace.
-            self._decisions.judged(answer.decision)
+            self._decisions.judged(answer)
         return [0] * len(asked.names) if self._shadow else answer.scores
 
     def filter(self, asked: Asked) -> Sieved:

@@ -194,7 +194,9 @@ class Decisions(Section, frozen=True):
     keep: int = 10_000
     """In memory, the latest of so many pods."""
     nodes: int = 5
-    """Of each answer: the best, and its runners-up."""
+    """Of each answer, told unasked and written to the file: the best, and its runners-up."""
+    memory: Size = Size(128 << 20)
+    """For the scores of all other candidates, and what they were judged by; the oldest make room."""
     file: Path | None = None
     """JSON lines, where they are wanted on disk, too."""
     file_size: Size = Size(64 << 20)

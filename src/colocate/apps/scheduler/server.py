@@ -9,7 +9,7 @@ Preemption is passed through: what kube-scheduler would evict is right by us.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
@@ -28,7 +28,7 @@ from colocate.telemetry import Event
 from colocate.wire import extender
 from colocate.wire.extender import Unreadable
 
-Tell = Callable[[Mapping[str, str]], bytes]
+Tell = Callable[[Mapping[str, str]], Awaitable[bytes]]
 """From the query of a URL to JSON; Refused where it asks for what is not there."""
 
 _JSON = "application/json"
@@ -87,7 +87,7 @@ class Extender:
             if tell := self._told.get(path):
                 _check_method(request, "GET", "HEAD")
                 self._callers.check_curious(request)
-                return web.Response(body=tell(request.rel_url.query), content_type=_JSON), Outcome.OK
+                return web.Response(body=await tell(request.rel_url.query), content_type=_JSON), Outcome.OK
             judged = self._verbs.get(path)
             if judged is None:
                 known = ", ".join((*self._verbs, *self._pages, *self._told))

@@ -2,8 +2,9 @@
 
 A node of heat n has the taints 1 to n, all PreferNoSchedule: nothing is ever kept off a node by them. One process
 writes at a time, by a lease, asked before every single write; a bounded number of times a minute; and no taint
-but these is ever changed: a node that somebody else writes meanwhile is left for the next round. In shadow mode
-nothing is written, no lease is taken, and each change is told once, as if it had been written.
+but these is ever changed: a node that somebody else writes meanwhile is left for the next round. Whoever can write
+nothing, or knows too little to, for four times the lease's duration leaves the lease to another for as long. In
+shadow mode nothing is written, no lease is taken, and each change is told once, as if it had been written.
 """
 
 import asyncio
@@ -16,7 +17,9 @@ from contextlib import asynccontextmanager, suppress
 
 from colocate import telemetry
 from colocate.aio import deadline, seen_through
-from colocate.apps.scheduler.facts import Facts, Taint, WatchedNode
+from colocate.apps.scheduler.facts import Facts, WatchedNode
+from colocate.apps.scheduler.heat_taints import LEVELS, level_of, with_level
+from colocate.apps.scheduler.in_vain import InVain
 from colocate.apps.scheduler.judge import Judge
 from colocate.apps.scheduler.sections import OnStop, Taints
 from colocate.clock import Clock
@@ -30,43 +33,13 @@ from colocate.load.heat import Heat, heats, pressures
 from colocate.load.taint_plan import Change, TaintPlan, plan
 from colocate.telemetry import NODE_HEAT, TAINT_WRITES, TAINTS_WAITING, Event
 
-PREFIX = "colocate.dev/load-"
-EFFECT = "PreferNoSchedule"
-LEVELS = 4
 _ENDING = 10.0
 """Seconds in which a write that is under way at the end must be done."""
 _REMOVING = 30.0
 """Seconds in which all taints must be gone at the end."""
+_IN_VAIN = 4
+"""Durations of the lease for which it is held though nothing can be written."""
 _AT_ONCE = 8
-_ODD = -1
-"""The level of a node with a set of our taints that is no level's: it is always written anew."""
-
-
-def keys(level: int) -> tuple[str, ...]:
-    """The taints of a level."""
-    return tuple(f"{PREFIX}{number}" for number in range(1, level + 1))
-
-
-def level_of(taints: Sequence[Taint]) -> int:
-    """The level that a node shows."""
-    ours = [taint.key for taint in taints if _is_ours(taint.key, taint.effect)]
-    level = len(ours)
-    return level if set(ours) == set(keys(level)) else _ODD
-
-
-def with_level(taints: object, level: int) -> list[object]:
-    """A node's taints with ours brought to a level; all others stay as and where they are."""
-    others = [one for one in taints if not _is_one_of_ours(one)] if isinstance(taints, list) else []
-    return [*others, *({"key": key, "effect": EFFECT} for key in keys(level))]
-
-
-def _is_one_of_ours(taint: object) -> bool:
-    return isinstance(taint, Mapping) and _is_ours(taint.get("key"), taint.get("effect"))
-
-
-def _is_ours(key: object, effect: object) -> bool:
-    """Whether we write it: a taint is known by its key and its effect together."""
-    return effect == EFFECT and key in keys(LEVELS)
 
 
 class Tainting:
@@ -100,6 +73,9 @@ class Tainting:
         )
         self._heats: dict[str, Heat] = {}
         self._written: deque[float] = deque(maxlen=settings.per_minute)
+        self._hold_in_vain = _IN_VAIN * lease.duration
+        self._in_vain = InVain(self._hold_in_vain)
+        self._told_in_vain = False
         self._imagined: dict[str, int] = {}
         """In shadow mode, what nodes would show by now."""
 
@@ -132,23 +108,45 @@ class Tainting:
 
     async def _run(self) -> None:
         while True:
+            did: bool | None = False
             try:
-                await self._round()
+                did = await self._round()
             except Exception as error:  # noqa: BLE001 -- whatever it is, the next round must be tried
                 telemetry.logger().error(Event.TAINTS_FAILED, exc_info=error)
+            self._hand_over_if_in_vain(did)
             await self._clock.sleep(self._settings.period)
 
-    async def _round(self) -> None:
+    async def _round(self) -> bool | None:
+        """Whether this process can do what it holds the lease for; None where that did not show."""
         # Without any sample nobody knows better than what nodes show already.
         if self._judge.unready() or not self._facts.table.loads:
-            return
+            return False
         if self._shadow:
             self._imagine(self.planned())
         elif self.lease.held:
-            await self._write(self.planned())
+            return await self._write(self.planned())
         else:
             # Whoever writes now knows how hot nodes were; what they show will tell.
             self._heats.clear()
+        return None
+
+    def _hand_over_if_in_vain(self, did: bool | None) -> None:
+        if did or not self.lease.held:
+            self._in_vain.forget()
+            self._told_in_vain = self._told_in_vain and not did
+        elif self._in_vain.for_too_long(did, self._clock.monotonic()):
+            self._in_vain.forget()
+            self.lease.stand_back(self._hold_in_vain)
+            if not self._told_in_vain:
+                self._told_in_vain = True
+                telemetry.logger().warning(
+                    Event.TAINTS_HANDED_OVER, seconds=self._hold_in_vain, reason=self._why_in_vain()
+                )
+
+    def _why_in_vain(self) -> str:
+        if unready := self._judge.unready():
+            return "; ".join(unready)
+        return "no taint could be written" if self._facts.table.loads else "no node has a sample"
 
     def planned(self) -> TaintPlan:
         """What would be written now."""
@@ -179,14 +177,18 @@ class Tainting:
             self._written.append(self._clock.monotonic())
             self._tell(change)
 
-    async def _write(self, planned: TaintPlan) -> None:
+    async def _write(self, planned: TaintPlan) -> bool | None:
+        """Whether any could be written; None where there was nothing to."""
+        did: bool | None = None
         for change in planned.changes:
             if not self.lease.held:
-                return
+                break
             # A write that was cut off might take effect after the removal of all taints.
-            await seen_through(self._write_one(change))
+            did = await seen_through(self._write_one(change)) or bool(did)
+        return did
 
-    async def _write_one(self, change: Change) -> None:
+    async def _write_one(self, change: Change) -> bool:
+        """Whether the node could be written."""
         try:
             if await self._set(change.node, change.after):
                 self._tell(change)
@@ -194,6 +196,8 @@ class Tainting:
             # Who was overtaken, or whose node has gone, need not know.
             if not isinstance(error, Conflict | NotFound):
                 telemetry.logger().warning(Event.TAINTS_FAILED, node=change.node, error=str(error))
+                return False
+        return True
 
     def _tell(self, change: Change) -> None:
         telemetry.logger().info(

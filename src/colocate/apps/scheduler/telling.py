@@ -1,12 +1,14 @@
 """What a running scheduler tells people who ask: why a pod went where it went, all facts, nodes by their load.
 
-GET /explain?pod=NAMESPACE/NAME     its decision, or 404 with what to do
+GET /explain?pod=NAMESPACE/NAME     its decision, or 404 with what to do; with &node=NODE why that node had its score,
+                                    with &all=true why each had
 GET /decisions?last=20              the latest, the youngest first
 GET /snapshot                       all facts, from which the same answers follow anywhere
 GET /top                            nodes by real and requested load
 GET /state                          whether it is ready, how the caches and each query of samples are doing
 """
 
+import asyncio
 from collections.abc import Mapping
 
 import msgspec
@@ -58,6 +60,7 @@ class Telling:
         self._judge = judge
         self._decisions = decisions
         self._clock = clock
+        self._taking = asyncio.Lock()
 
     def pages(self) -> dict[str, Tell]:
         return {
@@ -68,9 +71,15 @@ class Telling:
             "/state": self._state,
         }
 
-    def _explain(self, query: Mapping[str, str]) -> bytes:
+    async def _explain(self, query: Mapping[str, str]) -> bytes:
         pod = query.get("pod", "")
-        told = self._decisions.find(pod)
+        node = query.get("node", "")
+        if node:
+            told = self._decisions.find_node(pod, node)
+        elif query.get("all") == "true":
+            told = await self._decisions.find_all(pod)
+        else:
+            told = self._decisions.find(pod)
         if told is None:
             raise Refused(
                 404,
@@ -78,23 +87,43 @@ class Telling:
                 f"nothing is kept of a pod {pod[:200]!r}: it was not judged by this replica since it started, or "
                 f"{len(self._decisions)} younger decisions have taken its place; name it as NAMESPACE/NAME",
             )
+        if node and not told.explanation.nodes and not told.refused:
+            raise Refused(404, Outcome.UNKNOWN, self._no_candidate(pod, node))
         return msgspec.json.encode(told)
 
-    def _latest(self, query: Mapping[str, str]) -> bytes:
+    def _no_candidate(self, pod: str, node: str) -> str:
+        if not self._decisions.all_known(pod):
+            return (
+                f"of {pod[:200]} only the best nodes are kept by now, and {node[:200]!r} is none of them; "
+                f"decisions.memory says how much is kept"
+            )
+        known = "" if node in self._facts.table.nodes else ", and the cluster has no node of that name now"
+        return (
+            f"{node[:200]!r} was no candidate for {pod[:200]}{known}: kube-scheduler asks only about nodes that its "
+            f"own plugins let pass, and in a large cluster about some of these"
+        )
+
+    async def _latest(self, query: Mapping[str, str]) -> bytes:
         text = query.get("last", "20")
         if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= _MOST:
             raise Refused(400, Outcome.UNREADABLE, f"last is {text[:20]!r}; say a number from 1 to {_MOST}")
         return msgspec.json.encode(self._decisions.latest(int(text)))
 
-    def _snapshot(self, query: Mapping[str, str]) -> bytes:
+    async def _snapshot(self, query: Mapping[str, str]) -> bytes:
         self._facts.table.advance(self._clock.time())
-        return snapshot.encode(snapshot.take(self._facts.table))
+        written = bytearray()
+        # One at a time, for each is large; and bit by bit, for kube-scheduler waits for answers meanwhile.
+        async with self._taking:
+            for piece in snapshot.pieces(snapshot.take(self._facts.table)):
+                written += piece
+                await asyncio.sleep(0)
+        return bytes(written)
 
-    def _top(self, query: Mapping[str, str]) -> bytes:
+    async def _top(self, query: Mapping[str, str]) -> bytes:
         self._facts.table.advance(self._clock.time())
         return msgspec.json.encode(top(self._facts.table))
 
-    def _state(self, query: Mapping[str, str]) -> bytes:
+    async def _state(self, query: Mapping[str, str]) -> bytes:
         facts, latest = self._facts, self._poller.latest
         unready = tuple(self._judge.unready())
         return msgspec.json.encode(

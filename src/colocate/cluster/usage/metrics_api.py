@@ -10,7 +10,7 @@ import msgspec
 
 from colocate.aio import deadline
 from colocate.cluster.client import Client
-from colocate.cluster.errors import Unreachable
+from colocate.cluster.errors import ClusterError, NotFound, Unreachable
 from colocate.cluster.resources import Resource
 from colocate.cluster.usage.directory import Directory
 from colocate.cluster.usage.joining import Counts, Joined, Sample
@@ -53,6 +53,11 @@ class MetricsApi:
         except TimeoutError:
             raise Unreachable(
                 f"cannot list {NODE_METRICS.qualified}: no answer within {self._timeout:g} s"
+            ) from None
+        except NotFound:
+            raise ClusterError(
+                f"cannot list {NODE_METRICS.qualified}: this cluster serves no metrics API; install metrics-server, "
+                f"or set usage.metricsApi to false"
             ) from None
         return {measured: join(measured, answer, directory, now) for measured in Measured}
 

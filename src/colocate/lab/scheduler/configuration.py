@@ -3,7 +3,6 @@
 What this stand-in does not have is named in `ignored`, so that nobody believes it to be in force.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,13 +11,12 @@ import yaml
 
 from colocate.errors import UserError
 from colocate.lab.scheduler.queue import FIRST_BACKOFF, LONGEST_BACKOFF
+from colocate.model import go_duration
 
 DEFAULT_NAME = "default-scheduler"
 DEFAULT_TIMEOUT = 5.0
 KIND = "KubeSchedulerConfiguration"
 _GROUP = "kubescheduler.config.k8s.io/"
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 
 
 class _Settings(msgspec.Struct, frozen=True, rename="camel"):
@@ -132,11 +130,7 @@ def seconds(text: str | int | float) -> float:
     """A duration such as 5s, 1m30s or 100ms; a bare number counts nanoseconds, as for kube-scheduler."""
     if isinstance(text, int | float):
         return text * 1e-9
-    if not _DURATION.sub("", text) and text:
-        return sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(text))
-    if text == "0":
-        return 0.0
-    raise ValueError(f"{text!r} is not a duration such as 5s or 100ms")
+    return go_duration.seconds(text)
 
 
 def _with_seconds(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ so that an idle CPU never makes up for full memory. Absolute, and meaningful for
 from colocate.load.demand import Demand
 from colocate.load.policies.parts import Part
 from colocate.load.settings import BalancedSettings
-from colocate.load.terms import NodeTerms
+from colocate.load.terms import NodeTerms, ResourceTerms
 
 
 class Balanced:
@@ -28,18 +28,25 @@ class Balanced:
             return of_memory if memory.known else 100.0
         if not memory.known:
             return of_cpu
-        # Said as one weighted mean of greater and lesser, so that both at 100 make 100 and never less.
+        # The greater counts by itself and in the mean of both, (1 + its share) / 2 in all. Written as a step from
+        # the lesser, two of 100 make 100 exactly: no share of a float is lost.
         greater, lesser = (of_cpu, of_memory) if of_cpu >= of_memory else (of_memory, of_cpu)
         return lesser + (greater - lesser) * (1 + self._greater) / 2
 
     def parts(self, node: NodeTerms, pod: Demand) -> tuple[Part, ...]:
+        """All in percent of what pods can have, so that peak, unseen pods and this pod add up."""
         cpu, memory = node.cpu, node.memory
         return (
-            Part("peak CPU", cpu.peak, " %"),
-            Part("peak memory", memory.peak, " %"),
+            Part("peak CPU", _of_room(cpu), " %"),
+            Part("peak memory", _of_room(memory), " %"),
             Part("CPU of unseen pods", cpu.ledger * cpu.per_unit, " %"),
             Part("memory of unseen pods", memory.ledger * memory.per_unit, " %"),
             Part("CPU of this pod", pod.estimate.cpu * cpu.per_unit, " %"),
             Part("memory of this pod", pod.estimate.memory * memory.per_unit, " %"),
             Part("pressure", self.pressure(node, pod), " %"),
         )
+
+
+def _of_room(terms: ResourceTerms) -> float:
+    """The peak, which is measured in percent of the capacity."""
+    return terms.peak * terms.capacity / 100 * terms.per_unit

@@ -1,0 +1,116 @@
+"""The demo's part about scheduling by load: a Prometheus that pretends one node to be hot, `colocate scheduler serve`
+as a process, and a second scheduler that asks it."""
+
+import asyncio
+import json
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+from colocate.lab.api.registry import Registry
+from colocate.lab.scheduler import configuration
+from colocate.lab.scheduler.loop import Scheduler
+
+NAME = "mem-real-usage-scheduler"
+HOT = 91
+COOL = (20, 30, 40)
+_CONFIG = """\
+version: 1
+log: {{format: json}}
+metrics: {{address: "off"}}
+server: {{address: "127.0.0.1:{port}"}}
+usage: {{prometheus: {{url: "{prometheus}"}}, interval: 1s}}
+"""
+_SECOND_SCHEDULER = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles: [{{schedulerName: {name}}}]
+extenders:
+  - {{urlPrefix: "{url}", prioritizeVerb: prioritize, weight: 3, nodeCacheCapable: true, ignorable: true}}
+"""
+
+
+class DemoLoad:
+    """Runs what the step needs, once it is started."""
+
+    def __init__(self, root: Path, nodes: Sequence[str]) -> None:
+        self._root = root
+        self.hot = nodes[0]
+        self._memory = {self.hot: HOT} | {
+            name: COOL[number % len(COOL)] for number, name in enumerate(nodes[1:])
+        }
+        self._port = _free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.log = root / "scheduler.log"
+        self.process: asyncio.subprocess.Process | None = None
+        self._open = AsyncExitStack()
+
+    async def start(self, registry: Registry, kubeconfig: Path) -> None:
+        prometheus = await self._open.enter_async_context(_pretending(self._memory))
+        config = self._root / "scheduler.yaml"
+        config.write_text(_CONFIG.format(port=self._port, prometheus=prometheus))
+        second = configuration.read(_SECOND_SCHEDULER.format(name=NAME, url=self.url))
+        await self._open.enter_async_context(Scheduler(registry, second))
+        words = ["scheduler", "serve", "--config", str(config), "--kubeconfig", str(kubeconfig)]
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *[sys.executable, "-m", "colocate.cli.main", *words],
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def ready(self) -> bool:
+        return '"scheduler.ready"' in self.log.read_text()
+
+    async def close(self) -> None:
+        if self.process is not None:
+            if self.process.returncode is None:
+                self.process.terminate()
+            await self.process.wait()
+        await self._open.aclose()
+
+
+@asynccontextmanager
+async def _pretending(memory: Mapping[str, float]) -> AsyncIterator[str]:
+    """A Prometheus that says so of every node's memory, and of its CPU that it is used to 15 %."""
+
+    async def answer(request: web.Request) -> web.Response:
+        asked = str((await request.post()).get("query") or request.query.get("query", ""))
+        now = time.time()
+        values: Mapping[str, float] = memory
+        if asked.startswith("timestamp"):
+            values = dict.fromkeys(memory, now)
+        elif "cpu" in asked:
+            values = dict.fromkeys(memory, 15)
+        series = [
+            {"metric": {"node": node}, "value": [now, str(value)]}
+            for node, value in (values.items() if "node_" in asked else ())
+        ]
+        body = {"status": "success", "data": {"resultType": "vector", "result": series}}
+        return web.Response(text=json.dumps(body), content_type="application/json")
+
+    app = web.Application()
+    app.router.add_route("*", "/api/v1/query", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

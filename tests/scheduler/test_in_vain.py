@@ -1,0 +1,64 @@
+"""Who holds the lease and can write nothing leaves it to another."""
+
+import msgspec
+
+from colocate.apps.config.schema import Seconds
+from colocate.apps.scheduler.in_vain import InVain
+from colocate.apps.scheduler.process import running
+from colocate.apps.scheduler.sections import Lease
+from colocate.apps.scheduler.settings import Endpoint
+from colocate.clock import ManualClock, SystemClock
+from colocate.telemetry import Event
+from tests.scheduler.pretending import pretending
+from tests.scheduler.story import logged, telling, told
+from tests.scheduler.test_tainting import NAMES, ONE_HOT, granted, single_rights
+from tests.support.waiting import until
+
+
+async def test_only_what_fails_for_long_is_in_vain() -> None:
+    clock = ManualClock()
+    tries = InVain(60)
+    assert not tries.for_too_long(False, clock.monotonic())
+    await clock.advance(59)
+    assert not tries.for_too_long(False, clock.monotonic())
+    await clock.advance(1)
+    assert tries.for_too_long(None, clock.monotonic()), "nothing to try proves nothing"
+    assert not tries.for_too_long(True, clock.monotonic())
+    await clock.advance(60)
+    assert not tries.for_too_long(False, clock.monotonic()), "it counts from the first failure since"
+
+
+async def test_a_replica_whose_writes_are_refused_for_good_lets_another_write() -> None:
+    missing = next(right for right in single_rights() if right[1:] == ("nodes", "patch"))
+    async with (
+        pretending(ONE_HOT) as prometheus,
+        telling(prometheus.url, NAMES, extender=False) as story,
+        granted(story, missing) as refused,
+    ):
+        config = story.tainting(lease=Lease(duration=Seconds(0.5)))
+        elsewhere = msgspec.structs.replace(config.server, address=Endpoint("127.0.0.1:0"))
+        with logged() as logs:
+            async with running(config, refused, SystemClock()) as one:
+                lease = one.tainting.lease if one.tainting else None
+                assert lease is not None
+                await until(lambda: lease.held and bool(refused.refused), "a write to be refused")
+                async with story.scheduling(msgspec.structs.replace(config, server=elsewhere)):
+                    await story.hot("n2", 4)
+                    assert not lease.held
+        [said] = told(logs, Event.TAINTS_HANDED_OVER)
+        assert said["reason"] == "no taint could be written"
+
+
+async def test_so_does_one_that_never_learns_of_the_nodes() -> None:
+    missing = next(right for right in single_rights() if right[1:] == ("pods", "list"))
+    async with (
+        pretending(ONE_HOT) as prometheus,
+        telling(prometheus.url, NAMES, extender=False) as story,
+        granted(story, missing) as refused,
+    ):
+        config = story.tainting(lease=Lease(duration=Seconds(0.5)))
+        with logged() as logs:
+            async with running(config, refused, SystemClock()):
+                await until(lambda: bool(told(logs, Event.TAINTS_HANDED_OVER)), "the lease to be left")
+        [said] = told(logs, Event.TAINTS_HANDED_OVER)
+        assert "pods are not all known yet" in said["reason"]

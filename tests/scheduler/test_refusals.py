@@ -1,0 +1,41 @@
+"""What the filter refused is kept in bounds: all of the youngest pods', a few of the oldest's."""
+
+import pytest
+
+from colocate.apps.scheduler import refusals
+from colocate.apps.scheduler.refusals import AllRefusals
+from colocate.load import Refusal
+from colocate.load.filtering import Cause
+
+MANY = {f"n{number}": Refusal(Cause.NEVER) for number in range(50)}
+
+
+def test_of_any_refused_node_the_reason_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "_REFUSALS_IN_ALL", 120)
+    kept = AllRefusals(most=10)
+    for number in range(4):
+        kept.add(f"p{number}", MANY)
+    assert [kept.of(f"p{number}", "n49") is not None for number in range(4)] == [False, False, True, True]
+    oldest, youngest = kept.get("p0"), kept.get("p3")
+    assert oldest is not None
+    assert youngest is not None
+    assert (len(oldest.some), oldest.count) == (20, 50)
+    assert (len(youngest.some), youngest.count) == (20, 50)
+
+
+def test_what_was_refused_before_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "_REFUSALS_IN_ALL", 120)
+    kept = AllRefusals(most=10)
+    kept.add("first", MANY)
+    for _ in range(5):
+        kept.add("again", MANY)
+    assert kept.of("first", "n49") is not None
+    kept.add("again", {})
+    assert kept.get("again") is None
+
+
+def test_the_pods_are_bounded_too() -> None:
+    kept = AllRefusals(most=2)
+    for number in range(3):
+        kept.add(f"p{number}", MANY)
+    assert [kept.get(f"p{number}") is not None for number in range(3)] == [False, True, True]
