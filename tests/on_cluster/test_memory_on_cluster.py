@@ -89,7 +89,7 @@ async def test_the_node_shows_blocks_and_a_pod_with_three_is_held_from_its_start
     await cluster.apply(pod)
     # Its process ends well where it found what it should.
     async with asyncio.timeout(120):
-        while (status := (await cluster.get("pod", "test-pod"))["status"]).get("phase") in (
+        while (status := (await cluster.get("pod", "test-pod"))["status"]).get("phase") in (  # noqa: ASYNC110
             None,
             "Pending",
             "Running",
