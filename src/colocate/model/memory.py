@@ -160,6 +160,7 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Its annotation allows that it is created again on another node."""
     terminating: bool = False
     limit: Bytes | None = None
+    whole_request: Bytes | None = None
     """Of the pod as a whole, where it says so itself (pod-level resources)."""
     overhead: Bytes = 0
     """What its runtime needs besides its containers."""
@@ -171,8 +172,11 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request(self) -> Bytes:
-        """The memory that the scheduler set aside for it."""
-        return running_together([each.request or 0 for each in self.containers], self.containers)
+        """The memory that the scheduler set aside for it: what it says as a whole goes before its containers' sum."""
+        containers = running_together([each.request or 0 for each in self.containers], self.containers)
+        # A limit alone: the API server has it ask for what its containers do, or else for all of the limit.
+        asked = self.whole_request or containers or self.limit or 0
+        return asked + self.overhead
 
 
 class KubeletReserves(msgspec.Struct, frozen=True, kw_only=True):

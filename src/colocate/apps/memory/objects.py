@@ -122,6 +122,7 @@ def identity(pod: ApiPod, resource: str) -> PodIdentity:
         may_move=marks.annotations.get(MAY_MOVE) == "true",
         terminating=marks.deletion_timestamp is not None,
         limit=_bound(pod.spec.resources.limits.get("memory")),
+        whole_request=_bound(pod.spec.resources.requests.get("memory")),
         overhead=_amount(pod.spec.overhead.get("memory")) or 0,
         containers=(
             *(_container(each, resource, init=True) for each in pod.spec.init_containers),
