@@ -302,3 +302,4 @@ async def test_an_agent_that_starts_while_the_api_server_is_away_holds_pods_as_i
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await again.cluster.client.close()
+            again.store.close()

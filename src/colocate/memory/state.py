@@ -57,7 +57,7 @@ def from_json(data: bytes) -> State:
     """UserError where it is not a state that this release wrote."""
     try:
         state = msgspec.json.decode(data, type=State)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise UserError(f"memory: the stored state cannot be read ({error}); {_REMEDY}") from None
     if state.version != VERSION:
         raise UserError(

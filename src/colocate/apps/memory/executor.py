@@ -110,7 +110,7 @@ class Executor:
 
     async def finish_moves(self) -> None:
         """Create pods again whose end a move has waited for."""
-        under_way = [one for one in self._store.manifests() if not self._jobs.is_busy(one.uid)]
+        under_way = [one for one in self._store.moves().manifests if not self._jobs.is_busy(one.uid)]
         if under_way and self._cluster.answers:
             await finish_moves(self._cluster, self._store, under_way)
 
