@@ -27,6 +27,7 @@ from colocate.model.memory import (
     KubeletReserves,
     MemoryControls,
     NodeMemory,
+    NodeWord,
     NumaMemory,
     PodIdentity,
     PodMemory,
@@ -119,6 +120,8 @@ class Machine(msgspec.Struct, kw_only=True):
     state: State = State()
     now: float = 1000.0
     api: bool = True
+    heard: bool = True
+    """Whether the API has said anything of the node since the agent started."""
     off: bool = False
     cordoned: bool = False
     memory_pressure: bool = False
@@ -160,21 +163,21 @@ class Machine(msgspec.Struct, kw_only=True):
                 inactive_file=0,
                 numa=numa,
             ),
-            reserves=KubeletReserves(
-                capacity=self.total, allocatable=self.total - GIB, eviction_hard=GIB // 4
-            ),
+            word=self.word() if self.heard else None,
             controls=self.controls,
             readings=(online, *(guest.reading(bool(self.far_total)) for guest in self.guests)),
             pods=tuple(guest.identity() for guest in self.guests),
             holders={guest.uid: guest.ids for guest in self.guests if guest.listed}
             if self.holders_known
             else None,
-            cordoned=self.cordoned,
-            memory_pressure=self.memory_pressure,
             api=self.api,
             off=self.off,
             outcomes=self.outcomes,
         )
+
+    def word(self) -> NodeWord:
+        reserves = KubeletReserves(capacity=self.total, allocatable=self.total - GIB, eviction_hard=GIB // 4)
+        return NodeWord(cordoned=self.cordoned, memory_pressure=self.memory_pressure, reserves=reserves)
 
     def turn(self, seconds: float = 10.0) -> Decision:
         """Time passes, and one turn is decided, with a death of the agent between any two."""

@@ -12,7 +12,7 @@ from colocate.errors import UserError
 from colocate.memory.blocks import Blocks
 from colocate.memory.forecast import Peak
 from colocate.memory.ladder_state import Ladder
-from colocate.model.memory import Bytes, PodIdentity, PodUid
+from colocate.model.memory import Bytes, NodeWord, PodIdentity, PodUid
 
 VERSION = 1
 
@@ -37,6 +37,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """As last known. A pod that holds none is here as long as something that was done to it is to be undone."""
     pods: Mapping[PodUid, PodIdentity] = {}
     """Who they are, as last known."""
+    word: NodeWord | None = None
+    """What the API last said of the node."""
     debt: Debt | None = None
     ladder: Ladder = Ladder()
     history: tuple[Peak, ...] = ()

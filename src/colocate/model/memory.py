@@ -192,6 +192,15 @@ class KubeletReserves(msgspec.Struct, frozen=True, kw_only=True):
     """memory.available below which it evicts, percentages already taken of the capacity."""
 
 
+class NodeWord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the API says of the node itself."""
+
+    cordoned: bool = False
+    draining: bool = False
+    memory_pressure: bool = False
+    reserves: KubeletReserves = KubeletReserves()
+
+
 class MemoryControls(msgspec.Struct, frozen=True, kw_only=True):
     """What this machine lets one do to a pod's memory."""
 
