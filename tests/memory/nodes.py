@@ -29,6 +29,7 @@ from colocate.model.memory import (
     NodeMemory,
     NodeWord,
     NumaMemory,
+    OurHigh,
     PodIdentity,
     PodMemory,
     Pressure,
@@ -51,6 +52,7 @@ class Guest(msgspec.Struct, kw_only=True):
     cache: Bytes = 0
     far: Bytes = 0
     high: Bytes | None = None
+    our_high: OurHigh | None = None
     limit: Bytes | None = None
     swap_limit: Bytes | None = 0
     pressure: float = 0.0
@@ -80,6 +82,7 @@ class Guest(msgspec.Struct, kw_only=True):
             inactive_file=0,
             limit=self.limit,
             high=self.high,
+            our_high=None if self.high is None else self.our_high,
             swap_limit=self.swap_limit,
             pressure=Pressure(some10=self.pressure),
             numa={0: used - self.far, 2: self.far} if two_nodes else {0: used},
@@ -216,11 +219,11 @@ class Machine(msgspec.Struct, kw_only=True):
             case RestoreLimit(to=to):
                 guest.limit = to
                 guest.swap_limit = guest.swap_limit if guest.sidecar_without_limit else None
-            case Throttle(high=high):
-                guest.high = high
+            case Throttle(high=high, before=before):
+                guest.high, guest.our_high = high, OurHigh(before)
                 guest.cache = max(0, min(guest.cache, high - guest.anon))
             case Unthrottle(to=to):
-                guest.high = to
+                guest.high, guest.our_high = to, None
             case MovePages(bytes=size):
                 guest.far = min(guest.anon + guest.cache, guest.far + size)
             case ReturnPages(bytes=size):

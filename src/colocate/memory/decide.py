@@ -15,6 +15,7 @@ from colocate.memory.balance import Balance, strike
 from colocate.memory.blocks import Wanted
 from colocate.memory.colocated import Colocated, blocks_in_giving_order, giving_order
 from colocate.memory.facts import Facts
+from colocate.memory.finding_again import throttled_again
 from colocate.memory.forecast import Expectation, remember
 from colocate.memory.limits import limits
 from colocate.memory.rung import Rung
@@ -70,6 +71,8 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
     }
     promised = tuple(dict.fromkeys(facts.promised))
     identities = _identities(state, facts, holders)
+    known = throttled_again(state.ladder, facts.readings, identities)
+    state = msgspec.structs.replace(state, ladder=known)
     far = far_ids(facts.node, settings.far_nodes)
     views = [View.KERNEL] if settings.page_cache is PageCache.KERNEL else list(View)
     usage = measure(facts.node, facts.readings, facts.pods, frozenset(holders), far, views)

@@ -69,6 +69,6 @@ def from_json(data: bytes) -> State:
 
 
 _REMEDY = (
-    "move it away, and blocks that pods hold are found again, but a memory.high that was set for a debt must be "
-    "removed by hand or by deleting the pod"
+    "move it away, and blocks that pods hold and a memory.high that was set for a debt are found again, but pages on "
+    "far NUMA nodes stay there until the pod ends"
 )

@@ -73,6 +73,13 @@ class NodeMemory(msgspec.Struct, frozen=True, kw_only=True):
         return max(0, self.total - self.free - self.inactive_file)
 
 
+class OurHigh(msgspec.Struct, frozen=True):
+    """A memory.high that was set here, for a debt."""
+
+    before: Bytes | None
+    """What it was then; None: there was none."""
+
+
 class PodMemory(msgspec.Struct, frozen=True, kw_only=True):
     """One pod's control group, everything in it together."""
 
@@ -91,6 +98,8 @@ class PodMemory(msgspec.Struct, frozen=True, kw_only=True):
     """memory.max or memory.limit_in_bytes; None where there is no limit."""
     high: Bytes | None = None
     """memory.high (v2); None where there is none."""
+    our_high: OurHigh | None = None
+    """Where it is marked as ours."""
     swap_limit: Bytes | None = None
     """How much swap it may take (v2: memory.swap.max; v1: memsw less memory); None where there is no limit."""
     pressure: Pressure | None = None
@@ -169,6 +178,11 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def may_hold_blocks(self) -> bool:
+        """Whether it asks for any, as far as is known."""
+        return not self.containers or any(each.blocks for each in self.containers)
 
     @property
     def request(self) -> Bytes:

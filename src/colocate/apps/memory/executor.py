@@ -160,9 +160,9 @@ class Executor:
             case RestoreLimit():
                 return pod_limits.restore(group, action, ids, off=off)
             case Throttle():
-                return pod_limits.throttle(group, action.high)
+                return pod_limits.throttle(group, action)
             case Unthrottle():
-                return pod_limits.throttle(group, action.to)
+                return pod_limits.let_go(group, action)
         raise TypeError(f"nobody knows how to do {action!r:.100}")
 
     async def _reclaim(self, action: Reclaim, group: MemoryGroup) -> Outcome:

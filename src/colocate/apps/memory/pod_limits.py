@@ -7,10 +7,11 @@ refuses, and a group that is gone or cannot be written, is an error that says so
 from collections.abc import Mapping
 
 from colocate.errors import ColocateError
+from colocate.host import high_mark
 from colocate.host.memory_group import GroupGone, MemoryGroup
 from colocate.host.memory_limits import Limits, LimitsSet, read_limits, set_limits
 from colocate.host.pod_groups import container_groups
-from colocate.memory.actions import RestoreLimit, SetLimit
+from colocate.memory.actions import RestoreLimit, SetLimit, Throttle, Unthrottle
 from colocate.memory.figures import amount
 from colocate.model.memory import Bytes
 
@@ -44,7 +45,20 @@ def restore(group: MemoryGroup, action: RestoreLimit, container_ids: Mapping[str
     return changed
 
 
-def throttle(group: MemoryGroup, high: Bytes | None) -> bool:
+def throttle(group: MemoryGroup, action: Throttle) -> bool:
+    """Set memory.high, with a mark that it is ours."""
+    high_mark.mark(group.folder, action.before)
+    return _set_high(group, action.high)
+
+
+def let_go(group: MemoryGroup, action: Unthrottle) -> bool:
+    """Give memory.high back."""
+    changed = _set_high(group, action.to)
+    high_mark.unmark(group.folder)
+    return changed
+
+
+def _set_high(group: MemoryGroup, high: Bytes | None) -> bool:
     there = read_limits(group)
     return _set(group, Limits(memory=there.memory, high=high, swap=there.swap))
 
