@@ -112,6 +112,19 @@ def test_ids_of_containers_are_without_their_runtimes_name() -> None:
     assert msgspec.convert(body, ApiPod).container_ids == {"main": "abc"}
 
 
+def test_containers_run_by_the_kubelets_last_word() -> None:
+    states = [
+        {"name": "main", "state": {"running": {"startedAt": "2026-01-02T03:04:05Z"}}},
+        {"name": "ended", "state": {"terminated": {"exitCode": 0}}},
+        {"name": "crashing", "state": {"waiting": {"reason": "CrashLoopBackOff"}}},
+        {"name": "new"},
+    ]
+    sidecar = {"name": "proxy", "state": {"running": {}}}
+    status = {"containerStatuses": states, "initContainerStatuses": [sidecar]}
+    pod = msgspec.convert({"metadata": {"name": "p", "uid": "u"}, "status": status}, ApiPod)
+    assert pod.running_containers == {"main", "proxy"}
+
+
 # --- the node ------------------------------------------------------------------------------------
 
 

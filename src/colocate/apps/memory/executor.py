@@ -158,7 +158,8 @@ class Executor:
             case SetLimit():
                 return pod_limits.hold(group, action, ids)
             case RestoreLimit():
-                return pod_limits.restore(group, action, ids, off=off)
+                running = pod.running_containers if pod else None
+                return pod_limits.restore(group, action, ids, running, off=off)
             case Throttle():
                 return pod_limits.throttle(group, action)
             case Unthrottle():
