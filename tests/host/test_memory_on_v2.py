@@ -12,6 +12,7 @@ from tests.support.waiting import until
 from colocate.clock import SystemClock
 from colocate.host import memory_files
 from colocate.host.cgroups import Naming
+from colocate.host.high_mark import mark, unmark
 from colocate.host.memory_capabilities import memory_capabilities
 from colocate.host.memory_group import MemoryGroup, oom_kills
 from colocate.host.memory_limits import Limits, set_limits
@@ -20,7 +21,7 @@ from colocate.host.numa_maps import Kind, bytes_by_node, mapped_pages
 from colocate.host.page_calls import Kernel
 from colocate.host.page_migration import MoveEnd, PageMigration
 from colocate.host.reclaim import ReclaimEnd, reclaim
-from colocate.model.memory import Bytes, NumaMemory
+from colocate.model.memory import Bytes, NumaMemory, OurHigh
 from colocate.model.pod import QosClass
 
 pytestmark = pytest.mark.vm("mini", here=True)
@@ -270,3 +271,16 @@ async def test_all_that_a_machine_with_a_far_node_allows(pods: RealPods, far: Nu
     assert f"NUMA node {far.id}" in found.far_nodes.found
     controls = found.controls
     assert (controls.cgroup, controls.writable, controls.high, controls.migrate) == (2, True, True, True)
+
+
+# --- marks -----------------------------------------------------------------------------------------------
+
+
+async def test_a_mark_of_our_memory_high_stays_on_the_group_and_ends_with_it(pods: RealPods) -> None:
+    group = pods.create(ONE)
+    mark(group.folder, 64 * MIB)
+    assert pods.read(ONE).our_high is None, "there is no memory.high"
+    set_limits(group, Limits(high=32 * MIB))
+    assert pods.read(ONE).our_high == OurHigh(64 * MIB)
+    unmark(group.folder)
+    assert (pods.read(ONE).high, pods.read(ONE).our_high) == (32 * MIB, None)

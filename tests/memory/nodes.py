@@ -27,7 +27,9 @@ from colocate.model.memory import (
     KubeletReserves,
     MemoryControls,
     NodeMemory,
+    NodeWord,
     NumaMemory,
+    OurHigh,
     PodIdentity,
     PodMemory,
     Pressure,
@@ -50,6 +52,7 @@ class Guest(msgspec.Struct, kw_only=True):
     cache: Bytes = 0
     far: Bytes = 0
     high: Bytes | None = None
+    our_high: OurHigh | None = None
     limit: Bytes | None = None
     swap_limit: Bytes | None = 0
     pressure: float = 0.0
@@ -79,6 +82,7 @@ class Guest(msgspec.Struct, kw_only=True):
             inactive_file=0,
             limit=self.limit,
             high=self.high,
+            our_high=None if self.high is None else self.our_high,
             swap_limit=self.swap_limit,
             pressure=Pressure(some10=self.pressure),
             numa={0: used - self.far, 2: self.far} if two_nodes else {0: used},
@@ -119,6 +123,8 @@ class Machine(msgspec.Struct, kw_only=True):
     state: State = State()
     now: float = 1000.0
     api: bool = True
+    heard: bool = True
+    """Whether the API has said anything of the node since the agent started."""
     off: bool = False
     cordoned: bool = False
     memory_pressure: bool = False
@@ -160,21 +166,21 @@ class Machine(msgspec.Struct, kw_only=True):
                 inactive_file=0,
                 numa=numa,
             ),
-            reserves=KubeletReserves(
-                capacity=self.total, allocatable=self.total - GIB, eviction_hard=GIB // 4
-            ),
+            word=self.word() if self.heard else None,
             controls=self.controls,
             readings=(online, *(guest.reading(bool(self.far_total)) for guest in self.guests)),
             pods=tuple(guest.identity() for guest in self.guests),
             holders={guest.uid: guest.ids for guest in self.guests if guest.listed}
             if self.holders_known
             else None,
-            cordoned=self.cordoned,
-            memory_pressure=self.memory_pressure,
             api=self.api,
             off=self.off,
             outcomes=self.outcomes,
         )
+
+    def word(self) -> NodeWord:
+        reserves = KubeletReserves(capacity=self.total, allocatable=self.total - GIB, eviction_hard=GIB // 4)
+        return NodeWord(cordoned=self.cordoned, memory_pressure=self.memory_pressure, reserves=reserves)
 
     def turn(self, seconds: float = 10.0) -> Decision:
         """Time passes, and one turn is decided, with a death of the agent between any two."""
@@ -213,11 +219,11 @@ class Machine(msgspec.Struct, kw_only=True):
             case RestoreLimit(to=to):
                 guest.limit = to
                 guest.swap_limit = guest.swap_limit if guest.sidecar_without_limit else None
-            case Throttle(high=high):
-                guest.high = high
+            case Throttle(high=high, before=before):
+                guest.high, guest.our_high = high, OurHigh(before)
                 guest.cache = max(0, min(guest.cache, high - guest.anon))
             case Unthrottle(to=to):
-                guest.high = to
+                guest.high, guest.our_high = to, None
             case MovePages(bytes=size):
                 guest.far = min(guest.anon + guest.cache, guest.far + size)
             case ReturnPages(bytes=size):

@@ -8,6 +8,7 @@ from colocate.errors import UserError
 from colocate.memory import blocks as block_list
 from colocate.memory.actions import Action, Publish, Withdraw
 from colocate.memory.blocks import Blocks, BlockState, Wanted, block_id, for_settings, number
+from colocate.memory.explain import explain
 from colocate.memory.rung import Rung
 from colocate.memory.settings import MemorySettings, check
 from colocate.model.device import Health
@@ -196,3 +197,68 @@ def test_settings_that_cannot_be_are_refused_with_a_remedy(settings: MemorySetti
 
 def test_the_defaults_can_be() -> None:
     assert check(MemorySettings()) == MemorySettings()
+
+
+def after_a_restart(machine: Machine) -> Machine:
+    """Its agent starts again, and the API server is away."""
+    machine.heard = machine.api = False
+    return machine
+
+
+@pytest.mark.parametrize("why", ["cordoned", "memory_pressure"])
+def test_a_node_that_was_closed_stays_so_after_a_restart_without_the_api_server(why: str) -> None:
+    machine = Machine()
+    setattr(machine, why, True)
+    machine.turn()
+    after_a_restart(machine)
+    setattr(machine, why, False)
+    machine.live(200)
+    decision = machine.turn()
+    assert decision.offered == 0
+    said = explain(decision, machine.settings)
+    assert "has not answered since the agent started" in said[0]
+    assert {"cordoned": "was then cordoned.", "memory_pressure": "was then under MemoryPressure."}[
+        why
+    ] in said[0]
+    machine.heard = True
+    machine.live(100)
+    assert machine.turn().offered > 0
+
+
+def test_a_node_that_was_open_keeps_its_blocks_and_gets_no_more_until_the_api_server_answers() -> None:
+    machine = Machine(online=20 * GIB)
+    before = machine.turn()
+    after_a_restart(machine)
+    machine.online = 8 * GIB
+    machine.live(200)
+    decision = machine.turn()
+    assert decision.offered == before.offered > 0
+    assert decision.safety == before.safety, "reserves are as last heard"
+    said = " ".join(explain(decision, machine.settings))
+    assert "was then neither cordoned" in said
+    assert "but the API server has not said since the agent started whether the node takes new work" in said
+    machine.online = 30 * GIB
+    assert machine.turn().offered < before.offered, "withdrawal goes on"
+
+
+def test_a_node_of_which_nobody_ever_said_anything_offers_nothing() -> None:
+    machine = after_a_restart(Machine(guests=[Guest(uid="g", ids=ids(0, 1), anon=GIB, limit=GIB)]))
+    decision = machine.turn()
+    assert decision.offered == 0
+    assert states(decision.state.blocks)["CM-0000"] is BlockState.HEALTHY
+    assert any(
+        "Nobody has said yet whether the node is cordoned" in each
+        for each in explain(decision, machine.settings)
+    )
+    machine.heard = True
+    machine.live(100)
+    assert machine.turn().offered > 0
+
+
+def test_why_no_block_is_added_is_said() -> None:
+    machine = Machine(online=20 * GIB)
+    machine.turn()
+    machine.online, machine.holders_known = 8 * GIB, False
+    assert "would fit, but nobody can say who holds which block." in " ".join(
+        explain(machine.turn(), SETTINGS)
+    )

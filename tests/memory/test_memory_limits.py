@@ -88,6 +88,33 @@ def test_init_containers_run_one_by_one_and_sidecars_beside() -> None:
     assert found.pod == 3 * SIZE + GIB
 
 
+def test_an_init_container_without_blocks_is_given_its_limit_where_that_is_the_most() -> None:
+    fetch = ContainerMemory(name="fetch", limit=4 * GIB, init=True)
+    found = limits(pod(fetch, main()), SIZE)
+    assert found is not None
+    assert found.pod == 4 * GIB, "while it runs, nobody else does"
+
+
+def test_an_init_container_without_a_limit_is_not_killed_by_the_pods_not_even_when_it_runs_again() -> None:
+    started = msgspec.structs.replace(pod(ContainerMemory(name="fetch", init=True), main()), started=True)
+    found = limits(started, SIZE)
+    assert found is not None
+    assert (found.pod, found.containers) == (None, {"main": 3 * SIZE})
+
+
+def test_a_sidecar_without_a_limit_is_not_killed_by_the_pods() -> None:
+    found = limits(pod(ContainerMemory(name="proxy", init=True, sidecar=True), main()), SIZE)
+    assert found is not None
+    assert (found.pod, found.containers) == (None, {"main": 3 * SIZE})
+
+
+def test_of_blocks_on_top_of_a_pods_own_limit_those_count_that_are_used_together() -> None:
+    fetch = ContainerMemory(name="fetch", blocks=4, init=True)
+    found = limits(msgspec.structs.replace(pod(fetch, main()), limit=GIB), SIZE)
+    assert found is not None
+    assert found.pod == GIB + 4 * SIZE
+
+
 def test_a_limit_is_whole_pages_as_the_kernel_stores_it() -> None:
     found = limits(pod(main(), ContainerMemory(name="logs", limit=1_000_000_000)), SIZE)
     assert found is not None
@@ -114,8 +141,19 @@ def test_a_runtimes_overhead_comes_on_top() -> None:
 sizes = st.none() | st.integers(0, 8).map(lambda many: many * 300 * MIB)
 
 
+containers_ = st.builds(
+    lambda blocks, limit, request, kind: ContainerMemory(
+        name="any", blocks=blocks, limit=limit, request=request, init=kind > 0, sidecar=kind > 1
+    ),
+    st.integers(0, 4),
+    sizes,
+    sizes,
+    st.integers(0, 2),
+)
+
+
 @given(
-    st.lists(st.builds(main, st.integers(0, 4), sizes, sizes), min_size=1, max_size=4),
+    st.lists(containers_, min_size=1, max_size=5).map(lambda all: sorted(all, key=lambda one: not one.init)),
     sizes,
     st.integers(0, GIB),
 )
@@ -124,8 +162,17 @@ def test_no_limit_is_below_the_kubelets_own(
 ) -> None:
     made = msgspec.structs.replace(pod(*containers), limit=whole, overhead=overhead)
     found, own = limits(made, SIZE), kubelets_own(made)
-    if found is not None and found.pod is not None and own is not None:
-        assert found.pod >= own
+    if found is not None and found.pod is not None:
+        assert own is None or found.pod >= own
+        together = [[each for each in containers if not each.init or each.sidecar]]
+        for place, each in enumerate(containers):
+            if each.has_ended_by_start:
+                together.append([*(one for one in containers[:place] if one.sidecar), each])
+        for running in together:
+            needed = sum(max(each.limit or 0, each.blocks * SIZE) for each in running)
+            assert found.pod > min(needed, whole or needed) + overhead - 4096, (
+                "nobody is killed within its own"
+            )
 
 
 def test_swap_is_left_alone_where_colocated_pods_may_swap() -> None:

@@ -82,6 +82,7 @@ class AnyHistory(RuleBasedStateMachine):
         )
         assert decision.plan == plain.plan
         self.decision = decision
+        check_debt(before, decision)
         check_blocks(before, decision, facts.holders)
         check_pods(before, decision, {guest.uid for guest in self.machine.guests})
         check_ladder(before, decision, self.machine.off)
@@ -149,6 +150,29 @@ class AnyHistory(RuleBasedStateMachine):
         self.machine.guests.remove(data.draw(st.sampled_from(self.machine.guests)))
         self.machine.carry_out(self.turn())
 
+    @precondition(lambda self: self.machine.guests)
+    @rule(data=st.data(), turns=st.integers(1, 8), back=st.booleans())
+    def a_pod_is_not_listed_while_it_holds_its_blocks(self, data: Any, turns: int, back: bool) -> None:
+        """A kubelet that has just started knows of too few; where it has lost its checkpoint, for good."""
+        if data.draw(st.booleans()):
+            self.online_work_presses(0.4, 7, Result.DONE)
+        guests, ladder = self.machine.guests, self.machine.state.ladder
+        if not guests:
+            return
+        touched = [each for each in guests if ladder.has_done_something_to(each.uid)]
+        guest = data.draw(st.sampled_from(touched or guests))
+        guest.listed = False
+        for _ in range(turns):
+            self.machine.carry_out(self.turn())
+        guest.listed = back
+
+    @rule()
+    def the_state_is_lost(self) -> None:
+        """Pages on far nodes are then forgotten, which is said; what throttles a pod is not."""
+        if all(guest.listed and not guest.far for guest in self.machine.guests):
+            self.machine.state = State()
+            self.machine.carry_out(self.turn())
+
     @rule(
         what=st.sampled_from(["api", "off", "cordoned", "memory_pressure", "holders_known"]),
         turns=st.integers(1, 5),
@@ -182,6 +206,12 @@ class AnyHistory(RuleBasedStateMachine):
             assert self.decision.state.ladder.rung is not None
 
     @invariant()
+    def what_was_done_to_a_pod_that_runs_is_remembered_whoever_lists_it(self) -> None:
+        for guest in self.machine.guests:
+            if guest.high is not None:
+                assert guest.uid in self.machine.state.ladder.throttled
+
+    @invariant()
     def the_bar_is_the_capacity(self) -> None:
         parts = bar(self.decision)
         assert sum(size for _, size in parts.parts()) == parts.capacity
@@ -200,6 +230,8 @@ class AnyHistory(RuleBasedStateMachine):
         machine.online = machine.system = 0
         machine.api, machine.off, machine.cordoned, machine.memory_pressure = True, False, False, False
         machine.holders_known = True
+        for guest in machine.guests:
+            guest.listed = True
         machine.live(1200, step=30)
         last = machine.turn()
         assert last.state.debt is None
@@ -210,6 +242,12 @@ class AnyHistory(RuleBasedStateMachine):
             assert guest.far == 0
             assert guest.limit == (None if guest.sidecar_without_limit else len(guest.ids) * SIZE)
         assert last.balance.free - last.offered <= SETTINGS.hysteresis
+
+
+def check_debt(before: State, decision: Decision) -> None:
+    """A debt that goes on keeps its date."""
+    old, new = before.debt, decision.state.debt
+    assert old is None or new is None or new.since == old.since
 
 
 def check_blocks(before: State, decision: Decision, holders: Any) -> None:

@@ -104,6 +104,22 @@ def test_init_containers_count_by_the_most_that_runs_together() -> None:
     assert PodIdentity(uid="u", namespace="n", name="p", containers=containers).request == 5 * GIB
 
 
+def asking(*containers: ContainerMemory, **whole: int) -> int:
+    return PodIdentity(uid="u", namespace="n", name="p", containers=containers, **whole).request  # type: ignore[arg-type]
+
+
+def test_a_request_counts_the_runtimes_overhead() -> None:
+    assert asking(ContainerMemory(name="main", request=GIB), overhead=160 * MIB) == GIB + 160 * MIB
+    assert asking(overhead=160 * MIB) == 160 * MIB
+
+
+def test_what_a_pod_asks_for_as_a_whole_goes_before_what_its_containers_do() -> None:
+    main = ContainerMemory(name="main", request=GIB)
+    assert asking(main, whole_request=3 * GIB, limit=4 * GIB, overhead=MIB) == 3 * GIB + MIB
+    assert asking(main, limit=4 * GIB) == GIB, "as the API server fills it in"
+    assert asking(ContainerMemory(name="main"), limit=4 * GIB) == 4 * GIB, "as the API server fills it in"
+
+
 def far_machine(far_free: int, near_used: int) -> NodeMemory:
     near = NumaMemory(id=0, total=64 * GIB, free=64 * GIB - near_used)
     far = NumaMemory(id=2, total=32 * GIB, free=far_free, has_cpus=False)
@@ -183,3 +199,12 @@ def test_without_a_word_from_the_kubelet_its_defaults_are_kept_and_said_to_be() 
     assert safety.total == DEFAULT_EVICTION == 100 * MIB
     assert "as it was not asked" in safety.reasons[0]
     assert "allocatable is unknown" in safety.reasons[1]
+
+
+def test_an_allocatable_that_is_all_of_the_capacity_is_not_called_unknown() -> None:
+    whole = KubeletReserves(capacity=64 * GIB, allocatable=64 * GIB)
+    said = keep(whole, 0, 64 * GIB, system=0, share=0.0).reasons[1]
+    assert "unknown" not in said
+    assert "the node's allocatable is all of its capacity" in said
+    unheard = KubeletReserves(kube_reserved=GIB)
+    assert "allocatable is unknown" in keep(unheard, 0, 64 * GIB, system=0, share=0.0).reasons[1]

@@ -65,6 +65,7 @@ class Driven:
             await asyncio.gather(following, return_exceptions=True)
             await self.part.executor.close()
             await self.cluster.client.close()
+            self.store.close()
 
     async def turn(self, seconds: float = 10.0) -> Decision:
         """Let time pass and look; long deeds that this begins are waited for."""

@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,20 @@ import msgspec
 import pytest
 
 from colocate.apps.memory.machine import Machine, MachineReading
+from colocate.clock import ManualClock
 from colocate.errors import UserError
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.memory_limits import Limits, set_limits
+from colocate.lab.api.objects import Object
+from colocate.lab.api.resources import NODES
+from colocate.lab.cluster import MACHINE
 from colocate.memory.actions import Evict, MovePages, Reclaim, SetLimit
 from colocate.memory.facts import Result
 from colocate.model.memory import NodeMemory, NumaMemory
 from colocate.model.pod import Phase
 from tests.memory_agent.driving import BLOCK, MIB, SETTINGS, Driven, driven
 from tests.memory_agent.eating import Eater
-from tests.memory_agent.lab import memory_lab
+from tests.memory_agent.lab import MemoryLab, memory_lab
 from tests.memory_agent.small_machine import SmallMachine
 from tests.support.waiting import until
 
@@ -284,21 +290,49 @@ async def test_a_state_that_cannot_be_stored_stops_the_ladder_and_not_the_limits
         await node.listed(last)
 
 
+@asynccontextmanager
+async def without_the_api(lab: MemoryLab, clock: ManualClock) -> AsyncIterator[Driven]:
+    """A part that starts while the API server is away."""
+    await lab.cluster.server.stop()
+    again = Driven(lab, clock=clock)
+    following = asyncio.create_task(again.cluster.run())
+    try:
+        await until(lambda: "has not answered" not in again.cluster.trouble, "a refused connection")
+        yield again
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await again.cluster.client.close()
+        again.store.close()
+
+
 async def test_an_agent_that_starts_while_the_api_server_is_away_holds_pods_as_it_knew_them() -> None:
     async with memory_lab() as lab:
         async with Driven(lab).running() as before:
             batch = await with_batch(before)
-        await lab.cluster.server.stop()
         loosen(lab.group("batch"))
-        again = Driven(lab, clock=before.clock)
-        following = asyncio.create_task(again.cluster.run())
-        try:
-            await until(lambda: "has not answered" not in again.cluster.trouble, "a refused connection")
+        async with without_the_api(lab, before.clock) as again:
             decision = await again.part.turn()
             assert decision.state.holders[batch.uid] == tuple(f"CM-{n:04d}" for n in range(8))
             assert lab.limit("batch") == 8 * BLOCK
             assert not again.cluster.answers
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-            await again.cluster.client.close()
+
+
+@pytest.mark.parametrize("cordoned", [True, False])
+async def test_an_agent_that_starts_while_the_api_server_is_away_takes_the_node_as_it_knew_it(
+    cordoned: bool,
+) -> None:
+    async with memory_lab() as lab:
+
+        def cordon(body: Object) -> None:
+            body.setdefault("spec", {})["unschedulable"] = cordoned
+
+        lab.cluster.registry.modify(NODES, "", MACHINE, cordon)
+        async with Driven(lab).running() as before:
+            offered = (await before.turn()).offered
+            assert bool(offered) is not cordoned
+        async with without_the_api(lab, before.clock) as again:
+            assert (await again.part.turn()).offered == offered
+            said = again.part.report.sentences[0]
+            assert "has not answered since the agent started" in said
+            assert f"the node was then {'cordoned' if cordoned else 'neither cordoned'}" in said

@@ -79,6 +79,23 @@ async def test_a_killed_agent_comes_back_with_the_same_ids_holders_and_limits() 
         assert lab.limit("batch") == 192 * MIB
 
 
+async def test_a_second_agent_with_the_same_state_is_refused_and_the_first_goes_on() -> None:
+    async with memory_lab() as lab:
+        lab.configure(**SMALL)
+        await lab.start_agent()
+        await lab.until_blocks(1)
+        first = lab.agent
+        assert first is not None
+        await lab.start_agent()
+        second, lab.agent = lab.agent, first
+        assert second is not None
+        assert await second.wait() == 2
+        assert "another agent works with" in lab.log().splitlines()[-1]
+        before = (await lab.report()).at
+        await lab.until_report(lambda report: report.at > before, "another turn of the first")
+        assert await lab.stop_agent() == 0
+
+
 async def test_without_a_cluster_memory_cannot_be_sold() -> None:
     async with memory_lab() as lab:
         lab.configure(kubeconfig=str(lab.root / "nowhere"))

@@ -88,10 +88,12 @@ def test_memory_of_0_is_none_asked_for_and_no_limit(
     assert (container.limit, container.request) == (limit, request_)
 
 
-def test_a_pods_own_limit_and_overhead_are_read() -> None:
-    spec = {"resources": {"limits": {"memory": "4Gi"}}, "overhead": {"memory": "160Mi", "cpu": "250m"}}
+def test_what_a_pod_asks_for_as_a_whole_and_its_overhead_are_read() -> None:
+    whole = {"limits": {"memory": "4Gi"}, "requests": {"memory": "3Gi", "cpu": "1"}}
+    spec = {"resources": whole, "overhead": {"memory": "160Mi", "cpu": "250m"}}
     who = identity(msgspec.convert({"metadata": {"name": "p", "uid": "u"}, "spec": spec}, ApiPod), RESOURCE)
-    assert (who.limit, who.overhead) == (4 * GIB, 160 << 20)
+    assert (who.limit, who.whole_request, who.overhead) == (4 * GIB, 3 * GIB, 160 << 20)
+    assert who.request == 3 * GIB + (160 << 20)
 
 
 def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_knows() -> None:
@@ -108,6 +110,19 @@ def test_ids_of_containers_are_without_their_runtimes_name() -> None:
         },
     }
     assert msgspec.convert(body, ApiPod).container_ids == {"main": "abc"}
+
+
+def test_containers_run_by_the_kubelets_last_word() -> None:
+    states = [
+        {"name": "main", "state": {"running": {"startedAt": "2026-01-02T03:04:05Z"}}},
+        {"name": "ended", "state": {"terminated": {"exitCode": 0}}},
+        {"name": "crashing", "state": {"waiting": {"reason": "CrashLoopBackOff"}}},
+        {"name": "new"},
+    ]
+    sidecar = {"name": "proxy", "state": {"running": {}}}
+    status = {"containerStatuses": states, "initContainerStatuses": [sidecar]}
+    pod = msgspec.convert({"metadata": {"name": "p", "uid": "u"}, "status": status}, ApiPod)
+    assert pod.running_containers == {"main", "proxy"}
 
 
 # --- the node ------------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ async def everything(lab: MemoryLab) -> set[str]:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await node.cluster.client.close()
+        node.store.close()
     async with Driven(lab).running() as node:
         await node.listed(await node.turn())
         bare = await Eater(lab, "bare", 4).ready()

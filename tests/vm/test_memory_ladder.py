@@ -34,6 +34,7 @@ from colocate.memory.decide import Decision
 from colocate.memory.forecast import Instant
 from colocate.memory.rung import Rung
 from colocate.memory.settings import MemorySettings
+from colocate.memory.state import State
 from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry
 from colocate.model.memory import NodeMemory, PodUid
 from colocate.model.pod import QosClass
@@ -234,3 +235,19 @@ async def test_with_the_far_node_full_or_detached_under_load_the_next_rung_comes
     assert any(isinstance(action, Evict) for decision in decisions for action in decision.plan.actions)
     assert node.client.evicted == [BATCH]
     assert oom_kills(node.pods.create(WEB)) == 0
+
+
+async def test_a_throttle_that_the_state_has_forgotten_is_found_on_the_pod_and_taken_away_by_off(
+    node: Node,
+) -> None:
+    _, web = await side_by_side(node)
+    await web.anon(150 * MIB)
+    while not any(isinstance(action, Throttle) for action in (await node.turn()).plan.actions):
+        pass
+    assert read_limits(node.pods.create(BATCH)).high is not None
+    node.part._state = State()
+    node.part.switch(True)
+    await node.turns(3)
+    after = read_limits(node.pods.create(BATCH))
+    assert (after.high, after.memory) == (None, None)
+    assert node.part.report.restored

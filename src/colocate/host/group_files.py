@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from colocate.host import memory_files
+from colocate.host.high_mark import read_mark
 from colocate.host.kept_files import DescriptorBudget, KeptFile
 from colocate.host.memory_files import StatParser
 from colocate.model.memory import Bytes, PodMemory, PodUid, TierMemory
@@ -31,6 +32,7 @@ class V2Files:
     """cgroup v2."""
 
     def __init__(self, folder: Path, budget: DescriptorBudget, *, by_node: bool) -> None:
+        self._folder = folder
         self._usage = KeptFile(folder / "memory.current", budget)
         self._stat = KeptFile(folder / "memory.stat", budget)
         self._max = KeptFile(folder / "memory.max", budget)
@@ -46,6 +48,7 @@ class V2Files:
         swap = self._swap.read_if_there()
         swap_max = self._swap_max.read_if_there()
         pressure = self._pressure.read_if_there()
+        high = memory_files.limit(self._high.read())
         return PodMemory(
             uid=uid,
             qos=qos,
@@ -56,7 +59,8 @@ class V2Files:
             shmem=stat.shmem,
             swap=memory_files.number(swap) if swap else None,
             limit=memory_files.limit(self._max.read()),
-            high=memory_files.limit(self._high.read()),
+            high=high,
+            our_high=None if high is None else read_mark(self._folder),
             swap_limit=memory_files.limit(swap_max) if swap_max else None,
             pressure=memory_files.pressure(pressure) if pressure else None,
             refaults=stat.refaults,

@@ -81,6 +81,8 @@ class Throttle(_PodAction, frozen=True):
     """Set memory.high (v2): beyond it a pod is slowed down, not killed."""
 
     high: Bytes
+    before: Bytes | None
+    """What it was before the first of these."""
 
 
 class Unthrottle(_PodAction, frozen=True):

@@ -82,6 +82,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """Held blocks with no memory behind them."""
     may_grow: bool
     reason: str
+    waits_for: str = ""
+    """Why there may not be more, where there is room."""
 
 
 def block_id(number: int) -> str:

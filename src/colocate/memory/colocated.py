@@ -40,8 +40,7 @@ class Colocated(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gives(self) -> bool:
         """Whether anything may be taken from it: not where it is known to ask for no block, whatever is said."""
-        asks = self.limits is not None or not self.pod.containers
-        return bool(self.ids) and asks
+        return bool(self.ids) and self.pod.may_hold_blocks
 
     @property
     def may_be_bound(self) -> bool:

@@ -15,6 +15,7 @@ from colocate.memory.balance import Balance, strike
 from colocate.memory.blocks import Wanted
 from colocate.memory.colocated import Colocated, blocks_in_giving_order, giving_order
 from colocate.memory.facts import Facts
+from colocate.memory.finding_again import throttled_again
 from colocate.memory.forecast import Expectation, remember
 from colocate.memory.limits import limits
 from colocate.memory.rung import Rung
@@ -24,7 +25,7 @@ from colocate.memory.settings import MemorySettings, PageCache
 from colocate.memory.situation import Situation
 from colocate.memory.state import Debt, State, go_on
 from colocate.memory.usage import Usage, View, far_ids, measure
-from colocate.model.memory import PodIdentity, PodUid
+from colocate.model.memory import KubeletReserves, NodeWord, PodIdentity, PodUid
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +52,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     offered: int
     """Blocks that are free and healthy."""
     held: int
+    word: NodeWord | None
+    """What the API says of the node, or said last; None where it never did."""
+    word_is_old: bool
+    """It has not answered since the agent started."""
 
 
 def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> Decision:
@@ -66,10 +71,14 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
     }
     promised = tuple(dict.fromkeys(facts.promised))
     identities = _identities(state, facts, holders)
+    known = throttled_again(state.ladder, facts.readings, identities)
+    state = msgspec.structs.replace(state, ladder=known)
     far = far_ids(facts.node, settings.far_nodes)
     views = [View.KERNEL] if settings.page_cache is PageCache.KERNEL else list(View)
     usage = measure(facts.node, facts.readings, facts.pods, frozenset(holders), far, views)
-    safety = keep(facts.reserves, facts.node.hugepages, usage.near, usage.system, settings.margin)
+    word = state.word if facts.word is None else facts.word
+    reserves = KubeletReserves() if word is None else word.reserves
+    safety = keep(reserves, facts.node.hugepages, usage.near, usage.system, settings.margin)
     history = remember(state.history, usage.online, state.clock, settings.forecast.remembers)
     expected = settings.forecast.expect(usage, safety, history)
     held = {uid: len(ids) for uid, ids in holders.items()}
@@ -78,7 +87,7 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
 
     pods = giving_order(_colocated(facts, settings, holders, identities, usage), balance.due)
     in_order = [*blocks_in_giving_order(pods), *unseen]
-    wanted = _wanted(facts, settings, state, balance, len(in_order))
+    wanted = _wanted(facts, word, settings, state, balance, len(in_order))
     listed = block_list.for_settings(state.blocks, settings, frozenset(in_order))
     listed, block_actions = block_list.turn(
         listed, wanted, in_order, facts.holders is not None, state.clock, settings
@@ -108,6 +117,7 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
         blocks=listed,
         holders=holders,
         pods=identities,
+        word=word,
         debt=_debt(state, balance),
         ladder=climbed.ladder,
         history=history,
@@ -124,6 +134,8 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
         wanted=wanted,
         offered=len(listed.healthy().difference(in_order)),
         held=len(in_order),
+        word=word,
+        word_is_old=facts.word is None,
     )
 
 
@@ -164,16 +176,24 @@ def _colocated(
     ]
 
 
-def _wanted(facts: Facts, settings: MemorySettings, state: State, balance: Balance, held: int) -> Wanted:
+def _wanted(
+    facts: Facts, word: NodeWord | None, settings: MemorySettings, state: State, balance: Balance, held: int
+) -> Wanted:
     """How many blocks, unless something forbids any."""
     if facts.off:
         return Wanted(0, held, False, "Memory colocation is switched off on this node.")
+    if word is None:
+        reason = (
+            "Nobody has said yet whether the node is cordoned, being drained or under MemoryPressure: no block is "
+            "offered until the API server answers."
+        )
+        return Wanted(0, balance.blocks_in_debt, False, reason)
     closed = [
         why
         for said, why in (
-            (facts.cordoned, "cordoned"),
-            (facts.draining, "being drained"),
-            (facts.memory_pressure, "under MemoryPressure by the kubelet's word"),
+            (word.cordoned, "cordoned"),
+            (word.draining, "being drained"),
+            (word.memory_pressure, "under MemoryPressure by the kubelet's word"),
         )
         if said
     ]
@@ -181,9 +201,18 @@ def _wanted(facts: Facts, settings: MemorySettings, state: State, balance: Balan
         reason = f"The node is {' and '.join(closed)}: no block is offered."
         return Wanted(0, balance.blocks_in_debt, False, reason)
     free = min(balance.free, max(0, settings.most_blocks - held))
-    # Pods get back what was taken from them before anybody new gets a block.
-    may_grow = facts.holders is not None and not state.ladder.has_done_something
-    return Wanted(free, balance.blocks_in_debt, may_grow, " ".join(balance.reasons))
+    waits_for = _why_no_more(facts, state)
+    return Wanted(free, balance.blocks_in_debt, not waits_for, " ".join(balance.reasons), waits_for)
+
+
+def _why_no_more(facts: Facts, state: State) -> str:
+    if facts.holders is None:
+        return "nobody can say who holds which block"
+    if state.ladder.has_done_something:
+        return "pods first get back what was taken from them"
+    if facts.word is None:
+        return "the API server has not said since the agent started whether the node takes new work"
+    return ""
 
 
 def _debt(state: State, balance: Balance) -> Debt | None:

@@ -64,6 +64,7 @@ def bar(decision: Decision) -> Bar:
 def explain(decision: Decision, settings: MemorySettings) -> tuple[str, ...]:
     """Every figure that led to the number of blocks, in the order of the reckoning."""
     return (
+        *_hearsay(decision),
         *decision.usage.reasons,
         *decision.expected.reasons,
         *decision.safety.reasons,
@@ -71,6 +72,18 @@ def explain(decision: Decision, settings: MemorySettings) -> tuple[str, ...]:
         *_blocks(decision, settings),
         *_standing(decision),
     )
+
+
+def _hearsay(decision: Decision) -> list[str]:
+    word = decision.word
+    if not decision.word_is_old or word is None:
+        return []
+    marks = (("cordoned", word.cordoned), ("being drained", word.draining))
+    said = [what for what, so in (*marks, ("under MemoryPressure", word.memory_pressure)) if so]
+    return [
+        "The API server has not answered since the agent started: the kubelet's reserves are as last heard, and the "
+        f"node was then {' and '.join(said) or 'neither cordoned, nor being drained, nor under MemoryPressure'}."
+    ]
 
 
 def _blocks(decision: Decision, settings: MemorySettings) -> list[str]:
@@ -101,9 +114,7 @@ def _blocks(decision: Decision, settings: MemorySettings) -> list[str]:
             f"{count(missing, 'more block')} would fit, which is within the hysteresis of {settings.hysteresis}."
         )
     elif missing > 0:
-        sentences.append(
-            f"{count(missing, 'more block')} would fit, but pods first get back what was taken from them."
-        )
+        sentences.append(f"{count(missing, 'more block')} would fit, but {decision.wanted.waits_for}.")
     return sentences
 
 

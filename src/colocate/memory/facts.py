@@ -6,7 +6,7 @@ from enum import StrEnum
 import msgspec
 
 from colocate.memory.actions import Action
-from colocate.model.memory import KubeletReserves, MemoryControls, NodeMemory, PodIdentity, PodMemory, PodUid
+from colocate.model.memory import MemoryControls, NodeMemory, NodeWord, PodIdentity, PodMemory, PodUid
 
 
 class Result(StrEnum):
@@ -40,7 +40,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     boot: str = ""
     """Changes when the machine starts: its time begins anew then."""
     node: NodeMemory
-    reserves: KubeletReserves = KubeletReserves()
+    word: NodeWord | None = NodeWord()
+    """What the API says of the node; None where it has not answered since the agent started: then as last known."""
     controls: MemoryControls
     readings: tuple[PodMemory, ...] = ()
     """Of all pods that have a control group."""
@@ -50,10 +51,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Which pod holds which blocks; None where nobody can say, and then as last known."""
     promised: tuple[str, ...] = ()
     """Blocks that the kubelet was given for a container and that no pod is seen to hold yet."""
-    cordoned: bool = False
-    draining: bool = False
-    memory_pressure: bool = False
-    """What the node's status says."""
     api: bool = True
     """Whether the API server answers."""
     off: bool = False

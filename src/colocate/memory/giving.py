@@ -76,8 +76,8 @@ def throttle(ladder: Ladder, situation: Situation) -> Step:
         if done is not None and done.to == high == reading.high:
             continue
         reason = f"{_needed(situation)}; {each.ref} uses {amount(reading.usage)} and is to grow no more."
-        actions.append(Throttle(pod=each.ref, high=high, reason=reason))
         before = done.before if done is not None else reading.high
+        actions.append(Throttle(pod=each.ref, high=high, before=before, reason=reason))
         ladder = msgspec.structs.replace(
             ladder, throttled=put(ladder.throttled, each.uid, Throttled(before, high))
         )

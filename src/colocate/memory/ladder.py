@@ -96,9 +96,9 @@ def _is_over(ladder: Ladder, rung: Rung, situation: Situation) -> str:
 def _down(ladder: Ladder, situation: Situation) -> LadderTurn:
     ladder, notes = _call_off(ladder)
     ladder = msgspec.structs.replace(ladder, since=situation.now)
-    if ladder.rung is None and ladder.moved:
-        # Pages that found no room when colocation was switched off.
-        ladder = msgspec.structs.replace(ladder, rung=Rung.FAR)
+    if height(ladder.rung) < height(left := ladder.highest_left):
+        # Pages that found no room when colocation was switched off, or what a stored state had forgotten.
+        ladder = msgspec.structs.replace(ladder, rung=left)
     if ladder.rung is None:
         return LadderTurn(msgspec.structs.replace(ladder, calm_since=None, undid_at=None), notes=notes)
     if (

@@ -70,6 +70,13 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
         """Whether anything is left to undo."""
         return bool(self.throttled or self.moved)
 
+    @property
+    def highest_left(self) -> Rung | None:
+        """The highest rung of which anything is left to undo."""
+        if self.moved:
+            return Rung.FAR
+        return Rung.THROTTLE if self.throttled else None
+
     def has_done_something_to(self, uid: PodUid) -> bool:
         return uid in self.throttled or uid in self.moved
 

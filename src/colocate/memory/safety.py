@@ -34,19 +34,14 @@ def keep(reserves: KubeletReserves, hugepages: Bytes, capacity: Bytes, system: B
     known = [each for each in (reserves.eviction_hard, reserves.eviction_soft) if each is not None]
     eviction = max(known, default=DEFAULT_EVICTION)
     named = (reserves.kube_reserved or 0) + (reserves.system_reserved or 0) + hugepages + eviction
-    kept_from_pods = (
-        reserves.capacity - reserves.allocatable
-        if reserves.capacity is not None and reserves.allocatable is not None
-        else 0
-    )
+    knows_allocatable = reserves.capacity is not None and reserves.allocatable is not None
+    kept_from_pods = (reserves.capacity or 0) - (reserves.allocatable or 0) if knows_allocatable else 0
     # The soft threshold and an allocatable that somebody patched are in one of the two only: the larger is right.
     reserved = max(named, kept_from_pods)
     unfilled = max(0, reserved - eviction - system)
     margin = int(capacity * share)
     default = "" if known else ", its default, as it was not asked"
-    told = (
-        "" if kept_from_pods or reserves.kube_reserved is not None else " (the node's allocatable is unknown)"
-    )
+    told = _of_allocatable(knows_allocatable, kept_from_pods)
     reasons = (
         f"The kubelet evicts below {amount(eviction)} available{default}.",
         f"It keeps {amount(reserved)} from pods{told}; the system uses {amount(system)}, so {amount(unfilled)} "
@@ -54,3 +49,9 @@ def keep(reserves: KubeletReserves, hugepages: Bytes, capacity: Bytes, system: B
         f"The margin above is {share:.0%} of {amount(capacity)}: {amount(margin)}.",
     )
     return Safety(eviction=eviction, reserved=reserved, unfilled=unfilled, margin=margin, reasons=reasons)
+
+
+def _of_allocatable(known: bool, kept_from_pods: Bytes) -> str:
+    if not known:
+        return " (the node's allocatable is unknown)"
+    return "" if kept_from_pods else " (the node's allocatable is all of its capacity)"

@@ -12,7 +12,7 @@ from colocate.errors import UserError
 from colocate.memory.blocks import Blocks
 from colocate.memory.forecast import Peak
 from colocate.memory.ladder_state import Ladder
-from colocate.model.memory import Bytes, PodIdentity, PodUid
+from colocate.model.memory import Bytes, NodeWord, PodIdentity, PodUid
 
 VERSION = 1
 
@@ -37,6 +37,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """As last known. A pod that holds none is here as long as something that was done to it is to be undone."""
     pods: Mapping[PodUid, PodIdentity] = {}
     """Who they are, as last known."""
+    word: NodeWord | None = None
+    """What the API last said of the node."""
     debt: Debt | None = None
     ladder: Ladder = Ladder()
     history: tuple[Peak, ...] = ()
@@ -57,7 +59,7 @@ def from_json(data: bytes) -> State:
     """UserError where it is not a state that this release wrote."""
     try:
         state = msgspec.json.decode(data, type=State)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise UserError(f"memory: the stored state cannot be read ({error}); {_REMEDY}") from None
     if state.version != VERSION:
         raise UserError(
@@ -67,6 +69,6 @@ def from_json(data: bytes) -> State:
 
 
 _REMEDY = (
-    "move it away, and blocks that pods hold are found again, but a memory.high that was set for a debt must be "
-    "removed by hand or by deleting the pod"
+    "move it away, and blocks that pods hold and a memory.high that was set for a debt are found again, but pages on "
+    "far NUMA nodes stay there until the pod ends"
 )

@@ -73,6 +73,13 @@ class NodeMemory(msgspec.Struct, frozen=True, kw_only=True):
         return max(0, self.total - self.free - self.inactive_file)
 
 
+class OurHigh(msgspec.Struct, frozen=True):
+    """A memory.high that was set here, for a debt."""
+
+    before: Bytes | None
+    """What it was then; None: there was none."""
+
+
 class PodMemory(msgspec.Struct, frozen=True, kw_only=True):
     """One pod's control group, everything in it together."""
 
@@ -91,6 +98,8 @@ class PodMemory(msgspec.Struct, frozen=True, kw_only=True):
     """memory.max or memory.limit_in_bytes; None where there is no limit."""
     high: Bytes | None = None
     """memory.high (v2); None where there is none."""
+    our_high: OurHigh | None = None
+    """Where it is marked as ours."""
     swap_limit: Bytes | None = None
     """How much swap it may take (v2: memory.swap.max; v1: memsw less memory); None where there is no limit."""
     pressure: Pressure | None = None
@@ -160,6 +169,7 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Its annotation allows that it is created again on another node."""
     terminating: bool = False
     limit: Bytes | None = None
+    whole_request: Bytes | None = None
     """Of the pod as a whole, where it says so itself (pod-level resources)."""
     overhead: Bytes = 0
     """What its runtime needs besides its containers."""
@@ -170,9 +180,17 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name}"
 
     @property
+    def may_hold_blocks(self) -> bool:
+        """Whether it asks for any, as far as is known."""
+        return not self.containers or any(each.blocks for each in self.containers)
+
+    @property
     def request(self) -> Bytes:
-        """The memory that the scheduler set aside for it."""
-        return running_together([each.request or 0 for each in self.containers], self.containers)
+        """The memory that the scheduler set aside for it: what it says as a whole goes before its containers' sum."""
+        containers = running_together([each.request or 0 for each in self.containers], self.containers)
+        # A limit alone: the API server has it ask for what its containers do, or else for all of the limit.
+        asked = self.whole_request or containers or self.limit or 0
+        return asked + self.overhead
 
 
 class KubeletReserves(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +204,15 @@ class KubeletReserves(msgspec.Struct, frozen=True, kw_only=True):
     eviction_hard: Bytes | None = None
     eviction_soft: Bytes | None = None
     """memory.available below which it evicts, percentages already taken of the capacity."""
+
+
+class NodeWord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the API says of the node itself."""
+
+    cordoned: bool = False
+    draining: bool = False
+    memory_pressure: bool = False
+    reserves: KubeletReserves = KubeletReserves()
 
 
 class MemoryControls(msgspec.Struct, frozen=True, kw_only=True):

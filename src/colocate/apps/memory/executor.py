@@ -110,7 +110,7 @@ class Executor:
 
     async def finish_moves(self) -> None:
         """Create pods again whose end a move has waited for."""
-        under_way = [one for one in self._store.manifests() if not self._jobs.is_busy(one.uid)]
+        under_way = [one for one in self._store.moves().manifests if not self._jobs.is_busy(one.uid)]
         if under_way and self._cluster.answers:
             await finish_moves(self._cluster, self._store, under_way)
 
@@ -158,11 +158,12 @@ class Executor:
             case SetLimit():
                 return pod_limits.hold(group, action, ids)
             case RestoreLimit():
-                return pod_limits.restore(group, action, ids, off=off)
+                running = pod.running_containers if pod else None
+                return pod_limits.restore(group, action, ids, running, off=off)
             case Throttle():
-                return pod_limits.throttle(group, action.high)
+                return pod_limits.throttle(group, action)
             case Unthrottle():
-                return pod_limits.throttle(group, action.to)
+                return pod_limits.let_go(group, action)
         raise TypeError(f"nobody knows how to do {action!r:.100}")
 
     async def _reclaim(self, action: Reclaim, group: MemoryGroup) -> Outcome:

@@ -57,9 +57,14 @@ class PodSpec(_Object, frozen=True):
     overhead: Mapping[str, str | int | float] = {}
 
 
+class RunState(_Object, frozen=True):
+    running: Mapping[str, str | None] | None = None
+
+
 class ContainerState(msgspec.Struct, frozen=True):
     name: str = ""
     containerID: str = ""
+    state: RunState = RunState()
 
 
 class PodStatus(_Object, frozen=True):
@@ -102,8 +107,17 @@ class ApiPod(_Object, frozen=True):
     @property
     def container_ids(self) -> Mapping[str, str]:
         """By name, the ids that the runtime gave to containers that run."""
-        states = (*self.status.init_container_statuses, *self.status.container_statuses)
+        states = self._container_states
         return {state.name: state.containerID.partition("://")[2] for state in states if state.containerID}
+
+    @property
+    def running_containers(self) -> frozenset[str]:
+        """The names of those that run, by the kubelet's last word."""
+        return frozenset(each.name for each in self._container_states if each.state.running is not None)
+
+    @property
+    def _container_states(self) -> tuple[ContainerState, ...]:
+        return (*self.status.init_container_statuses, *self.status.container_statuses)
 
 
 def identity(pod: ApiPod, resource: str) -> PodIdentity:
@@ -122,6 +136,7 @@ def identity(pod: ApiPod, resource: str) -> PodIdentity:
         may_move=marks.annotations.get(MAY_MOVE) == "true",
         terminating=marks.deletion_timestamp is not None,
         limit=_bound(pod.spec.resources.limits.get("memory")),
+        whole_request=_bound(pod.spec.resources.requests.get("memory")),
         overhead=_amount(pod.spec.overhead.get("memory")) or 0,
         containers=(
             *(_container(each, resource, init=True) for each in pod.spec.init_containers),

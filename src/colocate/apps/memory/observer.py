@@ -16,7 +16,7 @@ from colocate.host.identity import this_machine
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.pod_holders import pods_holding
 from colocate.memory.facts import Facts, Outcome
-from colocate.model.memory import PodUid
+from colocate.model.memory import NodeWord, PodUid
 
 Promised = Callable[[Iterable[str]], tuple[str, ...]]
 
@@ -71,22 +71,29 @@ class Observer:
             )
         if not self._cluster.answers:
             silent.append(f"the API server does not answer: {self._cluster.trouble}")
-        node = self._cluster.node
         facts = Facts(
             node_name=self._cluster.node_name,
             boot=self._boot,
             node=machine.node,
-            reserves=reserves(node, self._cluster.kubelet),
+            word=self._word(),
             controls=machine.controls,
             readings=machine.pods.pods,
             pods=tuple(identity(pod, self._resource) for pod in pods if not pod.is_finished),
             holders=holders,
             promised=promised(id for ids in (holders or {}).values() for id in ids),
-            cordoned=node is not None and node.spec.unschedulable,
-            draining=node is not None and node.is_draining,
-            memory_pressure=node is not None and node.has_memory_pressure,
             api=self._cluster.answers,
             off=off,
             outcomes=outcomes,
         )
         return Look(facts, tuple(silent))
+
+    def _word(self) -> NodeWord | None:
+        if not self._cluster.is_synced:
+            return None
+        node = self._cluster.node
+        return NodeWord(
+            cordoned=node is not None and node.spec.unschedulable,
+            draining=node is not None and node.is_draining,
+            memory_pressure=node is not None and node.has_memory_pressure,
+            reserves=reserves(node, self._cluster.kubelet),
+        )

@@ -59,14 +59,18 @@ class MemoryPart:
         calls: Callable[[], PageCalls] = Kernel,
         random: Callable[[], float] = random.random,
     ) -> None:
-        """UserError where what is stored cannot be read."""
+        """UserError where what is stored cannot be read, or another agent works with it."""
         self.settings = settings
         self.refresh = refresh
         self.dry_run = dry_run
         self._store = store
         if not dry_run:
             store.prepare()
-        self._state = store.load()
+        try:
+            self._state = store.load()
+        except UserError:
+            store.close()
+            raise
         self._off = store.is_off
         self._machine = machine
         self._cluster = cluster
@@ -136,6 +140,7 @@ class MemoryPart:
             await self.executor.close()
             await self._cluster.close(_FLUSH_TIME)
             self._machine.close()
+            self._store.close()
 
     async def _take_turns(self) -> None:
         await self._cluster.synced(_SYNC_TIME)
@@ -205,9 +210,12 @@ class MemoryPart:
         for_settings(self._state.blocks, self.settings, frozenset(id for ids in told.values() for id in ids))
 
     def _note(self, decision: Decision, look: Look) -> None:
+        lost = () if self.dry_run else self._store.moves().lost
+        silent = (*look.silent, *lost)
         self._report = report(
-            decision, look.facts, self.settings, look.silent, self._clock.time(), dry_run=self.dry_run
+            decision, look.facts, self.settings, silent, self._clock.time(), dry_run=self.dry_run
         )
+        self._teller.lost(lost)
         self._teller.turn(decision, self._report)
         self.turns.changed()
 

@@ -5,18 +5,24 @@ refuses, and a group that is gone or cannot be written, is an error that says so
 """
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from colocate.errors import ColocateError
+from colocate.host import high_mark
 from colocate.host.memory_group import GroupGone, MemoryGroup
 from colocate.host.memory_limits import Limits, LimitsSet, read_limits, set_limits
 from colocate.host.pod_groups import container_groups
-from colocate.memory.actions import RestoreLimit, SetLimit
-from colocate.memory.figures import amount
+from colocate.memory.actions import RestoreLimit, SetLimit, Throttle, Unthrottle
+from colocate.memory.figures import amount, some
 from colocate.model.memory import Bytes
 
 
 class LimitRefused(ColocateError):
     """The kernel does not take a limit."""
+
+
+class GroupMissing(ColocateError):
+    """A container's control group cannot be found."""
 
 
 def hold(group: MemoryGroup, action: SetLimit, container_ids: Mapping[str, str]) -> bool:
@@ -35,16 +41,49 @@ def hold(group: MemoryGroup, action: SetLimit, container_ids: Mapping[str, str])
     return changed
 
 
-def restore(group: MemoryGroup, action: RestoreLimit, container_ids: Mapping[str, str], *, off: bool) -> bool:
-    """Give a limit back; when colocation is switched off, the limit of swap too, which was ours."""
+def restore(
+    group: MemoryGroup,
+    action: RestoreLimit,
+    container_ids: Mapping[str, str],
+    running: AbstractSet[str] | None,
+    *,
+    off: bool,
+) -> bool:
+    """Give a limit back; when colocation is switched off, the limit of swap too, which was ours.
+
+    `running` are the containers that run; None where nobody can say. One of them whose group is not found is an
+    error, once the others have what is theirs; one that has ended has taken its limit with it.
+    """
     there = read_limits(group)
     changed = _set(group, Limits(memory=action.to, high=there.high, swap=None if off else there.swap))
-    for container in _containers(group, action.containers, container_ids).values():
+    found = _containers(group, action.containers, container_ids)
+    for container in found.values():
         changed |= _limit_container(container, None)
+    missing = [
+        name for name in action.containers if name not in found and (running is None or name in running)
+    ]
+    if missing and container_groups(group):
+        raise GroupMissing(
+            f"no control group is found in {group.folder} for {some(missing)}, which may run; its limit stays "
+            "until it is found or the container ends"
+        )
     return changed
 
 
-def throttle(group: MemoryGroup, high: Bytes | None) -> bool:
+def throttle(group: MemoryGroup, action: Throttle) -> bool:
+    """Set memory.high, with a mark that it is ours."""
+    high_mark.mark(group.folder, action.before)
+    return _set_high(group, action.high)
+
+
+def let_go(group: MemoryGroup, action: Unthrottle) -> bool:
+    """Give memory.high back."""
+    changed = _set_high(group, action.to)
+    high_mark.unmark(group.folder)
+    return changed
+
+
+def _set_high(group: MemoryGroup, high: Bytes | None) -> bool:
     there = read_limits(group)
     return _set(group, Limits(memory=there.memory, high=high, swap=there.swap))
 

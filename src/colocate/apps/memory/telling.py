@@ -53,6 +53,7 @@ class Teller:
         self._told: dict[PodUid, tuple[type[Action], Result]] = {}
         self._rung: Rung | None = None
         self._silent: frozenset[str] = frozenset()
+        self._lost: frozenset[str] = frozenset()
 
     def turn(self, decision: Decision, report: Report) -> None:
         """A decision, before it is carried out."""
@@ -102,6 +103,12 @@ class Teller:
                 why=outcome.action.reason,
             )
             self._tell_pod(outcome.action, outcome)
+
+    def lost(self, lost: tuple[str, ...]) -> None:
+        """Pods that were to be created again and cannot be, each once."""
+        for why in sorted(set(lost) - self._lost):
+            self._cluster.tell_node("ColocationMemoryPodLost", f"Not known: {why}.", warning=True)
+        self._lost = frozenset(lost)
 
     def _tell_pod(self, action: PodAction, outcome: Outcome) -> None:
         uid, what = action.pod.uid, (type(action), outcome.result)

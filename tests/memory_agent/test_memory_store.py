@@ -1,0 +1,124 @@
+"""What the memory part keeps on disk, when others have been at it."""
+
+from pathlib import Path
+
+import pytest
+
+from colocate.apps.memory.store import Manifest, Store
+from colocate.cluster.resources import Object
+from colocate.errors import UserError
+from colocate.lab.api.resources import EVENTS
+from colocate.lab.cluster import MACHINE
+from colocate.model.pod import Phase
+from tests.memory_agent.driving import Driven, driven
+from tests.memory_agent.lab import NAMESPACE, memory_lab
+
+MOVED = Manifest("good", "default", "mover", {"metadata": {"name": "mover"}})
+
+
+def test_a_folder_is_one_agents_until_that_has_ended(tmp_path: Path) -> None:
+    first, second = Store(tmp_path / "state"), Store(tmp_path / "state")
+    first.prepare()
+    with pytest.raises(
+        UserError, match=r"another agent works with .*state; stop it, or give this one a folder"
+    ):
+        second.prepare()
+    first.close()
+    second.prepare()
+    second.close()
+
+
+def test_a_folder_that_cannot_be_locked_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "memory-lock").mkdir()
+    with pytest.raises(UserError, match=r"cannot lock .*memory-lock \(is a directory\); choose a folder"):
+        Store(tmp_path).prepare()
+
+
+async def test_a_part_that_could_not_read_its_state_does_not_keep_the_folder() -> None:
+    async with memory_lab() as lab:
+        (lab.root / "state").mkdir()
+        (lab.root / "state" / "memory-state.json").write_bytes(b'{"boot": "\xff"}')
+        with pytest.raises(UserError, match="the stored state cannot be read"):
+            Driven(lab)
+        store = Store(lab.root / "state")
+        store.prepare()
+        store.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{",
+        b"null",
+        b'{"uid": "bad"}',
+        b'{"uid": "\xff\xfe"}',
+        b'{"uid":"x","namespace":"","name":"","body":{}}',
+    ],
+    ids=["empty", "cut off", "null", "fields missing", "not text", "another pod"],
+)
+def test_a_move_that_makes_no_sense_is_set_aside_and_named_and_the_others_go_on(
+    tmp_path: Path, damage: bytes
+) -> None:
+    store = Store(tmp_path)
+    store.remember(MOVED)
+    (tmp_path / "memory-recreate-bad.json").write_bytes(damage)
+    aside = tmp_path / "memory-recreate-bad.json.unreadable"
+    for _ in range(2):
+        moves = store.moves()
+        assert moves.manifests == (MOVED,)
+        (lost,) = moves.lost
+        assert f"after pod bad: {aside} makes no sense" in lost
+        assert aside.read_bytes() == damage
+    aside.unlink()
+    assert store.moves().lost == ()
+
+
+def test_a_move_that_cannot_be_read_or_set_aside_is_named_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    store.remember(MOVED)
+    (tmp_path / "memory-recreate-bad.json").write_bytes(b"{")
+    (tmp_path / "memory-recreate-odd.json").mkdir()
+
+    def refuse(*paths: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    moves = store.moves()
+    assert moves.manifests == (MOVED,)
+    assert "memory-recreate-bad.json makes no sense" in moves.lost[0]
+    assert "memory-recreate-odd.json: is a directory" in moves.lost[1]
+
+
+async def test_a_move_that_makes_no_sense_fails_no_turn_and_is_told_once_and_the_others_are_finished() -> (
+    None
+):
+    async with driven() as node:
+        lab = node.lab
+        folder = lab.root / "state"
+        (folder / "memory-recreate-bad.json").write_bytes(b"{")
+        spec = {"containers": [{"name": "main", "image": "busybox"}], "nodeSelector": {"nowhere": "yes"}}
+        body: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mover"}, "spec": spec}
+        node.store.remember(Manifest("good", NAMESPACE, "mover", body))
+        await node.turns(3)
+        assert lab.phase("mover") == Phase.PENDING, "the other one is created"
+        assert (folder / "memory-recreate-bad.json.unreadable").exists()
+        assert any("after pod bad" in why for why in node.part.report.silent)
+        await node.cluster._events.flush()
+
+        events = [stored.body for stored in lab.cluster.store.items(EVENTS.storage)]
+        (told,) = [event for event in events if event["reason"] == "ColocationMemoryPodLost"]
+        assert told["involvedObject"]["name"] == MACHINE
+        assert told.get("count", 1) == 1
+        assert "create that pod where it is missing" in told["message"]
+
+
+async def test_a_dry_run_neither_takes_the_folder_nor_sets_anything_aside() -> None:
+    async with memory_lab() as lab, Driven(lab).running() as node:
+        bad = lab.root / "state" / "memory-recreate-bad.json"
+        bad.write_bytes(b"{")
+        async with Driven(lab, dry_run=True, clock=node.clock).running() as watching:
+            await watching.turn()
+        assert bad.exists()

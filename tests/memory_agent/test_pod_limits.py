@@ -1,0 +1,122 @@
+"""Limits of a pod's groups, made of files: marks of what is ours, and containers whose groups are not found."""
+
+from pathlib import Path
+
+import pytest
+
+from colocate.apps.memory import pod_limits
+from colocate.host.group_files import group_files
+from colocate.host.kept_files import DescriptorBudget
+from colocate.host.memory_group import MemoryGroup
+from colocate.memory.actions import PodRef, RestoreLimit, Throttle, Unthrottle
+from colocate.model.memory import OurHigh, PodMemory
+from colocate.model.pod import QosClass
+from tests.support.cgroup_trees import v2_files
+
+MIB = 1 << 20
+POD = PodRef("u", "default", "batch")
+
+
+def group(folder: Path, high: int | None = None, limit: int | None = None) -> MemoryGroup:
+    said = PodMemory(
+        uid="u",
+        qos=QosClass.BEST_EFFORT,
+        usage=MIB,
+        anon=MIB,
+        file=0,
+        inactive_file=0,
+        high=high,
+        limit=limit,
+    )
+    folder.mkdir(exist_ok=True)
+    for name, text in v2_files(said).items():
+        (folder / name).write_text(text)
+    return MemoryGroup(folder, 2)
+
+
+def read(group: MemoryGroup) -> PodMemory:
+    files = group_files(2, group.folder, DescriptorBudget(None))
+    try:
+        return files.pod("u", QosClass.BEST_EFFORT)
+    finally:
+        files.close()
+
+
+@pytest.mark.parametrize("before", [None, 64 * MIB])
+def test_a_memory_high_of_ours_is_marked_with_what_it_was_until_it_is_given_back(
+    tmp_path: Path, before: int | None
+) -> None:
+    pod = group(tmp_path, high=before)
+    assert read(pod).our_high is None
+    for high in (32 * MIB, 16 * MIB):
+        assert pod_limits.throttle(pod, Throttle(pod=POD, high=high, before=before, reason=""))
+        found = read(pod)
+        assert (found.high, found.our_high) == (high, OurHigh(before))
+    assert pod_limits.let_go(pod, Unthrottle(pod=POD, to=before, reason=""))
+    found = read(pod)
+    assert (found.high, found.our_high) == (before, None)
+
+
+def test_where_no_mark_can_be_left_a_pod_is_throttled_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    for name in ("setxattr", "removexattr", "getxattr"):
+        monkeypatch.setattr(f"colocate.host.high_mark.os.{name}", refuse)
+    pod = group(tmp_path)
+    pod_limits.throttle(pod, Throttle(pod=POD, high=MIB, before=None, reason=""))
+    assert (read(pod).high, read(pod).our_high) == (MIB, None)
+    pod_limits.let_go(pod, Unthrottle(pod=POD, to=None, reason=""))
+    assert read(pod).high is None
+
+
+# --- containers that are held in groups of their own ----------------------------------------------------
+
+RESTORE = RestoreLimit(pod=POD, to=None, containers=("main", "other"), reason="")
+IDS = {"main": "aaa", "other": "bbb"}
+
+
+def pod_with(folder: Path, *containers: str) -> MemoryGroup:
+    """A pod's group with those of its sandbox and of these containers, all of them limited."""
+    made = group(folder, limit=64 * MIB)
+    for name in ("cri-containerd-5a5a.scope", *(f"cri-containerd-{id}.scope" for id in containers)):
+        group(folder / name, limit=MIB)
+    return made
+
+
+def limit_of(pod: MemoryGroup, id: str) -> str:
+    return (pod.folder / f"cri-containerd-{id}.scope" / "memory.max").read_text().strip()
+
+
+def test_groups_of_containers_have_no_limit_again(tmp_path: Path) -> None:
+    pod = pod_with(tmp_path, "aaa", "bbb")
+    assert pod_limits.restore(pod, RESTORE, IDS, {"main", "other"}, off=True)
+    assert (limit_of(pod, "aaa"), limit_of(pod, "bbb"), limit_of(pod, "5a5a")) == ("max", "max", str(MIB))
+
+
+def test_a_container_that_runs_and_whose_group_is_not_found_is_told_and_the_others_are_restored(
+    tmp_path: Path,
+) -> None:
+    pod = pod_with(tmp_path, "bbb")
+    with pytest.raises(
+        pod_limits.GroupMissing, match=r"no control group is found in .* for main, which may run"
+    ):
+        pod_limits.restore(pod, RESTORE, IDS, {"main", "other"}, off=True)
+    assert limit_of(pod, "bbb") == "max"
+    assert (pod.folder / "memory.max").read_text().strip() == "max"
+
+
+def test_a_container_that_has_ended_is_done(tmp_path: Path) -> None:
+    pod = pod_with(tmp_path, "bbb")
+    assert pod_limits.restore(pod, RESTORE, IDS, {"other"}, off=True)
+
+
+def test_where_nobody_can_say_which_containers_run_a_missing_group_is_told(tmp_path: Path) -> None:
+    with pytest.raises(pod_limits.GroupMissing, match="for main, other, which may run"):
+        pod_limits.restore(pod_with(tmp_path, "aaa", "bbb"), RESTORE, {}, None, off=True)
+
+
+def test_in_a_pod_without_any_container_nothing_is_missing(tmp_path: Path) -> None:
+    assert pod_limits.restore(group(tmp_path, limit=MIB), RESTORE, {}, None, off=True)
