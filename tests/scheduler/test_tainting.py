@@ -110,6 +110,8 @@ async def test_few_are_written_a_minute_and_the_hottest_first() -> None:
         tainting_ = scheduler.tainting
         assert tainting_ is not None
         await until(lambda: tainting_.planned().changes == (), "the minute's writes to be used up")
+        shown = scheduler.facts
+        await until(lambda: sum(level_of(n.spec.taints) > 0 for n in shown.nodes) == 2, "both to be seen")
         heats = [await story.heat(name) for name in nodes]
         assert sorted(heats)[-2:] == [2, 4]
         assert sum(map(bool, heats)) == 2

@@ -153,9 +153,11 @@ ROLE_BINDINGS = Resource("rolebindings", "RoleBinding", _RBAC)
 NEVER_ANY = (
     Resource("persistentvolumeclaims", "PersistentVolumeClaim", verbs=_READ, short=("pvc",)),
     Resource("persistentvolumes", "PersistentVolume", namespaced=False, verbs=_READ, short=("pv",)),
-    Resource("replicationcontrollers", "ReplicationController", verbs=_READ, short=("rc",)),
-    Resource("services", "Service", verbs=_READ, short=("svc",)),
-    Resource("statefulsets", "StatefulSet", "apps", verbs=_READ, short=("sts",)),
+    Resource(
+        "replicationcontrollers", "ReplicationController", verbs=_READ, short=("rc",), categories=("all",)
+    ),
+    Resource("services", "Service", verbs=_READ, short=("svc",), categories=("all",)),
+    Resource("statefulsets", "StatefulSet", "apps", verbs=_READ, short=("sts",), categories=("all",)),
     Resource("deviceclasses", "DeviceClass", _DRA, namespaced=False, verbs=_READ),
     Resource("resourceclaims", "ResourceClaim", _DRA, verbs=_READ),
     Resource("resourceslices", "ResourceSlice", _DRA, namespaced=False, verbs=_READ),
