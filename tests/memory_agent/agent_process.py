@@ -29,7 +29,7 @@ class Process:
         self._told, self._teller = await asyncio.open_connection(sock=ours, limit=1 << 20)
         self._said: asyncio.Queue[str] = asyncio.Queue()
         self._life_time = asyncio.create_task(self._listen())
-        await self.hears("begun")
+        assert await self.hears("begun")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -50,6 +50,8 @@ class Process:
         """Wait for its next words, which are these; whether it lives."""
         heard = await asyncio.wait_for(self._said.get(), 60)
         assert heard in (words, ""), heard
+        if not heard:
+            await self._life_time
         return bool(heard)
 
     async def tell(self, words: str, times: int = 1) -> bool:
@@ -59,7 +61,6 @@ class Process:
                 return False
             self._teller.write(f"{words}\n".encode())
             if not await self.hears("ok"):
-                await self._life_time
                 return False
         return True
 
