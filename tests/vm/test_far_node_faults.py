@@ -34,7 +34,7 @@ async def fill(node: Node) -> Eater:
     """Leave so little on the far node that 60 MiB do not fit."""
     far = far_node()
     filler = await node.pods.run_outside()
-    await filler.bound(far.free - 16 * MIB, far.id)
+    await filler.bound(far.free - 32 * MIB, far.id)
     return filler
 
 
@@ -84,7 +84,7 @@ async def test_a_far_node_that_is_filled_between_look_and_move_ends_the_move_and
     node.far_was = (far_node(),)
     filler = await fill(node)
     await until_moved(node)
-    assert far_bytes(batch) < 20 * MIB
+    assert far_bytes(batch) < 40 * MIB
     await batch.anon(4096)
     assert oom_kills(node.pods.create(BATCH)) == 0
     decisions = await until_evicted(node)
