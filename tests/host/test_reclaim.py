@@ -89,12 +89,12 @@ async def test_a_group_that_vanishes_ends_it(group: Reclaiming, monkeypatch: pyt
     steps = iter([None, None])
     real = module.reclaim_once
 
-    def vanishing(of: MemoryGroup, size: int) -> module.Step:
+    def vanishing(of: MemoryGroup, size: int, leave: int) -> module.Step:
         try:
             next(steps)
         except StopIteration:
             raise GroupGone("gone") from None
-        return real(of, size)
+        return real(of, size, leave)
 
     monkeypatch.setattr(module, "reclaim_once", vanishing)
     done = await reclaim(group, 100 * MIB, step=10 * MIB)
@@ -106,10 +106,10 @@ async def test_cancelled_it_finishes_its_step(group: Reclaiming, monkeypatch: py
     loop = asyncio.get_running_loop()
     real = module.reclaim_once
 
-    def slow(of: MemoryGroup, size: int) -> module.Step:
+    def slow(of: MemoryGroup, size: int, leave: int) -> module.Step:
         loop.call_soon_threadsafe(begun.set)
         go.wait()
-        return real(of, size)
+        return real(of, size, leave)
 
     monkeypatch.setattr(module, "reclaim_once", slow)
     running = asyncio.create_task(reclaim(group, 100 * MIB, step=10 * MIB))
@@ -121,6 +121,35 @@ async def test_cancelled_it_finishes_its_step(group: Reclaiming, monkeypatch: py
         await running
     assert group.usage == 190 * MIB
     assert (group.folder / "memory.limit_in_bytes").read_text().strip() == str(1 << 40)
+
+
+async def test_cache_that_is_to_be_left_on_v1_is_left_whatever_is_asked_for(tmp_path: Path) -> None:
+    group = group_of(tmp_path, 1, 200 * MIB, 0)
+
+    class Counting(Reclaiming, frozen=True):
+        """The cache of a group that uses nothing else; 60 MiB of it are gone since it was asked for."""
+
+        def read(self, name: str) -> bytes:
+            if name != "memory.stat":
+                return super().read(name)
+            return f"total_rss 0\ntotal_active_file 0\ntotal_inactive_file {self.usage - 60 * MIB}\n".encode()
+
+    done = await reclaim(Counting(group.folder, 1), 200 * MIB, leave=16 * MIB, step=32 * MIB)
+    assert done.end is ReclaimEnd.NOTHING_LEFT
+    assert 76 * MIB <= group.usage < 77 * MIB
+
+
+@pytest.mark.parametrize(
+    ("version", "there", "raised"), [(1, 20, True), (1, 64, False), (1, 80, False), (2, 20, False)]
+)
+def test_only_a_limit_that_was_left_lowered_is_put_back(
+    tmp_path: Path, version: int, there: int, raised: bool
+) -> None:
+    group = group_of(tmp_path, version, 10 * MIB, 0)
+    limit = tmp_path / "memory.limit_in_bytes"
+    limit.write_text(f"{there * MIB}\n")
+    assert module.put_back(group, 64 * MIB) is raised
+    assert int(limit.read_text()) == (64 if raised else there) * MIB
 
 
 async def test_an_error_of_another_kind_is_not_taken_for_an_answer(group: Reclaiming) -> None:

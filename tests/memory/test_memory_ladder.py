@@ -538,6 +538,13 @@ def test_reclaim_takes_no_more_than_its_share_at_a_time() -> None:
     assert action.bytes <= 4 * GIB
 
 
+def test_on_v1_some_cache_is_left_for_who_allocates_while_the_limit_is_lowered() -> None:
+    machine = pressed(guest(anon=4, cache=0.6), controls=V1)
+    reclaims = [action for action in machine.live(300) if isinstance(action, Reclaim)]
+    assert {action.leave for action in reclaims} == {16 * MIB}
+    assert sum(action.bytes for action in reclaims) == int(0.6 * GIB) // 4096 * 4096 - 16 * MIB
+
+
 def test_a_throttle_never_raises_what_the_kubelet_set() -> None:
     pod = guest(anon=20)
     pod.high = 15 * GIB

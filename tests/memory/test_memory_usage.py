@@ -1,5 +1,6 @@
 """What counts as online, and what is kept: given readings, when reckoned, then figures."""
 
+import msgspec
 import pytest
 
 from colocate.memory.safety import DEFAULT_EVICTION, keep
@@ -160,6 +161,16 @@ def test_far_nodes_are_those_without_cpus_or_as_configured_but_never_all(
     configured: tuple[int, ...] | None, expected: set[int]
 ) -> None:
     assert far_ids(far_machine(32 * GIB, 0), configured) == expected
+
+
+@pytest.mark.parametrize("configured", [None, (2,), (0,)])
+def test_a_node_whose_memory_was_taken_off_is_neither_far_nor_left_as_the_only_near_one(
+    configured: tuple[int, ...] | None,
+) -> None:
+    machine = far_machine(0, 0)
+    near, far = machine.numa
+    emptied = msgspec.structs.replace(machine, numa=(near, msgspec.structs.replace(far, total=0)))
+    assert far_ids(emptied, configured) == frozenset()
 
 
 def test_safety_holds_reserves_once_the_eviction_threshold_and_the_margin() -> None:

@@ -6,13 +6,15 @@ that uses 110 MiB of its 8 blocks of 16 MiB beside it leaves about 110 MiB befor
 
 import msgspec
 
+from colocate.host.memory_files import StatParser
 from colocate.host.memory_group import oom_kills
 from colocate.lab.cluster import MACHINE
-from colocate.memory.actions import Evict, Reclaim
+from colocate.memory.actions import Evict, PodAction, Reclaim
 from colocate.memory.rung import Rung
 from colocate.model.pod import Phase
 from tests.memory_agent.driving import BLOCK, MIB, SETTINGS, Driven, driven
 from tests.memory_agent.eating import Eater
+from tests.memory_agent.lab import MemoryLab
 from tests.support.waiting import until
 
 
@@ -101,12 +103,23 @@ async def test_a_process_that_exceeds_its_blocks_is_stopped_by_its_own_group_alo
         lab = node.lab
         await node.listed(await node.turn())
         greedy = Eater(lab, "greedy", 2, restartPolicy="Never")
-        modest = Eater(lab, "modest", 2)
-        await greedy.ready()
-        await modest.ready()
-        await node.until_known("greedy", "modest")
+        modest, online = Eater(lab, "modest", 2), Eater(lab, "online", 0)
+        for pod in (greedy, modest, online):
+            await pod.ready()
+        await node.until_known("greedy", "modest", "online")
+        await modest.anon(16 * MIB)
+        await online.anon(16 * MIB)
+        before = [touched(lab, name) for name in ("modest", "online")]
         greedy.begin(f"anon {64 * MIB} -")
         await until(lambda: lab.phase("greedy") == Phase.FAILED, "greedy to be stopped")
-        assert lab.phase("modest") == Phase.RUNNING
-        assert oom_kills(lab.group("modest")) == 0
-        assert not any(await node.turns(2))
+        assert not [action for action in await node.turns(2) if isinstance(action, PodAction)]
+        assert [touched(lab, name) for name in ("modest", "online")] == before
+        assert (lab.limit("modest"), lab.limit("online")) == (2 * BLOCK, None)
+
+
+def touched(lab: MemoryLab, name: str) -> tuple[object, ...]:
+    """Of a pod, all that whoever touches it changes: deaths, limit, processes, starts and anonymous memory."""
+    group = lab.group(name)
+    processes = [file.read_text() for file in sorted(group.folder.glob("**/cgroup.procs"))]
+    anonymous = StatParser(group.version).parse(group.read("memory.stat")).anon
+    return oom_kills(group), lab.limit(name), processes, lab.said(name).count("ready"), anonymous

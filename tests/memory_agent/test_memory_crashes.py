@@ -6,18 +6,16 @@ them, at the second, and so on until a life passes without a death.
 """
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from colocate.apps.memory.objects import MAY_MOVE
-from colocate.memory.state import State, from_json
 from colocate.model.pod import Phase
 from tests.kubelet.test_crashes import Violations
+from tests.memory_agent.agent_process import Process
 from tests.memory_agent.driving import BLOCK, MIB
 from tests.memory_agent.eating import Eater
 from tests.memory_agent.lab import MemoryLab, memory_lab
@@ -26,7 +24,6 @@ from tests.support.waiting import until
 
 STRIDE = 8
 """The deaths are dealt out to so many tests, which run side by side."""
-REPO = Path(__file__).parents[2]
 
 EVERY_LIFE = {
     *("socket.serve", "socket.served", "socket.remove", "socket.removed"),
@@ -38,76 +35,6 @@ EVERY_LIFE = {
 """Side effects that every life has, on cgroup v1; kernels with swap accounting have one more."""
 
 
-class Process:
-    """A memory part as a process, told to die at a certain side effect or never."""
-
-    def __init__(self, lab: MemoryLab, life: int, crash_at: int = 0, log: Path | None = None) -> None:
-        self._lab = lab
-        self._life = life
-        self._environ = {**os.environ, "COLOCATE_CRASH_AT": str(crash_at), "PYTHONPATH": str(REPO)}
-        if log:
-            self._environ["COLOCATE_CRASH_LOG"] = str(log)
-
-    async def __aenter__(self) -> "Process":
-        words = (str(self._lab.root), str(self._lab.runtime.cgroup_root), str(self._life * 10_000.0))
-        with (self._lab.root / "agent.log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *[sys.executable, "-m", "tests.memory_agent.crashing_agent", *words],
-                env=self._environ,
-                cwd=REPO,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                limit=1 << 20,
-            )
-        self._wait = asyncio.create_task(self._process.wait())
-        await self._answer()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if not self.dead:
-            self._process.kill()
-            await self._wait
-
-    @property
-    def dead(self) -> bool:
-        return self._wait.done()
-
-    @property
-    def exit_code(self) -> int | None:
-        return self._process.returncode
-
-    async def tell(self, words: str, times: int = 1) -> bool:
-        """Say something, several times; whether it lives."""
-        assert self._process.stdin is not None
-        for _ in range(times):
-            if self.dead:
-                return False
-            self._process.stdin.write(f"{words}\n".encode())
-            if not await self._answer():
-                return False
-        return True
-
-    async def state(self) -> State:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(b"report\n")
-        return from_json(await self._process.stdout.readline())
-
-    async def end(self) -> int:
-        """As SIGTERM would, and wait."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        return await asyncio.wait_for(self._wait, 60)
-
-    async def _answer(self) -> bool:
-        assert self._process.stdout is not None
-        if await asyncio.wait_for(self._process.stdout.readline(), 60) == b"ok\n":
-            return True
-        await self._wait
-        return False
-
-
 async def live_a_life(lab: MemoryLab, agent: Process) -> None:
     """Every side effect that a memory part has, in order; returns early where it dies."""
 
@@ -115,14 +42,18 @@ async def live_a_life(lab: MemoryLab, agent: Process) -> None:
         await until(lambda: agent.dead or holds(), what)
         return not agent.dead
 
-    if not await agent.tell("turn") or not await reach(lambda: len(lab.healthy()) >= 8, "blocks"):
+    if (
+        not await agent.hears("ok")
+        or not await agent.tell("turn")
+        or not await reach(lambda: len(lab.healthy()) >= 8, "blocks")
+    ):
         return
     batch = Eater(lab, "batch", 4)
     mover = Eater(lab, "mover", 4, annotations={MAY_MOVE: "true"})
     if not await reach(lambda: "ready" in lab.said("batch") and "ready" in lab.said("mover"), "both pods"):
         return
-    await batch.anon(16 * MIB)
-    await batch.cache(24 * MIB)
+    await batch.anon(4 * MIB)
+    await batch.cache(36 * MIB)
     await mover.anon(40 * MIB)
     reclaim, leave = SYSTEM + 150 * MIB, SYSTEM + 230 * MIB
     for words, times in (
@@ -160,6 +91,7 @@ async def put_right(lab: MemoryLab) -> None:
     held = lab.held()
     off = (lab.root / "state" / "memory-off").exists()
     async with Process(lab, life=2) as successor:
+        assert await successor.hears("ok")
         for _ in range(12):
             assert await successor.tell("turn")
             await asyncio.sleep(0.02)

@@ -22,7 +22,8 @@ from colocate.model.pod import QosClass
 MIB = 1 << 20
 
 # `anon` touches page by page, as programs do; `bulk` has the kernel fill a great mapping, in huge pages where it
-# likes to; `cache` writes a file.
+# likes to; `bound` does that on one NUMA node alone; `cache` writes a file; `read` reads one that nobody has yet,
+# twice, so that the kernel takes it for active.
 _EATER = """
 import mmap, os, sys
 held = []
@@ -33,14 +34,29 @@ for line in sys.stdin:
         held.append(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         for at in range(0, size, 4096):
             held[-1][at:at + 8] = at.to_bytes(8, "little")
-    elif what == "bulk":
+    elif what in ("bulk", "bound"):
+        if what == "bound":
+            import ctypes
+            syscall, set_mempolicy, default, bind = ctypes.CDLL(None).syscall, 238, 0, 2
+            mask = ctypes.c_ulong(1 << int(path[0]))
+            assert not syscall(set_mempolicy, bind, ctypes.byref(mask), ctypes.c_ulong(64))
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
         held.append(mmap.mmap(-1, size, flags=flags))
+        if what == "bound":
+            assert not syscall(set_mempolicy, default, None, ctypes.c_ulong(0))
     elif what == "cache":
         with open(path[0], "wb") as file:
             for at in range(0, size, 1 << 20):
                 file.write(os.urandom(1 << 20))
             os.fsync(file.fileno())
+    elif what == "read":
+        file = os.open(path[0], os.O_RDONLY)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        for _ in range(2):
+            os.lseek(file, 0, os.SEEK_SET)
+            while os.read(file, 1 << 20):
+                pass
+        os.close(file)
     elif what == "free":
         held.clear()
     print("done", flush=True)
@@ -60,6 +76,13 @@ class Eater:
 
     async def bulk(self, amount: int) -> None:
         await self._do(f"bulk {amount}")
+
+    async def bound(self, amount: int, node: int) -> None:
+        """On x86-64."""
+        await self._do(f"bound {amount} {node}")
+
+    async def read(self, file: Path) -> None:
+        await self._do(f"read 0 {file}")
 
     async def cache(self, amount: int, file: Path) -> None:
         await self._do(f"cache {amount} {file}")
@@ -110,7 +133,15 @@ class RealPods:
         """Start a process in a container of a pod that was created."""
         container = self.path(uid, qos) / "main"
         cgroups.create(self.tree, container)
-        procs = " ".join(str(folder / "cgroup.procs") for folder in self.tree.folders(container))
+        return await self._start(
+            " ".join(str(each / "cgroup.procs") for each in self.tree.folders(container))
+        )
+
+    async def run_outside(self) -> Eater:
+        """Start a process that is in no pod."""
+        return await self._start("")
+
+    async def _start(self, procs: str) -> Eater:
         process = await asyncio.create_subprocess_exec(
             *["/bin/sh", "-c", _JOIN, "sh", procs, sys.executable, "-c", _EATER],
             stdin=asyncio.subprocess.PIPE,

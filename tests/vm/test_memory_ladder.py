@@ -1,213 +1,94 @@
-"""The memory part on cgroup v2 with a far NUMA node: an online process grows, a colocated one goes down the ladder.
+"""The memory part on cgroup v2 with a far NUMA node: online work grows, a colocated process goes down the ladder."""
 
-Control groups, processes, limits and pages are real. The node's figures are those of its pods alone, so that little
-memory is enough; the API server is one that evicts by ending the pod, and who holds what is in a checkpoint file.
-"""
-
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.machine import Machine
-from colocate.apps.memory.objects import ApiNode, ApiPod
-from colocate.apps.memory.part import MemoryPart
-from colocate.apps.memory.store import Store
-from colocate.clock import ManualClock
-from colocate.cluster.client import Client
-from colocate.cluster.connection import Connection
-from colocate.host import cgroups
-from colocate.host.cgroups import Naming
-from colocate.host.group_files import group_files
-from colocate.host.kept_files import DescriptorBudget
+from colocate.host import memory_group, page_migration
 from colocate.host.memory_group import oom_kills
 from colocate.host.memory_limits import read_limits
-from colocate.host.node_memory import read_numa
-from colocate.host.numa_maps import Kind, bytes_by_node, mapped_pages
-from colocate.kubelet import checkpoint
-from colocate.kubelet.paths import KubeletPaths
-from colocate.memory.actions import Evict, MovePages, ReturnPages, Throttle
-from colocate.memory.decide import Decision
-from colocate.memory.forecast import Instant
-from colocate.memory.rung import Rung
-from colocate.memory.settings import MemorySettings
+from colocate.memory.actions import PodAction, ReturnPages, Throttle
 from colocate.memory.state import State
-from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry
-from colocate.model.memory import NodeMemory, PodUid
-from colocate.model.pod import QosClass
-from tests.support.real_pods import MIB, Eater, RealPods, real_pods
+from tests.support import components
+from tests.support.real_pods import MIB, Eater
+from tests.vm.nodes import BATCH, BLOCK, BLOCKS, WEB, Node, far_bytes, far_node, running_node
 
 pytestmark = [pytest.mark.vm("mini", "epyc"), pytest.mark.timeout(300)]
 
-BATCH, WEB = "5b1c0001-4f0e-9d6c-aaaa-000000000001", "5b1c0002-4f0e-9d6c-aaaa-000000000002"
-BLOCK, BLOCKS = 16 * MIB, 8
-NEAR, SYSTEM = 512 * MIB, 150 * MIB
-SETTINGS = MemorySettings(block_size=BLOCK, forecast=Instant())
-
-
-class EvictingClient(Client):
-    """An API server and a kubelet in one: whoever is evicted has ended."""
-
-    def __init__(self, pods: RealPods, clock: ManualClock) -> None:
-        super().__init__(Connection("http://127.0.0.1:9", "the test"), clock)
-        self._pods = pods
-        self.evicted: list[str] = []
-
-    async def evict(
-        self, name: str, namespace: str = "", uid: str = "", grace: int | None = None, dry_run: bool = False
-    ) -> None:
-        self.evicted.append(uid)
-        await cgroups.kill(self._pods.tree, self._pods.path(uid))
-        self._pods.remove(uid)
-
-
-class StillCluster(ClusterView):
-    """A cluster that has said all it will ever say."""
-
-    def __init__(self, client: Client, pods: list[ApiPod]) -> None:
-        super().__init__(client, "here")
-        self._still = pods
-
-    is_synced = True
-    answers = True
-
-    @property
-    def pods(self) -> list[ApiPod]:
-        return self._still
-
-    def pod(self, uid: PodUid) -> ApiPod | None:
-        return next((pod for pod in self._still if pod.uid == uid), None)
-
-    @property
-    def node(self) -> ApiNode | None:
-        return None
-
-
-class Node:
-    """A node whose near memory is 512 MiB, 150 of them the system's; its far NUMA node is real."""
-
-    def __init__(self, pods: RealPods, folder: Path) -> None:
-        self.pods = pods
-        self.clock = ManualClock()
-        self.client = EvictingClient(pods, self.clock)
-        self.far_free: int | None = None
-        """What the far node says is free, where it is not the truth."""
-        self.hidden = False
-        """Whether the far node is taken off."""
-        paths = KubeletPaths(folder)
-        paths.device_plugins.mkdir(parents=True)
-        ids = tuple(f"CM-{n:04d}" for n in range(BLOCKS))
-        entry = Entry(BATCH, "main", SETTINGS.resource, {NO_TOPOLOGY: ids}, b"")
-        paths.checkpoint.write_bytes(checkpoint.render(Checkpoint((entry,), {SETTINGS.resource: ids})))
-        self.part = MemoryPart(
-            SETTINGS,
-            store=Store(folder / "state"),
-            machine=Machine(pods.parent, read_node=self.read),
-            cluster=StillCluster(self.client, [_pod("batch", BATCH, BLOCKS), _pod("web", WEB, 0)]),
-            paths=paths,
-            clock=self.clock,
-            rate=1 << 34,
-        )
-
-    def read(self) -> NodeMemory:
-        numa = tuple(node for node in read_numa() if node.has_cpus or not self.hidden)
-        if self.far_free is not None:
-            numa = tuple(
-                node if node.has_cpus else msgspec.structs.replace(node, free=min(node.free, self.far_free))
-                for node in numa
-            )
-        far = [node for node in numa if not node.has_cpus]
-        files = group_files(
-            2, self.pods.tree.roots["memory"] / self.pods.parent, DescriptorBudget(None), by_node=True
-        )
-        try:
-            used = files.pod("all", QosClass.GUARANTEED)
-        finally:
-            files.close()
-        there = sum((used.numa or {}).get(node.id, 0) for node in far)
-        free = NEAR - SYSTEM - (used.usage - there)
-        return NodeMemory(
-            total=NEAR + sum(node.total for node in far),
-            free=free + sum(node.free for node in far),
-            available=free + used.file + sum(node.free + node.file for node in far),
-            inactive_file=used.inactive_file + sum(node.inactive_file for node in far),
-            numa=numa,
-        )
-
-    async def turn(self) -> Decision:
-        await self.clock.advance(10)
-        decision = await self.part.turn()
-        while self.part.executor.is_busy:
-            await self.clock.advance(0.05)
-            await asyncio.sleep(0.01)
-        return decision
-
-    async def turns(self, count: int) -> list[Decision]:
-        return [await self.turn() for _ in range(count)]
-
-
-def _pod(name: str, uid: str, blocks: int) -> ApiPod:
-    limits = {SETTINGS.resource: str(blocks)} if blocks else {}
-    return msgspec.convert(
-        {
-            "metadata": {"name": name, "namespace": "default", "uid": uid},
-            "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
-            "status": {"phase": "Running"},
-        },
-        ApiPod,
-    )
+DEEDS = ["cgroup.memory.reclaim", "cgroup.memory.high", "pages.moved", "evicted"]
+"""What each rung does to a pod, lowest first."""
 
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with real_pods(Naming.SYSTEMD) as pods:
-        pods.create(BATCH)
-        pods.create(WEB)
-        made = Node(pods, tmp_path)
+    async with running_node(tmp_path) as made:
         yield made
-        await made.part.executor.close()
-        await made.client.close()
 
 
-async def side_by_side(node: Node) -> tuple[Eater, Eater]:
-    batch, web = await node.pods.run(BATCH), await node.pods.run(WEB)
-    await node.turn()
-    assert read_limits(node.pods.create(BATCH)).memory == BLOCKS * BLOCK
-    await batch.anon(100 * MIB)
-    calm = await node.turn()
-    assert not calm.balance.due
+@pytest.fixture
+def done(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was done to pods, in this order; each deed once."""
+    deeds = node.client.told
+
+    def reached(point: str) -> None:
+        if point in DEEDS and point not in deeds:
+            deeds.append(point)
+
+    monkeypatch.setattr(memory_group, "reached", reached)
+    monkeypatch.setattr(page_migration, "reached", reached)
+    return deeds
+
+
+def big_file() -> Path:
+    """Of some 60 MiB, on the file system of the machine outside, whose cache the kernel can drop."""
+    return next((components.FOLDER / "vm").glob("vmlinux-*"))
+
+
+async def until_done(node: Node, done: list[str], count: int) -> None:
+    """Turns, until so many kinds of deeds are done: the lowest, and no other."""
+    for _ in range(6):
+        if len(done) < count:
+            await node.turn()
+    assert done == DEEDS[:count]
+
+
+async def down_to_memory_high(node: Node, done: list[str], then: int) -> tuple[Eater, Eater]:
+    """Online work grows a little, which page cache pays; then so much more that the rest of the cache cannot."""
+    batch, web = await node.side_by_side(anon=50 * MIB, cache=big_file())
+    group = node.pods.create(BATCH)
+    cache = node.pods.read(BATCH).file
+    assert cache > 55 * MIB
+    slack = (await node.turn()).balance.slack
+
+    await web.bulk(slack + 19 * MIB)
+    pressed = await node.turns(3)
+    assert not pressed[0].offered, "withdrawn within one refresh"
+    assert done == DEEDS[:1]
+    assert node.pods.read(BATCH).file <= cache - 12 * MIB, "the kernel has dropped it"
+    assert pressed[-1].balance.due < 8 * MIB
+    assert read_limits(group).high is None
+    assert read_limits(group).memory == BLOCKS * BLOCK
+
+    await web.bulk(node.pods.read(BATCH).file + then)
+    await until_done(node, done, 2)
+    assert read_limits(group).high is not None
+    assert node.pods.read(BATCH).file < 8 * MIB, "memory.high has taken the rest of the cache"
+    assert far_bytes(batch) == 0
     return batch, web
 
 
-def far_bytes(process: Eater) -> int:
-    """Private memory that numa_maps sees on NUMA nodes without CPUs."""
-    away = {each.id for each in read_numa() if not each.has_cpus}
-    mappings = [each for each in mapped_pages(process.pid) if each.kind is Kind.PRIVATE]
-    return sum(size for id, size in bytes_by_node(mappings).items() if id in away)
-
-
 async def test_rungs_in_order_pages_on_the_far_node_and_everything_back_when_online_work_goes(
-    node: Node,
+    node: Node, done: list[str]
 ) -> None:
-    batch, web = await side_by_side(node)
-    await web.anon(150 * MIB)
-    pressed = await node.turns(5)
-    stood = [rung for decision in pressed for rung in decision.plan.stood_on]
-    assert stood == sorted(stood, key=list(Rung).index), "only upwards"
-    assert Rung.THROTTLE in stood
-    assert Rung.FAR in stood
-    assert Rung.EVICT not in stood
-    kinds = [type(action) for decision in pressed for action in decision.plan.actions]
-    assert kinds.index(Throttle) < kinds.index(MovePages)
+    batch, web = await down_to_memory_high(node, done, then=50 * MIB)
+    await until_done(node, done, 3)
     assert far_bytes(batch) >= 16 * MIB, "seen in numa_maps"
+    assert (await node.turn()).balance.due < 8 * MIB
     assert oom_kills(node.pods.create(WEB)) == 0
-    assert read_limits(node.pods.create(BATCH)).high is not None
 
     await web.free()
-    calm = await node.turns(26)
+    calm = await node.turns(10, seconds=30)
     kinds = [type(action) for decision in calm for action in decision.plan.actions]
     assert ReturnPages in kinds
     assert far_bytes(batch) < 2 * MIB
@@ -215,33 +96,58 @@ async def test_rungs_in_order_pages_on_the_far_node_and_everything_back_when_onl
     assert read_limits(node.pods.create(BATCH)).memory == BLOCKS * BLOCK
     assert calm[-1].state.ladder.rung is None
     assert calm[-1].offered > 0
+    assert done == DEEDS[:3]
     await batch.anon(MIB)
 
 
-@pytest.mark.parametrize("case", ["full", "detached"])
-async def test_with_the_far_node_full_or_detached_under_load_the_next_rung_comes(
-    node: Node, case: str
+@pytest.mark.vm("mini")
+async def test_with_the_far_node_almost_full_eviction_comes_last_and_blocks_return(
+    node: Node, done: list[str]
 ) -> None:
-    _, web = await side_by_side(node)
-    if case == "full":
-        node.far_free = 0
-    await web.anon(150 * MIB)
-    if case == "detached":
-        while not any(isinstance(action, MovePages) for action in (await node.turn()).plan.actions):
-            pass
-        node.hidden = True
-        await web.anon(60 * MIB)
-    decisions = await node.turns(8)
-    assert any(isinstance(action, Evict) for decision in decisions for action in decision.plan.actions)
+    before = (await node.turn()).offered
+    batch, web = await down_to_memory_high(node, done, then=70 * MIB)
+    filler, far = await node.pods.run_outside(), far_node()
+    reserve = far.total // 20
+    await filler.bound(far.free - reserve - 28 * MIB, far.id)
+    await until_done(node, done, 3)
+    assert far_bytes(batch) >= 16 * MIB, "as much as there is room for"
+    assert reserve - 4 * MIB <= far_node().free <= reserve + 8 * MIB
+    await until_done(node, done, 4)
     assert node.client.evicted == [BATCH]
     assert oom_kills(node.pods.create(WEB)) == 0
+
+    await web.free()
+    calm = await node.turns(6, seconds=30)
+    assert calm[-1].state.debt is None
+    assert calm[-1].state.ladder.rung is None
+    assert not calm[-1].held
+    assert calm[-1].offered >= before
+    await web.anon(MIB)
+    await filler.anon(MIB)
+
+
+@pytest.mark.vm("mini")
+async def test_a_process_that_exceeds_its_blocks_is_stopped_by_its_own_group_alone(node: Node) -> None:
+    batch, web = await node.side_by_side(anon=20 * MIB)
+    await web.bulk(64 * MIB)
+    before = node.pods.read(WEB)
+    with pytest.raises(ProcessLookupError):
+        await batch.bulk(BLOCKS * BLOCK)
+    assert oom_kills(node.pods.create(BATCH)) == 1
+    after = node.pods.read(WEB)
+    assert oom_kills(node.pods.create(WEB)) == 0
+    assert (after.limit, after.high, after.anon) == (None, None, before.anon)
+    for decision in await node.turns(2):
+        assert not [action for action in decision.plan.actions if isinstance(action, PodAction)]
+        assert decision.state.ladder.rung is None
+    await web.anon(MIB)
 
 
 async def test_a_throttle_that_the_state_has_forgotten_is_found_on_the_pod_and_taken_away_by_off(
     node: Node,
 ) -> None:
-    _, web = await side_by_side(node)
-    await web.anon(150 * MIB)
+    _, web = await node.side_by_side(anon=50 * MIB)
+    await web.bulk((await node.turn()).balance.slack + 60 * MIB)
     while not any(isinstance(action, Throttle) for action in (await node.turn()).plan.actions):
         pass
     assert read_limits(node.pods.create(BATCH)).high is not None

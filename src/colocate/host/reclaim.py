@@ -1,8 +1,9 @@
 """Memory taken back from a group in bounded steps, as far as the kernel can without killing.
 
 On v2 a step is a write to memory.reclaim. On v1, which has none, the limit is lowered to a step below what is
-used, which the kernel answers by reclaiming or by EBUSY, and put back at once. Cold pages go first; a kernel with
-swap or slower NUMA nodes puts anonymous memory there, one without drops page cache alone.
+used, which the kernel answers by reclaiming or by EBUSY, and put back at once. The kernel lowers it only when less is
+used, but who allocates in between meets it: page cache that is left makes way then, and nobody is killed. Cold pages
+go first; a kernel with swap or slower NUMA nodes puts anonymous memory there, one without drops page cache alone.
 """
 
 import errno
@@ -13,6 +14,8 @@ from functools import partial
 import msgspec
 
 from colocate.aio import in_thread
+from colocate.host import memory_files
+from colocate.host.memory_files import StatParser
 from colocate.host.memory_group import GroupGone, MemoryGroup
 from colocate.model.memory import Bytes
 
@@ -21,6 +24,7 @@ _LEAST_STEP: Bytes = 256 << 10
 """When not even this much comes back, nothing does."""
 
 _V1_LIMIT = "memory.limit_in_bytes"
+_V1_STAT = StatParser(1)
 
 
 class ReclaimEnd(StrEnum):
@@ -49,11 +53,17 @@ class Step(msgspec.Struct, frozen=True):
 
 
 async def reclaim(
-    group: MemoryGroup, amount: Bytes, *, step: Bytes = STEP, go_on: Callable[[], bool] = lambda: True
+    group: MemoryGroup,
+    amount: Bytes,
+    *,
+    leave: Bytes = 0,
+    step: Bytes = STEP,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Reclaimed:
     """Take back `amount`, step by step; `go_on` is asked before each: as long as the pressure allows, say.
 
-    Can be cancelled between steps. One that has begun is finished: no limit stays lowered.
+    On v1 page cache of `leave` bytes is left. Can be cancelled between steps. One that has begun is finished: no
+    limit stays lowered.
     """
     taken = 0
     try:
@@ -61,7 +71,7 @@ async def reclaim(
             if not go_on():
                 return Reclaimed(taken, ReclaimEnd.STOPPED)
             size = min(step, amount - taken)
-            done = await in_thread(partial(reclaim_once, group, size))
+            done = await in_thread(partial(reclaim_once, group, size, leave))
             taken += done.amount
             if not done.complete:
                 # Less may still be had in smaller steps; this also bounds how often the kernel searches in vain.
@@ -73,8 +83,10 @@ async def reclaim(
     return Reclaimed(taken, ReclaimEnd.ENOUGH)
 
 
-def reclaim_once(group: MemoryGroup, size: Bytes) -> Step:
+def reclaim_once(group: MemoryGroup, size: Bytes, leave: Bytes) -> Step:
     """One step; blocks until the kernel has done with it."""
+    if leave and group.version == 1 and _V1_STAT.parse(group.read("memory.stat")).file - size < leave:
+        return Step(0, complete=False)
     before = group.usage
     try:
         if group.version == 2:
@@ -89,8 +101,19 @@ def reclaim_once(group: MemoryGroup, size: Bytes) -> Step:
     return Step(size, complete=True)
 
 
+def put_back(group: MemoryGroup, limit: Bytes) -> bool:
+    """Raise a limit that a death in the middle of a step left lowered; whether there was one. Only v1 can have it."""
+    if group.version != 1:
+        return False
+    there = memory_files.limit(group.read(_V1_LIMIT))
+    if there is None or there >= limit:
+        return False
+    group.write(_V1_LIMIT, str(limit))
+    return True
+
+
 def _lower_and_put_back(group: MemoryGroup, limit: Bytes) -> None:
-    """Whoever dies in between leaves a limit that the next assertion of limits puts right."""
+    """Whoever dies in between leaves a limit that its successor puts right before anything else."""
     old = group.read(_V1_LIMIT).decode().strip()
     group.write(_V1_LIMIT, str(limit))
     group.write(_V1_LIMIT, old)

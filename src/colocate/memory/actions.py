@@ -67,6 +67,8 @@ class Reclaim(_PodAction, frozen=True):
     """Have the kernel drop this much of a pod's memory. Has no way back and needs none: no limit stays lowered."""
 
     bytes: Bytes
+    leave: Bytes = 0
+    """Page cache that must be left."""
 
 
 class RestoreLimit(_PodAction, frozen=True):

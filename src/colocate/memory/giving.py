@@ -18,6 +18,10 @@ from colocate.memory.situation import Situation
 from colocate.memory.step import WORTH_IT, Step
 from colocate.model.memory import Bytes, PodMemory
 
+_CUSHION: Bytes = 16 << 20
+"""Page cache that is left to a pod on cgroup v1 that may not swap: it makes way for who allocates while the limit is
+lowered."""
+
 
 def withdraw(ladder: Ladder, situation: Situation) -> Step:
     """Nothing more: free blocks are withdrawn by the list of blocks itself."""
@@ -28,10 +32,11 @@ def reclaim(ladder: Ladder, situation: Situation) -> Step:
     """Drop cache, by the kernel's own choice of pages."""
     settings, swap_free = situation.settings, situation.facts.node.swap_free
     remaining = _outstanding(ladder, situation)
+    leave = _CUSHION if situation.facts.controls.cgroup == 1 and not settings.swap else 0
     actions: list[PodAction] = []
     notes: list[str] = []
     for each, reading in situation.readable:
-        most = min(remaining, droppable(reading, settings.swap, swap_free))
+        most = min(remaining, droppable(reading, settings.swap, swap_free) - leave)
         size = whole_pages(min(most, int(reading.usage * settings.reclaim_share)))
         if size < WORTH_IT or ladder.has_given_up(Rung.RECLAIM, each.uid):
             continue
@@ -48,7 +53,7 @@ def reclaim(ladder: Ladder, situation: Situation) -> Step:
             )
             continue
         reason = f"{_needed(situation)}; {each.ref} has {amount(reading.file)} of page cache."
-        actions.append(Reclaim(pod=each.ref, bytes=size, reason=reason))
+        actions.append(Reclaim(pod=each.ref, bytes=size, leave=leave, reason=reason))
         remaining -= size
     return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions))
 

@@ -66,13 +66,13 @@ def counted(pod: OnlinePod) -> Bytes:
 
 
 def far_ids(node: NodeMemory, configured: tuple[int, ...] | None) -> frozenset[int]:
-    """The far NUMA nodes that are online: as configured, or those without CPUs; never all of them."""
+    """The far NUMA nodes that have memory: as configured, or those without CPUs; never all of them."""
+    # One whose memory was taken off may stay in the list, empty.
+    nodes = [each for each in node.numa if each.total]
     wanted = [
-        each.id
-        for each in node.numa
-        if (each.id in configured if configured is not None else not each.has_cpus)
+        each.id for each in nodes if (each.id in configured if configured is not None else not each.has_cpus)
     ]
-    return frozenset(wanted) if len(wanted) < len(node.numa) else frozenset()
+    return frozenset(wanted) if len(wanted) < len(nodes) else frozenset()
 
 
 def measure(

@@ -21,12 +21,13 @@ from colocate.errors import ColocateError, Unavailable
 from colocate.host import memory_files
 from colocate.host.memory_group import GroupGone, MemoryGroup
 from colocate.host.page_calls import Kernel, PageCalls
-from colocate.host.reclaim import ReclaimEnd, reclaim
+from colocate.host.reclaim import ReclaimEnd, put_back, reclaim
 from colocate.memory.actions import (
     Action,
     Evict,
     MovePages,
     PodAction,
+    PodRef,
     Reclaim,
     Recreate,
     RestoreLimit,
@@ -108,6 +109,21 @@ class Executor:
         """Outcomes that nobody could take in after all."""
         self._outcomes[:0] = outcomes
 
+    async def put_back(self, pod: PodRef, limit: Bytes) -> None:
+        """Raise a pod's limit where it is found lowered; the next turn tells."""
+        reason = (
+            "The agent was killed while it reclaimed from the pod: the limit that it had lowered is put back."
+        )
+        action = SetLimit(pod=pod, limit=limit, swap=None, reason=reason)
+        try:
+            found = await self._machine.find(pod.uid)
+            if found is not None and await in_thread(partial(put_back, found.group, limit)):
+                self._outcomes.append(Outcome(action, Result.DONE))
+        except GroupGone:
+            return
+        except (ColocateError, OSError) as error:
+            self._outcomes.append(Outcome(action, Result.FAILED, str(error)))
+
     async def finish_moves(self) -> None:
         """Create pods again whose end a move has waited for."""
         under_way = [one for one in self._store.moves().manifests if not self._jobs.is_busy(one.uid)]
@@ -171,6 +187,7 @@ class Executor:
         done = await reclaim(
             group,
             action.bytes,
+            leave=action.leave,
             go_on=lambda: self._clock.monotonic() < end and _pressure(group) <= self._most_pressure,
         )
         told = f"{amount(done.amount)} of {amount(action.bytes)} reclaimed: {done.end}"

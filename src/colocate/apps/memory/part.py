@@ -24,9 +24,10 @@ from colocate.clock import Clock
 from colocate.errors import ColocateError, UserError
 from colocate.host.page_calls import Kernel, PageCalls
 from colocate.kubelet.paths import KubeletPaths
-from colocate.memory.actions import Action, SetLimit
+from colocate.memory.actions import Action, SetLimit, ref
 from colocate.memory.blocks import for_settings
 from colocate.memory.decide import Decision, decide
+from colocate.memory.limits import limits
 from colocate.memory.settings import MemorySettings
 from colocate.memory.state import State
 from colocate.model.memory import Bytes, PodUid
@@ -134,6 +135,7 @@ class MemoryPart:
     async def run(self) -> None:
         """Take turns until cancelled."""
         try:
+            await self.begin()
             wakers = (_relay(source, self._asked) for source in (self.plugin.used, self.executor.reported))
             await first(self._cluster.run(), self._take_turns(), *wakers)
         finally:
@@ -141,6 +143,15 @@ class MemoryPart:
             await self._cluster.close(_FLUSH_TIME)
             self._machine.close()
             self._store.close()
+
+    async def begin(self) -> None:
+        """Before all else, and with nobody's help: end what an earlier life was killed in the middle of."""
+        if self.dry_run or self._off:
+            return
+        for pod in self._state.pods.values():
+            wanted = limits(pod, self._state.blocks.size)
+            if wanted is not None and wanted.pod is not None:
+                await self.executor.put_back(ref(pod), wanted.pod)
 
     async def _take_turns(self) -> None:
         await self._cluster.synced(_SYNC_TIME)
