@@ -112,7 +112,11 @@ async def test_a_resource_advertised_by_hand_can_be_held_and_is_removed_once_nob
     code, out = await resource_command(cluster, "advertise", node, f"{resource}=2", "--yes")
     assert code == 0, out
     by_hand = await listed(cluster, resource, lambda one: one["allocatable"] == 2)
-    assert (by_hand["state"], "colocate wrote" in by_hand["reason"]) == ("hand-patched", True)
+    assert by_hand["state"] == "hand-patched"
+    # Where the node is this machine, its checkpoint says more than the API does.
+    assert "colocate wrote" in by_hand["reason"] or "checkpoint does not know it" in by_hand["reason"], (
+        by_hand
+    )
     await cluster.apply(cluster.pod("holder", "sleep 1000", resources={"limits": {resource: "2"}}))
     await cluster.wait("pod/holder", "condition=Ready")
     code, out = await resource_command(cluster, "remove", node, resource, "--yes")

@@ -105,7 +105,7 @@ async def test_with_the_far_node_almost_full_eviction_comes_last_and_blocks_retu
     node: Node, done: list[str]
 ) -> None:
     before = (await node.turn()).offered
-    batch, web = await down_to_memory_high(node, done, then=70 * MIB)
+    batch, web = await down_to_memory_high(node, done, then=90 * MIB)
     filler, far = await node.pods.run_outside(), far_node()
     reserve = far.total // 20
     await filler.bound(far.free - reserve - 28 * MIB, far.id)
