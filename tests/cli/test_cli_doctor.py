@@ -47,6 +47,19 @@ async def test_json_is_nothing_but_json_where_a_node_has_no_sample(tmp_path: Pat
     assert any("n2" in reason and "no sample" in reason for reason in reasons), reasons
 
 
+async def test_the_password_in_the_address_of_prometheus_is_never_shown(tmp_path: Path) -> None:
+    url = "http://bob:hunter2@127.0.0.1:9/prom"
+    async with telling("http://127.0.0.1:9", ("n1",)) as story:
+        config, kubeconfig = tmp_path / "scheduler.yaml", tmp_path / "kubeconfig"
+        config.write_text(f"version: 1\nusage: {{prometheus: {{url: '{url}'}}}}")
+        story.cluster.server.write_kubeconfig(kubeconfig)
+        where = ("--scheduler-config", config, "--kubeconfig", kubeconfig)
+        ended = await colocate("doctor", "samples", *where)
+    assert ended.code == 2, ended.err
+    assert "http://127.0.0.1:9/prom" in ended.out
+    assert "hunter2" not in ended.out + ended.err
+
+
 async def test_a_cluster_that_was_named_and_is_not_there_is_a_users_error(short: Path) -> None:
     ended = await colocate("doctor", "--kubeconfig", short / "nowhere")
     assert ended.code == 2

@@ -7,6 +7,7 @@ import yaml
 
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.scheduler.addresses import without_login
 from colocate.apps.scheduler.sections import Usage
 from colocate.cluster.client import Client
 from colocate.cluster.usage import (
@@ -68,7 +69,7 @@ async def _one_round(patient: Patient, usage: Usage) -> UsageSnapshot:
 def _of_signal(health: SignalHealth, usage: Usage) -> Iterator[Result]:
     counts, name = health.counts, health.name
     if health.error:
-        where = "the metrics API" if name == METRICS_API else usage.prometheus.url
+        where = "the metrics API" if name == METRICS_API else without_login(usage.prometheus.url)
         yield bad(f"{name}: {health.error}", f"see that {where} answers this: {health.query}")
         return
     if not counts.series:
