@@ -1,13 +1,14 @@
 """The table: kept up to date fact by fact, it is what it would be if made anew; and expiry as declared."""
 
 import time
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.load import snapshot
+from colocate.load import building, snapshot
 from colocate.load.decision import decide
 from colocate.load.settings import (
     EstimateSettings,
@@ -94,6 +95,20 @@ def test_samples_of_a_node_that_is_gone_count_no_more() -> None:
     made = table({"a": load(10, 10), "hot": load(90, 90), "silent": NodeLoad()})
     made.remove_node("hot")
     assert score(made, "silent") == score(made, "a")
+
+
+def test_candidates_that_are_no_nodes_are_judged_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = table({"a": load(10, 10), "b": load(50, 50)})
+    strangers = [f"stranger-{number}" for number in range(1000)]
+    build = Mock(wraps=building.terms)
+    monkeypatch.setattr(building, "terms", build)
+    assert score(made, *strangers) == score(made, "") * 1000
+    assert build.call_count == 1
+    made.observe({"a": load(80, 80), "b": load(90, 90)}, NOW)
+    assert score(made, "stranger-0") == score(made, "stranger-1001") < score(made, "a", "b")
+    made.add_nodes([node("stranger-0")])
+    made.observe({"stranger-0": load(20, 20)}, NOW)
+    assert score(made, "stranger-0") > score(made, "stranger-1")
 
 
 def test_samples_of_names_that_are_no_nodes_do_not_pile_up() -> None:

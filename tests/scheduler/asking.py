@@ -42,6 +42,10 @@ class SteeredJudge:
         self.reasons: Sequence[str] = ()
         self.asked: list[Asked] = []
         self.before: Callable[[], None] | None = None
+        self.most = 10_000
+
+    def most_candidates(self) -> int:
+        return self.most
 
     def prioritize(self, asked: Asked) -> list[int]:
         self._note(asked)

@@ -212,3 +212,10 @@ def test_what_is_known_is_told_on_this_machine_alone_while_anyone_is_let_in(
     else:
         with pytest.raises(Refused, match="told on this machine alone"):
             callers.check_curious(request)
+
+
+async def test_far_more_candidates_than_nodes_are_refused_and_all_nodes_never_are() -> None:
+    judge, facts, _ = judging(ManualClock())
+    assert judge.most_candidates() == 10_000
+    facts.table.add_nodes(NodeFacts(f"m{number}", SIZE, SIZE) for number in range(6000))
+    assert judge.most_candidates() == 12_006

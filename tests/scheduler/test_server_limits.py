@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 from colocate.apps.config.schema import Seconds
 from colocate.apps.scheduler.settings import Size
 from colocate.clock import ManualClock
-from tests.scheduler.asking import SteeredJudge, asking, question, server
+from tests.scheduler.asking import POD, SteeredJudge, asking, question, server
 from tests.support.waiting import until
 
 SMALL = Size(1 << 20)
@@ -66,6 +66,21 @@ async def test_a_gigabyte_that_does_not_say_so_is_cut_early(judge: SteeredJudge)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert grown < 64 * 1024, "kilobytes"
         assert await ask.prioritized("a") == {"a": 5}
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+async def test_more_nodes_than_there_can_be_are_not_judged(judge: SteeredJudge, verb: str) -> None:
+    judge.most = 3
+    whole = {"Pod": POD, "NodeNames": None, "Nodes": {"items": [{"metadata": {"name": "a"}}] * 4}}
+    async with asking(judge) as ask:
+        for body in (question(*"abcd"), json.dumps(whole).encode()):
+            answered = await ask.post(verb, body)
+            assert answered.status == 413
+            assert answered.sentence == (
+                "the body asks about 4 nodes, and 3 at most are judged at once; ask about the nodes of this cluster"
+            )
+        assert not judge.asked
+        assert (await ask.post(verb, question(*"abc"))).status == 200
 
 
 @pytest.mark.parametrize("said", ["gzip", "x-gzip", "GZIP"])

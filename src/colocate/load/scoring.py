@@ -15,8 +15,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+_NO_NODE = ""
+"""Stands for every name that is no node's: their values are all the same."""
+
+
 class Column(dict[str, V]):
-    """Values by node, each worked out when it is first asked for. A name that is no node's is never kept."""
+    """Values by node, each worked out when it is first asked for; one for all names that are no node's."""
 
     def __init__(self, work_out: Callable[[str], V], known: Callable[[str], bool]) -> None:
         super().__init__()
@@ -24,9 +28,9 @@ class Column(dict[str, V]):
         self._known = known
 
     def __missing__(self, name: str) -> V:
-        value = self._work_out(name)
-        if self._known(name):
-            self[name] = value
+        if name != _NO_NODE and not self._known(name):
+            return self[_NO_NODE]
+        value = self[name] = self._work_out(name)
         return value
 
 

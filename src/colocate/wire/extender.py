@@ -22,6 +22,10 @@ class Unreadable(ColocateError):
     """A body is not what the protocol has there; the sentence says what was found."""
 
 
+class TooMany(ColocateError):
+    """A question is about more nodes than there can be."""
+
+
 class Asked(msgspec.Struct, frozen=True):
     """One question: a pod, and the nodes that it might go to."""
 
@@ -132,12 +136,13 @@ _PREEMPTION_NAMES = {name.lower(): name for name in ("Pod", "NodeNameToVictims",
 _VICTIM_NAMES = {name.lower(): name for name in ("Pods", "NumPDBViolations")}
 
 
-def read_question(body: bytes) -> Asked:
-    """The body of a filter or prioritize call; Unreadable where it is none."""
+def read_question(body: bytes, most: int | None = None) -> Asked:
+    """The body of a filter or prioritize call; Unreadable where it is none, TooMany with more than `most` nodes."""
     given = _read(_arguments, body)
     if not given.complete:
         given = _read(_arguments, _respelt(body, _NAMES, {"Nodes": lambda raw: _respelt(raw, _NAMES)}))
     pod = _pod(given.pod)
+    _check_number(given.node_names or (given.nodes and given.nodes.items) or (), most)
     if given.node_names:
         return Asked(pod, given.node_names, plain=_escapes_nothing_but(pod, body))
     if given.nodes:
@@ -224,6 +229,11 @@ def _pod(given: Raw | UnsetType) -> Raw:
     if given is UNSET or not bytes(given).startswith(b"{"):
         raise Unreadable("the body has no Pod; kube-scheduler sends the whole pod that it schedules")
     return given
+
+
+def _check_number(nodes: Sequence[object], most: int | None) -> None:
+    if most is not None and len(nodes) > most:
+        raise TooMany(f"the body asks about {len(nodes)} nodes, and {most} at most are judged at once")
 
 
 def _meta(victims: _Victims) -> MetaVictims:

@@ -23,6 +23,9 @@ class Sieved(msgspec.Struct, frozen=True):
 class Judge(Protocol):
     """Decides. A fault of it costs the request that it happens in, and no other."""
 
+    def most_candidates(self) -> int:
+        """About how many nodes one question may be: far more than there are would keep all others waiting."""
+
     def prioritize(self, asked: Asked) -> Sequence[int]:
         """A score for each of `asked.names`, in their order."""
 

@@ -16,6 +16,9 @@ from colocate.load.reading import ApiPod, pod_facts
 from colocate.load.settings import MissingFilter
 from colocate.wire.extender import Asked
 
+_LEAST_BOUND = 10_000
+"""Candidates that are judged at once however few nodes are known, as none are at the start."""
+
 
 class LoadJudge:
     """Decides for the server. See `judge.Judge`."""
@@ -37,6 +40,9 @@ class LoadJudge:
         self._shadow = shadow
         loads = self._table.settings
         self._needs_samples = loads.filter.enabled and loads.staleness.filter is MissingFilter.CLOSED
+
+    def most_candidates(self) -> int:
+        return max(_LEAST_BOUND, 2 * len(self._table.nodes))
 
     def prioritize(self, asked: Asked) -> Sequence[int]:
         pod = asked.pod(ApiPod)

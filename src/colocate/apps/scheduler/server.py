@@ -26,7 +26,7 @@ from colocate.apps.scheduler.settings import Server
 from colocate.clock import Clock
 from colocate.telemetry import Event
 from colocate.wire import extender
-from colocate.wire.extender import Unreadable
+from colocate.wire.extender import Asked, TooMany, Unreadable
 
 Tell = Callable[[Mapping[str, str]], Awaitable[bytes]]
 """From the query of a URL to JSON; Refused where it asks for what is not there."""
@@ -131,13 +131,19 @@ class Extender:
         return None
 
     def _prioritize(self, body: bytes) -> bytes:
-        asked = extender.read_question(body)
+        asked = self._asked(body)
         return extender.priorities(asked.names, self._judge.prioritize(asked), plain=asked.plain)
 
     def _filter(self, body: bytes) -> bytes:
-        asked = extender.read_question(body)
+        asked = self._asked(body)
         sieved = self._judge.filter(asked)
         return extender.filtered(asked, sieved.failed, sieved.unresolvable)
+
+    def _asked(self, body: bytes) -> Asked:
+        try:
+            return extender.read_question(body, self._judge.most_candidates())
+        except TooMany as error:
+            raise Refused(413, Outcome.TOO_LARGE, f"{error}; ask about the nodes of this cluster") from None
 
     def _preempt(self, body: bytes) -> bytes:
         return extender.preempting(extender.read_preemption(body).victims)
