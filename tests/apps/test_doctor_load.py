@@ -52,9 +52,13 @@ async def cluster_of(*names: str) -> AsyncIterator[Client]:
 
 
 async def examined(
-    check: str, client: Client | str, url: str = "", extenders: tuple[ExtenderSettings, ...] | None = None
+    check: str,
+    client: Client | str,
+    url: str = "",
+    extenders: tuple[ExtenderSettings, ...] | None = None,
+    usage: Usage | None = None,
 ) -> list[Result]:
-    usage = Usage(prometheus=Prometheus(url=url))
+    usage = usage or Usage(prometheus=Prometheus(url=url))
     kube_scheduler = None if extenders is None else KubeScheduler(extenders)
     scheduling = Scheduling(SchedulerConfig(usage=usage), kube_scheduler)
     nowhere = KubeletPaths(Path("/nowhere"))
@@ -111,6 +115,17 @@ async def test_an_instance_that_is_no_address_of_a_node_is_told_the_label_to_add
     [stranger] = [result for result in found if "192.168.7.7" in result.reason]
     assert '"target_label": "node"' in stranger.remedy
     assert "__meta_kubernetes_pod_node_name" in stranger.remedy
+
+
+async def test_peaks_that_are_plain_averages_are_told() -> None:
+    async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
+        asked = Usage(prometheus=Prometheus(url=prometheus.url), windows=())
+        found = await examined("samples", client, usage=asked)
+    [plain] = [result for result in found if result.verdict is Verdict.WARN]
+    assert plain.reason == "p95 and deviation are not asked for: peaks are plain averages"
+    assert plain.remedy == (
+        "add to usage.windows: {statistic: p95, span: 1h}, {statistic: deviation, span: 15m}"
+    )
 
 
 async def test_a_node_without_a_sample_is_named() -> None:

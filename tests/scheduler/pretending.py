@@ -11,6 +11,8 @@ from aiohttp import web
 from tests.cluster.serving import Scripted
 from tests.cluster.usage.fake import CPU, MEMORY, TIME, Answer, Table, vector
 
+P95 = [f"quantile_over_time(0.95, {series}[1h])" for series in (CPU, MEMORY)]
+DEVIATIONS = [f"stddev_over_time({series}[15m])" for series in (CPU, MEMORY)]
 HALF = vector({"n1": 20})[:-20]
 
 
@@ -27,11 +29,16 @@ class Pretended:
         return self.table.url
 
     def well(self) -> None:
+        """Nodes are as they always were: the percentile is the use, and there is no deviation."""
+        for query, answer in zip(P95, (self._cpu, self._memory), strict=True):
+            self.table.do(query, answer)
+        for query in DEVIATIONS:
+            self.table.do(query, self._nothing)
         for query, answer in ((CPU, self._cpu), (MEMORY, self._memory), (TIME, self._time)):
             self.table.do(query, answer)
 
     def ill(self, answer: Answer) -> None:
-        for query in (CPU, MEMORY, TIME):
+        for query in (CPU, MEMORY, TIME, *P95, *DEVIATIONS):
             self.table.do(query, answer)
 
     async def _cpu(self, request: web.Request) -> web.StreamResponse:
@@ -39,6 +46,9 @@ class Pretended:
 
     async def _memory(self, request: web.Request) -> web.StreamResponse:
         return _vector({name: memory for name, (_, memory) in self.uses.items()})
+
+    async def _nothing(self, request: web.Request) -> web.StreamResponse:
+        return _vector(dict.fromkeys(self.uses, 0.0))
 
     async def _time(self, request: web.Request) -> web.StreamResponse:
         return _vector(dict.fromkeys(self.uses, time.time()))

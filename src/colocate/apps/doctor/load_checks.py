@@ -9,6 +9,8 @@ from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, bad, good, warn
 from colocate.apps.scheduler.addresses import without_login
 from colocate.apps.scheduler.sections import Usage
+from colocate.apps.scheduler.settings import Act, SchedulerConfig
+from colocate.apps.scheduler.windows import needs, windows
 from colocate.cluster.client import Client
 from colocate.cluster.usage import (
     METRICS_API,
@@ -24,6 +26,7 @@ from colocate.cluster.usage import (
     rules,
 )
 from colocate.cluster.usage.presets import TIME
+from colocate.cluster.usage.signals import duration
 
 _CLOCKS_APART = 30.0
 _SOME = 5
@@ -46,20 +49,23 @@ async def samples(patient: Patient) -> AsyncIterator[Result]:
             f"without the cluster nobody knows its nodes: {patient.cluster}", "name it with --kubeconfig"
         )
         return
-    taken = await _one_round(patient, usage)
+    taken = await _one_round(patient, config)
     for health in taken.health:
         for result in _of_signal(health, usage):
             yield result
+    for result in _of_windows(config):
+        yield result
     for result in _of_nodes(taken, config.load.staleness.after):
         yield result
 
 
-async def _one_round(patient: Patient, usage: Usage) -> UsageSnapshot:
+async def _one_round(patient: Patient, config: SchedulerConfig) -> UsageSnapshot:
+    usage = config.usage
     nodes = [node.known for node in await patient.client.list(NODE_ADDRESSES)]
     prometheus = Prometheus(usage.prometheus.settings(), patient.clock) if usage.prometheus.url else None
     metrics_api = MetricsApi(patient.client, usage.prometheus.timeout) if usage.metrics_api else None
     try:
-        poller = UsagePoller(queries(usage.asked()), lambda: nodes, patient.clock, prometheus, metrics_api)
+        poller = UsagePoller(queries(config.asked()), lambda: nodes, patient.clock, prometheus, metrics_api)
         return await poller.once()
     finally:
         if prometheus is not None:
@@ -89,6 +95,19 @@ def _of_signal(health: SignalHealth, usage: Usage) -> Iterator[Result]:
         yield warn(f"{name}: Prometheus says: {said}", f"look at {health.query}")
     if name != TIME and counts.joined and not counts.missing and not counts.unknown:
         yield good(f"{name}: every one of {counts.joined} nodes has a value")
+
+
+def _of_windows(config: SchedulerConfig) -> Iterator[Result]:
+    """What the policies would judge by, and nobody asks for."""
+    usage, taints = config.usage, Act.TAINTS in config.act
+    there = windows(usage, config.load, taints=taints) if usage.prometheus.url else ()
+    missing = [need.window for need in needs(config.load, taints=taints) if not need.met(there)]
+    if missing:
+        said = ", ".join(f"{{statistic: {one.statistic}, span: {duration(one.span)}}}" for one in missing)
+        yield warn(
+            f"{' and '.join(one.statistic for one in missing)} are not asked for: peaks are plain averages",
+            f"add to usage.windows: {said}" if usage.prometheus.url else "add usage.prometheus.url",
+        )
 
 
 def _of_nodes(taken: UsageSnapshot, stale_after: float) -> Iterator[Result]:

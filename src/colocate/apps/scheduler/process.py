@@ -84,7 +84,7 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
             stack.push_async_callback(prometheus.close)
         metrics_api = MetricsApi(client, usage.prometheus.timeout) if usage.metrics_api else None
         poller = UsagePoller(
-            queries(usage.asked()), facts.known_nodes, clock, prometheus, metrics_api, usage.poll()
+            queries(config.asked()), facts.known_nodes, clock, prometheus, metrics_api, usage.poll()
         )
         telling = Telling(config, facts, poller, judge, decisions, clock)
         tainting = None

@@ -99,7 +99,8 @@ class Usage(Section, frozen=True):
     """The window of a node's use. Recording rules have their own: say here what it is."""
     shown_after: Seconds | None = None
     """How long after its binding a pod is wholly in the samples; the window of the average unless stated."""
-    windows: tuple[Window, ...] = ()
+    windows: tuple[Window, ...] | None = None
+    """What the policies in use judge by, unless stated; see `windows`."""
     pods: bool = False
     """Ask for the use of every pod, so that estimates are corrected by what pods really use."""
     matchers: str = ""
@@ -110,7 +111,7 @@ class Usage(Section, frozen=True):
         return QuerySettings(
             preset=self.preset,
             average_seconds=self.average,
-            windows=tuple(AskedWindow(one.statistic, one.span) for one in self.windows),
+            windows=tuple(AskedWindow(one.statistic, float(one.span)) for one in self.windows or ()),
             pods=self.pods,
             matchers=self.matchers,
             labels=self.labels,
@@ -205,9 +206,9 @@ class Decisions(Section, frozen=True):
     """Kept in all."""
 
 
-def check_usage(usage: Usage) -> None:
+def check_usage(usage: Usage, asked: QuerySettings) -> None:
     try:
-        queries(usage.asked())
+        queries(asked)
         if usage.prometheus.url:
             connection_to(usage.prometheus.settings())
     except UserError as error:

@@ -26,6 +26,8 @@ from colocate.apps.scheduler.sections import (
 )
 from colocate.apps.scheduler.sizes import Size as Size
 from colocate.apps.scheduler.sizes import to_size
+from colocate.apps.scheduler.windows import asked, check_windows
+from colocate.cluster.usage import QuerySettings
 from colocate.wire.rpc import MAX_SOCKET_PATH
 
 _UNIX = "unix:"
@@ -124,6 +126,10 @@ class SchedulerConfig(Section, frozen=True):
     taints: Taints = Taints()
     decisions: Decisions = Decisions()
 
+    def asked(self) -> QuerySettings:
+        """All that is asked of Prometheus."""
+        return asked(self.usage, self.load, taints=Act.TAINTS in self.act)
+
 
 def to_endpoint(value: object) -> Endpoint:
     """Read where to listen; ValueError says how that is written."""
@@ -152,8 +158,9 @@ def check(config: SchedulerConfig) -> None:
     _check_server(config.server)
     if not config.act:
         raise Problem("act", f"nothing would be done; choose of {', '.join(Act)}")
-    check_usage(config.usage)
     check_load(config.load)
+    check_usage(config.usage, config.asked())
+    check_windows(config.usage, config.load)
     check_taints(config.taints)
     check_decisions(config.decisions)
 

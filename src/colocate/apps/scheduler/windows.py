@@ -1,0 +1,104 @@
+"""Which statistics over longer windows are asked for: those that the policies in use judge by, unless stated."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from colocate.apps.config.schema import Seconds
+from colocate.apps.config.words import Problem
+from colocate.apps.scheduler.sections import Load, Usage, Window
+from colocate.cluster.usage import QuerySettings
+from colocate.cluster.usage.presets import Window as AskedWindow
+from colocate.cluster.usage.signals import Measured, Statistic, duration
+from colocate.load.settings import Mix, PolicyName, mix
+
+_PERCENTILE_SPAN = 3600.0
+_DEVIATION = Window(Statistic.DEVIATION, Seconds(900))
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What one setting judges by."""
+
+    whose: str
+    window: Window
+    exact: bool = False
+    """Whether a statistic over another window would not do."""
+    hollow: bool = False
+    """Whether it would judge by something else altogether without it."""
+
+    def met(self, windows: tuple[Window, ...]) -> bool:
+        alike = [one for one in windows if one.statistic is self.window.statistic]
+        return self.window in alike if self.exact else bool(alike)
+
+
+def needs(load: Load, *, taints: bool = False) -> list[Need]:
+    """What the policies in use, the filter and the heat of taints judge by."""
+    return list(_needs(load, taints))
+
+
+def windows(usage: Usage, load: Load, *, taints: bool = False) -> tuple[Window, ...]:
+    """What is asked for: what is stated, else what is needed. Of queries of the user's own nothing is derived."""
+    if usage.windows is not None:
+        return usage.windows
+    if usage.queries.keys() & set(Measured):
+        return ()
+    return tuple(dict.fromkeys(need.window for need in needs(load, taints=taints)))
+
+
+def asked(usage: Usage, load: Load, *, taints: bool = False) -> QuerySettings:
+    """All that is asked of Prometheus."""
+    found = tuple(AskedWindow(one.statistic, float(one.span)) for one in windows(usage, load, taints=taints))
+    return msgspec.structs.replace(usage.asked(), windows=found)
+
+
+def check_windows(usage: Usage, load: Load) -> None:
+    """Raise a Problem where a policy would judge by what nobody asks for."""
+    there = windows(usage, load)
+    for need in needs(load):
+        if not need.hollow:
+            continue
+        if usage.metrics_api and not usage.prometheus.url:
+            raise Problem(
+                need.whose,
+                f"it judges by {_said(need)}, which the metrics API does not have; add usage.prometheus.url, or "
+                f"choose another policy",
+            )
+        if not need.met(there):
+            span = duration(need.window.span)
+            raise Problem(
+                "usage.windows",
+                f"{need.whose} judges by {_said(need)}, which is not among them; add "
+                f"{{statistic: {need.window.statistic}, span: {span}}}",
+            )
+
+
+def _needs(load: Load, taints: bool) -> Iterator[Need]:
+    used = {part.policy for one in _mixes(load) for part in one}
+    if taints or PolicyName.BALANCED in used:
+        chosen = load.balanced
+        yield _aggregate("load.balanced", chosen.aggregation, chosen.window, hollow=bool(chosen.window))
+        if chosen.deviations:
+            yield Need("load.balanced", _DEVIATION)
+    for policy in (PolicyName.LOAD_VARIATION_RISK_BALANCING, PolicyName.LOW_RISK_OVERCOMMITMENT):
+        if policy in used:
+            yield Need(policy, _DEVIATION, hollow=True)
+    if PolicyName.LOAD_AWARE in used and load.load_aware.aggregation is not None:
+        yield _aggregate("load.loadAware", load.load_aware.aggregation, load.load_aware.window, hollow=True)
+    bounds = load.filter.thresholds
+    if load.filter.enabled and bounds.aggregated is not None and bounds.aggregation is not None:
+        yield _aggregate("load.filter", bounds.aggregation, bounds.window, hollow=True)
+
+
+def _aggregate(whose: str, aggregation: str, window: float, *, hollow: bool) -> Need:
+    span = Seconds(window or _PERCENTILE_SPAN)
+    return Need(whose, Window(Statistic(aggregation), span), exact=bool(window), hollow=hollow)
+
+
+def _mixes(load: Load) -> list[Mix]:
+    return [load.policy.mix, *(mix(text) for text in load.policies.values())]
+
+
+def _said(need: Need) -> str:
+    window = need.window
+    over = f" over {duration(window.span)}" if need.exact else ""
+    return f"{'a' if window.statistic is Statistic.DEVIATION else 'the'} {window.statistic}{over}"

@@ -1,0 +1,100 @@
+"""What is asked of Prometheus follows from the policies in use; one that would be hollow is refused."""
+
+import pytest
+
+from colocate.apps.config.file import build_document
+from colocate.apps.scheduler.settings import SCHEDULER
+from colocate.cluster.usage import queries
+from colocate.errors import UserError
+
+URL = "usage: {prometheus: {url: 'http://p:9090'}"
+
+
+def signals(text: str) -> list[str]:
+    config = build_document(SCHEDULER, f"version: 1\n{text}".encode(), "scheduler.yaml", {}).config
+    return [str(query.signal) for query in queries(config.asked()).signals]
+
+
+def memory(text: str) -> list[str]:
+    return [name for name in signals(text) if name.startswith("memory")]
+
+
+def test_by_default_a_percentile_and_the_deviation_are_asked_for() -> None:
+    assert sorted(signals(f"{URL}}}")) == [
+        *("cpu", "cpu.deviation.15m", "cpu.p95.1h"),
+        *("memory", "memory.deviation.15m", "memory.p95.1h"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("load", "asked"),
+    [
+        ("policy: mem-real-usage", []),
+        ("policy: load-aware", []),
+        ("policy: load-variation-risk-balancing", ["deviation.15m"]),
+        ("policy: 'mem-real-usage=2,low-risk-overcommitment=1'", ["deviation.15m"]),
+        ("{policy: mem-real-usage, policies: {other: balanced}}", ["p95.1h", "deviation.15m"]),
+        ("balanced: {deviations: 0, aggregation: p99, window: 1800}", ["p99.30m"]),
+        ("{policy: load-aware, loadAware: {aggregation: p90, window: 300}}", ["p90.5m"]),
+        (
+            "{policy: load-aware, filter: {enabled: true, thresholds: "
+            "{aggregated: {cpu: 65}, aggregation: p50, window: 600}}}",
+            ["p50.10m"],
+        ),
+    ],
+)
+def test_what_else_is_judged_by_is_asked_for(load: str, asked: list[str]) -> None:
+    written = load if load.startswith("{") else f"{{{load}}}"
+    assert memory(f"{URL}}}\nload: {written}") == ["memory", *(f"memory.{one}" for one in asked)]
+
+
+def test_taints_are_by_peaks_whatever_the_policy() -> None:
+    load = "load: {policy: mem-real-usage}"
+    assert memory(f"{URL}}}\n{load}\nact: [taints]") == [*("memory", "memory.p95.1h", "memory.deviation.15m")]
+
+
+def test_what_is_stated_is_asked_for_instead() -> None:
+    assert memory(f"{URL}, windows: []}}") == ["memory"]
+    assert memory(f"{URL}, windows: [{{statistic: p99, span: 2h}}]}}") == ["memory", "memory.p99.2h"]
+
+
+def test_of_queries_of_ones_own_nothing_is_derived() -> None:
+    assert memory(f"{URL}, queries: {{cpu: my_cpu}}}}") == ["memory"]
+    assert "cpu.p95.1h" in signals(f"{URL}, queries: {{cpu.p95.1h: my_percentile}}}}")
+
+
+@pytest.mark.parametrize(
+    ("usage", "load", "sentence"),
+    [
+        (
+            f"{URL}, windows: []}}",
+            "{policy: load-variation-risk-balancing}",
+            "load-variation-risk-balancing judges by a deviation, which is not among them; add "
+            "{statistic: deviation, span: 15m}",
+        ),
+        (
+            f"{URL}, windows: [{{statistic: p95, span: 1h}}]}}",
+            "{policies: {a: load-aware}, loadAware: {aggregation: p95, window: 300}}",
+            "load.loadAware judges by the p95 over 5m, which is not among them; add {statistic: p95, span: 5m}",
+        ),
+        (
+            f"{URL}, windows: [{{statistic: p95, span: 1h}}]}}",
+            "{balanced: {window: 300}}",
+            "load.balanced judges by the p95 over 5m",
+        ),
+        (
+            f"{URL}, queries: {{cpu: my_cpu}}}}",
+            "{policy: low-risk-overcommitment}",
+            "low-risk-overcommitment judges by a deviation",
+        ),
+        (
+            "usage: {metricsApi: true}",
+            "{policy: low-risk-overcommitment}",
+            "which the metrics API does not have; add usage.prometheus.url",
+        ),
+    ],
+)
+def test_a_policy_that_would_be_hollow_is_refused(usage: str, load: str, sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
+        signals(f"{usage}\nload: {load}")
+    assert sentence in str(refused.value)
