@@ -48,9 +48,9 @@ def test_what_else_is_judged_by_is_asked_for(load: str, asked: list[str]) -> Non
     assert memory(f"{URL}}}\nload: {written}") == ["memory", *(f"memory.{one}" for one in asked)]
 
 
-def test_taints_are_by_peaks_whatever_the_policy() -> None:
-    load = "load: {policy: mem-real-usage}"
-    assert memory(f"{URL}}}\n{load}\nact: [taints]") == [*("memory", "memory.p95.1h", "memory.deviation.15m")]
+def test_taints_alone_need_none() -> None:
+    assert memory(f"{URL}}}\nact: [taints]") == ["memory"]
+    assert memory(f"{URL}}}\nact: [extender, taints]") == memory(f"{URL}}}")
 
 
 def test_what_is_stated_is_asked_for_instead() -> None:

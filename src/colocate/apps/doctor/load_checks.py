@@ -99,10 +99,10 @@ def _of_signal(health: SignalHealth, usage: Usage) -> Iterator[Result]:
 
 def _of_windows(config: SchedulerConfig) -> Iterator[Result]:
     """What the policies would judge by, and nobody asks for."""
-    usage, taints = config.usage, Act.TAINTS in config.act
-    there = windows(usage, config.load, taints=taints) if usage.prometheus.url else ()
-    missing = [need.window for need in needs(config.load, taints=taints) if not need.met(there)]
-    if missing:
+    usage = config.usage
+    there = windows(usage, config.load) if usage.prometheus.url else ()
+    missing = [need.window for need in needs(config.load) if not need.met(there)]
+    if missing and Act.EXTENDER in config.act:
         said = ", ".join(f"{{statistic: {one.statistic}, span: {duration(one.span)}}}" for one in missing)
         yield warn(
             f"{' and '.join(one.statistic for one in missing)} are not asked for: peaks are plain averages",

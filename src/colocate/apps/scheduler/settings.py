@@ -128,7 +128,7 @@ class SchedulerConfig(Section, frozen=True):
 
     def asked(self) -> QuerySettings:
         """All that is asked of Prometheus."""
-        return asked(self.usage, self.load, taints=Act.TAINTS in self.act)
+        return asked(self.usage, self.load) if Act.EXTENDER in self.act else self.usage.asked()
 
 
 def to_endpoint(value: object) -> Endpoint:
@@ -160,7 +160,8 @@ def check(config: SchedulerConfig) -> None:
         raise Problem("act", f"nothing would be done; choose of {', '.join(Act)}")
     check_load(config.load)
     check_usage(config.usage, config.asked())
-    check_windows(config.usage, config.load)
+    if Act.EXTENDER in config.act:
+        check_windows(config.usage, config.load)
     check_taints(config.taints)
     check_decisions(config.decisions)
 

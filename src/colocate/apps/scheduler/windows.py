@@ -1,4 +1,7 @@
-"""Which statistics over longer windows are asked for: those that the policies in use judge by, unless stated."""
+"""Which statistics over longer windows are asked for: those that the policies in use judge by, unless stated.
+
+Taints alone need none: they have their own hysteresis, and are to go when the heat does.
+"""
 
 from collections.abc import Iterator
 
@@ -31,23 +34,18 @@ class Need(msgspec.Struct, frozen=True):
         return self.window in alike if self.exact else bool(alike)
 
 
-def needs(load: Load, *, taints: bool = False) -> list[Need]:
-    """What the policies in use, the filter and the heat of taints judge by."""
-    return list(_needs(load, taints))
-
-
-def windows(usage: Usage, load: Load, *, taints: bool = False) -> tuple[Window, ...]:
+def windows(usage: Usage, load: Load) -> tuple[Window, ...]:
     """What is asked for: what is stated, else what is needed. Of queries of the user's own nothing is derived."""
     if usage.windows is not None:
         return usage.windows
     if usage.queries.keys() & set(Measured):
         return ()
-    return tuple(dict.fromkeys(need.window for need in needs(load, taints=taints)))
+    return tuple(dict.fromkeys(need.window for need in needs(load)))
 
 
-def asked(usage: Usage, load: Load, *, taints: bool = False) -> QuerySettings:
-    """All that is asked of Prometheus."""
-    found = tuple(AskedWindow(one.statistic, float(one.span)) for one in windows(usage, load, taints=taints))
+def asked(usage: Usage, load: Load) -> QuerySettings:
+    """All that is asked of Prometheus where pods are judged by policies."""
+    found = tuple(AskedWindow(one.statistic, float(one.span)) for one in windows(usage, load))
     return msgspec.structs.replace(usage.asked(), windows=found)
 
 
@@ -72,9 +70,10 @@ def check_windows(usage: Usage, load: Load) -> None:
             )
 
 
-def _needs(load: Load, taints: bool) -> Iterator[Need]:
+def needs(load: Load) -> Iterator[Need]:
+    """What the policies in use and the filter judge by."""
     used = {part.policy for one in _mixes(load) for part in one}
-    if taints or PolicyName.BALANCED in used:
+    if PolicyName.BALANCED in used:
         chosen = load.balanced
         yield _aggregate("load.balanced", chosen.aggregation, chosen.window, hollow=bool(chosen.window))
         if chosen.deviations:
