@@ -2,13 +2,15 @@
 
 Making and recomputing it is compared with a plain loop over the same pods that adds up what they request per
 node; recomputing it also with tables of a tenth of the size, and a question of 5000 candidates with a dict that
-is looked into as often. There are ten small tables, taken in turn: one alone would stay in the processor's cache.
+is looked into as often: for a pod like those before, and for one whose demand is new. New samples are worked in step
+by step: what the first question after them costs, and how long one may have to wait for a step, is compared with
+a question at another time. There are ten small tables, taken in turn: one alone would stay in the processor's cache.
 """
 
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -32,13 +34,17 @@ from colocate.model.load import (
 NODES, PODS_PER_NODE = 5000, 30
 SHAPES = 50
 NOW = 1_700_000_000.0
+_END = object()
 
 LOOP = "adding up the pods' requests in a loop"
 MADE = Ratio("load table of 5000 nodes, 150 000 pods made", LOOP, 30.0)
 RECOMPUTED = Ratio("load table of 5000 nodes, 150 000 pods recomputed", LOOP, 8.0)
 LINEAR = Ratio("load table of 5000 nodes recomputed", "one of 500 nodes", 12.0)
 ASKED = Ratio("5000 candidates scored, with a record of why", "5000 look-ups in a dict", 5.0)
-RATIOS = (MADE, RECOMPUTED, LINEAR, ASKED)
+NEW_DEMAND = Ratio("5000 candidates scored for a demand that is new", "5000 look-ups in a dict", 120.0)
+FIRST = Ratio("the first 5000 candidates after new samples", "the same, a moment later", 2.0)
+STEP = Ratio("the longest step of working in samples of 5000 nodes", "5000 candidates scored", 15.0)
+RATIOS = (MADE, RECOMPUTED, LINEAR, ASKED, NEW_DEMAND, FIRST, STEP)
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -73,7 +79,55 @@ async def _bench() -> list[Row]:
         RECOMPUTED.row(again.ratio, _ms("recomputed", again.ours), _ms("loop", again.theirs)),
         LINEAR.row(linear.ratio, _ms("5000 nodes", linear.ours), _ms("500 nodes", linear.theirs)),
         ASKED.row(asked.ratio, _ms("scored", asked.ours), _ms("looked up", asked.theirs)),
+        *await _cold(table, large),
     ]
+
+
+async def _cold(table: Table, large: Cluster) -> list[Row]:
+    """What is not like the question before."""
+    names = [node.name for node in large.nodes]
+    looked_up = dict.fromkeys(names, 50)
+    pod = large.pods[0].pod
+    demands = itertools.count(1000)
+
+    def question() -> float:
+        return _seconds(lambda: decide(table, pod, names, NOW))
+
+    def new_demand() -> object:
+        shape = PodShape((ContainerAsk(PerResource(next(demands), 64 << 20)),))
+        return decide(table, msgspec.structs.replace(pod, shape=shape), names, NOW)
+
+    async def after_samples() -> float:
+        for _ in table.observing(large.loads, NOW, {}):
+            pass
+        return question()
+
+    async def longest_step() -> float:
+        question()
+        steps = table.observing(large.loads, NOW, {})
+        return max(_steps(steps))
+
+    async def later() -> float:
+        question()
+        return question()
+
+    new = await side_by_side(_timed(new_demand), _timed(lambda: [looked_up[name] for name in names]))
+    first = await side_by_side(after_samples, later)
+    step = await side_by_side(longest_step, later)
+    return [
+        NEW_DEMAND.row(new.ratio, _ms("scored", new.ours), _ms("looked up", new.theirs)),
+        FIRST.row(first.ratio, _ms("first", first.ours), _ms("later", first.theirs)),
+        STEP.row(step.ratio, _ms("step", step.ours), _ms("scored", step.theirs)),
+    ]
+
+
+def _steps(steps: Iterator[None]) -> Iterator[float]:
+    """How long each takes, the last one too."""
+    going = True
+    while going:
+        started = time.perf_counter()
+        going = next(steps, _END) is not _END
+        yield time.perf_counter() - started
 
 
 def cluster(nodes: int, names: Sequence[str] = (), now: float = NOW) -> Cluster:
@@ -131,11 +185,15 @@ def added_up(facts: Cluster) -> dict[str, tuple[int, int]]:
 
 def _timed(work: Callable[[], object]) -> Sample:
     async def sample() -> float:
-        started = time.perf_counter()
-        work()
-        return time.perf_counter() - started
+        return _seconds(work)
 
     return sample
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
 
 
 def _ms(name: str, seconds: float) -> Figure:

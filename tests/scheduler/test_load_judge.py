@@ -3,6 +3,7 @@
 import asyncio
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import msgspec
@@ -11,6 +12,7 @@ from aiohttp.test_utils import make_mocked_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from colocate.aio import Watched
 from colocate.apps.scheduler.callers import Callers
 from colocate.apps.scheduler.decisions import DecisionLog
 from colocate.apps.scheduler.facts import Facts
@@ -22,6 +24,7 @@ from colocate.apps.scheduler.settings import Server
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
+from colocate.cluster.usage import UsageSnapshot
 from colocate.load import PolicyName, Table, decide
 from colocate.load.reading import ApiPod, pod_facts
 from colocate.load.settings import FilterSettings, MissingFilter, Staleness
@@ -219,3 +222,23 @@ async def test_far_more_candidates_than_nodes_are_refused_and_all_nodes_never_ar
     assert judge.most_candidates() == 10_000
     facts.table.add_nodes(NodeFacts(f"m{number}", SIZE, SIZE) for number in range(6000))
     assert judge.most_candidates() == 12_006
+
+
+async def test_requests_go_before_new_samples_are_worked_in() -> None:
+    clock = ManualClock()
+    judge, facts, _ = judging(clock)
+    facts.table.add_nodes(NodeFacts(f"m{number}", SIZE, SIZE) for number in range(500))
+    asked = read_question(question("n1", "n2", "n3"))
+    before = list(judge.prioritize(asked))
+    calm = NodeLoad(Usage(10, clock.time()), Usage(20, clock.time()))
+    poller = Mock(changed=Watched(), latest=UsageSnapshot(nodes=dict.fromkeys(facts.table.nodes, calm)))
+    following = asyncio.create_task(facts.follow(poller))
+    poller.changed.changed()
+    given_way = 0
+    while not facts.sampled.count:
+        assert list(judge.prioritize(asked)) == before
+        given_way += 1
+        await asyncio.sleep(0)
+    following.cancel()
+    assert given_way > 10
+    assert judge.prioritize(asked)[1] > before[1], "n2 is full no more"

@@ -6,7 +6,7 @@ entered on its node; and it leaves when a sample's window lies wholly after the 
 too long, or when the pod ends. No clock here: the time is an argument.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 
 import msgspec
 
@@ -171,6 +171,11 @@ class Ledger:
     def bound(self) -> tuple[str, ...]:
         """The pods that are entered on their nodes."""
         return tuple(self._nodes)
+
+    @property
+    def nodes(self) -> Set[str]:
+        """Where pods are entered."""
+        return self._bound.keys()
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:

@@ -50,6 +50,10 @@ class Columns(Generic[K, V]):
             self._columns.move_to_end(key)
         return column
 
+    def latest(self, most: int) -> list[K]:
+        """The keys of those used last, the very last at the end."""
+        return list(self._columns)[-most:]
+
     def drop(self, names: Iterable[str]) -> None:
         """What is known of these nodes is no longer so."""
         for name in names:

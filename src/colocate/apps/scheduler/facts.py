@@ -1,7 +1,8 @@
 """Keeps the table of loads in step with the cluster and with the samples. Decides nothing.
 
 Nodes and pods come from watch caches, which survive whatever the API server does; samples from the poller, which
-survives whatever Prometheus does. All of it enters the table in one event loop, so that no answer sees half.
+survives whatever Prometheus does. All of it enters the table in one event loop, so that no answer sees half;
+samples bit by bit, beside what answers are given from, so that none waits for them.
 """
 
 import asyncio
@@ -82,9 +83,10 @@ class Facts:
         while True:
             seen = await poller.changed.beyond(seen)
             latest = poller.latest
-            if latest.pods or self.table.pods.usages:
-                self.table.observe_pods(self._by_uid(latest.pods))
-            self.table.observe(latest.nodes, self._clock.time())
+            usages = self._by_uid(latest.pods) if latest.pods or self.table.pods.usages else None
+            for _ in self.table.observing(latest.nodes, self._clock.time(), usages):
+                # Requests go first: they are answered by what was known before.
+                await asyncio.sleep(0)
             self.sampled.changed()
 
     def _by_uid(self, usages: Mapping[str, PodUsage]) -> dict[str, PodUsage]:
