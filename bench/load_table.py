@@ -43,7 +43,7 @@ LINEAR = Ratio("load table of 5000 nodes recomputed", "one of 500 nodes", 12.0)
 ASKED = Ratio("5000 candidates scored, with a record of why", "5000 look-ups in a dict", 5.0)
 NEW_DEMAND = Ratio("5000 candidates scored for a demand that is new", "5000 look-ups in a dict", 120.0)
 FIRST = Ratio("the first 5000 candidates after new samples", "the same, a moment later", 2.0)
-STEP = Ratio("the longest step of working in samples of 5000 nodes", "5000 candidates scored", 15.0)
+STEP = Ratio("the longest step of working in samples of 5000 nodes", "5000 candidates scored", 25.0)
 RATIOS = (MADE, RECOMPUTED, LINEAR, ASKED, NEW_DEMAND, FIRST, STEP)
 
 

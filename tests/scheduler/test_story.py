@@ -37,8 +37,10 @@ async def test_all_new_pods_avoid_the_node_whose_memory_is_full(metrics: Metrics
 
             await metrics.node(HOT, memory_percent=90)
             await metrics.settled()
-            loads = scheduler.facts.table.loads
-            await until(lambda: (m := loads[HOT].memory) is not None and m.percent > 85, "the sample of 90 %")
+            table = scheduler.facts.table
+            await until(
+                lambda: (m := table.loads[HOT].memory) is not None and m.percent > 85, "the sample of 90 %"
+            )
             pods = await story.restart("nginx", 30)
 
             assert HOT not in spread(pods)

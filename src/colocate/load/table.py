@@ -68,7 +68,7 @@ class Table:
     def observing(
         self, loads: Mapping[str, NodeLoad], now: float, usages: Mapping[str, PodUsage] | None = None
     ) -> Iterator[None]:
-        """The same in short steps, with what single pods use: until the last, all is answered as it was before.
+        """The same in short steps, with what single pods use: until all is worked out, answers are as before.
 
         Where everything changes meanwhile, nodes for one, the rest is done at once, and worked out when asked for.
         """
@@ -82,9 +82,11 @@ class Table:
                 self.observe(loads, self.now)
                 return
         self._round, self._coming = coming, None
-        entered = [name for name in loads if name in self._ledger.nodes]
-        self._changed(*self._leave_what_is_shown(entered, self.now))
         self.advance(self.now)
+        # What the samples show now is counted twice for some steps more, which is better than not at all.
+        for step in _steps([name for name in loads if name in self._ledger.nodes]):
+            self._changed(*self._leave_what_is_shown(step, self.now))
+            yield
 
     def observe_pods(self, usages: Mapping[str, PodUsage]) -> None:
         """What single pods, by uid, are measured to use; those that are not among them are measured no more."""
@@ -223,8 +225,7 @@ class Table:
         """All that the next requests will likely ask for; what changes meanwhile is left to them."""
         for _ in self._settling(coming, now):
             yield
-        names = list(self._nodes)
-        steps = [names[start : start + _STEP] for start in range(0, len(names), _STEP)]
+        steps = _steps(list(self._nodes))
         for step in steps:
             for name in step:
                 self._terms(coming, name)
@@ -328,3 +329,7 @@ class Table:
 
     def _sampled_at(self, name: str, now: float) -> float | None:
         return self.settings.staleness.sampled_at(self.loads.get(name, NO_SAMPLES), now)
+
+
+def _steps(names: Sequence[str]) -> list[Sequence[str]]:
+    return [names[start : start + _STEP] for start in range(0, len(names), _STEP)]
