@@ -37,6 +37,9 @@ from colocate.load.settings import (
 _RULES_OF_THE_STACK = 300.0
 """Seconds over which kube-prometheus-stack's rule for CPU averages."""
 
+_MARGIN = 300.0
+"""Seconds for a sample to come after its window is over, with room to spare."""
+
 
 class Policies(str):
     """A policy, or a mix of them: 'balanced', 'balanced=3,oversell=1'."""
@@ -234,6 +237,23 @@ def check_load(load: Load) -> None:
             "how long samples lag behind is a matter of usage; say it as usage.shownAfter",
         )
     check_ranges(load.settings(load.ledger.window))
+
+
+def check_times(usage: Usage, load: Load) -> None:
+    """Raise a Problem where samples, or pods in the ledger, would expire before the next ones can come."""
+    after, expiry = load.staleness.after, load.ledger.expiry
+    if after and usage.interval >= after:
+        raise Problem(
+            "usage.interval",
+            f"samples asked for every {usage.interval:g} s expire after {after:g} s (load.staleness.after), before "
+            f"the next ones come; ask more often, or write load.staleness.after: {3 * usage.interval:g}",
+        )
+    if expiry and usage.window > expiry:
+        raise Problem(
+            "load.ledger.expiry",
+            f"pods are forgotten after {expiry:g} s, and samples show them only after {usage.window:g} s "
+            f"(usage.average or shownAfter); write {usage.window + _MARGIN:g} at least, or 0 for never",
+        )
 
 
 def check_taints(taints: Taints) -> None:

@@ -21,6 +21,7 @@ from colocate.apps.scheduler.sections import (
     check_decisions,
     check_load,
     check_taints,
+    check_times,
     check_usage,
     to_policies,
 )
@@ -160,6 +161,7 @@ def check(config: SchedulerConfig) -> None:
         raise Problem("act", f"nothing would be done; choose of {', '.join(Act)}")
     check_load(config.load)
     check_usage(config.usage, config.asked())
+    check_times(config.usage, config.load)
     if Act.EXTENDER in config.act:
         check_windows(config.usage, config.load)
     check_taints(config.taints)

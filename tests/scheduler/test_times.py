@@ -1,0 +1,54 @@
+"""Times that would defeat each other are refused, with what to write instead; those of the seed are made to fit."""
+
+import pytest
+
+from colocate.apps.config.file import build_document
+from colocate.apps.config.schema import Seconds
+from colocate.apps.scheduler.from_seed import with_seed
+from colocate.apps.scheduler.seed_config import Asking, Seed
+from colocate.apps.scheduler.settings import SCHEDULER, SchedulerConfig, check
+from colocate.errors import UserError
+
+
+def read(text: str) -> SchedulerConfig:
+    return build_document(SCHEDULER, f"version: 1\n{text}".encode(), "scheduler.yaml", {}).config
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence", "right"),
+    [
+        (
+            "usage: {interval: 10m}",
+            "samples asked for every 600 s expire after 180 s (load.staleness.after), before the next ones come; "
+            "ask more often, or write load.staleness.after: 1800",
+            "{usage: {interval: 10m}, load: {staleness: {after: 1800}}, version: 1}",
+        ),
+        (
+            "usage: {average: 1h}",
+            "pods are forgotten after 900 s, and samples show them only after 3600 s (usage.average or shownAfter); "
+            "write 3900 at least, or 0 for never",
+            "{usage: {average: 1h}, load: {ledger: {expiry: 3900}}, version: 1}",
+        ),
+    ],
+)
+def test_times_that_defeat_each_other_are_refused(wrong: str, sentence: str, right: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read(wrong)
+    assert sentence in str(refused.value)
+    build_document(SCHEDULER, right.encode(), "scheduler.yaml", {})
+
+
+def test_never_defeats_nothing() -> None:
+    read("usage: {interval: 10m, average: 1h}\nload: {staleness: {after: 0}, ledger: {expiry: 0}}")
+
+
+def asking_every(seconds: float) -> Seed:
+    return Seed((), {}, Asking("http://p:9090", 5.0, seconds), None, (), {}, ())
+
+
+def test_samples_that_the_seed_asks_for_seldom_outlive_the_next_round() -> None:
+    config = with_seed(SchedulerConfig(), asking_every(600.0))
+    check(config)
+    assert config.usage.interval == Seconds(600)
+    assert config.load.staleness.after == 1800
+    assert with_seed(SchedulerConfig(), asking_every(30.0)).load.staleness.after == 180
