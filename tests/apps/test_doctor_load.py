@@ -98,6 +98,31 @@ async def test_a_rule_that_is_missing_is_told_word_by_word(query: str, rule: str
     assert "by (node, instance)" in written["expr"]
 
 
+async def test_series_that_no_rule_makes_have_a_remedy_of_their_own() -> None:
+    async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
+        own = {"cpu": "my_cpu"}
+        usage = Usage(prometheus=Prometheus(url=prometheus.url), pods=True, queries=own, windows=())
+        found = await examined("samples", client, usage=usage)
+    remedies = {
+        result.reason.partition(":")[0]: result.remedy for result in found if result.verdict is Verdict.BAD
+    }
+    assert remedies.keys() == {"cpu", "pod.cpu", "pod.memory"}
+    assert remedies["cpu"] == "see why the query of usage.queries.cpu answers nothing, or leave it out"
+    assert "cAdvisor (container_cpu_usage_seconds_total" in remedies["pod.cpu"]
+    assert "cAdvisor (container_memory_working_set_bytes" in remedies["pod.memory"]
+
+
+async def test_a_label_of_ones_own_query_is_not_mended_by_a_rule() -> None:
+    async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
+        say(prometheus, "my_cpu", {"host": "a"})
+        usage = Usage(prometheus=Prometheus(url=prometheus.url), queries={"cpu": "my_cpu"}, windows=())
+        found = await examined("samples", client, usage=usage)
+    [dropped] = [result for result in found if "of no node here" in result.reason]
+    assert dropped.remedy == (
+        "let the query of usage.queries.cpu keep the label node, or name in usage.labels the one that says the node"
+    )
+
+
 async def test_a_rule_that_drops_the_label_is_told_how_to_keep_it() -> None:
     async with pretending(CALM) as prometheus:
         say(prometheus, CPU, {})

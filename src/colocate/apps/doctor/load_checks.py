@@ -85,7 +85,7 @@ def _of_signal(health: SignalHealth, usage: Usage) -> Iterator[Result]:
         labels = dict(health.strangers[0]) if health.strangers else {}
         yield warn(
             f"{name}: {counts.unknown} of {counts.series} series are of no node here: {json.dumps(labels)}",
-            _label_to_add(labels, usage),
+            _label_of_own(name) if name in usage.queries else _label_to_add(labels, usage),
         )
     odd = {kind: getattr(counts, kind) for kind in ("not_a_number", "infinite", "negative", "malformed")}
     for kind, number in odd.items():
@@ -144,6 +144,16 @@ def _of_nodes(taken: UsageSnapshot, stale_after: float) -> Iterator[Result]:
 
 def _what_makes(name: str, usage: Usage) -> str:
     """What brings the series of a signal about."""
+    if name in usage.queries:
+        return f"see why the query of usage.queries.{name} answers nothing, or leave it out"
+    if name.startswith("pod."):
+        series = (
+            "container_cpu_usage_seconds_total" if name == "pod.cpu" else "container_memory_working_set_bytes"
+        )
+        return (
+            f"let Prometheus scrape cAdvisor ({series}, at /metrics/cadvisor of every kubelet), or write "
+            f"usage.pods: false"
+        )
     match usage.preset:
         case Preset.SEED:
             return f"add this recording rule to Prometheus: {_rule(name)}"
@@ -164,6 +174,13 @@ def _label_to_add(labels: dict[str, str], usage: Usage | None) -> str:
     if usage is not None and usage.preset is Preset.SEED and not {"node", "instance"} & labels.keys():
         return f"keep the label node in the rules, as these do: {_rule('cpu')}, {_rule('memory')}"
     return f"add this to the relabel_configs of node-exporter's scrape: {relabel}"
+
+
+def _label_of_own(name: str) -> str:
+    return (
+        f"let the query of usage.queries.{name} keep the label node, or name in usage.labels the one that says the "
+        f"node"
+    )
 
 
 def _named(names: "tuple[str, ...] | list[str]") -> str:
