@@ -20,7 +20,7 @@ from colocate.apps.doctor.extender_checks import ours
 from colocate.apps.doctor.report import Result, Verdict
 from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler, read_kube_scheduler
 from colocate.apps.scheduler.kube_extender import Tls as ShownTls
-from colocate.apps.scheduler.sections import Prometheus, Usage
+from colocate.apps.scheduler.sections import Load, Prometheus, Usage
 from colocate.apps.scheduler.settings import Callers, SchedulerConfig, Tls
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
@@ -29,6 +29,7 @@ from colocate.kubelet import KubeletPaths
 from colocate.lab.api.certificates import Authority
 from colocate.lab.api.resources import NODES
 from colocate.lab.api.store import Store
+from colocate.load.settings import FilterSettings
 
 NAMES = ("a", "b", "c")
 CALM = dict.fromkeys(NAMES, (10.0, 20.0))
@@ -57,10 +58,11 @@ async def examined(
     url: str = "",
     extenders: tuple[ExtenderSettings, ...] | None = None,
     usage: Usage | None = None,
+    load: Load | None = None,
 ) -> list[Result]:
     usage = usage or Usage(prometheus=Prometheus(url=url))
     kube_scheduler = None if extenders is None else KubeScheduler(extenders)
-    scheduling = Scheduling(SchedulerConfig(usage=usage), kube_scheduler)
+    scheduling = Scheduling(SchedulerConfig(usage=usage, load=load or Load()), kube_scheduler)
     nowhere = KubeletPaths(Path("/nowhere"))
     patient = Patient(nowhere, Path("/nowhere"), "worker", SystemClock(), client, scheduling)
     return [result async for one in examine(patient, chosen([check])) for result in one.results]
@@ -187,6 +189,30 @@ async def test_without_an_address_or_a_cluster_that_is_the_finding() -> None:
 
 
 class TestExtender:
+    @pytest.mark.parametrize(
+        ("verb", "enabled", "reason"),
+        [
+            ("filter", False, "it is asked to filter and lets every node pass: load.filter.enabled is false"),
+            ("", True, "load.filter.enabled is true, and kube-scheduler never asks it to filter"),
+            ("", False, ""),
+            ("filter", True, ""),
+        ],
+    )
+    async def test_it_takes_both_sides_to_filter(self, verb: str, enabled: bool, reason: str) -> None:
+        async with asking(SteeredJudge()) as ask:
+            settings = ExtenderSettings(
+                ask.listening.url,
+                "prioritize",
+                filter_verb=verb,
+                weight=3,
+                ignorable=True,
+                node_cache_capable=True,
+            )
+            load = Load(filter=FilterSettings(enabled=enabled))
+            found = await examined("extender", "nowhere", extenders=(settings,), load=load)
+        warned = [result.reason for result in found if result.verdict is not Verdict.GOOD]
+        assert warned == ([f"{ask.listening.url}: {reason}"] if reason else [])
+
     async def test_it_answers_in_time(self) -> None:
         async with asking(SteeredJudge()) as ask, cluster_of(*NAMES) as client:
             settings = ExtenderSettings(

@@ -50,6 +50,8 @@ class TestWritten:
     def test_filtering_is_opted_in_to(self) -> None:
         assert read(Wanted()).extenders[0].filter_verb == ""
         assert read(Wanted(filter=True)).extenders[0].filter_verb == "filter"
+        assert "load: {filter: {enabled: true}}" in kube_config.render(Wanted(filter=True))
+        assert "load:" not in kube_config.render(Wanted())
 
     def test_https_with_all_its_files(self) -> None:
         wanted = Wanted(

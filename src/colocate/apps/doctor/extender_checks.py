@@ -76,6 +76,9 @@ async def extender(patient: Patient) -> AsyncIterator[Result]:
     for settings in found:
         for result in _of_settings(settings, kube_scheduler.least_weight):
             yield result
+        if patient.scheduling.kube_scheduler is not None:
+            for result in _of_filter(settings, config):
+                yield result
         yield await _asked(patient, settings, names)
 
 
@@ -92,6 +95,22 @@ def _of_settings(settings: ExtenderSettings, least: int) -> Iterator[Result]:
         yield warn(
             f"{where}: with a weight of {settings.weight}, a node that is 50 points hotter may still win",
             f"write weight: {least}",
+        )
+
+
+def _of_filter(settings: ExtenderSettings, config: SchedulerConfig) -> Iterator[Result]:
+    """It takes both sides to filter."""
+    where, enabled = without_login(settings.url_prefix), config.load.filter.enabled
+    if settings.filter_verb and not enabled:
+        yield warn(
+            f"{where}: it is asked to filter and lets every node pass: load.filter.enabled is false",
+            "write load: {filter: {enabled: true}} for the scheduler, or leave filterVerb out",
+        )
+    if enabled and not settings.filter_verb:
+        yield warn(
+            f"{where}: load.filter.enabled is true, and kube-scheduler never asks it to filter",
+            "write filterVerb: filter, as 'colocate scheduler kube-config --filter' does; or load.filter.enabled: "
+            "false",
         )
 
 

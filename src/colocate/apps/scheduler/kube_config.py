@@ -171,7 +171,10 @@ def _extender(wanted: Wanted) -> Iterator[str]:
     )
     yield _line(4, "prioritizeVerb", "prioritize", "asked for a score of every node that is left")
     if wanted.filter:
-        yield _line(4, "filterVerb", "filter", "asked which nodes are too hot at all")
+        yield _line(
+            4, "filterVerb", "filter", "asked which nodes are too hot at all; Colocate's own file must"
+        )
+        yield f"{'':{_COLUMN}}  # have a say in it too, or all nodes pass: load: {{filter: {{enabled: true}}}}"
     else:
         yield "    # No filterVerb: a hot node loses by its score, and pods still run when every node is hot."
     first, *others = heavy.reasons if heavy.others else ("no other plugin scores, so that any will do",)
