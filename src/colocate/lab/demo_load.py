@@ -80,7 +80,7 @@ class DemoLoad:
 
 @asynccontextmanager
 async def _pretending(memory: Mapping[str, float]) -> AsyncIterator[str]:
-    """A Prometheus that says so of every node's memory, and of its CPU that it is used to 15 %."""
+    """A Prometheus that says so of every node's memory, and of its CPU that it is used to 15 %, always."""
 
     async def answer(request: web.Request) -> web.Response:
         asked = str((await request.post()).get("query") or request.query.get("query", ""))
@@ -88,6 +88,8 @@ async def _pretending(memory: Mapping[str, float]) -> AsyncIterator[str]:
         values: Mapping[str, float] = memory
         if asked.startswith("timestamp"):
             values = dict.fromkeys(memory, now)
+        elif asked.startswith("stddev"):
+            values = dict.fromkeys(memory, 0)
         elif "cpu" in asked:
             values = dict.fromkeys(memory, 15)
         series = [
