@@ -18,7 +18,7 @@ from colocate.model.memory import Bytes
 
 def on_their_way(ladder: Ladder, situation: Situation) -> Bytes:
     """What pods that are leaving will give back; one that does not leave in time is no longer counted on."""
-    return sum(each.near for each in situation.pods if _leaves(ladder, each, situation))
+    return sum(each.frees for each in situation.pods if _leaves(ladder, each, situation))
 
 
 def send_away(ladder: Ladder, situation: Situation) -> Step:
@@ -55,7 +55,7 @@ def send_away(ladder: Ladder, situation: Situation) -> Step:
         else:
             leaving = msgspec.structs.replace(leaving, waits_for="")
             actions.append(_action(by, each, situation))
-        remaining -= each.near
+        remaining -= each.frees
         ladder = msgspec.structs.replace(ladder, leaving=put(ladder.leaving, each.uid, leaving))
     return Step(ladder, tuple(actions), tuple(notes), busy=bool(ladder.leaving))
 
@@ -82,6 +82,7 @@ def _action(by: Rung, each: Colocated, situation: Situation) -> PodAction:
     reason = (
         f"Online work needs {amount(situation.due)}, which no lower rung paid; {each.ref} (priority "
         f"{each.pod.priority}) gives back {amount(each.near)}"
+        f"{f' of blocks, and {amount(each.besides)} besides' if each.besides else ''}"
     )
     if by is Rung.RECREATE:
         reason += ", and may be created again on another node."
