@@ -22,7 +22,7 @@ from colocate.memory.rung import Rung
 from colocate.memory.rungs import rungs_here
 from colocate.memory.settings import MemorySettings
 from colocate.memory.state import State, from_json, to_json
-from colocate.model.memory import ContainerMemory, MemoryControls
+from colocate.model.memory import ContainerMemory, KubeletReserves, MemoryControls, NodeWord
 from tests.memory.nodes import GIB, MIB, SETTINGS, V1, V2, Guest, Machine, ids, kinds
 
 BLOCKS = ids(*range(60))
@@ -551,6 +551,27 @@ def test_a_throttle_never_raises_what_the_kubelet_set() -> None:
     machine = pressed(pod)
     (action,) = [each for each in machine.live(30) if isinstance(each, Throttle)]
     assert action.high == 15 * GIB
+
+
+class NodeWithoutConfigz(Machine):
+    """Its kubelet evicts below 10 GiB, which nobody may ask."""
+
+    def word(self) -> NodeWord:
+        return NodeWord(
+            reserves=KubeletReserves(capacity=self.total, allocatable=self.total - 10 * GIB),
+        )
+
+
+def test_the_ladder_acts_before_a_kubelet_evicts_that_was_not_asked_for_its_threshold() -> None:
+    machine = NodeWithoutConfigz(system=10 * GIB, guests=[guest(anon=10, blocks=ids(*range(20)))])
+    machine.live(30)
+    available = machine.total
+    while not any(isinstance(action, Throttle | Evict) for action in machine.live(10)):
+        machine.online += GIB // 4
+        node = machine.facts().node
+        available = node.total - node.working_set
+        assert available > 10 * GIB, "the kubelet evicts first"
+    assert available > 12 * GIB
 
 
 def database(gib: int) -> ContainerMemory:

@@ -224,6 +224,18 @@ def test_without_a_word_from_the_kubelet_its_defaults_are_kept_and_said_to_be() 
     assert "allocatable is unknown" in safety.reasons[1]
 
 
+def test_a_threshold_that_nobody_told_may_be_all_that_the_kubelet_keeps_whatever_the_system_uses() -> None:
+    kept = KubeletReserves(capacity=64 * GIB, allocatable=52 * GIB)
+    safety = keep(kept, 2 * GIB, 64 * GIB, system=12 * GIB, share=0.0)
+    assert (safety.eviction, safety.unfilled) == (10 * GIB, 0)
+    assert safety.reasons[0].startswith("The kubelet evicts below 10 GiB available or less: it was not asked")
+
+
+def test_a_kubelet_that_was_asked_and_named_no_threshold_has_none_but_its_default() -> None:
+    told = KubeletReserves(capacity=64 * GIB, allocatable=60 * GIB, kube_reserved=4 * GIB)
+    assert keep(told, 0, 64 * GIB, system=4 * GIB, share=0.0).total == DEFAULT_EVICTION
+
+
 def test_an_allocatable_that_is_all_of_the_capacity_is_not_called_unknown() -> None:
     whole = KubeletReserves(capacity=64 * GIB, allocatable=64 * GIB)
     said = keep(whole, 0, 64 * GIB, system=0, share=0.0).reasons[1]
