@@ -1,4 +1,4 @@
-"""Pods whose leaving the API refuses: asked for again, told, and in nobody else's way."""
+"""Pods that are hard to get rid of: the API refuses, or nobody can say what they use."""
 
 import itertools
 
@@ -64,3 +64,19 @@ def test_a_pod_that_cannot_be_created_elsewhere_is_evicted_instead() -> None:
     machine = pressed(bare, share=0.9)
     machine.carry_out(when_asked(machine, Recreate), Result.REFUSED)
     assert kinds(machine.live(60)) == ["Evict"]
+
+
+def test_a_pod_that_runs_and_cannot_be_read_is_evicted_by_its_blocks_after_those_that_can() -> None:
+    unread = guest(anon=8, uid="unread", blocks=ids(*range(20)))
+    machine = pressed(unread, guest(anon=1, uid="read", blocks=ids(70, 71)), share=0.9)
+    unread.readable = False
+    evicted = [action for action in machine.live(300) if isinstance(action, Evict)]
+    assert [action.pod.uid for action in evicted] == ["read", "unread"]
+    assert "gives back 10 GiB, by its blocks, as it cannot be read" in evicted[1].reason
+
+
+def test_a_pod_that_has_not_started_and_has_no_control_group_uses_nothing_that_could_be_given_back() -> None:
+    early = msgspec.structs.replace(guest(anon=0), started=False, readable=False)
+    machine = pressed(early, share=0.9)
+    assert machine.live(300) == []
+    assert machine.guests == [early]

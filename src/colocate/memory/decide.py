@@ -172,6 +172,7 @@ def _colocated(
             limits=limits(identities[uid], settings.block_size, settings.swap),
             far=usage.far.get(uid, 0),
             used=usage.colocated.get(uid, 0),
+            presumed=len(ids) * settings.block_size if identities[uid].started and uid not in readings else 0,
             besides=usage.besides.get(uid, 0),
         )
         for uid, ids in holders.items()

@@ -85,6 +85,7 @@ def _action(by: Rung, each: Colocated, situation: Situation) -> PodAction:
     reason = (
         f"Online work needs {amount(situation.due)}, which no lower rung paid; {each.ref} (priority "
         f"{each.pod.priority}) gives back {amount(each.near)}"
+        f"{', by its blocks, as it cannot be read' if each.reading is None else ''}"
         f"{f' of blocks, and {amount(each.besides)} besides' if each.besides else ''}"
     )
     if by is Rung.RECREATE:
