@@ -68,6 +68,8 @@ class Guest(msgspec.Struct, kw_only=True):
     """Whether the API has told of its containers."""
     asks: bool = True
     """Whether it asks for the blocks that it is said to hold."""
+    readable: bool = True
+    """Whether its control group can be read."""
     listed: bool = True
     """Whether the kubelet says that it holds its blocks."""
 
@@ -168,7 +170,10 @@ class Machine(msgspec.Struct, kw_only=True):
             ),
             word=self.word() if self.heard else None,
             controls=self.controls,
-            readings=(online, *(guest.reading(bool(self.far_total)) for guest in self.guests)),
+            readings=(
+                online,
+                *(guest.reading(bool(self.far_total)) for guest in self.guests if guest.readable),
+            ),
             pods=tuple(guest.identity() for guest in self.guests),
             holders={guest.uid: guest.ids for guest in self.guests if guest.listed}
             if self.holders_known

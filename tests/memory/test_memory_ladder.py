@@ -22,7 +22,7 @@ from colocate.memory.rung import Rung
 from colocate.memory.rungs import rungs_here
 from colocate.memory.settings import MemorySettings
 from colocate.memory.state import State, from_json, to_json
-from colocate.model.memory import ContainerMemory, MemoryControls
+from colocate.model.memory import ContainerMemory, KubeletReserves, MemoryControls, NodeWord
 from tests.memory.nodes import GIB, MIB, SETTINGS, V1, V2, Guest, Machine, ids, kinds
 
 BLOCKS = ids(*range(60))
@@ -45,7 +45,7 @@ def presses(machine: Machine, share: float) -> None:
     decision = machine.turn()
     balance = decision.balance
     machine.online = balance.capacity - balance.safety - balance.used - machine.system
-    machine.online += int(share * decision.expected.margin)
+    machine.online += int(share * decision.expected.margin) - sum(decision.usage.besides.values())
 
 
 def on_pods(decision: Decision) -> list[PodAction]:
@@ -551,3 +551,67 @@ def test_a_throttle_never_raises_what_the_kubelet_set() -> None:
     machine = pressed(pod)
     (action,) = [each for each in machine.live(30) if isinstance(each, Throttle)]
     assert action.high == 15 * GIB
+
+
+class NodeWithoutConfigz(Machine):
+    """Its kubelet evicts below 10 GiB, which nobody may ask."""
+
+    def word(self) -> NodeWord:
+        return NodeWord(
+            reserves=KubeletReserves(capacity=self.total, allocatable=self.total - 10 * GIB),
+        )
+
+
+def test_the_ladder_acts_before_a_kubelet_evicts_that_was_not_asked_for_its_threshold() -> None:
+    machine = NodeWithoutConfigz(system=10 * GIB, guests=[guest(anon=10, blocks=ids(*range(20)))])
+    machine.live(30)
+    available = machine.total
+    while not any(isinstance(action, Throttle | Evict) for action in machine.live(10)):
+        machine.online += GIB // 4
+        node = machine.facts().node
+        available = node.total - node.working_set
+        assert available > 10 * GIB, "the kubelet evicts first"
+    assert available > 12 * GIB
+
+
+def database(gib: int) -> ContainerMemory:
+    return ContainerMemory(name="db", limit=gib * GIB, request=gib * GIB)
+
+
+def test_a_pod_is_not_evicted_for_what_a_database_beside_its_blocks_requested() -> None:
+    """One block, and a database that grows within its request: whoever holds the sold memory gives it back."""
+    mixed = Guest(uid="mixed", ids=ids(0), anon=GIB // 4, others=(database(24),))
+    machine = Machine(guests=[mixed])
+    machine.live(90)
+    offered = machine.turn().offered
+    sold = ids(*range(1, offered + 1))
+    machine.guests.append(Guest(uid="sold", ids=sold, anon=offered * SETTINGS.block_size))
+    machine.live(60)
+    mixed.anon = 20 * GIB
+    done = machine.live(300)
+    assert {action.pod.uid for action in done if not isinstance(action, SetLimit)} == {"sold"}
+    assert kinds(done)[-1] == "Evict"
+    assert machine.guests == [mixed]
+
+
+def test_alone_on_the_node_it_is_not_evicted_either_and_it_is_said_why() -> None:
+    machine = pressed(Guest(uid="mixed", ids=ids(0), anon=20 * GIB, others=(database(24),)), share=0.9)
+    assert kinds(machine.live(300)) == ["SetLimit"]
+    said = " ".join(explain(machine.turn(), machine.settings))
+    assert "20 GiB is what they requested besides their blocks: it counts as online" in said
+    assert "No rung is left to try" in said
+
+
+def test_what_it_uses_beyond_its_request_is_of_its_blocks_and_its_end_pays_with_all_it_uses() -> None:
+    mixed = Guest(uid="mixed", ids=BLOCKS, anon=26 * GIB, others=(database(24),))
+    machine = pressed(mixed, guest(anon=1, uid="other", blocks=ids(70, 71)), share=0.9)
+    done = [action for action in machine.live(300) if isinstance(action, Evict)]
+    assert [action.pod.uid for action in done] == ["mixed"]
+    assert "gives back 2 GiB of blocks, and 24 GiB besides" in done[0].reason
+
+
+def test_no_more_pages_of_a_pod_go_to_far_nodes_than_its_blocks_have() -> None:
+    mixed = Guest(uid="mixed", ids=BLOCKS, anon=26 * GIB, others=(database(24),))
+    machine = pressed(mixed, far_total=32 * GIB, share=0.9)
+    moved = [action for action in machine.live(60) if isinstance(action, MovePages)]
+    assert sum(action.bytes for action in moved) == 2 * GIB

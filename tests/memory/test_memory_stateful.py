@@ -30,6 +30,7 @@ from colocate.memory.explain import bar, explain
 from colocate.memory.facts import Result
 from colocate.memory.rung import RUNGS, Rung, height
 from colocate.memory.state import State, from_json, to_json
+from colocate.model.memory import ContainerMemory
 from tests.memory.nodes import GIB, SETTINGS, V1, V2, Guest, Machine
 
 SIZE = SETTINGS.block_size
@@ -55,8 +56,14 @@ pods = st.builds(
     controller=st.sampled_from(["ReplicaSet", ""]),
     may_move=st.booleans(),
     sidecar_without_limit=st.sampled_from([False, False, False, True]),
+    others=st.sampled_from([(), (), (ContainerMemory(name="db", limit=8 * GIB, request=8 * GIB),)]),
 )
 """Uses are of one block."""
+
+
+def may_use(guest: Guest, blocks: int) -> int | None:
+    besides = sum(each.limit or 0 for each in guest.others)
+    return None if guest.sidecar_without_limit else blocks * SIZE + besides
 
 
 class AnyHistory(RuleBasedStateMachine):
@@ -85,6 +92,7 @@ class AnyHistory(RuleBasedStateMachine):
         check_debt(before, decision)
         check_blocks(before, decision, facts.holders)
         check_pods(before, decision, {guest.uid for guest in self.machine.guests})
+        check_requests(decision, {guest.uid: guest for guest in self.machine.guests})
         check_ladder(before, decision, self.machine.off)
         return decision
 
@@ -102,7 +110,7 @@ class AnyHistory(RuleBasedStateMachine):
     def online_work_presses(self, share: float, turns: int, result: Result) -> None:
         """It takes all that is kept but this share of the margin, and actions end in one way."""
         machine, balance = self.machine, self.decision.balance
-        eaten = int(share * self.decision.expected.margin)
+        eaten = int(share * self.decision.expected.margin) - sum(self.decision.usage.besides.values())
         machine.online = max(0, balance.capacity - balance.safety - balance.used - machine.system + eaten)
         machine.online = min(machine.online, machine.total)
         for _ in range(turns):
@@ -128,7 +136,7 @@ class AnyHistory(RuleBasedStateMachine):
             ids=tuple(free),
             anon=wanted.anon * len(free),
             cache=wanted.cache * len(free),
-            limit=None if wanted.sidecar_without_limit else len(free) * SIZE,
+            limit=may_use(wanted, len(free)),
             created=float(self.count),
         )
         self.machine.guests.append(guest)
@@ -138,7 +146,7 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(data=st.data(), share=st.floats(0, 1), cache=st.floats(0, 1), pressure=st.sampled_from([0.0, 50.0]))
     def a_pod_changes(self, data: Any, share: float, cache: float, pressure: float) -> None:
         guest = data.draw(st.sampled_from(self.machine.guests))
-        most = min(guest.limit or len(guest.ids) * SIZE, guest.high or len(guest.ids) * SIZE)
+        most = min(len(guest.ids) * SIZE, guest.high or len(guest.ids) * SIZE)
         guest.anon, guest.cache = int(most * share * (1 - cache)), int(most * share * cache)
         guest.far = min(guest.far, guest.anon + guest.cache)
         guest.pressure = pressure
@@ -232,6 +240,9 @@ class AnyHistory(RuleBasedStateMachine):
         machine.holders_known = True
         for guest in machine.guests:
             guest.listed = True
+            if guest.others:
+                # What it requested besides may have been sold: blocks would stay in debt for as long as it is used.
+                guest.anon = guest.cache = guest.far = 0
         machine.live(1200, step=30)
         last = machine.turn()
         assert last.state.debt is None
@@ -240,7 +251,7 @@ class AnyHistory(RuleBasedStateMachine):
         for guest in machine.guests:
             assert guest.high is None
             assert guest.far == 0
-            assert guest.limit == (None if guest.sidecar_without_limit else len(guest.ids) * SIZE)
+            assert guest.limit == may_use(guest, len(guest.ids))
         assert last.balance.free - last.offered <= SETTINGS.hysteresis
 
 
@@ -292,6 +303,14 @@ def check_pods(before: State, decision: Decision, guests: set[str]) -> None:
             assert before.ladder.rung is not None or balance.due > margin * SETTINGS.tolerance
         if isinstance(action, Evict | Recreate):
             assert balance.due > margin * SETTINGS.tolerance
+
+
+def check_requests(decision: Decision, guests: dict[str, Guest]) -> None:
+    """Nobody has to go, or is moved, who uses no more than was set aside for it besides its blocks."""
+    for action in decision.plan.actions:
+        if isinstance(action, Evict | Recreate | MovePages):
+            guest = guests[action.pod.uid]
+            assert guest.anon + guest.cache > sum(each.request or 0 for each in guest.others)
 
 
 def check_ladder(before: State, decision: Decision, off: bool) -> None:

@@ -105,7 +105,7 @@ def far(ladder: Ladder, situation: Situation) -> Step:
     for each, reading in situation.readable:
         lies = reading.numa
         sources = near if lies is None else tuple(id for id in near if lies.get(id, 0) > 0)
-        there = each.near if lies is None else sum(lies.get(id, 0) for id in near)
+        there = each.near if lies is None else min(each.near, sum(lies.get(id, 0) for id in near))
         size = whole_pages(min(remaining, there, sum(room.values())))
         if size < WORTH_IT or ladder.has_given_up(Rung.FAR, each.uid):
             continue

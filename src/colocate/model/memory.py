@@ -106,7 +106,8 @@ class PodMemory(msgspec.Struct, frozen=True, kw_only=True):
     refaults: int | None = None
     """Pages of cache and anonymous memory ever read back soon after they were dropped."""
     numa: Mapping[int, Bytes] | None = None
-    """By NUMA node, where its anonymous and file pages lie."""
+    """By NUMA node, where its anonymous and file pages lie; without inactive file pages where the machine tells these
+    by node (v2)."""
 
     @property
     def working_set(self) -> Bytes:
