@@ -427,6 +427,22 @@ def test_off_undoes_everything_at_once_and_withdraws_every_block() -> None:
     assert machine.turn().state.blocks.healthy() == frozenset()
 
 
+def test_off_restores_every_pod_but_the_one_whose_memory_high_is_stuck() -> None:
+    first, second = guest(6, uid="a", blocks=ids(*range(20))), guest(6, uid="b", blocks=ids(*range(20, 40)))
+    machine = pressed(first, second)
+    while "a" not in machine.state.ladder.throttled:
+        machine.carry_out(machine.turn())
+    machine.off = True
+    for _ in range(6):
+        machine.carry_out(machine.turn())
+        machine.outcomes = tuple(
+            each
+            for each in machine.outcomes
+            if isinstance(each.action, Unthrottle) and each.action.pod.uid == "b"
+        )
+    assert [each.limit for each in machine.guests] == [10 * GIB, None]
+
+
 def test_off_gives_swap_back_even_where_the_limit_is_as_the_kubelet_left_it() -> None:
     machine = Machine(guests=[guest(anon=1)], off=True)
     machine.guests[0].limit = None
