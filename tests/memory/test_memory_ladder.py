@@ -199,6 +199,28 @@ def test_a_pod_under_pressure_is_not_reclaimed_from() -> None:
     assert "loses 30 % of its time" in " ".join(decision.plan.notes)
 
 
+def test_a_pod_under_pressure_is_held_where_it_is_and_no_lower() -> None:
+    suffering = guest(anon=0.02, cache=9)
+    suffering.pressure = 50.0
+    machine = pressed(suffering)
+    machine.turn()
+    decision = machine.turn()
+    (action,) = on_pods(decision)
+    assert isinstance(action, Throttle)
+    assert action.high == (suffering.anon + suffering.cache) // 4096 * 4096
+    assert "is held at what it uses: it loses 50 % of its time" in " ".join(decision.plan.notes)
+
+
+def test_a_throttled_pod_keeps_some_page_cache() -> None:
+    settings = msgspec.structs.replace(SETTINGS, without=(Rung.RECLAIM,))
+    pod = guest(anon=1, cache=0.5)
+    machine = pressed(pod, settings=settings)
+    machine.turn()
+    (action,) = on_pods(machine.turn())
+    assert isinstance(action, Throttle)
+    assert action.high == GIB + 16 * MIB
+
+
 @pytest.mark.parametrize("controls", [V1, V2], ids=["v1", "v2"])
 def test_no_rung_leaves_a_pod_with_a_lower_limit_that_would_kill_it_when_it_grows(
     controls: MemoryControls,
