@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from colocate.memory.actions import (
+    Ease,
     Evict,
     MovePages,
     PodAction,
@@ -222,6 +223,8 @@ class Machine(msgspec.Struct, kw_only=True):
             case Throttle(high=high, before=before):
                 guest.high, guest.our_high = high, OurHigh(before)
                 guest.cache = max(0, min(guest.cache, high - guest.anon))
+            case Ease(high=high):
+                guest.high = high
             case Unthrottle(to=to):
                 guest.high, guest.our_high = to, None
             case MovePages(bytes=size):

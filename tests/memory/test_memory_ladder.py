@@ -5,6 +5,7 @@ import pytest
 
 from colocate.errors import UserError
 from colocate.memory.actions import (
+    Ease,
     Evict,
     MovePages,
     PodAction,
@@ -185,8 +186,54 @@ def test_a_pod_is_let_go_only_when_there_is_room_for_what_it_may_grow_to() -> No
     machine.online -= 6 * GIB
     decision = machine.turn()
     assert 0 < decision.balance.slack < 10 * GIB
-    assert machine.live(600) == []
+    assert Unthrottle not in {type(action) for action in machine.live(600)}
     assert "is not let go yet: it may grow by 10 GiB." in " ".join(machine.turn().plan.notes)
+
+
+def test_until_then_its_memory_high_follows_the_room_there_is() -> None:
+    machine = pressed(guest(anon=20))
+    machine.live(30)
+    machine.online -= 6 * GIB
+    slack = machine.turn().balance.slack
+    (action,) = machine.live(600)
+    assert isinstance(action, Ease)
+    assert action.high == (20 * GIB + slack - SETTINGS.block_size) // 4096 * 4096
+    assert machine.state.ladder.throttled["guest"].before is None
+    machine.guests[0].anon = action.high
+    machine.online -= 7 * GIB
+    assert kinds(machine.live(600)) == ["Unthrottle"]
+
+
+def test_who_gives_last_is_eased_first_and_nobody_gets_the_same_room_twice() -> None:
+    first = guest(9, uid="first", blocks=ids(*range(40)))
+    last = guest(9, uid="last", blocks=ids(*range(40, 80)))
+    last.priority = 1
+    machine = pressed(first, last, share=0.45)
+    while len(machine.state.ladder.throttled) < 2:
+        machine.carry_out(machine.turn())
+    machine.online -= 6 * GIB
+    assert {action.pod.uid for action in machine.live(600)} == {"last"}
+
+
+def test_an_ease_that_fails_is_tried_again() -> None:
+    machine = pressed(guest(anon=20))
+    machine.live(30)
+    machine.online -= 6 * GIB
+    for _ in range(12):
+        machine.carry_out(machine.turn(), Result.FAILED)
+    assert kinds(machine.live(60)) == ["Ease"]
+
+
+def test_a_throttle_gives_way_to_far_pages_even_when_what_is_due_is_within_the_tolerance() -> None:
+    machine = pressed(guest(anon=20))
+    machine.live(30)
+    machine.online -= int(0.2 * machine.turn().expected.margin)
+    assert machine.turn().balance.due > 0
+    assert machine.live(600) == []
+    assert "for which nobody is evicted: throttled pods stay so" in " ".join(machine.turn().plan.notes)
+    machine.far_total = 32 * GIB
+    assert kinds(machine.live(600)) == ["MovePages"]
+    assert machine.turn().balance.due < MIB
 
 
 def test_a_pod_under_pressure_is_not_reclaimed_from() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from colocate.memory.actions import (
+    Ease,
     Evict,
     MovePages,
     PodAction,
@@ -325,6 +326,10 @@ def check_ladder(before: State, decision: Decision, off: bool) -> None:
                 assert pod.uid in new.moved
             case Evict(pod=pod) | Recreate(pod=pod):
                 assert pod.uid in new.leaving
+            case Ease(pod=pod, high=high):
+                assert not new.moved
+                assert high > before.ladder.throttled[pod.uid].to
+                assert decision.balance.slack >= SIZE
             case Unthrottle():
                 assert not new.moved or off
             case RestoreLimit(pod=pod):

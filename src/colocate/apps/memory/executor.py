@@ -24,6 +24,7 @@ from colocate.host.page_calls import Kernel, PageCalls
 from colocate.host.reclaim import ReclaimEnd, put_back, reclaim
 from colocate.memory.actions import (
     Action,
+    Ease,
     Evict,
     MovePages,
     PodAction,
@@ -176,7 +177,7 @@ class Executor:
             case RestoreLimit():
                 running = pod.running_containers if pod else None
                 return pod_limits.restore(group, action, ids, running, off=off)
-            case Throttle():
+            case Throttle() | Ease():
                 return pod_limits.throttle(group, action)
             case Unthrottle():
                 return pod_limits.let_go(group, action)
