@@ -395,6 +395,19 @@ def test_a_bare_pod_that_allows_it_is_created_again_elsewhere_and_only_then() ->
     assert action.avoid == "node-1"
 
 
+def test_a_bare_pod_that_could_not_be_created_again_is_evicted_like_others() -> None:
+    bare = guest(anon=20)
+    bare.controller, bare.may_move = "", True
+    machine = pressed(bare)
+    asked: list[PodAction] = []
+    for _ in range(30):
+        decision = machine.turn()
+        moves = [each for each in on_pods(decision) if isinstance(each, Recreate)]
+        asked += [each for each in on_pods(decision) if isinstance(each, Evict | Recreate)]
+        machine.carry_out(decision, Result.FAILED if moves else Result.DONE)
+    assert kinds(asked) == ["Recreate", "Evict"]
+
+
 def test_pods_that_are_created_again_by_us_are_left_to_the_last_rung() -> None:
     movable = guest(10, uid="movable", blocks=ids(*range(20)))
     movable.controller, movable.may_move = "", True

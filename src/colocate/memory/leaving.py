@@ -32,7 +32,7 @@ def send_away(ladder: Ladder, situation: Situation) -> Step:
         if remaining <= 0:
             break
         known = ladder.leaving.get(each.uid)
-        by = _way_out(each, situation)
+        by = _way_out(each, ladder, situation)
         if (
             not each.gives
             or (known and known.accepted)
@@ -67,9 +67,10 @@ def _leaves(ladder: Ladder, each: Colocated, situation: Situation) -> bool:
     )
 
 
-def _way_out(each: Colocated, situation: Situation) -> Rung:
+def _way_out(each: Colocated, ladder: Ladder, situation: Situation) -> Rung:
+    """A pod that may be created again, and was found not to be, goes like any other."""
     moves = each.pod.may_move and not each.pod.controller and situation.here(Rung.RECREATE).is_here
-    return Rung.RECREATE if moves else Rung.EVICT
+    return Rung.RECREATE if moves and not ladder.has_given_up(Rung.RECREATE, each.uid) else Rung.EVICT
 
 
 def _obstacle(each: Colocated) -> str:
