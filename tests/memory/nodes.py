@@ -133,6 +133,8 @@ class Machine(msgspec.Struct, kw_only=True):
     outcomes: tuple[Outcome, ...] = ()
     far_taken: Bytes = 0
     """By others."""
+    by_node: bool = True
+    """Whether it is known on which NUMA nodes the memory of pods lies."""
 
     def facts(self) -> Facts:
         far_used = self.far_taken + sum(guest.far for guest in self.guests)
@@ -157,6 +159,9 @@ class Machine(msgspec.Struct, kw_only=True):
             inactive_file=0,
             numa={0: self.online},
         )
+        readings = (online, *(guest.reading(bool(self.far_total)) for guest in self.guests))
+        if not self.by_node:
+            readings = tuple(msgspec.structs.replace(each, numa=None) for each in readings)
         return Facts(
             node_name="node-1",
             boot="b",
@@ -169,7 +174,7 @@ class Machine(msgspec.Struct, kw_only=True):
             ),
             word=self.word() if self.heard else None,
             controls=self.controls,
-            readings=(online, *(guest.reading(bool(self.far_total)) for guest in self.guests)),
+            readings=readings,
             pods=tuple(guest.identity() for guest in self.guests),
             holders={guest.uid: guest.ids for guest in self.guests if guest.listed}
             if self.holders_known

@@ -320,6 +320,31 @@ def test_a_far_node_that_vanishes_with_pages_on_it_is_no_reason_to_stay_throttle
     assert kinds(machine.live(200)) == ["Unthrottle"]
 
 
+def test_far_pages_of_which_nobody_can_say_where_they_lie_do_not_keep_a_pod_throttled_for_ever() -> None:
+    machine = pressed(guest(anon=20), far_total=32 * GIB)
+    assert kinds(machine.live(120)) == ["Throttle", "MovePages"]
+    machine.by_node, machine.online = False, 8 * GIB
+    said: list[str] = []
+    for _ in range(30):
+        decision = machine.turn()
+        said += decision.plan.notes
+        machine.carry_out(decision)
+    assert any("Nobody can say where the memory of colocation-memory/guest lies" in each for each in said)
+    assert machine.guests[0].high is None
+    assert decision.state.ladder.rung is None
+    assert decision.offered > 0
+
+
+def test_figures_that_are_missing_for_a_moment_forget_no_far_page() -> None:
+    machine = pressed(guest(anon=20), far_total=32 * GIB)
+    machine.live(120)
+    machine.by_node, machine.online = False, 8 * GIB
+    machine.live(90)
+    machine.by_node = True
+    assert kinds(machine.live(120)) == ["ReturnPages", "Unthrottle"]
+    assert machine.guests[0].far == 0
+
+
 def test_pods_go_by_priority_then_by_what_they_pay_then_the_youngest() -> None:
     def made(uid: str, first: int, priority: int, anon: float, created: float) -> Guest:
         pod = guest(anon=anon, uid=uid, blocks=ids(*range(first, first + 12)))

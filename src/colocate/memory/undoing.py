@@ -33,7 +33,12 @@ def pages_back(ladder: Ladder, situation: Situation) -> Step:
     notes: list[str] = []
     for each in reversed(situation.pods):
         moved = ladder.moved.get(each.uid)
-        if moved is None or each.reading is None or each.reading.numa is None:
+        if moved is None:
+            continue
+        if each.reading is None or each.reading.numa is None:
+            if _has_waited_for_figures(ladder, situation):
+                ladder = msgspec.structs.replace(ladder, moved=drop(ladder.moved, each.uid))
+                notes.append(f"Nobody can say where the memory of {each.ref} lies: it stays on far nodes.")
             continue
         away = each.far - moved.before
         from_far = tuple(id for id in moved.targets if id in present)
@@ -52,6 +57,13 @@ def pages_back(ladder: Ladder, situation: Situation) -> Step:
         room -= size
     # Switched off, pods are not kept bound because their pages find no room: those follow later.
     return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions if off else ladder.moved))
+
+
+def _has_waited_for_figures(ladder: Ladder, situation: Situation) -> bool:
+    """Far pages are slower, and no harm: for want of figures nobody is kept bound longer than the rung's own time."""
+    calm_since = situation.now if ladder.calm_since is None else ladder.calm_since
+    wait = situation.settings.cool_down + situation.here(Rung.FAR).deadline
+    return situation.now - calm_since >= wait
 
 
 def unthrottle(ladder: Ladder, situation: Situation) -> Step:
