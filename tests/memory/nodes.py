@@ -127,6 +127,8 @@ class Machine(msgspec.Struct, kw_only=True):
     heard: bool = True
     """Whether the API has said anything of the node since the agent started."""
     off: bool = False
+    absent: bool = False
+    """Whether the API knows no such node."""
     cordoned: bool = False
     memory_pressure: bool = False
     holders_known: bool = True
@@ -185,6 +187,8 @@ class Machine(msgspec.Struct, kw_only=True):
         )
 
     def word(self) -> NodeWord:
+        if self.absent:
+            return NodeWord(absent=True)
         reserves = KubeletReserves(capacity=self.total, allocatable=self.total - GIB, eviction_hard=GIB // 4)
         return NodeWord(cordoned=self.cordoned, memory_pressure=self.memory_pressure, reserves=reserves)
 

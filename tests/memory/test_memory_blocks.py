@@ -190,7 +190,7 @@ def test_a_change_of_size_or_name_is_refused_while_blocks_are_held(
     assert fresh == Blocks(resource=changed.resource, size=changed.block_size)
 
 
-@pytest.mark.parametrize("why", ["cordoned", "memory_pressure"])
+@pytest.mark.parametrize("why", ["absent", "cordoned", "memory_pressure"])
 def test_a_node_that_is_closed_offers_nothing_and_opens_after_the_cool_down(why: str) -> None:
     machine = Machine(guests=[Guest(uid="g", ids=ids(0, 1), anon=GIB, limit=GIB)])
     before = machine.turn().offered
@@ -203,6 +203,17 @@ def test_a_node_that_is_closed_offers_nothing_and_opens_after_the_cool_down(why:
     machine.live(50)
     assert machine.turn().offered == 0
     assert machine.turn().offered == before
+
+
+def test_a_node_that_the_api_does_not_know_is_named_and_keeps_its_reserves() -> None:
+    machine = Machine()
+    before = machine.turn()
+    machine.absent = True
+    decision = machine.turn()
+    assert decision.wanted.reason == (
+        "The node is not known to the API server by the name node-1: no block is offered."
+    )
+    assert decision.safety == before.safety
 
 
 def test_never_more_blocks_than_configured() -> None:
