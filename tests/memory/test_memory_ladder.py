@@ -5,6 +5,7 @@ import pytest
 
 from colocate.errors import UserError
 from colocate.memory.actions import (
+    Ease,
     Evict,
     MovePages,
     PodAction,
@@ -185,8 +186,54 @@ def test_a_pod_is_let_go_only_when_there_is_room_for_what_it_may_grow_to() -> No
     machine.online -= 6 * GIB
     decision = machine.turn()
     assert 0 < decision.balance.slack < 10 * GIB
-    assert machine.live(600) == []
+    assert Unthrottle not in {type(action) for action in machine.live(600)}
     assert "is not let go yet: it may grow by 10 GiB." in " ".join(machine.turn().plan.notes)
+
+
+def test_until_then_its_memory_high_follows_the_room_there_is() -> None:
+    machine = pressed(guest(anon=20))
+    machine.live(30)
+    machine.online -= 6 * GIB
+    slack = machine.turn().balance.slack
+    (action,) = machine.live(600)
+    assert isinstance(action, Ease)
+    assert action.high == (20 * GIB + slack - SETTINGS.block_size) // 4096 * 4096
+    assert machine.state.ladder.throttled["guest"].before is None
+    machine.guests[0].anon = action.high
+    machine.online -= 7 * GIB
+    assert kinds(machine.live(600)) == ["Unthrottle"]
+
+
+def test_who_gives_last_is_eased_first_and_nobody_gets_the_same_room_twice() -> None:
+    first = guest(9, uid="first", blocks=ids(*range(40)))
+    last = guest(9, uid="last", blocks=ids(*range(40, 80)))
+    last.priority = 1
+    machine = pressed(first, last, share=0.45)
+    while len(machine.state.ladder.throttled) < 2:
+        machine.carry_out(machine.turn())
+    machine.online -= 6 * GIB
+    assert {action.pod.uid for action in machine.live(600)} == {"last"}
+
+
+def test_an_ease_that_fails_is_tried_again() -> None:
+    machine = pressed(guest(anon=20))
+    machine.live(30)
+    machine.online -= 6 * GIB
+    for _ in range(12):
+        machine.carry_out(machine.turn(), Result.FAILED)
+    assert kinds(machine.live(60)) == ["Ease"]
+
+
+def test_a_throttle_gives_way_to_far_pages_even_when_what_is_due_is_within_the_tolerance() -> None:
+    machine = pressed(guest(anon=20))
+    machine.live(30)
+    machine.online -= int(0.2 * machine.turn().expected.margin)
+    assert machine.turn().balance.due > 0
+    assert machine.live(600) == []
+    assert "for which nobody is evicted: throttled pods stay so" in " ".join(machine.turn().plan.notes)
+    machine.far_total = 32 * GIB
+    assert kinds(machine.live(600)) == ["MovePages"]
+    assert machine.turn().balance.due < MIB
 
 
 def test_a_pod_under_pressure_is_not_reclaimed_from() -> None:
@@ -197,6 +244,28 @@ def test_a_pod_under_pressure_is_not_reclaimed_from() -> None:
     decision = machine.turn()
     assert decision.state.ladder.rung is Rung.THROTTLE
     assert "loses 30 % of its time" in " ".join(decision.plan.notes)
+
+
+def test_a_pod_under_pressure_is_held_where_it_is_and_no_lower() -> None:
+    suffering = guest(anon=0.02, cache=9)
+    suffering.pressure = 50.0
+    machine = pressed(suffering)
+    machine.turn()
+    decision = machine.turn()
+    (action,) = on_pods(decision)
+    assert isinstance(action, Throttle)
+    assert action.high == (suffering.anon + suffering.cache) // 4096 * 4096
+    assert "is held at what it uses: it loses 50 % of its time" in " ".join(decision.plan.notes)
+
+
+def test_a_throttled_pod_keeps_some_page_cache() -> None:
+    settings = msgspec.structs.replace(SETTINGS, without=(Rung.RECLAIM,))
+    pod = guest(anon=1, cache=0.5)
+    machine = pressed(pod, settings=settings)
+    machine.turn()
+    (action,) = on_pods(machine.turn())
+    assert isinstance(action, Throttle)
+    assert action.high == GIB + 16 * MIB
 
 
 @pytest.mark.parametrize("controls", [V1, V2], ids=["v1", "v2"])
@@ -249,6 +318,31 @@ def test_a_far_node_that_vanishes_with_pages_on_it_is_no_reason_to_stay_throttle
     machine.far_total, machine.guests[0].far = 0, 0
     machine.online = 8 * GIB
     assert kinds(machine.live(200)) == ["Unthrottle"]
+
+
+def test_far_pages_of_which_nobody_can_say_where_they_lie_do_not_keep_a_pod_throttled_for_ever() -> None:
+    machine = pressed(guest(anon=20), far_total=32 * GIB)
+    assert kinds(machine.live(120)) == ["Throttle", "MovePages"]
+    machine.by_node, machine.online = False, 8 * GIB
+    said: list[str] = []
+    for _ in range(30):
+        decision = machine.turn()
+        said += decision.plan.notes
+        machine.carry_out(decision)
+    assert any("Nobody can say where the memory of colocation-memory/guest lies" in each for each in said)
+    assert machine.guests[0].high is None
+    assert decision.state.ladder.rung is None
+    assert decision.offered > 0
+
+
+def test_figures_that_are_missing_for_a_moment_forget_no_far_page() -> None:
+    machine = pressed(guest(anon=20), far_total=32 * GIB)
+    machine.live(120)
+    machine.by_node, machine.online = False, 8 * GIB
+    machine.live(90)
+    machine.by_node = True
+    assert kinds(machine.live(120)) == ["ReturnPages", "Unthrottle"]
+    assert machine.guests[0].far == 0
 
 
 def test_pods_go_by_priority_then_by_what_they_pay_then_the_youngest() -> None:
@@ -324,6 +418,19 @@ def test_a_bare_pod_that_allows_it_is_created_again_elsewhere_and_only_then() ->
     (action,) = [each for each in machine.live(200) if isinstance(each, Evict | Recreate)]
     assert isinstance(action, Recreate)
     assert action.avoid == "node-1"
+
+
+def test_a_bare_pod_that_could_not_be_created_again_is_evicted_like_others() -> None:
+    bare = guest(anon=20)
+    bare.controller, bare.may_move = "", True
+    machine = pressed(bare)
+    asked: list[PodAction] = []
+    for _ in range(30):
+        decision = machine.turn()
+        moves = [each for each in on_pods(decision) if isinstance(each, Recreate)]
+        asked += [each for each in on_pods(decision) if isinstance(each, Evict | Recreate)]
+        machine.carry_out(decision, Result.FAILED if moves else Result.DONE)
+    assert kinds(asked) == ["Recreate", "Evict"]
 
 
 def test_pods_that_are_created_again_by_us_are_left_to_the_last_rung() -> None:
@@ -425,6 +532,22 @@ def test_off_undoes_everything_at_once_and_withdraws_every_block() -> None:
     assert Unthrottle in {type(action) for action in done}
     assert (machine.guests[0].high, machine.guests[0].limit) == (None, None)
     assert machine.turn().state.blocks.healthy() == frozenset()
+
+
+def test_off_restores_every_pod_but_the_one_whose_memory_high_is_stuck() -> None:
+    first, second = guest(6, uid="a", blocks=ids(*range(20))), guest(6, uid="b", blocks=ids(*range(20, 40)))
+    machine = pressed(first, second)
+    while "a" not in machine.state.ladder.throttled:
+        machine.carry_out(machine.turn())
+    machine.off = True
+    for _ in range(6):
+        machine.carry_out(machine.turn())
+        machine.outcomes = tuple(
+            each
+            for each in machine.outcomes
+            if isinstance(each.action, Unthrottle) and each.action.pod.uid == "b"
+        )
+    assert [each.limit for each in machine.guests] == [10 * GIB, None]
 
 
 def test_off_gives_swap_back_even_where_the_limit_is_as_the_kubelet_left_it() -> None:

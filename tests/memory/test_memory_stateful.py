@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from colocate.memory.actions import (
+    Ease,
     Evict,
     MovePages,
     PodAction,
@@ -75,6 +76,8 @@ class AnyHistory(RuleBasedStateMachine):
     def start(self, v2: bool, far: int, online: int, guests: list[Guest]) -> None:
         self.machine = Machine(controls=V2 if v2 else V1, far_total=far * GIB, online=online, guests=[])
         self.count = 0
+        self.stay_far: set[str] = set()
+        """Pods whose pages could not be moved back once, which is not tried again."""
         self.decision = self.turn()
         for guest in guests:
             self.a_pod_comes(guest)
@@ -114,7 +117,12 @@ class AnyHistory(RuleBasedStateMachine):
         machine.online = max(0, balance.capacity - balance.safety - balance.used - machine.system + eaten)
         machine.online = min(machine.online, machine.total)
         for _ in range(turns):
-            machine.carry_out(self.turn(), result)
+            decision = self.turn()
+            machine.carry_out(decision, result)
+            if result not in (Result.DONE, Result.GONE):
+                self.stay_far |= {
+                    action.pod.uid for action in decision.plan.actions if isinstance(action, ReturnPages)
+                }
 
     @rule(online=amounts, system=small)
     def online_work_changes(self, online: int, system: int) -> None:
@@ -250,9 +258,10 @@ class AnyHistory(RuleBasedStateMachine):
         assert not last.state.ladder.has_done_something
         for guest in machine.guests:
             assert guest.high is None
-            assert guest.far == 0
+            assert guest.far == 0 or guest.uid in self.stay_far
             assert guest.limit == may_use(guest, len(guest.ids))
         assert last.balance.free - last.offered <= SETTINGS.hysteresis
+        assert {id for guest in machine.guests for id in guest.ids} <= last.state.blocks.healthy()
 
 
 def check_debt(before: State, decision: Decision) -> None:
@@ -336,11 +345,15 @@ def check_ladder(before: State, decision: Decision, off: bool) -> None:
                 assert pod.uid in new.moved
             case Evict(pod=pod) | Recreate(pod=pod):
                 assert pod.uid in new.leaving
+            case Ease(pod=pod, high=high):
+                assert not new.moved
+                assert high > before.ladder.throttled[pod.uid].to
+                assert decision.balance.slack >= SIZE
             case Unthrottle():
                 assert not new.moved or off
-            case RestoreLimit():
+            case RestoreLimit(pod=pod):
                 assert not new.moved or off
-                assert not new.throttled
+                assert pod.uid not in new.throttled
             case Publish():
                 assert not before.ladder.has_done_something
     assert from_json(to_json(decision.state)) == decision.state

@@ -69,8 +69,8 @@ def _restore(
     own = reading.limit if limits.pod is None else kubelets_own(each.pod)
     # The kubelet limits the swap of containers, not that of pods.
     swaps = limits.swap is not None and controls.swap and reading.swap_limit is not None
-    if ladder.throttled or (reading.limit == own and not swaps and not limits.containers):
-        # What the ladder did is undone first, in its own order.
+    if each.uid in ladder.throttled or (reading.limit == own and not swaps and not limits.containers):
+        # What the ladder did to the pod is undone first, in its own order.
         return None
     return RestoreLimit(
         pod=each.ref,

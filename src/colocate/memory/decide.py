@@ -77,7 +77,7 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
     views = [View.KERNEL] if settings.page_cache is PageCache.KERNEL else list(View)
     besides = {uid: set_aside(identities[uid], settings.block_size) for uid in holders}
     usage = measure(facts.node, facts.readings, facts.pods, besides, far, views)
-    word = state.word if facts.word is None else facts.word
+    word = _word(state, facts)
     reserves = KubeletReserves() if word is None else word.reserves
     safety = keep(reserves, facts.node.hugepages, usage.near, usage.system, settings.margin)
     history = remember(state.history, usage.online, state.clock, settings.forecast.remembers)
@@ -140,6 +140,13 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
     )
 
 
+def _word(state: State, facts: Facts) -> NodeWord | None:
+    """What the API says of the node; the kubelet's reserves are as last known where it knows no such node."""
+    if facts.word is None or not facts.word.absent or state.word is None:
+        return state.word if facts.word is None else facts.word
+    return msgspec.structs.replace(facts.word, reserves=state.word.reserves)
+
+
 def _identities(
     state: State, facts: Facts, holders: Mapping[PodUid, tuple[str, ...]]
 ) -> dict[PodUid, PodIdentity]:
@@ -194,6 +201,7 @@ def _wanted(
     closed = [
         why
         for said, why in (
+            (word.absent, f"not known to the API server by the name {facts.node_name}"),
             (word.cordoned, "cordoned"),
             (word.draining, "being drained"),
             (word.memory_pressure, "under MemoryPressure by the kubelet's word"),

@@ -210,6 +210,8 @@ class KubeletReserves(msgspec.Struct, frozen=True, kw_only=True):
 class NodeWord(msgspec.Struct, frozen=True, kw_only=True):
     """What the API says of the node itself."""
 
+    absent: bool = False
+    """There is no Node object of that name."""
     cordoned: bool = False
     draining: bool = False
     memory_pressure: bool = False
