@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from colocate.errors import UserError
 from colocate.load.arithmetic import go_round
+from colocate.load.estimated import taken
+from colocate.load.policies.balanced import Balanced
 from colocate.load.settings import (
     BalancedSettings,
     MissingScore,
@@ -20,8 +22,17 @@ from colocate.load.settings import (
     mix,
 )
 from colocate.load.table import Table
-from colocate.model.load import Aggregate, Aggregation, Amount, BoundPod, NodeFacts, NodeLoad, Usage
-from tests.load.facts import GIB, NOW, load, node, pod, table
+from colocate.model.load import (
+    Aggregate,
+    Aggregation,
+    Amount,
+    BoundPod,
+    NodeFacts,
+    NodeLoad,
+    PerResource,
+    Usage,
+)
+from tests.load.facts import GIB, NOW, SIZE, load, node, pod, table
 
 BALANCED = mix("balanced")
 
@@ -220,6 +231,46 @@ def test_more_load_or_more_variation_is_never_better(
     made = table({"cooler": load(cpu, memory, deviation=deviation), "hotter": hotter})
     cool, hot = made.scores(mix(policy), made.demand(pod("new", *asked)), ["cooler", "hotter"])
     assert hot <= cool
+
+
+@given(
+    cpu=st.integers(0, 100),
+    memory=st.integers(0, 95),
+    room=st.sampled_from([100, 95, 90]),
+    asked=st.tuples(requests, requests),
+    crowd=st.integers(0, 40),
+)
+def test_of_two_nodes_for_a_pod_of_any_size_the_measurably_cooler_is_better(
+    cpu: int, memory: int, room: int, asked: tuple[int | None, int | None], crowd: int
+) -> None:
+    made = Table(Settings())
+    pods_have = Amount(SIZE.cpu * room // 100, SIZE.memory * room // 100)
+    made.add_nodes(NodeFacts(name, SIZE, pods_have) for name in ("cooler", "hotter"))
+    made.observe({"cooler": load(cpu, memory), "hotter": load(cpu, memory + 5)}, NOW)
+    for number in range(crowd):
+        for name in made.nodes:
+            made.bind(BoundPod(pod(f"{name}-{number}", 1000, GIB, limit=PerResource(*asked)), name, NOW))
+    new = made.demand(pod("new", 50, limit=PerResource(*asked)))
+    cooler, hotter = (Balanced(BalancedSettings()).pressure(made.terms(name), new) for name in made.nodes)
+    assert cooler < hotter - 0.1
+
+
+@pytest.mark.parametrize("limit", [(None, 16 * GIB), (None, 32 * GIB), (8000, 32 * GIB), (10**6, 1 << 50)])
+def test_balanced_tells_70_from_90_from_98_percent_for_a_pod_that_may_fill_the_node(
+    limit: tuple[int | None, int],
+) -> None:
+    made = table({f"at-{percent}": load(10, percent) for percent in (20, 70, 90, 98)})
+    found = made.scores(BALANCED, made.demand(pod("new", limit=PerResource(*limit))), list(made.nodes))
+    assert found == sorted(set(found), reverse=True)
+
+
+@given(free=st.floats(0.01, 100), more=st.floats(0.01, 50), estimated=st.floats(0, 1e6))
+def test_estimates_take_more_the_greater_they_are_and_never_all_that_is_free(
+    free: float, more: float, estimated: float
+) -> None:
+    assert taken(free, estimated) <= taken(free, estimated + more) <= free * 3 / 4
+    assert free + more - taken(free + more, estimated) >= free - taken(free, estimated) + more / 4 - 1e-9
+    assert taken(free, free / 4) == free / 4
 
 
 @given(

@@ -127,9 +127,18 @@ def _resource(
         requested=requested,
         limits=limits,
         used=loaded.percent * capacity / 100 + ledger,
-        pressure=(loaded.peak * capacity / 100 + ledger) * 100 / room if room > 0 else 100.0,
+        occupied=_occupied(loaded.peak, capacity, room),
         per_unit=100 / room if room > 0 else 0.0,
     )
+
+
+def _occupied(peak: float, capacity: int, room: int) -> float:
+    """In percent of the room. What the system has for itself counts a little once pods' own room is used up: of two
+    nodes beyond it, the one that is less full is still the better."""
+    if room <= 0 or capacity <= 0:
+        return 100.0
+    left = (100 - peak) / 4 * min(room / capacity, 1.0)
+    return min(peak * capacity / room, 100 - left, 100.0)
 
 
 def _aware(
