@@ -86,6 +86,21 @@ def test_of_few_nodes_the_hot_one_shows_it() -> None:
         assert found["cool-0"].level == 0
 
 
+@pytest.mark.parametrize(
+    ("cool", "hot"), [(2, 8), (9, 91), (1, 3), (1, 1), (2, 18)], ids=lambda number: str(number)
+)
+def test_however_few_are_cool_hot_nodes_are_hotter(cool: int, hot: int) -> None:
+    nodes = {f"cool-{i}": 20.0 for i in range(cool)} | {f"hot-{i}": 95.0 for i in range(hot)}
+    found = heats(nodes, {}, SETTINGS)
+    assert max(heat.level for name, heat in found.items() if name.startswith("cool")) < 4
+    assert {heat.level for name, heat in found.items() if name.startswith("hot")} == {4}
+
+
+def test_three_nodes_from_cool_to_hot_are_told_apart() -> None:
+    found = heats({"cool": 30.0, "hot": 85.0, "hotter": 95.0}, {}, SETTINGS)
+    assert found["cool"].level < found["hot"].level < found["hotter"].level
+
+
 def test_a_cluster_that_is_hot_everywhere_is_spread_over_and_not_refused() -> None:
     found = heats({f"n-{i}": 95.0 for i in range(5)}, {}, SETTINGS)
     assert {heat.level for heat in found.values()} == {4}
@@ -180,6 +195,13 @@ def test_one_cool_node_among_warm_ones_does_not_get_everything() -> None:
 def test_a_hot_node_gets_nothing_in_this_mode_either() -> None:
     made = table({f"n-{i:02}": load(3, 90 if i == 0 else 5) for i in range(20)})
     assert burst(made, SETTINGS, react=1)["n-00"] == 0
+
+
+def test_two_fresh_nodes_take_a_burst_before_eight_hot_ones_do() -> None:
+    loads = {f"n-{i:02}": load(10, 20) if i < 2 else load(10, 95) for i in range(10)}
+    placed = burst(table(loads), SETTINGS, react=10)
+    assert {name for name in placed if loads[name].memory == load(10, 95).memory} == set()
+    assert max(placed.values()) <= 1.3 * 100
 
 
 @pytest.mark.parametrize("steps", [(), (60, 60), (70, 60), (1, 2, 3, 4, 5)])

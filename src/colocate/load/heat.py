@@ -2,7 +2,7 @@
 
 Levels are coarse and strong: a scheduler takes any node of a lower level first. So they change reluctantly, up
 at a step and down only well below it; and the lowest level is never left to a few nodes alone, on which all
-pods would go: those few are raised to the level of the next.
+pods would go: those few are raised to the level of the next, unless the next are hot.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,6 +26,9 @@ class HeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     """Of the nodes, that share the lowest level at least."""
     cool_nodes: int = 3
     """The same as a number; in a cluster of few nodes, half of them are enough."""
+    shared_below: int = 80
+    """Percents of pressure: nodes are raised to no level that begins here or above. However few are cool, pods go there
+    before they go to nodes that are hot."""
 
     def __post_init__(self) -> None:
         if not self.steps or len(self.steps) > 4 or list(self.steps) != sorted(set(self.steps)):
@@ -74,10 +77,11 @@ def own_level(pressure: float, before: int | None, settings: HeatSettings) -> in
 
 
 def _shared_level(levels: Iterable[int], settings: HeatSettings) -> int:
-    """The lowest level that enough nodes are at or below."""
+    """The lowest level that enough nodes are at or below, and that is not hot yet."""
     ordered = sorted(levels)
     if not ordered:
         return 0
     wanted = max(1, settings.cool_nodes, -(-len(ordered) * settings.cool_percent // 100))
     # Of three nodes, one that is hot must show it: all three can never be the cool ones.
-    return ordered[min(wanted, (len(ordered) + 1) // 2) - 1]
+    shared = ordered[min(wanted, (len(ordered) + 1) // 2) - 1]
+    return min(shared, sum(step < settings.shared_below for step in settings.steps))
