@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.load.heat import Heat, HeatSettings, heats, own_level, pressures
+from colocate.load.heat import Heat, HeatSettings, heats, held, own_level, pressures
 from colocate.load.table import Table
 from colocate.load.taint_plan import plan
-from colocate.model.load import BoundPod
+from colocate.model.load import BoundPod, NodeLoad, Usage
 from tests.load.facts import NOW, load, pod, table
 
 SETTINGS = HeatSettings()
@@ -119,6 +119,40 @@ def test_pressure_comes_from_the_table_with_its_ledger() -> None:
         made.bind(BoundPod(pod(f"p-{number}"), "a", NOW))
     assert pressures(made)["a"] == pytest.approx(before + 20)
     assert pressures(made)["b"] == before
+
+
+def test_a_node_that_is_measured_no_more_does_not_become_cooler_for_a_while() -> None:
+    made = table({"hot": load(10, 95), "cool": load(10, 20), "other": load(10, 20)})
+    before = heats(pressures(made), {}, SETTINGS)
+    for age, level in ((181, 4), (3599, 4), (3600, 0)):
+        made.advance(NOW + age)
+        found = heats(pressures(made), before, SETTINGS, held(made, NOW, SETTINGS))
+        assert (found["hot"].level, found["cool"].level) == (level, 0), age
+
+
+def test_it_is_held_too_when_only_the_samples_of_one_resource_stop() -> None:
+    made = table({"hot": load(10, 95), "cool": load(10, 20), "other": load(10, 20)})
+    before = heats(pressures(made), {}, SETTINGS)
+    stopped = {
+        name: NodeLoad(Usage(10, NOW + 300), Usage(95 if name == "hot" else 20, NOW)) for name in made.nodes
+    }
+    made.observe(stopped, NOW + 300)
+    assert held(made, NOW, SETTINGS) == set(made.nodes)
+    assert heats(pressures(made), before, SETTINGS, held(made, NOW, SETTINGS))["hot"].level == 4
+
+
+def test_a_node_without_samples_may_still_be_found_hotter() -> None:
+    made = table({"a": load(10, 95), "b": load(10, 95), "c": load(10, 20, at=NOW - 200)})
+    before = {"c": heat(0, 20)}
+    assert held(made, NOW, SETTINGS) == {"c"}
+    assert heats(pressures(made), before, ALONE, held(made, NOW, SETTINGS))["c"].own == 4
+
+
+def test_what_a_node_shows_from_before_the_start_is_held_until_it_is_sampled() -> None:
+    made = table({"a": load(10, 20), "b": load(10, 20), "shows": NodeLoad()})
+    before = {"shows": heat(4, 95)}
+    assert heats(pressures(made), before, SETTINGS, held(made, NOW, SETTINGS))["shows"].level == 4
+    assert held(made, NOW - 3600, SETTINGS) == set()
 
 
 # --- writes --------------------------------------------------------------------------------------------
