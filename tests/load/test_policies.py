@@ -12,6 +12,7 @@ from colocate.load.estimated import taken
 from colocate.load.policies.balanced import Balanced
 from colocate.load.settings import (
     BalancedSettings,
+    LoadAwareSettings,
     MissingScore,
     OversellSettings,
     PackingSettings,
@@ -107,6 +108,12 @@ def test_packing_fills_up_to_its_target_first() -> None:
     loads = {"idle": load(0, 0), "near": load(35, 0), "over": load(60, 0), "full": load(99.9, 0)}
     found = scores("target-load-packing", loads, Settings(packing=PackingSettings(40, 1.0, 0)))
     assert found == [41, 93, 26, 0]
+
+
+def test_load_aware_goes_by_the_last_value_while_its_percentile_is_missing() -> None:
+    by_p95 = Settings(load_aware=LoadAwareSettings(aggregation=Aggregation.P95, window=300))
+    loads = {"cool": load(10, 20), "hot": load(95, 97)}
+    assert scores("load-aware", loads, by_p95) == scores("load-aware", loads)
 
 
 def test_a_mix_is_the_weighted_mean() -> None:

@@ -176,11 +176,11 @@ def _aware_used(
     ledger: int,
     estimates: int,
 ) -> int:
-    """What is measured and what the ledger adds; without that aggregation, what all pods are estimated at."""
-    percent = terms.percent
+    """What is measured and what the ledger adds; without that aggregation, what all pods are estimated at, where that
+    is more."""
+    percent, least = terms.percent, 0
     if terms.measured and usage is not None and aggregation is not None:
         aggregated = usage.over(aggregation, window)
-        if aggregated is None and window:
-            return estimates
+        least = estimates if aggregated is None and window else 0
         percent = terms.percent if aggregated is None else aggregated
-    return go_round(percent * terms.capacity / 100) + ledger
+    return max(go_round(percent * terms.capacity / 100) + ledger, least)
