@@ -151,20 +151,22 @@ def _aware(
     unseen: Unseen,
     placed: Placed,
 ) -> AwareTerms:
-    def used(aggregation: Aggregation | None, window: float) -> Amount:
+    def used(ledger: Amount, aggregation: Aggregation | None, window: float) -> Amount:
         return Amount(
-            _aware_used(cpu, load.cpu, aggregation, window, counted.cpu, placed.estimates.cpu),
-            _aware_used(memory, load.memory, aggregation, window, counted.memory, placed.estimates.memory),
+            _aware_used(cpu, load.cpu, aggregation, window, ledger.cpu, placed.estimates.cpu),
+            _aware_used(memory, load.memory, aggregation, window, ledger.memory, placed.estimates.memory),
         )
 
     bounds = thresholds(facts, settings)
-    to_score = (settings.load_aware.aggregation, settings.load_aware.window)
-    to_filter = (bounds.aggregation if bounds.aggregated else None, bounds.window)
+    to_score = (counted, settings.load_aware.aggregation, settings.load_aware.window)
+    to_filter = (unseen.amount, bounds.aggregation if bounds.aggregated else None, bounds.window)
     score = used(*to_score)
     return AwareTerms(
         score=score,
         filter=score if to_filter == to_score else used(*to_filter),
         prod=placed.prod_usage + unseen.prod,
+        unseen=unseen.amount,
+        unseen_prod=unseen.prod,
     )
 
 

@@ -45,7 +45,12 @@ class AwareTerms(msgspec.Struct, frozen=True, gc=False):
 
     score: Amount = NOTHING
     filter: Amount = NOTHING
+    """No node is refused for the number of its pods: what each counts for at least is not in it."""
     prod: Amount = NOTHING
+    unseen: Amount = NOTHING
+    """What is in `filter` for pods that are not in the samples yet."""
+    unseen_prod: Amount = NOTHING
+    """The same of `prod`."""
 
 
 class NodeTerms(msgspec.Struct, frozen=True, gc=False):
