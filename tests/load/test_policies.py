@@ -140,12 +140,14 @@ def test_oversell_shrinks_80_percent_requested_of_which_20_are_used_to_52() -> N
 
 def test_oversell_is_bounded_and_never_looks_at_what_it_does_not_know() -> None:
     def shown(settings: Settings, of: NodeLoad) -> int:
-        made = table({"n": of}, settings)
-        made.bind(BoundPod(pod("old", 4000, 16 * GIB), "n", NOW - 600))
+        made = table({"n": of, "idle": load(5, 5), "idle too": load(5, 5)}, settings)
+        made.bind(BoundPod(pod("old", 4000, 16 * GIB), "n", NOW - 1200))
         return made.scores(mix("oversell"), made.demand(pod("new", 0, 0)), ["n"])[0]
 
     assert shown(Settings(oversell=OversellSettings(most=1.0)), load(0, 0)) == 50
     assert shown(Settings(staleness=Staleness(score=MissingScore.LOWEST)), NodeLoad()) == 50
+    for silent in (NodeLoad(), load(0, 0, at=NOW - 200)):
+        assert shown(Settings(), silent) == 50, "the others are idle, and nobody knows of this one"
     assert shown(Settings(), load(0, 0)) > 50
 
 
