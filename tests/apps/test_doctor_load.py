@@ -204,7 +204,7 @@ class TestExtender:
                 ask.listening.url,
                 "prioritize",
                 filter_verb=verb,
-                weight=3,
+                weight=100,
                 ignorable=True,
                 node_cache_capable=True,
             )
@@ -216,7 +216,7 @@ class TestExtender:
     async def test_it_answers_in_time(self) -> None:
         async with asking(SteeredJudge()) as ask, cluster_of(*NAMES) as client:
             settings = ExtenderSettings(
-                ask.listening.url, "prioritize", weight=3, ignorable=True, node_cache_capable=True
+                ask.listening.url, "prioritize", weight=5, ignorable=True, node_cache_capable=True
             )
             [found] = await examined("extender", client, extenders=(settings,))
         assert found.verdict is Verdict.GOOD
@@ -230,7 +230,7 @@ class TestExtender:
             refused, let_in = [
                 (
                     await examined(
-                        "extender", "nowhere", extenders=(ExtenderSettings(one, "prioritize", weight=3),)
+                        "extender", "nowhere", extenders=(ExtenderSettings(one, "prioritize", weight=5),)
                     )
                 )[-1]
                 for one in (url, url.replace("://", "://any:sesame@"))
@@ -243,7 +243,7 @@ class TestExtender:
     async def test_one_that_is_slower_than_kube_scheduler_is_patient(self) -> None:
         async with Scripted().running() as scripted:
             scripted.answers.append(slow)
-            settings = ExtenderSettings(scripted.url, "prioritize", weight=3, http_timeout="100ms")
+            settings = ExtenderSettings(scripted.url, "prioritize", weight=5, http_timeout="100ms")
             found = await examined("extender", "nowhere", extenders=(settings,))
         assert "no answer within httpTimeout, 0.1 s" in found[-1].reason
 
@@ -253,7 +253,7 @@ class TestExtender:
 
         async with Scripted().running() as scripted:
             scripted.answers.append(broken)
-            settings = ExtenderSettings(scripted.url, "prioritize", weight=3)
+            settings = ExtenderSettings(scripted.url, "prioritize", weight=5)
             found = await examined("extender", "nowhere", extenders=(settings,))
         assert "kube-scheduler could not read its answer" in found[-1].reason
 
@@ -271,7 +271,7 @@ extenders:
         assert settings.seconds == 2
         found = await examined("extender", "nowhere", extenders=(settings,))
         said = " ".join(result.remedy for result in found)
-        for remedy in ("nodeCacheCapable: true", "ignorable: true", "weight: 3", "colocate scheduler serve"):
+        for remedy in ("nodeCacheCapable: true", "ignorable: true", "weight: 5", "colocate scheduler serve"):
             assert remedy in said
 
     @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ extenders:
             settings = ExtenderSettings(
                 ask.listening.url,
                 "prioritize",
-                weight=3,
+                weight=5,
                 ignorable=True,
                 enable_https=https,
                 tls_config=ShownTls(ca_file=f"{tmp_path}/ca.crt") if authority else None,
@@ -305,7 +305,7 @@ extenders:
             ExtenderSettings("http://127.0.0.1:9", "priorities", "predicates"),
         ]
         async with asking(SteeredJudge()) as ask:
-            mine = ExtenderSettings(ask.listening.url, "prioritize", weight=3, ignorable=True)
+            mine = ExtenderSettings(ask.listening.url, "prioritize", weight=5, ignorable=True)
             [found] = await examined("extender", "nowhere", extenders=(*others, mine))
         assert found.verdict is Verdict.GOOD
         [none] = await examined("extender", "nowhere", extenders=tuple(others))
@@ -320,9 +320,9 @@ extenders:
     @pytest.mark.parametrize(
         ("plugins", "least"),
         [
-            ("{}", 3),
+            ("{}", 5),
             ("{score: {disabled: [{name: '*'}]}}", 1),
-            ("{multiPoint: {disabled: [{name: '*'}], enabled: [{name: NodeAffinity, weight: 20}]}}", 5),
+            ("{multiPoint: {disabled: [{name: '*'}], enabled: [{name: NodeAffinity, weight: 20}]}}", 9),
         ],
     )
     def test_the_weight_that_is_enough_depends_on_what_scores_beside_it(

@@ -46,10 +46,13 @@ class Lab:
         self.cluster = cluster
         self.clock = clock
         self.kubeconfig = folder / "kubeconfig"
+        # This machine may have a kubelet of its own, which is none of this cluster's.
+        elsewhere = {"COLOCATE_KUBELET_ROOT": str(folder / "no-kubelet")}
+        self.environment = {"KUBECONFIG": str(self.kubeconfig)} | elsewhere
         self.node = TestNode(cluster.kubelet, SystemClock())  # type: ignore[arg-type]
 
     async def resource(self, *words: str, stdin: str = "") -> Ended:
-        return await colocate("resource", *words, stdin=stdin, KUBECONFIG=str(self.kubeconfig))
+        return await colocate("resource", *words, stdin=stdin, **self.environment)
 
     def amounts(self, name: str, node: str = MACHINE) -> tuple[str | None, str | None]:
         status = self.cluster.registry.get(NODES, "", node).body["status"]
@@ -243,7 +246,7 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**os.environ, "KUBECONFIG": str(self._lab.kubeconfig)},
+            env={**os.environ, **self._lab.environment},
         )
         os.close(slave)
         return self

@@ -150,3 +150,26 @@ async def test_the_servers_wish_to_be_left_alone_is_respected(
     ended = await through(clock, work)
     assert ended == Eviction(Evicted.EVICTED, 2)
     assert clock.monotonic() >= 30
+
+
+@pytest.mark.parametrize("code", [500, 401], ids=["a webhook that is away", "a token that has run out"])
+async def test_what_may_pass_is_asked_for_again(
+    scripted: Scripted, asking: Client, clock: ManualClock, code: int
+) -> None:
+    for _ in range(3):
+        scripted.say(code)
+    scripted.say(201)
+    ended = await through(clock, asyncio.create_task(evict(asking, "p")))
+    assert ended.outcome is Evicted.EVICTED
+    assert ended.attempts >= 2
+
+
+@pytest.mark.parametrize("code", [500, 401])
+async def test_what_has_not_passed_by_the_deadline_is_no_refusal(
+    scripted: Scripted, asking: Client, clock: ManualClock, code: int
+) -> None:
+    for _ in range(20):
+        scripted.say(code)
+    settings = EvictionSettings(deadline=0.0)
+    ended = await through(clock, asyncio.create_task(evict(asking, "p", settings=settings)))
+    assert ended.outcome is Evicted.UNREACHABLE

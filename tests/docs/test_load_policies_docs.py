@@ -35,6 +35,11 @@ def test_the_example_of_oversell_holds() -> None:
 
 
 def test_the_example_of_weights_holds() -> None:
-    found = weight(50)
+    found = weight()
     assert f"can prefer a node by up to {found.others}" in DOCS
-    assert f"the weight must be {found.weight} (50 × {found.weight} × 10 = {500 * found.weight})" in DOCS
+    assert f"the weight must be {found.weight} (25 × {found.weight} × 10 = {250 * found.weight})" in DOCS
+    scores = table({"half": load(10, 40), "hot": load(10, 90)})
+    nothing = Demand(NOTHING, NOTHING, NOTHING, 0)
+    half, hot = (Balanced(BalancedSettings()).score(scores.terms(name), nothing) for name in ("half", "hot"))
+    assert f"make {half - hot} points" in DOCS
+    assert (half - hot) * found.weight * 10 > found.others, "a hot node really loses"

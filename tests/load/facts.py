@@ -17,6 +17,7 @@ from colocate.model.load import (
 NOW = 1_700_000_000.0
 GIB = 1 << 30
 SIZE = Amount(8_000, 32 * GIB)
+NO_LIMIT = PerResource()
 
 
 def node(name: str, size: Amount = SIZE) -> NodeFacts:
@@ -30,8 +31,15 @@ def load(cpu: float | None, memory: float | None, *, at: float = NOW, deviation:
     )
 
 
-def pod(uid: str, cpu: int | None = 50, memory: int | None = 100 << 20, *, owner: str = "") -> PodFacts:
-    asked = ContainerAsk(request=PerResource(cpu, memory))
+def pod(
+    uid: str,
+    cpu: int | None = 50,
+    memory: int | None = 100 << 20,
+    *,
+    owner: str = "",
+    limit: PerResource = NO_LIMIT,
+) -> PodFacts:
+    asked = ContainerAsk(request=PerResource(cpu, memory), limit=limit)
     return PodFacts(uid, f"default/{uid}", PodShape((asked,)), owner=owner)
 
 

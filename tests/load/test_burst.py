@@ -8,8 +8,8 @@ import pytest
 from colocate.load.decision import decide
 from colocate.load.settings import LedgerSettings, Settings, mix
 from colocate.load.table import Table
-from colocate.model.load import Amount, BoundPod
-from tests.load.facts import GIB, NOW, SIZE, load, pod, table
+from colocate.model.load import Amount, BoundPod, PerResource
+from tests.load.facts import GIB, NO_LIMIT, NOW, SIZE, load, pod, table
 
 PODS, NODES = 200, 20
 MEAN = PODS / NODES
@@ -17,7 +17,13 @@ HUGE = Amount(128_000, 1024 * GIB)
 
 
 def burst(
-    *replicas: Table, lag: int = 0, seed: int = 0, ledger: bool = True, cpu: int = 50, pods: int = PODS
+    *replicas: Table,
+    lag: int = 0,
+    seed: int = 0,
+    ledger: bool = True,
+    cpu: int = 50,
+    pods: int = PODS,
+    limit: PerResource = NO_LIMIT,
 ) -> Counter[str]:
     """Where the pods go, if kube-scheduler takes any of the best, and bindings are seen `lag` pods late.
 
@@ -29,7 +35,7 @@ def burst(
     under_way: deque[BoundPod] = deque()
     for number in range(pods):
         now = NOW + number * 0.01
-        new = pod(f"nginx-{seed}-{number}", cpu)
+        new = pod(f"nginx-{seed}-{number}", cpu, limit=limit)
         asked = replicas[number % len(replicas)]
         scores = decide(asked, new, names, now, assume=ledger).scores
         best = max(scores)
@@ -105,6 +111,38 @@ def test_thirty_replicas_avoid_the_one_of_three_nodes_that_is_full_of_memory(pol
     loads = {"node-01": load(5, 13), "node-02": load(5, 90), "node-03": load(5, 13)}
     placed = burst(table(loads, Settings(policy=mix(policy))), pods=30)
     assert placed == {"node-01": 15, "node-03": 15}
+
+
+TIMES = [5, 10, 20, 40]
+SMALL = Amount(4_000, 16 * GIB)
+
+
+def many_times(times: int) -> PerResource:
+    """A limit that is so many times what the pods of a burst request."""
+    return PerResource(50 * times, (100 << 20) * times)
+
+
+@pytest.mark.parametrize("size", [SMALL, SIZE], ids=["small", "large"])
+@pytest.mark.parametrize("times", TIMES)
+@pytest.mark.parametrize("policy", ["balanced", "mem-real-usage"])
+def test_thirty_replicas_avoid_it_too_where_limits_are_many_times_the_requests(
+    policy: str, times: int, size: Amount
+) -> None:
+    loads = {"node-01": load(10, 20), "hot": load(10, 90), "node-03": load(10, 20)}
+    for limit in (many_times(times), PerResource(None, many_times(times).memory)):
+        placed = burst(table(loads, Settings(policy=mix(policy)), size), pods=30, limit=limit)
+        assert placed["hot"] == 0
+        assert max(placed.values()) <= 1.3 * 15
+
+
+@pytest.mark.parametrize("size", [SMALL, HUGE], ids=["small", "huge"])
+@pytest.mark.parametrize("times", [5, 40])
+@pytest.mark.parametrize("policy", ["balanced", "mem-real-usage", "cpu-real-usage"])
+def test_a_burst_spreads_where_limits_are_many_times_the_requests(
+    policy: str, times: int, size: Amount
+) -> None:
+    made = idle(Settings(policy=mix(policy)), size)
+    assert max(burst(made, limit=many_times(times)).values()) <= 1.3 * MEAN
 
 
 def test_pods_go_on_being_scheduled_and_spread_when_samples_stop() -> None:

@@ -161,16 +161,20 @@ def test_a_difference_that_cannot_be_is_said_so() -> None:
         weight(0)
 
 
-def test_the_parts_of_a_balanced_score_add_up_where_pods_cannot_have_all_of_the_node() -> None:
+@pytest.mark.parametrize(("other", "all_counts"), [(100, True), (1000, False), (9000, False)])
+def test_the_parts_of_a_balanced_score_add_up_where_pods_cannot_have_all_of_the_node(
+    other: int, all_counts: bool
+) -> None:
     made = Table(Settings(ledger=EXACT))
     made.add_nodes([NodeFacts("n", Amount(8000, 32 * GIB), Amount(4000, 32 * GIB))])
     made.observe({"n": load(20, None)}, NOW)
-    made.bind(BoundPod(pod("other", 1000), "n", NOW))
+    made.bind(BoundPod(pod("other", other), "n", NOW))
     told = explain(decide(made, pod("new", 1000), ["n"], NOW).decision, made.settings)
     parts = {part.name: part.value for part in told.nodes[0].policies[0].parts}
     assert parts["peak CPU"] == pytest.approx(40), "20 % of 8 cores are 40 % of 4"
     added = parts["peak CPU"] + parts["CPU of unseen pods"] + parts["CPU of this pod"]
-    assert added == pytest.approx(parts["pressure"])
+    assert added - parts["estimated CPU not counted"] == pytest.approx(parts["pressure"])
+    assert (parts["estimated CPU not counted"] == pytest.approx(0)) == all_counts
 
 
 @given(st.integers(0, 7), st.integers(0, 7), st.integers(1, 4))

@@ -4,7 +4,16 @@ import pytest
 
 from colocate.load.filtering import Cause, sift
 from colocate.load.settings import AllHot, FilterSettings, MissingFilter, Settings, Staleness
-from colocate.model.load import NodeFacts, NodeLoad, PerResource, PodFacts, PodShape, UsageThresholds
+from colocate.model.load import (
+    Aggregation,
+    BoundPod,
+    NodeFacts,
+    NodeLoad,
+    PerResource,
+    PodFacts,
+    PodShape,
+    UsageThresholds,
+)
 from tests.load.facts import GIB, NOW, SIZE, load, pod, table
 
 LOADS = {"cool": load(10, 10), "cpu-hot": load(80, 10), "memory-hot": load(10, 96)}
@@ -71,6 +80,28 @@ def test_a_node_without_a_fresh_sample_is_open_or_closed_as_declared(
 def test_a_supposed_load_refuses_nobody() -> None:
     made = table({"hot": load(90, 90), "hot too": load(91, 90), "silent": NodeLoad()}, settings())
     assert sift(made, made.demand(pod("new")), list(made.nodes)).passed == ["silent"]
+
+
+def test_no_node_is_refused_for_the_number_of_its_new_pods() -> None:
+    made = table({"many": load(45, 40), "none": load(45, 40)}, settings())
+    for number in range(25):
+        made.bind(BoundPod(pod(f"p-{number}", 10, 20 << 20), "many", NOW))
+    assert sift(made, made.demand(pod("new", 10, 20 << 20)), list(made.nodes)).passed == ["many", "none"]
+
+
+def test_a_refusal_names_what_no_sample_shows_yet() -> None:
+    made = table({"full": load(45, 40), "none": load(45, 40)}, settings())
+    made.bind(BoundPod(pod("large", 4000), "full", NOW))
+    refused = sift(made, made.demand(pod("new", 100)), list(made.nodes)).refused
+    assert {name: str(refusal) for name, refusal in refused.items()} == {
+        "full": "its cpu would be at 89 % (43 % for pods that no sample shows yet), more than the threshold of 65 %"
+    }
+
+
+def test_a_hot_node_is_refused_too_while_its_percentile_is_missing() -> None:
+    by_p95 = UsageThresholds(aggregated=PerResource(65, 95), aggregation=Aggregation.P95, window=300)
+    made = table(LOADS, settings(thresholds=by_p95))
+    assert sift(made, made.demand(pod("new")), list(LOADS)).passed == ["cool"]
 
 
 def test_pods_of_daemon_sets_belong_everywhere() -> None:

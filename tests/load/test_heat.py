@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.load.heat import Heat, HeatSettings, heats, own_level, pressures
+from colocate.load.heat import Heat, HeatSettings, heats, held, own_level, pressures
 from colocate.load.table import Table
 from colocate.load.taint_plan import plan
-from colocate.model.load import BoundPod
+from colocate.model.load import BoundPod, NodeLoad, Usage
 from tests.load.facts import NOW, load, pod, table
 
 SETTINGS = HeatSettings()
@@ -86,6 +86,21 @@ def test_of_few_nodes_the_hot_one_shows_it() -> None:
         assert found["cool-0"].level == 0
 
 
+@pytest.mark.parametrize(
+    ("cool", "hot"), [(2, 8), (9, 91), (1, 3), (1, 1), (2, 18)], ids=lambda number: str(number)
+)
+def test_however_few_are_cool_hot_nodes_are_hotter(cool: int, hot: int) -> None:
+    nodes = {f"cool-{i}": 20.0 for i in range(cool)} | {f"hot-{i}": 95.0 for i in range(hot)}
+    found = heats(nodes, {}, SETTINGS)
+    assert max(heat.level for name, heat in found.items() if name.startswith("cool")) < 4
+    assert {heat.level for name, heat in found.items() if name.startswith("hot")} == {4}
+
+
+def test_three_nodes_from_cool_to_hot_are_told_apart() -> None:
+    found = heats({"cool": 30.0, "hot": 85.0, "hotter": 95.0}, {}, SETTINGS)
+    assert found["cool"].level < found["hot"].level < found["hotter"].level
+
+
 def test_a_cluster_that_is_hot_everywhere_is_spread_over_and_not_refused() -> None:
     found = heats({f"n-{i}": 95.0 for i in range(5)}, {}, SETTINGS)
     assert {heat.level for heat in found.values()} == {4}
@@ -104,6 +119,40 @@ def test_pressure_comes_from_the_table_with_its_ledger() -> None:
         made.bind(BoundPod(pod(f"p-{number}"), "a", NOW))
     assert pressures(made)["a"] == pytest.approx(before + 20)
     assert pressures(made)["b"] == before
+
+
+def test_a_node_that_is_measured_no_more_does_not_become_cooler_for_a_while() -> None:
+    made = table({"hot": load(10, 95), "cool": load(10, 20), "other": load(10, 20)})
+    before = heats(pressures(made), {}, SETTINGS)
+    for age, level in ((181, 4), (3599, 4), (3600, 0)):
+        made.advance(NOW + age)
+        found = heats(pressures(made), before, SETTINGS, held(made, NOW, SETTINGS))
+        assert (found["hot"].level, found["cool"].level) == (level, 0), age
+
+
+def test_it_is_held_too_when_only_the_samples_of_one_resource_stop() -> None:
+    made = table({"hot": load(10, 95), "cool": load(10, 20), "other": load(10, 20)})
+    before = heats(pressures(made), {}, SETTINGS)
+    stopped = {
+        name: NodeLoad(Usage(10, NOW + 300), Usage(95 if name == "hot" else 20, NOW)) for name in made.nodes
+    }
+    made.observe(stopped, NOW + 300)
+    assert held(made, NOW, SETTINGS) == set(made.nodes)
+    assert heats(pressures(made), before, SETTINGS, held(made, NOW, SETTINGS))["hot"].level == 4
+
+
+def test_a_node_without_samples_may_still_be_found_hotter() -> None:
+    made = table({"a": load(10, 95), "b": load(10, 95), "c": load(10, 20, at=NOW - 200)})
+    before = {"c": heat(0, 20)}
+    assert held(made, NOW, SETTINGS) == {"c"}
+    assert heats(pressures(made), before, ALONE, held(made, NOW, SETTINGS))["c"].own == 4
+
+
+def test_what_a_node_shows_from_before_the_start_is_held_until_it_is_sampled() -> None:
+    made = table({"a": load(10, 20), "b": load(10, 20), "shows": NodeLoad()})
+    before = {"shows": heat(4, 95)}
+    assert heats(pressures(made), before, SETTINGS, held(made, NOW, SETTINGS))["shows"].level == 4
+    assert held(made, NOW - 3600, SETTINGS) == set()
 
 
 # --- writes --------------------------------------------------------------------------------------------
@@ -180,6 +229,13 @@ def test_one_cool_node_among_warm_ones_does_not_get_everything() -> None:
 def test_a_hot_node_gets_nothing_in_this_mode_either() -> None:
     made = table({f"n-{i:02}": load(3, 90 if i == 0 else 5) for i in range(20)})
     assert burst(made, SETTINGS, react=1)["n-00"] == 0
+
+
+def test_two_fresh_nodes_take_a_burst_before_eight_hot_ones_do() -> None:
+    loads = {f"n-{i:02}": load(10, 20) if i < 2 else load(10, 95) for i in range(10)}
+    placed = burst(table(loads), SETTINGS, react=10)
+    assert {name for name in placed if loads[name].memory == load(10, 95).memory} == set()
+    assert max(placed.values()) <= 1.3 * 100
 
 
 @pytest.mark.parametrize("steps", [(), (60, 60), (70, 60), (1, 2, 3, 4, 5)])

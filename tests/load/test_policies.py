@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from colocate.errors import UserError
 from colocate.load.arithmetic import go_round
+from colocate.load.estimated import taken
+from colocate.load.policies.balanced import Balanced
 from colocate.load.settings import (
     BalancedSettings,
+    LoadAwareSettings,
     MissingScore,
     OversellSettings,
     PackingSettings,
@@ -20,8 +23,17 @@ from colocate.load.settings import (
     mix,
 )
 from colocate.load.table import Table
-from colocate.model.load import Aggregate, Aggregation, Amount, BoundPod, NodeFacts, NodeLoad, Usage
-from tests.load.facts import GIB, NOW, load, node, pod, table
+from colocate.model.load import (
+    Aggregate,
+    Aggregation,
+    Amount,
+    BoundPod,
+    NodeFacts,
+    NodeLoad,
+    PerResource,
+    Usage,
+)
+from tests.load.facts import GIB, NOW, SIZE, load, node, pod, table
 
 BALANCED = mix("balanced")
 
@@ -98,6 +110,12 @@ def test_packing_fills_up_to_its_target_first() -> None:
     assert found == [41, 93, 26, 0]
 
 
+def test_load_aware_goes_by_the_last_value_while_its_percentile_is_missing() -> None:
+    by_p95 = Settings(load_aware=LoadAwareSettings(aggregation=Aggregation.P95, window=300))
+    loads = {"cool": load(10, 20), "hot": load(95, 97)}
+    assert scores("load-aware", loads, by_p95) == scores("load-aware", loads)
+
+
 def test_a_mix_is_the_weighted_mean() -> None:
     loads = {"a": load(10, 60), "b": load(60, 10)}
     packing = scores("target-load-packing", loads)
@@ -122,12 +140,14 @@ def test_oversell_shrinks_80_percent_requested_of_which_20_are_used_to_52() -> N
 
 def test_oversell_is_bounded_and_never_looks_at_what_it_does_not_know() -> None:
     def shown(settings: Settings, of: NodeLoad) -> int:
-        made = table({"n": of}, settings)
-        made.bind(BoundPod(pod("old", 4000, 16 * GIB), "n", NOW - 600))
+        made = table({"n": of, "idle": load(5, 5), "idle too": load(5, 5)}, settings)
+        made.bind(BoundPod(pod("old", 4000, 16 * GIB), "n", NOW - 1200))
         return made.scores(mix("oversell"), made.demand(pod("new", 0, 0)), ["n"])[0]
 
     assert shown(Settings(oversell=OversellSettings(most=1.0)), load(0, 0)) == 50
     assert shown(Settings(staleness=Staleness(score=MissingScore.LOWEST)), NodeLoad()) == 50
+    for silent in (NodeLoad(), load(0, 0, at=NOW - 200)):
+        assert shown(Settings(), silent) == 50, "the others are idle, and nobody knows of this one"
     assert shown(Settings(), load(0, 0)) > 50
 
 
@@ -220,6 +240,46 @@ def test_more_load_or_more_variation_is_never_better(
     made = table({"cooler": load(cpu, memory, deviation=deviation), "hotter": hotter})
     cool, hot = made.scores(mix(policy), made.demand(pod("new", *asked)), ["cooler", "hotter"])
     assert hot <= cool
+
+
+@given(
+    cpu=st.integers(0, 100),
+    memory=st.integers(0, 95),
+    room=st.sampled_from([100, 95, 90]),
+    asked=st.tuples(requests, requests),
+    crowd=st.integers(0, 40),
+)
+def test_of_two_nodes_for_a_pod_of_any_size_the_measurably_cooler_is_better(
+    cpu: int, memory: int, room: int, asked: tuple[int | None, int | None], crowd: int
+) -> None:
+    made = Table(Settings())
+    pods_have = Amount(SIZE.cpu * room // 100, SIZE.memory * room // 100)
+    made.add_nodes(NodeFacts(name, SIZE, pods_have) for name in ("cooler", "hotter"))
+    made.observe({"cooler": load(cpu, memory), "hotter": load(cpu, memory + 5)}, NOW)
+    for number in range(crowd):
+        for name in made.nodes:
+            made.bind(BoundPod(pod(f"{name}-{number}", 1000, GIB, limit=PerResource(*asked)), name, NOW))
+    new = made.demand(pod("new", 50, limit=PerResource(*asked)))
+    cooler, hotter = (Balanced(BalancedSettings()).pressure(made.terms(name), new) for name in made.nodes)
+    assert cooler < hotter - 0.1
+
+
+@pytest.mark.parametrize("limit", [(None, 16 * GIB), (None, 32 * GIB), (8000, 32 * GIB), (10**6, 1 << 50)])
+def test_balanced_tells_70_from_90_from_98_percent_for_a_pod_that_may_fill_the_node(
+    limit: tuple[int | None, int],
+) -> None:
+    made = table({f"at-{percent}": load(10, percent) for percent in (20, 70, 90, 98)})
+    found = made.scores(BALANCED, made.demand(pod("new", limit=PerResource(*limit))), list(made.nodes))
+    assert found == sorted(set(found), reverse=True)
+
+
+@given(free=st.floats(0.01, 100), more=st.floats(0.01, 50), estimated=st.floats(0, 1e6))
+def test_estimates_take_more_the_greater_they_are_and_never_all_that_is_free(
+    free: float, more: float, estimated: float
+) -> None:
+    assert taken(free, estimated) <= taken(free, estimated + more) <= free * 3 / 4
+    assert free + more - taken(free + more, estimated) >= free - taken(free, estimated) + more / 4 - 1e-9
+    assert taken(free, free / 4) == free / 4
 
 
 @given(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from colocate.memory.actions import (
+    Ease,
     Evict,
     MovePages,
     PodAction,
@@ -68,6 +69,8 @@ class Guest(msgspec.Struct, kw_only=True):
     """Whether the API has told of its containers."""
     asks: bool = True
     """Whether it asks for the blocks that it is said to hold."""
+    readable: bool = True
+    """Whether its control group can be read."""
     listed: bool = True
     """Whether the kubelet says that it holds its blocks."""
 
@@ -126,12 +129,16 @@ class Machine(msgspec.Struct, kw_only=True):
     heard: bool = True
     """Whether the API has said anything of the node since the agent started."""
     off: bool = False
+    absent: bool = False
+    """Whether the API knows no such node."""
     cordoned: bool = False
     memory_pressure: bool = False
     holders_known: bool = True
     outcomes: tuple[Outcome, ...] = ()
     far_taken: Bytes = 0
     """By others."""
+    by_node: bool = True
+    """Whether it is known on which NUMA nodes the memory of pods lies."""
 
     def facts(self) -> Facts:
         far_used = self.far_taken + sum(guest.far for guest in self.guests)
@@ -156,6 +163,10 @@ class Machine(msgspec.Struct, kw_only=True):
             inactive_file=0,
             numa={0: self.online},
         )
+        readable = [guest for guest in self.guests if guest.readable]
+        readings = (online, *(guest.reading(bool(self.far_total)) for guest in readable))
+        if not self.by_node:
+            readings = tuple(msgspec.structs.replace(each, numa=None) for each in readings)
         return Facts(
             node_name="node-1",
             boot="b",
@@ -168,7 +179,7 @@ class Machine(msgspec.Struct, kw_only=True):
             ),
             word=self.word() if self.heard else None,
             controls=self.controls,
-            readings=(online, *(guest.reading(bool(self.far_total)) for guest in self.guests)),
+            readings=readings,
             pods=tuple(guest.identity() for guest in self.guests),
             holders={guest.uid: guest.ids for guest in self.guests if guest.listed}
             if self.holders_known
@@ -179,6 +190,8 @@ class Machine(msgspec.Struct, kw_only=True):
         )
 
     def word(self) -> NodeWord:
+        if self.absent:
+            return NodeWord(absent=True)
         reserves = KubeletReserves(capacity=self.total, allocatable=self.total - GIB, eviction_hard=GIB // 4)
         return NodeWord(cordoned=self.cordoned, memory_pressure=self.memory_pressure, reserves=reserves)
 
@@ -222,6 +235,8 @@ class Machine(msgspec.Struct, kw_only=True):
             case Throttle(high=high, before=before):
                 guest.high, guest.our_high = high, OurHigh(before)
                 guest.cache = max(0, min(guest.cache, high - guest.anon))
+            case Ease(high=high):
+                guest.high = high
             case Unthrottle(to=to):
                 guest.high, guest.our_high = to, None
             case MovePages(bytes=size):

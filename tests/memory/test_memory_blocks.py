@@ -101,6 +101,38 @@ def test_held_blocks_come_back_before_free_ones() -> None:
     assert actions[-1] == Publish(ids=ids(3, 0), reason="As wanted.")
 
 
+def test_a_held_block_comes_back_when_the_debt_is_paid_however_few_are_missing() -> None:
+    blocks, _ = turn(Blocks(), 2, 0)
+    blocks, _ = turn(blocks, 0, 10, held=ids(0, 1), in_debt=1)
+    assert states(blocks)["CM-0000"] is BlockState.WITHDRAWN
+    for now in (20, 79):
+        blocks, actions = turn(blocks, 0, now, held=ids(0, 1))
+        assert not any(isinstance(action, Publish) for action in actions)
+    blocks, actions = turn(blocks, 0, 80, held=ids(0, 1))
+    assert actions == [Publish(ids=ids(0), reason="As wanted.")]
+
+
+def test_held_blocks_that_come_back_bring_no_free_one_within_the_hysteresis() -> None:
+    settings = MemorySettings(hysteresis=3)
+    wanted = [Wanted(3, 0, True, "."), Wanted(0, 1, True, "."), *[Wanted(1, 0, True, ".")] * 2]
+    blocks, held = Blocks(), ids(0)
+    for now, each in zip((0, 10, 20, 80), wanted, strict=True):
+        blocks, actions = block_list.turn(blocks, each, held if now else (), True, now, settings)
+    assert actions[-1] == Publish(ids=ids(0), reason=".")
+    assert offered(blocks) == list(ids(0))
+
+
+def test_a_pod_whose_one_block_lost_its_memory_is_whole_again_on_a_node_that_is_full() -> None:
+    machine = Machine(guests=[Guest(uid="g", ids=ids(0), anon=GIB // 4, limit=GIB // 2)])
+    balance = machine.turn().balance
+    room = balance.capacity - balance.online - balance.safety - balance.held
+    machine.online += room + 100 * MIB
+    assert states(machine.turn().state.blocks)["CM-0000"] is BlockState.WITHDRAWN
+    machine.online -= 101 * MIB
+    machine.live(120)
+    assert states(machine.turn().state.blocks)["CM-0000"] is BlockState.HEALTHY
+
+
 def test_only_as_many_come_back_as_there_was_room_for_all_the_time() -> None:
     blocks, _ = turn(Blocks(), 0, 0)
     for now, room in ((10, 9), (30, 4), (60, 8)):
@@ -158,7 +190,7 @@ def test_a_change_of_size_or_name_is_refused_while_blocks_are_held(
     assert fresh == Blocks(resource=changed.resource, size=changed.block_size)
 
 
-@pytest.mark.parametrize("why", ["cordoned", "memory_pressure"])
+@pytest.mark.parametrize("why", ["absent", "cordoned", "memory_pressure"])
 def test_a_node_that_is_closed_offers_nothing_and_opens_after_the_cool_down(why: str) -> None:
     machine = Machine(guests=[Guest(uid="g", ids=ids(0, 1), anon=GIB, limit=GIB)])
     before = machine.turn().offered
@@ -171,6 +203,17 @@ def test_a_node_that_is_closed_offers_nothing_and_opens_after_the_cool_down(why:
     machine.live(50)
     assert machine.turn().offered == 0
     assert machine.turn().offered == before
+
+
+def test_a_node_that_the_api_does_not_know_is_named_and_keeps_its_reserves() -> None:
+    machine = Machine()
+    before = machine.turn()
+    machine.absent = True
+    decision = machine.turn()
+    assert decision.wanted.reason == (
+        "The node is not known to the API server by the name node-1: no block is offered."
+    )
+    assert decision.safety == before.safety
 
 
 def test_never_more_blocks_than_configured() -> None:

@@ -42,6 +42,21 @@ def test_window_max_expects_the_most_of_its_window_or_of_now() -> None:
 
 
 @pytest.mark.parametrize(
+    ("hours", "said"),
+    [
+        (0, "the most of the last 24 h, of which nothing was seen before now (forecast"),
+        (3, "the most of the last 24 h, of which 3 h were seen (forecast"),
+        (30, "the most of the last 24 h (forecast"),
+    ],
+)
+def test_window_max_says_how_much_of_its_window_was_seen(hours: int, said: str) -> None:
+    forecast, history = WindowMax(), tuple[Peak, ...]()
+    for minute in range(hours * 60 + 1):
+        history = remember(history, GIB, minute * 60.0, forecast.remembers)
+    assert said in forecast.expect(USAGE, SAFETY, history).reasons[0]
+
+
+@pytest.mark.parametrize(
     ("policy", "pods"),
     [(Policy.USAGE, 2 + 6 + 3), (Policy.REQUEST, 8 + 4 + 3), (Policy.MAX_USAGE_REQUEST, 8 + 6 + 3)],
 )

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.memory.limits import kubelets_own, limits
+from colocate.memory.limits import kubelets_own, limits, set_aside
 from colocate.model.memory import ContainerMemory, PodIdentity
 from tests.memory.nodes import GIB, MIB
 
@@ -184,3 +184,31 @@ def test_swap_is_left_alone_where_colocated_pods_may_swap() -> None:
 def test_the_kubelets_own_limit_is_there_only_where_every_container_has_one() -> None:
     assert kubelets_own(pod(main())) is None
     assert kubelets_own(pod(main(limit=GIB), ContainerMemory(name="logs", limit=MIB))) == GIB + MIB
+
+
+@pytest.mark.parametrize(
+    ("containers", "besides"),
+    [
+        ((main(),), 0),
+        ((main(), ContainerMemory(name="db", request=2 * GIB, limit=4 * GIB)), 2 * GIB),
+        ((main(), ContainerMemory(name="db", request=2 * GIB)), 2 * GIB),
+        ((main(), ContainerMemory(name="db")), 0),
+        ((main(request=2 * GIB),), 2 * GIB),
+        ((main(limit=3 * SIZE, request=3 * SIZE),), 0),
+        ((main(limit=4 * GIB, request=4 * GIB),), 4 * GIB - 3 * SIZE),
+        ((main(limit=GIB, request=GIB),), 0),
+    ],
+)
+def test_what_was_set_aside_besides_the_blocks(containers: tuple[ContainerMemory, ...], besides: int) -> None:
+    assert set_aside(pod(*containers), SIZE) == besides
+
+
+def test_what_an_init_container_requested_is_set_aside_while_it_runs() -> None:
+    starting = pod(ContainerMemory(name="load", request=8 * GIB, init=True), main())
+    assert set_aside(starting, SIZE) == 8 * GIB
+    assert set_aside(msgspec.structs.replace(starting, started=True), SIZE) == 0
+
+
+def test_what_a_pod_requests_as_a_whole_is_set_aside_with_its_overhead() -> None:
+    whole = msgspec.structs.replace(pod(main()), whole_request=2 * GIB, limit=4 * GIB, overhead=MIB)
+    assert set_aside(whole, SIZE) == 2 * GIB + MIB

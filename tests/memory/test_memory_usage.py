@@ -17,7 +17,7 @@ from colocate.model.pod import QosClass
 from tests.memory.nodes import GIB, MIB
 
 VIEWS = list(View)
-NONE: frozenset[str] = frozenset()
+NONE: dict[str, int] = {}
 NO_FAR: frozenset[int] = frozenset()
 
 
@@ -53,7 +53,7 @@ def test_everything_but_colocated_pods_is_online_whatever_its_class() -> None:
         pod("e", GIB, qos=QosClass.BEST_EFFORT),
         pod("sold", 8 * GIB, qos=QosClass.BEST_EFFORT),
     ]
-    usage = measure(node(18 * GIB), readings, [], frozenset({"sold"}), NO_FAR, VIEWS)
+    usage = measure(node(18 * GIB), readings, [], {"sold": 0}, NO_FAR, VIEWS)
     assert usage.system == 3 * GIB
     assert usage.online == 10 * GIB
     assert usage.colocated == {"sold": 8 * GIB}
@@ -82,8 +82,20 @@ def test_cache_of_a_colocated_pod_never_hides_online_use() -> None:
     """Its cache is available by the kernel's word: deducting it as well would find less in use than there is."""
     machine = node(12 * GIB, active=6 * GIB)
     readings = [pod("sold", 2 * GIB, active=6 * GIB)]
-    usage = measure(machine, readings, [], frozenset({"sold"}), NO_FAR, VIEWS)
+    usage = measure(machine, readings, [], {"sold": 0}, NO_FAR, VIEWS)
     assert usage.online == 10 * GIB
+
+
+def test_what_a_colocated_pod_requested_besides_its_blocks_is_online_as_far_as_it_uses_it() -> None:
+    readings = [pod("sold", 20 * GIB, active=2 * GIB)]
+    usage = measure(node(24 * GIB, active=2 * GIB), readings, [], {"sold": 21 * GIB}, NO_FAR, VIEWS)
+    assert usage.colocated == {"sold": GIB}
+    assert usage.online == 25 * GIB  # 4 GiB of the system, and 21 GiB of the pod's own.
+    assert (
+        "Of that, 21 GiB is what they requested besides their blocks: it counts as online." in usage.reasons
+    )
+    less = measure(node(24 * GIB, active=2 * GIB), readings, [], {"sold": 30 * GIB}, NO_FAR, VIEWS)
+    assert (less.colocated, less.online) == ({"sold": 0}, 26 * GIB)
 
 
 def test_a_pod_that_cannot_be_read_counts_by_its_request() -> None:
@@ -139,7 +151,7 @@ def test_far_memory_is_not_sold_and_what_colocated_pods_have_there_is_theirs() -
         inactive_file=0,
         numa={0: 4 * GIB, 2: 2 * GIB},
     )
-    usage = measure(machine, [sold], [], frozenset({"sold"}), far_ids(machine, None), VIEWS)
+    usage = measure(machine, [sold], [], {"sold": 0}, far_ids(machine, None), VIEWS)
     assert usage.near == 64 * GIB
     assert usage.capacity == 66 * GIB
     assert usage.online == 6 * GIB
@@ -150,7 +162,7 @@ def test_a_pod_whose_place_is_unknown_hides_no_online_use() -> None:
     machine = far_machine(far_free=28 * GIB, near_used=10 * GIB)
     sold = pod("sold", 6 * GIB)
     assert sold.numa is None
-    usage = measure(machine, [sold], [], frozenset({"sold"}), far_ids(machine, None), VIEWS)
+    usage = measure(machine, [sold], [], {"sold": 0}, far_ids(machine, None), VIEWS)
     assert usage.online == 8 * GIB  # It may be that 4 GiB of it are what is taken on the far node.
 
 
@@ -210,6 +222,18 @@ def test_without_a_word_from_the_kubelet_its_defaults_are_kept_and_said_to_be() 
     assert safety.total == DEFAULT_EVICTION == 100 * MIB
     assert "as it was not asked" in safety.reasons[0]
     assert "allocatable is unknown" in safety.reasons[1]
+
+
+def test_a_threshold_that_nobody_told_may_be_all_that_the_kubelet_keeps_whatever_the_system_uses() -> None:
+    kept = KubeletReserves(capacity=64 * GIB, allocatable=52 * GIB)
+    safety = keep(kept, 2 * GIB, 64 * GIB, system=12 * GIB, share=0.0)
+    assert (safety.eviction, safety.unfilled) == (10 * GIB, 0)
+    assert safety.reasons[0].startswith("The kubelet evicts below 10 GiB available or less: it was not asked")
+
+
+def test_a_kubelet_that_was_asked_and_named_no_threshold_has_none_but_its_default() -> None:
+    told = KubeletReserves(capacity=64 * GIB, allocatable=60 * GIB, kube_reserved=4 * GIB)
+    assert keep(told, 0, 64 * GIB, system=4 * GIB, share=0.0).total == DEFAULT_EVICTION
 
 
 def test_an_allocatable_that_is_all_of_the_capacity_is_not_called_unknown() -> None:

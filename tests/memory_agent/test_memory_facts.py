@@ -88,6 +88,24 @@ def test_memory_of_0_is_none_asked_for_and_no_limit(
     assert (container.limit, container.request) == (limit, request_)
 
 
+@pytest.mark.parametrize(
+    ("asked", "given", "limit"),
+    [("1Gi", "5Gi", 5 * GIB), ("5Gi", "1Gi", 5 * GIB), ("1Gi", "1Gi", GIB), ("1Gi", None, GIB)],
+    ids=["to be lowered", "to be raised", "done", "nothing told"],
+)
+def test_a_limit_that_is_resized_counts_as_smaller_only_when_the_kubelet_has_made_it_so(
+    asked: str, given: str | None, limit: int
+) -> None:
+    resources = {} if given is None else {"resources": {"limits": {"memory": given}}}
+    body = {
+        "metadata": {"name": "p", "namespace": "default", "uid": "u"},
+        "spec": {"containers": [{"name": "side", "resources": {"limits": {"memory": asked}}}]},
+        "status": {"phase": "Running", "containerStatuses": [{"name": "side", **resources}]},
+    }
+    (side,) = identity(msgspec.convert(body, ApiPod), RESOURCE).containers
+    assert side.limit == limit
+
+
 def test_what_a_pod_asks_for_as_a_whole_and_its_overhead_are_read() -> None:
     whole = {"limits": {"memory": "4Gi"}, "requests": {"memory": "3Gi", "cpu": "1"}}
     spec = {"resources": whole, "overhead": {"memory": "160Mi", "cpu": "250m"}}

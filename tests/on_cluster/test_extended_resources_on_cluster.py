@@ -50,9 +50,11 @@ async def agent(cluster: Cluster, resource: str, folder: Path) -> AsyncIterator[
 
 async def resource_command(cluster: Cluster, *words: str) -> tuple[int, str]:
     """The exit code and all that `colocate resource` prints."""
+    # This machine may have a kubelet of its own, which is none of the embedded cluster's.
+    elsewhere = {"COLOCATE_KUBELET_ROOT": f"{cluster.kubelet_root}/none"} if cluster.is_lab else {}
     process = await asyncio.create_subprocess_exec(
         *[*COMMAND, "resource", *words],
-        env=environment(KUBECONFIG=cluster.kubeconfig),
+        env=environment(KUBECONFIG=cluster.kubeconfig, **elsewhere),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

@@ -30,7 +30,7 @@ class TestWritten:
             ExtenderSettings(
                 "http://127.0.0.1:8890",
                 prioritize_verb="prioritize",
-                weight=3,
+                weight=5,
                 http_timeout=1.0,
                 node_cache_capable=True,
                 ignorable=True,
@@ -134,7 +134,7 @@ class TestWeight:
     def test_the_heaviest_profile_decides(self) -> None:
         alone = Profile("alone", {"score": {"disabled": [{"name": "*"}]}})
         assert kube_config.extender_weight(Wanted(profiles=(alone,))).weight == 1
-        assert kube_config.extender_weight(Wanted(profiles=(alone, Profile("usual")))).weight == 3
+        assert kube_config.extender_weight(Wanted(profiles=(alone, Profile("usual")))).weight == 5
 
 
 class TestSeed:
@@ -159,7 +159,7 @@ class TestSeed:
         assert seed.doubts == ()
         tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, Wanted())))
         assert tree["profiles"] == [{"schedulerName": "mem-real-usage-scheduler"}]
-        assert tree["extenders"][0]["weight"] == 3
+        assert tree["extenders"][0]["weight"] == 5
 
     def test_all_its_profiles_and_what_is_not_its_own(self) -> None:
         seed = seed_config.read(

@@ -26,8 +26,10 @@ from colocate.cluster.transport import Request
 from colocate.cluster.usage.metrics_api import NODE_METRICS
 from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES
 from colocate.lab.api.users import known
+from colocate.load.settings import Staleness
+from colocate.load.terms import Freshness
 from colocate.telemetry import Event
-from tests.scheduler.pretending import pretending
+from tests.scheduler.pretending import internal_error, pretending
 from tests.scheduler.story import Story, logged, spread, telling, told
 from tests.support.waiting import until
 
@@ -95,6 +97,20 @@ async def test_taints_may_be_kept_for_the_next_start() -> None:
             assert scheduler.tainting.planned().changes == (), (
                 "87 % is not well below 90 %: hysteresis outlives us"
             )
+
+
+async def test_hot_nodes_keep_their_taints_when_prometheus_dies() -> None:
+    async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
+        config = story.tainting()
+        soon = msgspec.structs.replace(config.load, staleness=Staleness(after=1))
+        async with story.scheduling(msgspec.structs.replace(config, load=soon)) as scheduler:
+            await story.hot("n2", 4)
+            prometheus.ill(internal_error)
+            table = scheduler.facts.table
+            await until(lambda: table.terms("n2").freshness is Freshness.EXPIRED, "the samples to expire")
+            assert scheduler.tainting is not None
+            assert scheduler.tainting.planned().changes == ()
+            assert await story.heat("n2") == 4
 
 
 async def test_few_are_written_a_minute_and_the_hottest_first() -> None:

@@ -122,7 +122,9 @@ def v2_files(pod: PodMemory) -> dict[str, str]:
     if pod.numa is not None:
         nodes = " ".join(f"N{node}={amount}" for node, amount in pod.numa.items())
         none = " ".join(f"N{node}=0" for node in pod.numa)
-        files["memory.numa_stat"] = f"anon {nodes}\nfile {none}\nkernel_stack {none}\n"
+        idle = " ".join(f"N{node}={PAGE}" for node in pod.numa)
+        rows = (f"anon {nodes}", f"file {idle}", f"kernel_stack {none}", f"inactive_file {idle}")
+        files["memory.numa_stat"] = "".join(f"{row}\n" for row in rows)
     return files
 
 

@@ -89,8 +89,17 @@ def test_a_cpuset_holds(group: Path) -> None:
     assert ended(process) == 1, "a process left its cpuset"
 
 
+@pytest.fixture
+def demotion() -> Iterator[None]:
+    """The kernel may put cold memory on slower nodes; other tests want it dropped."""
+    switch = Path("/sys/kernel/mm/numa/demotion_enabled")
+    switch.write_text("1")
+    yield
+    switch.write_text("0")
+
+
+@pytest.mark.usefixtures("demotion")
 def test_reclaim_demotes_to_the_pool_and_pages_can_come_back(group: Path, topology: Topology) -> None:
-    Path("/sys/kernel/mm/numa/demotion_enabled").write_text("1")
     process = held(group, "numactl", "--preferred=0")
     before = anonymous(group, 0)
     assert before >= HELD_MIB

@@ -10,8 +10,19 @@ import msgspec
 
 from colocate.cluster.backoff import BackOff, Random
 from colocate.cluster.client import Client
-from colocate.cluster.errors import ApiError, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
+from colocate.cluster.errors import (
+    ApiError,
+    Conflict,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
 from colocate.telemetry import EVICTIONS
+
+_SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
+"""So a server says, with the code 500, that several budgets match one pod: waiting does not mend that."""
 
 
 class Evicted(StrEnum):
@@ -88,10 +99,12 @@ async def evict(
         except Unreachable as error:
             failed, message = Evicted.UNREACHABLE, str(error)
         except ServerError as error:
-            if error.code == 500:
-                # So a server says that several budgets match one pod, which waiting does not mend.
+            if _SEVERAL_BUDGETS in error.message:
                 return _ended(Evicted.REFUSED, attempts, str(error), dry_run)
             failed, message, asked_to_wait = Evicted.UNREACHABLE, str(error), error.retry_after
+        except Unauthorized as error:
+            # A token is renewed every hour, and a server that has just started may not know it yet.
+            failed, message = Evicted.UNREACHABLE, str(error)
         except ApiError as error:
             return _ended(Evicted.REFUSED, attempts, str(error), dry_run)
         pause = back_off.pause(asked_to_wait)

@@ -132,20 +132,23 @@ def plain_count(data: bytes, name: str) -> int | None:
 
 
 def numa_stat(data: bytes, version: int, page_size: int) -> dict[int, Bytes]:
-    """A memory.numa_stat: bytes by NUMA node, of anonymous memory and files together."""
+    """A memory.numa_stat: bytes by NUMA node, of anonymous memory and files together.
+
+    Without inactive file pages, as in a working set; v1 does not tell these by node.
+    """
     if version == 1:
-        rows, unit = [rb"hierarchical_total=\d+"], page_size
-    else:
-        rows, unit = [b"anon", b"file"], 1
-    nodes: dict[int, Bytes] = {}
-    for row in rows:
-        found = re.search(rb"^%s((?: N\d+=\d+)*)$" % row, data, re.MULTILINE)
-        if not found:
-            raise Garbled(f"there is no line {row.decode()!r} by NUMA node")
-        for word in found[1].split():
-            node, _, amount = word[1:].partition(b"=")
-            nodes[int(node)] = nodes.get(int(node), 0) + int(amount) * unit
-    return nodes
+        return {id: pages * page_size for id, pages in _by_node(data, rb"hierarchical_total=\d+").items()}
+    anon, file, inactive = (_by_node(data, row) for row in (b"anon", b"file", b"inactive_file"))
+    # The rows are not of the same instant.
+    return {id: max(0, anon.get(id, 0) + file.get(id, 0) - inactive.get(id, 0)) for id in anon | file}
+
+
+def _by_node(data: bytes, row: bytes) -> dict[int, int]:
+    found = re.search(rb"^%s((?: N\d+=\d+)*)$" % row, data, re.MULTILINE)
+    if not found:
+        raise Garbled(f"there is no line {row.decode()!r} by NUMA node")
+    words = (word[1:].partition(b"=") for word in found[1].split())
+    return {int(id): int(amount) for id, _, amount in words}
 
 
 def id_list(data: bytes) -> list[int]:

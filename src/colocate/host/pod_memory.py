@@ -49,6 +49,13 @@ class PodMemoryReader:
         self._tiers: list[_Tier] = []
         self._met_pods = False
 
+    def look_by_node(self, by_node: bool) -> None:
+        """From now on, with or without on which NUMA nodes memory lies."""
+        if by_node != self._by_node:
+            self._by_node = by_node
+            self.close()
+            self._met_pods = False
+
     def read(self) -> PodsReading:
         """Every pod that there is now."""
         if not (self._met_pods and all(tier.root_is_there() for tier in self._tiers)):

@@ -127,9 +127,18 @@ def _resource(
         requested=requested,
         limits=limits,
         used=loaded.percent * capacity / 100 + ledger,
-        pressure=(loaded.peak * capacity / 100 + ledger) * 100 / room if room > 0 else 100.0,
+        occupied=_occupied(loaded.peak, capacity, room),
         per_unit=100 / room if room > 0 else 0.0,
     )
+
+
+def _occupied(peak: float, capacity: int, room: int) -> float:
+    """In percent of the room. What the system has for itself counts a little once pods' own room is used up: of two
+    nodes beyond it, the one that is less full is still the better."""
+    if room <= 0 or capacity <= 0:
+        return 100.0
+    left = (100 - peak) / 4 * min(room / capacity, 1.0)
+    return min(peak * capacity / room, 100 - left, 100.0)
 
 
 def _aware(
@@ -142,20 +151,22 @@ def _aware(
     unseen: Unseen,
     placed: Placed,
 ) -> AwareTerms:
-    def used(aggregation: Aggregation | None, window: float) -> Amount:
+    def used(ledger: Amount, aggregation: Aggregation | None, window: float) -> Amount:
         return Amount(
-            _aware_used(cpu, load.cpu, aggregation, window, counted.cpu, placed.estimates.cpu),
-            _aware_used(memory, load.memory, aggregation, window, counted.memory, placed.estimates.memory),
+            _aware_used(cpu, load.cpu, aggregation, window, ledger.cpu, placed.estimates.cpu),
+            _aware_used(memory, load.memory, aggregation, window, ledger.memory, placed.estimates.memory),
         )
 
     bounds = thresholds(facts, settings)
-    to_score = (settings.load_aware.aggregation, settings.load_aware.window)
-    to_filter = (bounds.aggregation if bounds.aggregated else None, bounds.window)
+    to_score = (counted, settings.load_aware.aggregation, settings.load_aware.window)
+    to_filter = (unseen.amount, bounds.aggregation if bounds.aggregated else None, bounds.window)
     score = used(*to_score)
     return AwareTerms(
         score=score,
         filter=score if to_filter == to_score else used(*to_filter),
         prod=placed.prod_usage + unseen.prod,
+        unseen=unseen.amount,
+        unseen_prod=unseen.prod,
     )
 
 
@@ -167,11 +178,11 @@ def _aware_used(
     ledger: int,
     estimates: int,
 ) -> int:
-    """What is measured and what the ledger adds; without that aggregation, what all pods are estimated at."""
-    percent = terms.percent
+    """What is measured and what the ledger adds; without that aggregation, what all pods are estimated at, where that
+    is more."""
+    percent, least = terms.percent, 0
     if terms.measured and usage is not None and aggregation is not None:
         aggregated = usage.over(aggregation, window)
-        if aggregated is None and window:
-            return estimates
+        least = estimates if aggregated is None and window else 0
         percent = terms.percent if aggregated is None else aggregated
-    return go_round(percent * terms.capacity / 100) + ledger
+    return max(go_round(percent * terms.capacity / 100) + ledger, least)

@@ -33,6 +33,8 @@ class Refusal(msgspec.Struct, frozen=True):
     resource: str = ""
     percent: int = 0
     threshold: int = 0
+    unseen: int = 0
+    """Percents of those, for pods that no sample shows yet."""
 
     def __str__(self) -> str:
         match self.cause:
@@ -42,8 +44,9 @@ class Refusal(msgspec.Struct, frozen=True):
                 return "it has no load sample"
             case _:
                 over = "over the window " if self.cause is Cause.AGGREGATED else ""
+                guessed = f" ({self.unseen} % for pods that no sample shows yet)" if self.unseen else ""
                 return (
-                    f"its {self.resource} would be {over}at {self.percent} %, "
+                    f"its {self.resource} would be {over}at {self.percent} %{guessed}, "
                     f"more than the threshold of {self.threshold} %"
                 )
 
@@ -86,21 +89,21 @@ def refuse(facts: NodeFacts, node: NodeTerms, pod: Demand, settings: Settings) -
     if node.freshness is Freshness.NEVER and missing is MissingFilter.CLOSED:
         return Refusal(Cause.NEVER)
     bounds = thresholds(facts, settings)
-    used, bound, cause = node.aware.filter, bounds.usage, Cause.USAGE
+    used, unseen, bound, cause = node.aware.filter, node.aware.unseen, bounds.usage, Cause.USAGE
     if bounds.prod and _bounds_anything(bounds.prod) and pod.prod:
-        used, bound = node.aware.prod, bounds.prod
+        used, unseen, bound = node.aware.prod, node.aware.unseen_prod, bounds.prod
     elif bounds.aggregated:
         bound, cause = bounds.aggregated, Cause.AGGREGATED
     if bound is None:
         return None
-    for resource, terms, total, threshold in (
-        ("cpu", node.cpu, used.cpu + pod.estimate.cpu, bound.cpu),
-        ("memory", node.memory, used.memory + pod.estimate.memory, bound.memory),
+    for resource, terms, total, guessed, threshold in (
+        ("cpu", node.cpu, used.cpu + pod.estimate.cpu, unseen.cpu, bound.cpu),
+        ("memory", node.memory, used.memory + pod.estimate.memory, unseen.memory, bound.memory),
     ):
         if threshold and terms.measured and terms.room:
             percent = go_round(total / terms.room * 100)
             if percent > threshold:
-                return Refusal(cause, resource, percent, threshold)
+                return Refusal(cause, resource, percent, threshold, go_round(guessed / terms.room * 100))
     return None
 
 

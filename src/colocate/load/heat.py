@@ -2,17 +2,18 @@
 
 Levels are coarse and strong: a scheduler takes any node of a lower level first. So they change reluctantly, up
 at a step and down only well below it; and the lowest level is never left to a few nodes alone, on which all
-pods would go: those few are raised to the level of the next.
+pods would go: those few are raised to the level of the next, unless the next are hot. A node that is no longer
+measured keeps its level for a while.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
 from colocate.load.demand import Demand
 from colocate.load.policies.balanced import Balanced
 from colocate.load.table import Table
-from colocate.model.load import NOTHING
+from colocate.model.load import NO_SAMPLES, NOTHING
 
 _NO_POD = Demand(NOTHING, NOTHING, NOTHING, 0)
 
@@ -26,8 +27,16 @@ class HeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     """Of the nodes, that share the lowest level at least."""
     cool_nodes: int = 3
     """The same as a number; in a cluster of few nodes, half of them are enough."""
+    shared_below: int = 80
+    """Percents of pressure: nodes are raised to no level that begins here or above. However few are cool, pods go
+    there before they go to nodes that are hot."""
+
+    hold: float = 3600.0
+    """Seconds after its last sample for which a node is not taken for cooler than it was."""
 
     def __post_init__(self) -> None:
+        if self.hold < 0:
+            raise ValueError(f"a time of {self.hold:g} s for which heat is held is none; say 0 or more")
         if not self.steps or len(self.steps) > 4 or list(self.steps) != sorted(set(self.steps)):
             raise ValueError(f"the steps {self.steps} must be one to four percentages that rise")
         gaps = [high - low for low, high in zip(self.steps, self.steps[1:], strict=False)]
@@ -52,14 +61,37 @@ def pressures(table: Table) -> dict[str, float]:
     return {name: balanced.pressure(table.terms(name), _NO_POD) for name in table.nodes}
 
 
+def held(table: Table, since: float, settings: HeatSettings) -> set[str]:
+    """Nodes of which nobody knows whether they have become cooler: a sample of theirs has expired, not long ago; or
+    they never had any, not long after `since`."""
+    return {
+        name
+        for name in table.nodes
+        if (sampled := _last_known(table, name, since)) is not None and table.now < sampled + settings.hold
+    }
+
+
+def _last_known(table: Table, name: str, since: float) -> float | None:
+    """When the node was last known as well as it ever was; None where it is now."""
+    terms, load = table.terms(name), table.loads.get(name, NO_SAMPLES)
+    if load.cpu is None and load.memory is None:
+        return since
+    resources = ((load.cpu, terms.cpu), (load.memory, terms.memory))
+    return min((usage.time for usage, of in resources if usage is not None and not of.measured), default=None)
+
+
 def heats(
-    pressures: Mapping[str, float], before: Mapping[str, Heat], settings: HeatSettings
+    pressures: Mapping[str, float],
+    before: Mapping[str, Heat],
+    settings: HeatSettings,
+    held: Collection[str] = (),
 ) -> dict[str, Heat]:
-    """Every node's heat, by what it was before."""
+    """Every node's heat, by what it was before; of those that are held, no less."""
     own = {
         name: own_level(pressure, before[name].own if name in before else None, settings)
         for name, pressure in pressures.items()
     }
+    own |= {name: max(own[name], before[name].own) for name in held if name in own and name in before}
     floor = _shared_level(own.values(), settings)
     return {name: Heat(pressures[name], level, max(level, floor)) for name, level in own.items()}
 
@@ -74,10 +106,11 @@ def own_level(pressure: float, before: int | None, settings: HeatSettings) -> in
 
 
 def _shared_level(levels: Iterable[int], settings: HeatSettings) -> int:
-    """The lowest level that enough nodes are at or below."""
+    """The lowest level that enough nodes are at or below, and that is not hot yet."""
     ordered = sorted(levels)
     if not ordered:
         return 0
     wanted = max(1, settings.cool_nodes, -(-len(ordered) * settings.cool_percent // 100))
     # Of three nodes, one that is hot must show it: all three can never be the cool ones.
-    return ordered[min(wanted, (len(ordered) + 1) // 2) - 1]
+    shared = ordered[min(wanted, (len(ordered) + 1) // 2) - 1]
+    return min(shared, sum(step < settings.shared_below for step in settings.steps))

@@ -34,8 +34,8 @@ class ResourceTerms(msgspec.Struct, frozen=True, gc=False):
     limits: int = 0
     used: float = 0.0
     """`percent`, in millicores or bytes, with the ledger's part."""
-    pressure: float = 100.0
-    """The peak with the ledger's part, in percent of the room."""
+    occupied: float = 100.0
+    """The peak in percent of the room, and less than 100 while the node itself has anything free."""
     per_unit: float = 0.0
     """The percent of the room that one millicore or byte is."""
 
@@ -45,7 +45,12 @@ class AwareTerms(msgspec.Struct, frozen=True, gc=False):
 
     score: Amount = NOTHING
     filter: Amount = NOTHING
+    """No node is refused for the number of its pods: what each counts for at least is not in it."""
     prod: Amount = NOTHING
+    unseen: Amount = NOTHING
+    """What is in `filter` for pods that are not in the samples yet."""
+    unseen_prod: Amount = NOTHING
+    """The same of `prod`."""
 
 
 class NodeTerms(msgspec.Struct, frozen=True, gc=False):

@@ -87,6 +87,13 @@ class Throttle(_PodAction, frozen=True):
     """What it was before the first of these."""
 
 
+class Ease(_PodAction, frozen=True):
+    """Raise the memory.high of a throttled pod: part of the way back of Throttle."""
+
+    high: Bytes
+    before: Bytes | None
+
+
 class Unthrottle(_PodAction, frozen=True):
     """The way back of Throttle."""
 
@@ -129,6 +136,7 @@ Action: TypeAlias = (
     | Reclaim
     | RestoreLimit
     | Throttle
+    | Ease
     | Unthrottle
     | MovePages
     | ReturnPages
@@ -137,5 +145,14 @@ Action: TypeAlias = (
 )
 
 PodAction: TypeAlias = (
-    SetLimit | Reclaim | RestoreLimit | Throttle | Unthrottle | MovePages | ReturnPages | Evict | Recreate
+    SetLimit
+    | Reclaim
+    | RestoreLimit
+    | Throttle
+    | Ease
+    | Unthrottle
+    | MovePages
+    | ReturnPages
+    | Evict
+    | Recreate
 )

@@ -1,5 +1,6 @@
 """That every colocated pod has the limits that it should: said again whenever they are found otherwise.
 
+A limit is lowered no further than to what the pod uses: nobody is killed because a container was resized.
 A kubelet or systemd may reset them. When colocation is switched off, pods get back what the kubelet gave them.
 """
 
@@ -9,8 +10,8 @@ from colocate.memory.actions import PodAction, RestoreLimit, SetLimit
 from colocate.memory.colocated import Colocated
 from colocate.memory.figures import amount
 from colocate.memory.ladder_state import Ladder
-from colocate.memory.limits import PodLimits, kubelets_own
-from colocate.model.memory import MemoryControls, PodMemory
+from colocate.memory.limits import PAGE, PodLimits, kubelets_own, whole_pages
+from colocate.model.memory import Bytes, MemoryControls, PodMemory
 
 
 def assert_limits(
@@ -36,16 +37,30 @@ def _assert(
 ) -> PodAction | None:
     found = "none" if reading.limit is None else amount(reading.limit)
     swaps = limits.swap is not None and controls.swap and reading.swap_limit != limits.swap
-    is_set = limits.pod is None or reading.limit == limits.pod
+    limit = _no_lower_than_use(limits.pod, reading)
+    is_set = limit is None or reading.limit == limit
     if is_set and not swaps and not limits.containers:
         return None
     return SetLimit(
         pod=each.ref,
-        limit=limits.pod,
+        limit=limit,
         swap=limits.swap,
         containers=limits.containers,
-        reason=" ".join((*limits.reasons, f"Found: {found}.")),
+        reason=" ".join((*limits.reasons, f"Found: {found}.", *_why_no_lower(limit, limits.pod))),
     )
+
+
+def _no_lower_than_use(wanted: Bytes | None, reading: PodMemory) -> Bytes | None:
+    """The limit as wanted, or, where the pod has a larger one and uses more, what it uses: it follows that down."""
+    if wanted is None or reading.limit is None or reading.limit <= wanted:
+        return wanted
+    return min(reading.limit, max(wanted, whole_pages(reading.working_set + PAGE - 1)))
+
+
+def _why_no_lower(limit: Bytes | None, wanted: Bytes | None) -> tuple[str, ...]:
+    if limit is None or wanted is None or limit == wanted:
+        return ()
+    return (f"It uses more than that: it is held at {amount(limit)} until it uses less.",)
 
 
 def _restore(
@@ -54,8 +69,8 @@ def _restore(
     own = reading.limit if limits.pod is None else kubelets_own(each.pod)
     # The kubelet limits the swap of containers, not that of pods.
     swaps = limits.swap is not None and controls.swap and reading.swap_limit is not None
-    if ladder.throttled or (reading.limit == own and not swaps and not limits.containers):
-        # What the ladder did is undone first, in its own order.
+    if each.uid in ladder.throttled or (reading.limit == own and not swaps and not limits.containers):
+        # What the ladder did to the pod is undone first, in its own order.
         return None
     return RestoreLimit(
         pod=each.ref,

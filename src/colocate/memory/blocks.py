@@ -2,8 +2,8 @@
 
 healthy -> withdrawn (Unhealthy to the kubelet) -> drained (free for a while) -> dropped (off the list). Shrinking is
 at once; blocks come back when more than the hysteresis of them has been missing for the whole cool-down, and then as
-many as there was room for all that time. A block that is held is never dropped, and while nobody can say who holds
-what, none is.
+many as there was room for all that time. Held ones need no hysteresis, for nobody new gets them. A block that is held
+is never dropped, and while nobody can say who holds what, none is.
 
 Free blocks go first, the highest number first; then held ones, of the pod that would give back first, so that they
 are not given anew when it ends. They come back the other way round: held ones, then the lowest numbers.
@@ -128,11 +128,11 @@ def turn(
         table.setdefault(id, Block(id, BlockState.HEALTHY, now))
     actions = _drain(table, frozenset(held), holders_known, now, settings.linger)
     withdrawn = _shrink(table, wanted, held, now)
-    missing = _missing(table, wanted, held)
+    missing = _missing(table, wanted, held, 0 if first else settings.hysteresis)
     growth = None
     if withdrawn:
         actions.append(Withdraw(ids=tuple(withdrawn), reason=wanted.reason))
-    elif wanted.may_grow and missing and (first or missing > settings.hysteresis):
+    elif wanted.may_grow and missing:
         growth = Growth(now, missing)
         if blocks.growth is not None:
             growth = Growth(blocks.growth.since, min(blocks.growth.least, missing))
@@ -174,10 +174,12 @@ def _shrink(table: dict[str, Block], wanted: Wanted, held: Sequence[str], now: f
     return leaving
 
 
-def _missing(table: dict[str, Block], wanted: Wanted, held: Sequence[str]) -> int:
-    """How many more blocks could be healthy."""
-    in_debt = sum(table[id].state is not BlockState.HEALTHY for id in held)
-    return wanted.free - len(_healthy_free(table, held)) + in_debt - min(in_debt, wanted.in_debt)
+def _missing(table: dict[str, Block], wanted: Wanted, held: Sequence[str], hysteresis: int) -> int:
+    """How many more blocks should be healthy."""
+    withdrawn = sum(table[id].state is not BlockState.HEALTHY for id in held)
+    paid = max(0, withdrawn - wanted.in_debt)
+    missing = wanted.free - len(_healthy_free(table, held)) + paid
+    return missing if missing > hysteresis else paid
 
 
 def _grow(table: dict[str, Block], many: int, held: Sequence[str], now: float) -> list[str]:

@@ -23,6 +23,11 @@ class Colocated(msgspec.Struct, frozen=True, kw_only=True):
     far: Bytes
     """What it has on far nodes."""
     used: Bytes
+    """What it uses of its blocks: what is beyond `besides`."""
+    besides: Bytes
+    """What it uses of the memory that the scheduler set aside for it besides its blocks: as online work's."""
+    presumed: Bytes = 0
+    """Its blocks, where it runs and cannot be read."""
 
     @property
     def uid(self) -> PodUid:
@@ -34,8 +39,13 @@ class Colocated(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def near(self) -> Bytes:
-        """What its end would give back."""
-        return max(0, self.used - self.far)
+        """What its blocks would give back: for this alone it is asked to give."""
+        return max(0, self.used + self.presumed - self.far)
+
+    @property
+    def frees(self) -> Bytes:
+        """What its end would give back in all."""
+        return max(0, self.used + self.presumed + self.besides - self.far)
 
     @property
     def gives(self) -> bool:
@@ -54,11 +64,14 @@ class Colocated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def giving_order(pods: Iterable[Colocated], due: Bytes) -> list[Colocated]:
-    """Who gives back first: lower priority; then who pays more of what is due; then the youngest."""
+    """Who gives back first: lower priority; then who can be read; then whose blocks pay more of what is due; then the
+    youngest."""
     return sorted(
         pods,
         key=lambda each: (
             each.pod.priority,
+            # What is known to be paid goes before what may be.
+            each.reading is None,
             -min(each.near, due),
             -(each.pod.created or 0.0),
             each.uid,

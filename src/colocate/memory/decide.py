@@ -17,7 +17,7 @@ from colocate.memory.colocated import Colocated, blocks_in_giving_order, giving_
 from colocate.memory.facts import Facts
 from colocate.memory.finding_again import throttled_again
 from colocate.memory.forecast import Expectation, remember
-from colocate.memory.limits import limits
+from colocate.memory.limits import limits, set_aside
 from colocate.memory.rung import Rung
 from colocate.memory.rungs import RungHere, rungs_here
 from colocate.memory.safety import Safety, keep
@@ -75,8 +75,9 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
     state = msgspec.structs.replace(state, ladder=known)
     far = far_ids(facts.node, settings.far_nodes)
     views = [View.KERNEL] if settings.page_cache is PageCache.KERNEL else list(View)
-    usage = measure(facts.node, facts.readings, facts.pods, frozenset(holders), far, views)
-    word = state.word if facts.word is None else facts.word
+    besides = {uid: set_aside(identities[uid], settings.block_size) for uid in holders}
+    usage = measure(facts.node, facts.readings, facts.pods, besides, far, views)
+    word = _word(state, facts)
     reserves = KubeletReserves() if word is None else word.reserves
     safety = keep(reserves, facts.node.hugepages, usage.near, usage.system, settings.margin)
     history = remember(state.history, usage.online, state.clock, settings.forecast.remembers)
@@ -139,6 +140,13 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
     )
 
 
+def _word(state: State, facts: Facts) -> NodeWord | None:
+    """What the API says of the node; the kubelet's reserves are as last known where it knows no such node."""
+    if facts.word is None or not facts.word.absent or state.word is None:
+        return state.word if facts.word is None else facts.word
+    return msgspec.structs.replace(facts.word, reserves=state.word.reserves)
+
+
 def _identities(
     state: State, facts: Facts, holders: Mapping[PodUid, tuple[str, ...]]
 ) -> dict[PodUid, PodIdentity]:
@@ -171,6 +179,8 @@ def _colocated(
             limits=limits(identities[uid], settings.block_size, settings.swap),
             far=usage.far.get(uid, 0),
             used=usage.colocated.get(uid, 0),
+            presumed=len(ids) * settings.block_size if identities[uid].started and uid not in readings else 0,
+            besides=usage.besides.get(uid, 0),
         )
         for uid, ids in holders.items()
     ]
@@ -191,6 +201,7 @@ def _wanted(
     closed = [
         why
         for said, why in (
+            (word.absent, f"not known to the API server by the name {facts.node_name}"),
             (word.cordoned, "cordoned"),
             (word.draining, "being drained"),
             (word.memory_pressure, "under MemoryPressure by the kubelet's word"),

@@ -78,7 +78,7 @@ def _hearsay(decision: Decision) -> list[str]:
     word = decision.word
     if not decision.word_is_old or word is None:
         return []
-    marks = (("cordoned", word.cordoned), ("being drained", word.draining))
+    marks = (("unknown", word.absent), ("cordoned", word.cordoned), ("being drained", word.draining))
     said = [what for what, so in (*marks, ("under MemoryPressure", word.memory_pressure)) if so]
     return [
         "The API server has not answered since the agent started: the kubelet's reserves are as last heard, and the "

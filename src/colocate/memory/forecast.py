@@ -60,10 +60,21 @@ class WindowMax(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     def expect(self, usage: Usage, safety: Safety, history: Sequence[Peak]) -> Expectation:
         online = max([usage.online, *(peak.online for peak in history)])
         reason = (
-            f"Expected online: {amount(online)}, the most of the last {self.window / 3600:g} h "
+            f"Expected online: {amount(online)}, the most of the last {_hours(self.window)}{self._known(history)} "
             f"(forecast window-max); now it is {amount(usage.online)}."
         )
         return Expectation(online, safety.total, safety.margin, (reason,))
+
+    def _known(self, history: Sequence[Peak]) -> str:
+        """How much of the window was seen, where that is not all of it."""
+        seen = history[-1].since - history[0].since if history else 0.0
+        if seen >= self.window * (1 - 1 / _SLOTS):
+            return ""
+        return f", of which {_hours(seen)} were seen" if seen else ", of which nothing was seen before now"
+
+
+def _hours(seconds: float) -> str:
+    return f"{round(seconds / 3600, 2):g} h"
 
 
 class Policy(StrEnum):

@@ -19,8 +19,8 @@ from colocate.memory.step import WORTH_IT, Step
 from colocate.model.memory import Bytes, PodMemory
 
 _CUSHION: Bytes = 16 << 20
-"""Page cache that is left to a pod on cgroup v1 that may not swap: it makes way for who allocates while the limit is
-lowered."""
+"""Page cache that is left to a pod: on cgroup v1 it makes way for who allocates while the limit is lowered, and a
+throttled pod without any would read its own program from the disk again and again."""
 
 
 def withdraw(ladder: Ladder, situation: Situation) -> Step:
@@ -45,12 +45,8 @@ def reclaim(ladder: Ladder, situation: Situation) -> Step:
                 f"{each.ref} is not reclaimed from: a limit would bind containers without blocks, too."
             )
             continue
-        lost = reading.pressure.some10 if reading.pressure else 0.0
-        if lost > settings.reclaim_pressure:
-            notes.append(
-                f"{each.ref} is not reclaimed from: it loses {lost:g} % of its time to memory pressure "
-                f"already, and {settings.reclaim_pressure:g} % is the bound."
-            )
+        if _suffers(reading, situation):
+            notes.append(f"{each.ref} is not reclaimed from: {_suffering(reading, situation)}.")
             continue
         reason = f"{_needed(situation)}; {each.ref} has {amount(reading.file)} of page cache."
         actions.append(Reclaim(pod=each.ref, bytes=size, leave=leave, reason=reason))
@@ -59,7 +55,7 @@ def reclaim(ladder: Ladder, situation: Situation) -> Step:
 
 
 def throttle(ladder: Ladder, situation: Situation) -> Step:
-    """Hold pods at what they use, less what is due; never below what they cannot give."""
+    """Hold pods at what they use, less what is due; not below what they cannot give, and no lower if they suffer."""
     remaining = _outstanding(ladder, situation)
     actions: list[PodAction] = []
     notes: list[str] = []
@@ -73,6 +69,8 @@ def throttle(ladder: Ladder, situation: Situation) -> Step:
             notes.append(f"{each.ref} is not throttled: containers without blocks would be slowed down, too.")
             continue
         done = ladder.throttled.get(each.uid)
+        if _suffers(reading, situation):
+            notes.append(f"{each.ref} is held at what it uses: {_suffering(reading, situation)}.")
         high = _high(reading, remaining, situation)
         if done is not None:
             high = min(high, done.to)
@@ -91,8 +89,25 @@ def throttle(ladder: Ladder, situation: Situation) -> Step:
 
 def _high(reading: PodMemory, wanted: Bytes, situation: Situation) -> Bytes:
     floor = unyielding(reading, situation.settings.swap, situation.facts.node.swap_free)
-    high = max(reading.usage - wanted, min(floor, reading.usage))
+    floor += min(reading.file, _CUSHION)
+    lowest = reading.usage if _suffers(reading, situation) else min(floor, reading.usage)
+    high = max(reading.usage - wanted, lowest)
     return whole_pages(high if reading.high is None else min(high, reading.high))
+
+
+def _suffers(reading: PodMemory, situation: Situation) -> bool:
+    return _lost(reading) > situation.settings.reclaim_pressure
+
+
+def _suffering(reading: PodMemory, situation: Situation) -> str:
+    return (
+        f"it loses {_lost(reading):g} % of its time to memory pressure already, and "
+        f"{situation.settings.reclaim_pressure:g} % is the bound"
+    )
+
+
+def _lost(reading: PodMemory) -> float:
+    return reading.pressure.some10 if reading.pressure else 0.0
 
 
 def far(ladder: Ladder, situation: Situation) -> Step:
@@ -105,7 +120,7 @@ def far(ladder: Ladder, situation: Situation) -> Step:
     for each, reading in situation.readable:
         lies = reading.numa
         sources = near if lies is None else tuple(id for id in near if lies.get(id, 0) > 0)
-        there = each.near if lies is None else sum(lies.get(id, 0) for id in near)
+        there = each.near if lies is None else min(each.near, sum(lies.get(id, 0) for id in near))
         size = whole_pages(min(remaining, there, sum(room.values())))
         if size < WORTH_IT or ladder.has_given_up(Rung.FAR, each.uid):
             continue

@@ -1,8 +1,8 @@
 """The ladder: up, rung by rung, while online work needs memory; down again when there is some.
 
 A rung is left for the next when its deadline is over, when it has nothing left to try, or, where much of the margin
-is eaten, after one turn. Nobody is touched while what is due is within the tolerance, and on the way back every rung
-is undone before the one below it.
+is eaten, after one turn. Nobody new is touched while what is due is within the tolerance, and on the way back every
+rung is undone before the one below it.
 """
 
 import msgspec
@@ -49,13 +49,16 @@ def _up(ladder: Ladder, situation: Situation) -> LadderTurn:
         rung = Rung.WITHDRAW
         ladder = _stand(ladder, rung, situation)
         notes.append(f"There is a debt of {amount(situation.debt)}: free blocks are withdrawn.")
-    if not situation.presses:
+    higher = _next(ladder, rung, situation)
+    if higher is None and not situation.presses:
         ladder = msgspec.structs.replace(ladder, since=situation.now)
-    elif why := _is_over(ladder, rung, situation):
-        higher = situation.above(rung)
-        if higher is not None:
-            notes.append(f"{why}: {higher} comes next.")
-            rung, ladder = higher, _stand(ladder, higher, situation)
+        if ladder.throttled:
+            notes.append(
+                f"{amount(situation.due)} is due, for which nobody is evicted: throttled pods stay so."
+            )
+    elif higher is not None and (why := _is_over(ladder, rung, situation)):
+        notes.append(f"{why}: {higher} comes next.")
+        rung, ladder = higher, _stand(ladder, higher, situation)
     actions: tuple[PodAction, ...] = ()
     stood_on = []
     while True:
@@ -72,6 +75,14 @@ def _up(ladder: Ladder, situation: Situation) -> LadderTurn:
         notes.append(f"{rung} has nothing to try: {higher} comes next.")
         rung, ladder = higher, _stand(ladder, higher, situation)
     return LadderTurn(ladder, actions, tuple(notes), tuple(stood_on))
+
+
+def _next(ladder: Ladder, rung: Rung, situation: Situation) -> Rung | None:
+    """The rung that follows when this one has had its time; None where this one has all the time."""
+    higher = situation.above(rung)
+    # Pages on far nodes harm less than a throttle that lasts, so it gives way to them within the tolerance, too.
+    ends_a_throttle = rung is Rung.THROTTLE and higher is Rung.FAR and bool(ladder.throttled)
+    return higher if situation.presses or ends_a_throttle else None
 
 
 def _try(rung: Rung, ladder: Ladder, situation: Situation) -> Step:

@@ -40,6 +40,8 @@ class Leaving(msgspec.Struct, frozen=True):
     """When it is asked for again."""
     waits_for: str = ""
     """Why it has not been done yet."""
+    refusals: int = 0
+    """How often in a row the API has refused it."""
 
 
 class GaveUp(msgspec.Struct, frozen=True):

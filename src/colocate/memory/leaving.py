@@ -1,7 +1,8 @@
 """Pods that have to go: by eviction, or for bare pods that allow it by being created again elsewhere.
 
 As many are asked to go as pay what is due, in the order of giving. One that a disruption budget protects is passed
-over and asked again later; while the API is away, those chosen wait, and are not forgotten.
+over and asked again later, and so, after ever longer pauses, is one whose eviction the API refuses; while the API is
+away, those chosen wait, and are not forgotten.
 """
 
 import msgspec
@@ -18,7 +19,7 @@ from colocate.model.memory import Bytes
 
 def on_their_way(ladder: Ladder, situation: Situation) -> Bytes:
     """What pods that are leaving will give back; one that does not leave in time is no longer counted on."""
-    return sum(each.near for each in situation.pods if _leaves(ladder, each, situation))
+    return sum(each.frees for each in situation.pods if _leaves(ladder, each, situation))
 
 
 def send_away(ladder: Ladder, situation: Situation) -> Step:
@@ -32,7 +33,7 @@ def send_away(ladder: Ladder, situation: Situation) -> Step:
         if remaining <= 0:
             break
         known = ladder.leaving.get(each.uid)
-        by = _way_out(each, situation)
+        by = _way_out(each, ladder, situation)
         if (
             not each.gives
             or (known and known.accepted)
@@ -40,7 +41,7 @@ def send_away(ladder: Ladder, situation: Situation) -> Step:
             or height(by) > height(ladder.rung)
         ):
             continue
-        if not situation.here(by).is_here or ladder.has_given_up(by, each.uid):
+        if not situation.here(by).is_here:
             continue
         if obstacle := _obstacle(each):
             notes.append(f"{each.ref} cannot be asked to go: {obstacle}.")
@@ -55,9 +56,11 @@ def send_away(ladder: Ladder, situation: Situation) -> Step:
         else:
             leaving = msgspec.structs.replace(leaving, waits_for="")
             actions.append(_action(by, each, situation))
-        remaining -= each.near
+        remaining -= each.frees
         ladder = msgspec.structs.replace(ladder, leaving=put(ladder.leaving, each.uid, leaving))
-    return Step(ladder, tuple(actions), tuple(notes), busy=bool(ladder.leaving))
+    # Who is refused keeps nobody waiting.
+    busy = bool(actions) or any(not entry.refusals for entry in ladder.leaving.values())
+    return Step(ladder, tuple(actions), tuple(notes), busy=busy)
 
 
 def _leaves(ladder: Ladder, each: Colocated, situation: Situation) -> bool:
@@ -67,9 +70,10 @@ def _leaves(ladder: Ladder, each: Colocated, situation: Situation) -> bool:
     )
 
 
-def _way_out(each: Colocated, situation: Situation) -> Rung:
+def _way_out(each: Colocated, ladder: Ladder, situation: Situation) -> Rung:
+    """A pod that may be created again, and was found not to be, goes like any other."""
     moves = each.pod.may_move and not each.pod.controller and situation.here(Rung.RECREATE).is_here
-    return Rung.RECREATE if moves else Rung.EVICT
+    return Rung.RECREATE if moves and not ladder.has_given_up(Rung.RECREATE, each.uid) else Rung.EVICT
 
 
 def _obstacle(each: Colocated) -> str:
@@ -82,6 +86,8 @@ def _action(by: Rung, each: Colocated, situation: Situation) -> PodAction:
     reason = (
         f"Online work needs {amount(situation.due)}, which no lower rung paid; {each.ref} (priority "
         f"{each.pod.priority}) gives back {amount(each.near)}"
+        f"{', by its blocks, as it cannot be read' if each.reading is None else ''}"
+        f"{f' of blocks, and {amount(each.besides)} besides' if each.besides else ''}"
     )
     if by is Rung.RECREATE:
         reason += ", and may be created again on another node."

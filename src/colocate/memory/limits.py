@@ -69,6 +69,21 @@ def limits(pod: PodIdentity, block_size: Bytes, swap: bool = False) -> PodLimits
     return PodLimits(pod=whole_pages(total), swap=kept_swap, reasons=tuple(reasons))
 
 
+def set_aside(pod: PodIdentity, block_size: Bytes) -> Bytes:
+    """What the scheduler set aside for a pod besides its blocks: what it uses of that is as online work's.
+
+    A container with blocks that also has a memory limit shares that with its blocks, as `limits` has it.
+    """
+    if pod.limit or pod.whole_request:
+        return pod.request
+    running = tuple(each for each in pod.containers if not (each.has_ended_by_start and pod.started))
+    besides = [
+        min(each.request or 0, (_allowed(each, block_size) or each.request or 0) - each.blocks * block_size)
+        for each in running
+    ]
+    return running_together(besides, running) + pod.overhead
+
+
 def kubelets_own(pod: PodIdentity) -> Bytes | None:
     """The limit that the kubelet gave the pod's group: none unless the pod or every container has one."""
     if pod.limit:

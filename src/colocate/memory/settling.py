@@ -12,10 +12,15 @@ from colocate.memory.actions import (
     Unthrottle,
 )
 from colocate.memory.facts import Outcome, Result
+from colocate.memory.figures import count
 from colocate.memory.ladder_state import GaveUp, Ladder, Leaving, drop, put
 from colocate.memory.rung import Rung
 from colocate.memory.situation import Situation
 from colocate.model.memory import PodUid
+
+_LONGEST_PAUSE = 600.0
+_DOUBLINGS = 20
+"""Beyond which no pause grows: a power that fits every number."""
 
 
 def settle(ladder: Ladder, situation: Situation) -> tuple[Ladder, tuple[str, ...]]:
@@ -72,10 +77,22 @@ def _take_in_leaving(ladder: Ladder, by: Rung, uid: PodUid, outcome: Outcome, si
             entry = Leaving(by, known.since, False, now + situation.settings.retry, outcome.message)
         case Result.UNREACHABLE:
             entry = Leaving(by, known.since, False, 0.0, outcome.message)
-        case Result.REFUSED | Result.FAILED:
+        case Result.REFUSED | Result.FAILED if by is Rung.RECREATE:
+            # It is then evicted like others.
             ladder = _give_up(ladder, by, uid, outcome.message)
             return msgspec.structs.replace(ladder, leaving=drop(ladder.leaving, uid))
+        case Result.REFUSED | Result.FAILED:
+            entry = _refused(known, outcome.message, situation)
     return msgspec.structs.replace(ladder, leaving=put(ladder.leaving, uid, entry))
+
+
+def _refused(known: Leaving, why: str, situation: Situation) -> Leaving:
+    """To be asked for again, after a pause that doubles: a right may be granted, a webhook mended."""
+    refusals = known.refusals + 1
+    pause = min(_LONGEST_PAUSE, situation.settings.retry * 2.0 ** min(refusals - 1, _DOUBLINGS))
+    often = f"{count(refusals, 'time')} in a row; it is asked for again after {pause:g} s"
+    waits_for = f"the API refused {often}" + (f" ({why.rstrip('.')})" if why else "")
+    return Leaving(Rung.EVICT, known.since, False, situation.now + pause, waits_for, refusals)
 
 
 def _give_up(ladder: Ladder, rung: Rung, uid: PodUid, why: str) -> Ladder:

@@ -1,17 +1,18 @@
 """The way back of each rung: to whom memory is given back, as far as it is there again.
 
-Who would give first gets back last. A pod is let go when there is room for all that it may then grow to. What was
-done is remembered until its undoing is reported as done.
+Who would give first gets back last. A pod is let go when there is room for all that it may then grow to; until then
+its memory.high follows the room there is. What was done is remembered until its undoing is reported as done.
 """
 
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from colocate.memory.actions import PodAction, ReturnPages, Unthrottle
+from colocate.memory.actions import Ease, PodAction, ReturnPages, Unthrottle
 from colocate.memory.colocated import Colocated
 from colocate.memory.figures import amount
-from colocate.memory.ladder_state import Ladder, drop
+from colocate.memory.ladder_state import Ladder, Throttled, drop, put
+from colocate.memory.limits import whole_pages
 from colocate.memory.rung import Rung
 from colocate.memory.situation import Situation
 from colocate.memory.step import WORTH_IT, Step
@@ -32,7 +33,12 @@ def pages_back(ladder: Ladder, situation: Situation) -> Step:
     notes: list[str] = []
     for each in reversed(situation.pods):
         moved = ladder.moved.get(each.uid)
-        if moved is None or each.reading is None or each.reading.numa is None:
+        if moved is None:
+            continue
+        if each.reading is None or each.reading.numa is None:
+            if _has_waited_for_figures(ladder, situation):
+                ladder = msgspec.structs.replace(ladder, moved=drop(ladder.moved, each.uid))
+                notes.append(f"Nobody can say where the memory of {each.ref} lies: it stays on far nodes.")
             continue
         away = each.far - moved.before
         from_far = tuple(id for id in moved.targets if id in present)
@@ -53,30 +59,45 @@ def pages_back(ladder: Ladder, situation: Situation) -> Step:
     return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions if off else ladder.moved))
 
 
+def _has_waited_for_figures(ladder: Ladder, situation: Situation) -> bool:
+    """Far pages are slower, and no harm: for want of figures nobody is kept bound longer than the rung's own time."""
+    calm_since = situation.now if ladder.calm_since is None else ladder.calm_since
+    wait = situation.settings.cool_down + situation.here(Rung.FAR).deadline
+    return situation.now - calm_since >= wait
+
+
 def unthrottle(ladder: Ladder, situation: Situation) -> Step:
-    """Give memory.high back."""
-    let_go, notes = _affordable(ladder, situation)
-    actions = tuple(
-        Unthrottle(pod=each.ref, to=ladder.throttled[each.uid].before, reason=_why(each, situation))
-        for each in let_go
-    )
-    return Step(ladder, actions, notes, busy=bool(ladder.throttled))
-
-
-def _affordable(ladder: Ladder, situation: Situation) -> tuple[list[Colocated], tuple[str, ...]]:
-    """Pods that may be let go, and sentences about the others."""
-    room = situation.slack
-    let_go, notes = [], []
+    """Give memory.high back, to each pod in turn as far as there is room."""
+    room, keep = situation.slack, situation.settings.block_size
+    actions: list[PodAction] = []
+    notes: list[str] = []
     for each in reversed(situation.pods):
-        if each.uid not in ladder.throttled:
+        done = ladder.throttled.get(each.uid)
+        if done is None:
             continue
         growth = _growth(each, situation)
         if growth <= room or situation.facts.off:
-            let_go.append(each)
+            actions.append(Unthrottle(pod=each.ref, to=done.before, reason=_why(each, situation)))
             room -= growth
-        else:
-            notes.append(f"{each.ref} is not let go yet: it may grow by {amount(growth)}.")
-    return let_go, tuple(notes)
+            continue
+        notes.append(f"{each.ref} is not let go yet: it may grow by {amount(growth)}.")
+        eased = _eased(each, done, max(0, room - keep))
+        if eased is not None:
+            actions.append(Ease(pod=each.ref, high=eased, before=done.before, reason=_why(each, situation)))
+            to = Throttled(done.before, eased)
+            ladder = msgspec.structs.replace(ladder, throttled=put(ladder.throttled, each.uid, to))
+        room = 0
+    return Step(ladder, tuple(actions), tuple(notes), busy=bool(ladder.throttled))
+
+
+def _eased(each: Colocated, done: Throttled, room: Bytes) -> Bytes | None:
+    """A memory.high for what the pod uses and this room; None where it is not worth it."""
+    if each.reading is None or each.reading.high is None:
+        return None
+    high = whole_pages(each.reading.usage + room)
+    if done.before is not None:
+        high = min(high, done.before)
+    return high if high - each.reading.high >= WORTH_IT else None
 
 
 def _growth(each: Colocated, situation: Situation) -> Bytes:

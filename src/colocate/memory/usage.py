@@ -1,8 +1,9 @@
 """What uses a node's memory: the system, online pods, colocated pods.
 
 Online is everything but colocated pods, whatever their class. It is taken from the node's own figures less what
-colocated pods are known to use, so nothing is counted twice, and nothing that runs outside pods is missed. Pods that
-cannot be read are counted by their request. Far NUMA nodes are no part of it: they are where a debt can go.
+colocated pods are known to use, so nothing is counted twice, and nothing that runs outside pods is missed. What a
+colocated pod uses of memory that it requested besides its blocks is online, too. Pods that cannot be read are counted
+by their request. Far NUMA nodes are no part of it: they are where a debt can go.
 
 Cache is told from use in two ways (`PageCache`); each deducts from the node what it counts for the node.
 """
@@ -44,7 +45,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What is in use outside pods."""
     online_pods: tuple[OnlinePod, ...]
     colocated: Mapping[PodUid, Bytes]
-    """What each colocated pod uses: its working set, by either view."""
+    """What each colocated pod uses of its blocks: its working set, by either view, less `besides`."""
+    besides: Mapping[PodUid, Bytes] = {}
+    """What each of them uses of the memory that was set aside for it besides: it is among the online pods, too."""
     far: Mapping[PodUid, Bytes]
     """What each of them has on far nodes."""
     view: View
@@ -79,11 +82,14 @@ def measure(
     node: NodeMemory,
     readings: Sequence[PodMemory],
     pods: Sequence[PodIdentity],
-    colocated: frozenset[PodUid],
+    colocated: Mapping[PodUid, Bytes],
     far: frozenset[int],
     views: Sequence[View],
 ) -> Usage:
-    """By the view that finds most in use online, of those given."""
+    """By the view that finds most in use online, of those given.
+
+    `colocated` says of each colocated pod how much was set aside for it besides its blocks.
+    """
     measured = [_by(view, node, readings, pods, colocated, far) for view in views]
     return max(measured, key=lambda usage: usage.online)
 
@@ -93,7 +99,7 @@ def _by(
     node: NodeMemory,
     readings: Sequence[PodMemory],
     pods: Sequence[PodIdentity],
-    colocated: frozenset[PodUid],
+    colocated: Mapping[PodUid, Bytes],
     far: frozenset[int],
 ) -> Usage:
     far_nodes = [each for each in node.numa if each.id in far]
@@ -112,6 +118,12 @@ def _by(
     unread = [pod for pod in pods if pod.uid not in taken and pod.uid not in colocated]
     online_pods += [OnlinePod(pod.uid, pod.qos, None, pod.request) for pod in unread]
     sold = [reading for reading in readings if reading.uid in colocated]
+    besides = {each.uid: min(each.working_set, colocated[each.uid]) for each in sold}
+    online_pods += [
+        OnlinePod(each.uid, each.qos, besides[each.uid], colocated[each.uid])
+        for each in sold
+        if colocated[each.uid]
+    ]
     far_of_sold = {each.uid: min(lent[each.uid], each.working_set) for each in sold if each.numa is not None}
     system = max(0, used - sum(taken.values()))
     return Usage(
@@ -119,10 +131,11 @@ def _by(
         near=near,
         system=system,
         online_pods=tuple(online_pods),
-        colocated={each.uid: each.working_set for each in sold},
+        colocated={each.uid: each.working_set - besides[each.uid] for each in sold},
+        besides=besides,
         far=far_of_sold,
         view=view,
-        reasons=_reasons(view, node, near, system, online_pods, unread, sold, far_of_sold),
+        reasons=_reasons(view, node, near, system, online_pods, unread, sold, besides, far_of_sold),
     )
 
 
@@ -134,6 +147,7 @@ def _reasons(
     online_pods: Sequence[OnlinePod],
     unread: Sequence[PodIdentity],
     sold: Sequence[PodMemory],
+    besides: Mapping[PodUid, Bytes],
     far_of_sold: Mapping[PodUid, Bytes],
 ) -> tuple[str, ...]:
     by_class = [
@@ -149,13 +163,17 @@ def _reasons(
         reasons.append(f"Far NUMA nodes have {amount(node.total - near)} more, which is not sold.")
     if unread:
         names = some([pod.key for pod in unread])
-        requested = amount(sum(pod.request for pod in unread))
-        reasons.append(f"Without readings, and so counted by request ({requested}): {names}.")
+        asked = amount(sum(pod.request for pod in unread))
+        reasons.append(f"Without readings, and so counted by request ({asked}): {names}.")
     if sold:
         total, away = sum(each.working_set for each in sold), sum(far_of_sold.values())
         there = f", {amount(away)} of it on far nodes" if away else ""
         reasons.append(
             f"{count(len(sold), 'colocated pod')} use{'s' * (len(sold) == 1)} {amount(total)}{there}."
+        )
+    if requested := sum(besides.values()):
+        reasons.append(
+            f"Of that, {amount(requested)} is what they requested besides their blocks: it counts as online."
         )
     return tuple(reasons)
 

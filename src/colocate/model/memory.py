@@ -106,7 +106,8 @@ class PodMemory(msgspec.Struct, frozen=True, kw_only=True):
     refaults: int | None = None
     """Pages of cache and anonymous memory ever read back soon after they were dropped."""
     numa: Mapping[int, Bytes] | None = None
-    """By NUMA node, where its anonymous and file pages lie."""
+    """By NUMA node, where its anonymous and file pages lie; without inactive file pages where the machine tells these
+    by node (v2)."""
 
     @property
     def working_set(self) -> Bytes:
@@ -209,6 +210,8 @@ class KubeletReserves(msgspec.Struct, frozen=True, kw_only=True):
 class NodeWord(msgspec.Struct, frozen=True, kw_only=True):
     """What the API says of the node itself."""
 
+    absent: bool = False
+    """There is no Node object of that name."""
     cordoned: bool = False
     draining: bool = False
     memory_pressure: bool = False

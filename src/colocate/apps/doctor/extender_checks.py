@@ -16,7 +16,7 @@ from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeSchedule
 from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES
-from colocate.load.weights import weight
+from colocate.load.weights import POINTS, weight
 
 _SLOW = 0.5
 """Of the time that kube-scheduler waits."""
@@ -93,7 +93,7 @@ def _of_settings(settings: ExtenderSettings, least: int) -> Iterator[Result]:
         yield warn(f"{where}: pods wait while it is away", "write ignorable: true")
     if settings.prioritize_verb and settings.weight < least:
         yield warn(
-            f"{where}: with a weight of {settings.weight}, a node that is 50 points hotter may still win",
+            f"{where}: with a weight of {settings.weight}, a node that is {POINTS} points hotter may still win",
             f"write weight: {least}",
         )
 

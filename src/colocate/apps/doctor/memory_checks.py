@@ -88,8 +88,8 @@ async def kubelet_reserves(patient: Patient) -> AsyncIterator[Result]:
         yield good(f"the kubelet evicts below {amount(kept.eviction_hard)} available")
     elif config is None:
         yield good(
-            f"the kubelet's eviction threshold is taken for its default of 100 MiB, as its configuration cannot be "
-            f"asked for: {silent}"
+            f"the kubelet's eviction threshold is taken for all that the node keeps from pods (at least 100 MiB), as "
+            f"its configuration cannot be asked for: {silent}"
         )
     if not kept.kube_reserved and kept.capacity == kept.allocatable:
         yield warn(

@@ -24,6 +24,7 @@ from colocate.host.page_calls import Kernel, PageCalls
 from colocate.host.reclaim import ReclaimEnd, put_back, reclaim
 from colocate.memory.actions import (
     Action,
+    Ease,
     Evict,
     MovePages,
     PodAction,
@@ -71,6 +72,7 @@ class Executor:
         self._calls = calls
         self._outcomes: list[Outcome] = []
         self._jobs = Jobs(self._report)
+        self._not_created: dict[PodUid, str] = {}
         self._most_pressure = most_pressure
         self.rate = rate
         self.reported = Watched()
@@ -128,7 +130,7 @@ class Executor:
         """Create pods again whose end a move has waited for."""
         under_way = [one for one in self._store.moves().manifests if not self._jobs.is_busy(one.uid)]
         if under_way and self._cluster.answers:
-            await finish_moves(self._cluster, self._store, under_way)
+            await finish_moves(self._cluster, self._store, under_way, self._not_created)
 
     async def close(self) -> None:
         await self._jobs.close()
@@ -176,7 +178,7 @@ class Executor:
             case RestoreLimit():
                 running = pod.running_containers if pod else None
                 return pod_limits.restore(group, action, ids, running, off=off)
-            case Throttle():
+            case Throttle() | Ease():
                 return pod_limits.throttle(group, action)
             case Unthrottle():
                 return pod_limits.let_go(group, action)

@@ -44,7 +44,7 @@ class Machine:
         self.tree = cgroups.find_tree(mount)
         self._below = below
         self._read_node = read_node
-        self._reader = PodMemoryReader(self.tree, below=below, by_node=len(read_node().numa) > 1)
+        self._reader = PodMemoryReader(self.tree, below=below)
         self._lock = asyncio.Lock()
         self._capabilities: MemoryCapabilities | None = None
         self._readings = 0
@@ -63,8 +63,10 @@ class Machine:
         self._reader.close()
 
     def _read(self) -> MachineReading:
-        node, pods = self._read_node(), self._reader.read()
-        return MachineReading(node, pods, self._controls())
+        node = self._read_node()
+        # Memory of other NUMA nodes comes and goes while the machine runs.
+        self._reader.look_by_node(len(node.numa) > 1)
+        return MachineReading(node, self._reader.read(), self._controls())
 
     def _controls(self) -> MemoryControls:
         known = self._capabilities

@@ -65,6 +65,8 @@ class ContainerState(msgspec.Struct, frozen=True):
     name: str = ""
     containerID: str = ""
     state: RunState = RunState()
+    resources: Resources | None = None
+    """What the kubelet has given it, as its runtime has it; unlike the spec while a resize is under way."""
 
 
 class PodStatus(_Object, frozen=True):
@@ -102,7 +104,7 @@ class ApiPod(_Object, frozen=True):
     def asks_for(self, resource: str) -> bool:
         """Whether any of its containers does."""
         containers = (*self.spec.init_containers, *self.spec.containers)
-        return any(_container(each, resource, init=False).blocks for each in containers)
+        return any(_container(each, resource, {}, init=False).blocks for each in containers)
 
     @property
     def container_ids(self) -> Mapping[str, str]:
@@ -116,13 +118,19 @@ class ApiPod(_Object, frozen=True):
         return frozenset(each.name for each in self._container_states if each.state.running is not None)
 
     @property
+    def given_limits(self) -> Mapping[str, Bytes]:
+        """By container, the memory limits that the kubelet says to have set."""
+        told = {each.name: each.resources for each in self._container_states if each.resources is not None}
+        return {name: _bound(given.limits.get("memory")) or 0 for name, given in told.items()}
+
+    @property
     def _container_states(self) -> tuple[ContainerState, ...]:
         return (*self.status.init_container_statuses, *self.status.container_statuses)
 
 
 def identity(pod: ApiPod, resource: str) -> PodIdentity:
     """Who a pod is, to whom blocks of `resource` are sold."""
-    marks = pod.metadata
+    marks, given = pod.metadata, pod.given_limits
     return PodIdentity(
         uid=pod.uid,
         namespace=marks.namespace,
@@ -139,21 +147,24 @@ def identity(pod: ApiPod, resource: str) -> PodIdentity:
         whole_request=_bound(pod.spec.resources.requests.get("memory")),
         overhead=_amount(pod.spec.overhead.get("memory")) or 0,
         containers=(
-            *(_container(each, resource, init=True) for each in pod.spec.init_containers),
-            *(_container(each, resource, init=False) for each in pod.spec.containers),
+            *(_container(each, resource, given, init=True) for each in pod.spec.init_containers),
+            *(_container(each, resource, given, init=False) for each in pod.spec.containers),
         ),
     )
 
 
-def _container(container: ApiContainer, resource: str, *, init: bool) -> ContainerMemory:
+def _container(
+    container: ApiContainer, resource: str, given: Mapping[str, Bytes], *, init: bool
+) -> ContainerMemory:
     limits, requests = container.resources.limits, container.resources.requests
-    limit = _bound(limits.get("memory"))
+    asked = _bound(limits.get("memory"))
     return ContainerMemory(
         name=container.name,
         blocks=_amount(limits.get(resource, requests.get(resource))) or 0,
-        limit=limit,
+        # A smaller one counts when the kubelet has made it so: until then the container may use more.
+        limit=asked and max(asked, given.get(container.name, 0)),
         # As the API server fills it in.
-        request=_bound(requests["memory"]) if "memory" in requests else limit,
+        request=_bound(requests["memory"]) if "memory" in requests else asked,
         init=init,
         sidecar=init and container.restart_policy == "Always",
     )

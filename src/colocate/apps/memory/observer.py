@@ -71,11 +71,16 @@ class Observer:
             )
         if not self._cluster.answers:
             silent.append(f"the API server does not answer: {self._cluster.trouble}")
+        word = self._word()
+        if word is not None and word.absent:
+            silent.append(
+                f"the API server has no node named {self._cluster.node_name}; set memory.node to this node's name"
+            )
         facts = Facts(
             node_name=self._cluster.node_name,
             boot=self._boot,
             node=machine.node,
-            word=self._word(),
+            word=word,
             controls=machine.controls,
             readings=machine.pods.pods,
             pods=tuple(identity(pod, self._resource) for pod in pods if not pod.is_finished),
@@ -91,9 +96,11 @@ class Observer:
         if not self._cluster.is_synced:
             return None
         node = self._cluster.node
+        if node is None:
+            return NodeWord(absent=True)
         return NodeWord(
-            cordoned=node is not None and node.spec.unschedulable,
-            draining=node is not None and node.is_draining,
-            memory_pressure=node is not None and node.has_memory_pressure,
+            cordoned=node.spec.unschedulable,
+            draining=node.is_draining,
+            memory_pressure=node.has_memory_pressure,
             reserves=reserves(node, self._cluster.kubelet),
         )

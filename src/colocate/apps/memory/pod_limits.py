@@ -12,7 +12,7 @@ from colocate.host import high_mark
 from colocate.host.memory_group import GroupGone, MemoryGroup
 from colocate.host.memory_limits import Limits, LimitsSet, read_limits, set_limits
 from colocate.host.pod_groups import container_groups
-from colocate.memory.actions import RestoreLimit, SetLimit, Throttle, Unthrottle
+from colocate.memory.actions import Ease, RestoreLimit, SetLimit, Throttle, Unthrottle
 from colocate.memory.figures import amount, some
 from colocate.model.memory import Bytes
 
@@ -70,7 +70,7 @@ def restore(
     return changed
 
 
-def throttle(group: MemoryGroup, action: Throttle) -> bool:
+def throttle(group: MemoryGroup, action: Throttle | Ease) -> bool:
     """Set memory.high, with a mark that it is ours."""
     high_mark.mark(group.folder, action.before)
     return _set_high(group, action.high)

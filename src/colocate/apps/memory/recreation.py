@@ -13,6 +13,8 @@ _OF_THE_SERVER = (
 )
 """What the API server writes into metadata by itself."""
 
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
 _OF_THIS_LIFE = ("nodeName", "ephemeralContainers")
 """What a spec has from being run here; the API server refuses new pods with ephemeral containers."""
 
@@ -29,10 +31,9 @@ def elsewhere(pod: Mapping[str, Any], hostname: str) -> Manifest:
 
 def _avoiding(affinity: Mapping[str, Any], hostname: str) -> Object:
     """Terms are alternatives, so each of them must rule the node out."""
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
     of_nodes = dict(affinity.get("nodeAffinity") or {})
-    terms = (of_nodes.get(required) or {}).get("nodeSelectorTerms") or [{}]
-    of_nodes[required] = {"nodeSelectorTerms": [_without(term, hostname) for term in terms]}
+    terms = (of_nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    of_nodes[_REQUIRED] = {"nodeSelectorTerms": [_without(term, hostname) for term in terms]}
     return {**affinity, "nodeAffinity": of_nodes}
 
 
@@ -40,6 +41,32 @@ def _without(term: Mapping[str, Any], hostname: str) -> Object:
     rule = {"key": HOSTNAME, "operator": "NotIn", "values": [hostname]}
     expressions = [one for one in term.get("matchExpressions") or [] if one != rule]
     return {**term, "matchExpressions": [*expressions, rule]}
+
+
+def on_trial(manifest: Manifest) -> Object:
+    """The same under a name that nobody has, for a server that is asked whether it would take it."""
+    body: Mapping[str, Any] = manifest.body
+    kept = {name: value for name, value in body["metadata"].items() if name != "name"}
+    return {**manifest.body, "metadata": {**kept, "generateName": f"{manifest.name[:200]}-"}}
+
+
+def is_pinned(pod: Mapping[str, Any], node: str, hostname: str) -> bool:
+    """Whether the pod's own rules leave it this node alone."""
+    spec = pod["spec"]
+    if (spec.get("nodeSelector") or {}).get(HOSTNAME) == hostname:
+        return True
+    of_nodes = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (of_nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
+    return bool(terms) and all(_only_here(term, node, hostname) for term in terms)
+
+
+def _only_here(term: Mapping[str, Any], node: str, hostname: str) -> bool:
+    rules = [(HOSTNAME, hostname, one) for one in term.get("matchExpressions") or []]
+    rules += [("metadata.name", node, one) for one in term.get("matchFields") or []]
+    return any(
+        one["key"] == key and one["operator"] == "In" and one.get("values") == [here]
+        for key, here, one in rules
+    )
 
 
 def same_pod(pod: Mapping[str, Any], manifest: Manifest) -> bool:

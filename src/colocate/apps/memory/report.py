@@ -85,7 +85,7 @@ def report(
                 pod=str(each.ref),
                 uid=each.uid,
                 blocks=each.ids,
-                used=each.used,
+                used=each.used + each.besides,
                 limit=each.reading.limit if each.reading else None,
                 may_use=each.limits.pod if each.limits else None,
                 done=_done_to(each.uid, decision),

@@ -11,6 +11,7 @@ from colocate.apps.memory.executor import UNCHANGED
 from colocate.apps.memory.report import Report
 from colocate.memory.actions import (
     Action,
+    Ease,
     Evict,
     MovePages,
     PodAction,
@@ -34,6 +35,7 @@ _REASONS: dict[type[Action], str] = {
     Reclaim: "ColocationMemoryReclaimed",
     RestoreLimit: "ColocationMemoryRestored",
     Throttle: "ColocationMemoryThrottled",
+    Ease: "ColocationMemoryEased",
     Unthrottle: "ColocationMemoryRestored",
     MovePages: "ColocationMemoryMovedFar",
     ReturnPages: "ColocationMemoryReturned",

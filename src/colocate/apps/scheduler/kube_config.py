@@ -14,7 +14,7 @@ import yaml
 
 from colocate.apps.scheduler.addresses import leads_somewhere
 from colocate.errors import UserError
-from colocate.load.weights import DEFAULT_PLUGINS, ScorePlugin, Weight, weight
+from colocate.load.weights import DEFAULT_PLUGINS, POINTS, ScorePlugin, Weight, weight
 from colocate.model import go_duration
 
 DEFAULT_NAME = "mem-real-usage-scheduler"
@@ -66,7 +66,7 @@ class Wanted(msgspec.Struct, frozen=True):
     url: str = "http://127.0.0.1:8890"
     profiles: Sequence[Profile] = (Profile(),)
     filter: bool = False
-    points: int = 50
+    points: int = POINTS
     """By how many points of 100 a node must be hotter than another to lose against it in any case."""
     timeout: str = "1s"
     tls: TlsFiles = TlsFiles()

@@ -29,7 +29,7 @@ from colocate.cluster.errors import ClusterError, Conflict, NotFound, Unreachabl
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import NODES, Object
 from colocate.errors import UserError
-from colocate.load.heat import Heat, heats, pressures
+from colocate.load.heat import Heat, heats, held, pressures
 from colocate.load.taint_plan import Change, TaintPlan, plan
 from colocate.telemetry import NODE_HEAT, TAINT_WRITES, TAINTS_WAITING, Event
 
@@ -71,6 +71,7 @@ class Tainting:
             ),
             clock,
         )
+        self._begun = clock.time()
         self._heats: dict[str, Heat] = {}
         self._written: deque[float] = deque(maxlen=settings.per_minute)
         self._hold_in_vain = _IN_VAIN * lease.duration
@@ -159,7 +160,8 @@ class Tainting:
             for name in pressed
             if name in self._heats or shown[name] > 0
         }
-        self._heats = heats(pressed, before, self._settings.heat)
+        unmeasured = held(table, self._begun, self._settings.heat)
+        self._heats = heats(pressed, before, self._settings.heat, unmeasured)
         for level in range(LEVELS + 1):
             NODE_HEAT.labels(str(level)).set(sum(heat.level == level for heat in self._heats.values()))
         made = plan(shown, self._heats, self._written, self._clock.monotonic(), self._settings.per_minute)

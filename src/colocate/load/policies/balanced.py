@@ -1,11 +1,13 @@
 """balanced: how much of a node will be free, at its busy times, once the pod is there.
 
 Per resource, the pressure is the node's peak, the ledger's pods and the pod itself, as a percentage of what
-pods can have. The score is what is left to 100 of both pressures: part their mean, part the greater alone,
-so that an idle CPU never makes up for full memory. Absolute, and meaningful for a single node.
+pods can have; what is estimated never counts for all that is measured free. The score is what is left to 100 of
+both pressures: part their mean, part the greater alone, so that an idle CPU never makes up for full memory.
+Absolute, and meaningful for a single node.
 """
 
 from colocate.load.demand import Demand
+from colocate.load.estimated import taken
 from colocate.load.policies.parts import Part
 from colocate.load.settings import BalancedSettings
 from colocate.load.terms import NodeTerms, ResourceTerms
@@ -22,8 +24,8 @@ class Balanced:
         """From 0 to 100. A resource that is measured nowhere is left out; a node of which nothing is known
         is taken for full."""
         cpu, memory = node.cpu, node.memory
-        of_cpu = min(cpu.pressure + pod.estimate.cpu * cpu.per_unit, 100.0)
-        of_memory = min(memory.pressure + pod.estimate.memory * memory.per_unit, 100.0)
+        of_cpu = _pressure(cpu, pod.estimate.cpu)
+        of_memory = _pressure(memory, pod.estimate.memory)
         if not cpu.known:
             return of_memory if memory.known else 100.0
         if not memory.known:
@@ -34,7 +36,8 @@ class Balanced:
         return lesser + (greater - lesser) * (1 + self._greater) / 2
 
     def parts(self, node: NodeTerms, pod: Demand) -> tuple[Part, ...]:
-        """All in percent of what pods can have, so that peak, unseen pods and this pod add up."""
+        """All in percent of what pods can have, so that peak, unseen pods and this pod, less what is not counted of
+        them, add up."""
         cpu, memory = node.cpu, node.memory
         return (
             Part("peak CPU", _of_room(cpu), " %"),
@@ -43,8 +46,20 @@ class Balanced:
             Part("memory of unseen pods", memory.ledger * memory.per_unit, " %"),
             Part("CPU of this pod", pod.estimate.cpu * cpu.per_unit, " %"),
             Part("memory of this pod", pod.estimate.memory * memory.per_unit, " %"),
+            Part("estimated CPU not counted", _not_counted(cpu, pod.estimate.cpu), " %"),
+            Part("estimated memory not counted", _not_counted(memory, pod.estimate.memory), " %"),
             Part("pressure", self.pressure(node, pod), " %"),
         )
+
+
+def _pressure(terms: ResourceTerms, estimate: int) -> float:
+    occupied = terms.occupied
+    return occupied + taken(100 - occupied, (terms.ledger + estimate) * terms.per_unit)
+
+
+def _not_counted(terms: ResourceTerms, estimate: int) -> float:
+    estimated = (terms.ledger + estimate) * terms.per_unit
+    return estimated - taken(100 - terms.occupied, estimated)
 
 
 def _of_room(terms: ResourceTerms) -> float:

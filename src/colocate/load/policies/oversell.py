@@ -43,8 +43,8 @@ class Oversell:
         )
 
     def _ratio(self, terms: ResourceTerms, target: float, floor: float) -> float:
-        # Without a sample there is nothing to shrink by.
-        if not terms.known:
+        # What is only supposed is nothing to shrink by.
+        if not terms.measured:
             return 1.0
         return overcommit_ratio(terms.requested, terms.used, terms.room, target, floor)
 

@@ -6,6 +6,7 @@ Where all are equally used, all get 0.
 
 from collections.abc import Sequence
 
+from colocate.load.estimated import taken
 from colocate.load.policies.parts import Part
 from colocate.load.terms import NodeTerms, ResourceTerms
 
@@ -14,8 +15,8 @@ class RealUsage:
     """Ranks candidates by one resource."""
 
     def value(self, node: NodeTerms) -> int | None:
-        """Whole percents, with the ledger's pods; None without a fresh sample: a supposed value must not
-        move the scores of others."""
+        """Whole percents, with what the ledger's pods take of the rest; None without a fresh sample: a supposed
+        value must not move the scores of others."""
         terms = self._resource(node)
         return int(terms.percent + _ledger_percent(terms)) if terms.measured else None
 
@@ -49,4 +50,4 @@ def min_max(values: Sequence[int | None]) -> list[int]:
 
 
 def _ledger_percent(terms: ResourceTerms) -> float:
-    return terms.ledger * 100 / terms.capacity if terms.capacity else 0.0
+    return taken(100 - terms.percent, terms.ledger * 100 / terms.capacity) if terms.capacity else 0.0
