@@ -610,6 +610,19 @@ def test_a_machine_that_was_started_again_goes_on_where_it_was() -> None:
     assert decision.state.ladder.throttled == ladder.throttled
 
 
+def test_a_throttle_that_was_stored_and_never_set_is_set_although_the_next_rung_has_come() -> None:
+    machine = pressed(guest(anon=20), share=0.8, far_total=GIB // 4)
+    while not any(isinstance(action, Throttle) for action in on_pods(machine.turn())):
+        pass
+    machine.guests[0].anon += MIB
+    decision = machine.turn()
+    assert decision.state.ladder.rung is Rung.FAR
+    assert kinds(on_pods(decision)) == ["Throttle", "MovePages"]
+    machine.carry_out(decision)
+    assert machine.guests[0].high == 20 * GIB + MIB, "not below what it cannot give"
+    assert Throttle not in {type(action) for action in on_pods(machine.turn())}
+
+
 @pytest.mark.parametrize(
     ("data", "because"), [(b"{", "cannot be read"), (b'{"version": 9}', "has version 9")]
 )

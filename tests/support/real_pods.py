@@ -53,9 +53,8 @@ for line in sys.stdin:
         file = os.open(path[0], os.O_RDONLY)
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         for _ in range(2):
-            os.lseek(file, 0, os.SEEK_SET)
-            while os.read(file, 1 << 20):
-                pass
+            for at in range(0, size or os.fstat(file).st_size, 1 << 20):
+                os.pread(file, 1 << 20, at)
         os.close(file)
     elif what == "free":
         held.clear()
@@ -81,8 +80,9 @@ class Eater:
         """On x86-64."""
         await self._do(f"bound {amount} {node}")
 
-    async def read(self, file: Path) -> None:
-        await self._do(f"read 0 {file}")
+    async def read(self, file: Path, amount: int = 0) -> None:
+        """So many bytes of it, or all."""
+        await self._do(f"read {amount} {file}")
 
     async def cache(self, amount: int, file: Path) -> None:
         await self._do(f"cache {amount} {file}")

@@ -32,12 +32,14 @@ from colocate.memory.decide import Decision
 from colocate.memory.forecast import Instant
 from colocate.memory.settings import MemorySettings
 from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry
-from colocate.model.memory import NodeMemory, NumaMemory, PodUid
+from colocate.model.memory import Bytes, NodeMemory, NumaMemory, PodUid
 from colocate.model.pod import QosClass
 from tests.support.real_pods import MIB, Eater, RealPods, real_pods
 
 BATCH, WEB = "5b1c0001-4f0e-9d6c-aaaa-000000000001", "5b1c0002-4f0e-9d6c-aaaa-000000000002"
 BLOCK, BLOCKS = 16 * MIB, 8
+IDS = tuple(f"CM-{n:04d}" for n in range(BLOCKS))
+"""The blocks that the colocated pod holds."""
 NEAR, SYSTEM = 512 * MIB, 150 * MIB
 SETTINGS = MemorySettings(block_size=BLOCK, forecast=Instant())
 
@@ -84,22 +86,24 @@ class StillCluster(ClusterView):
 
 
 class Node:
-    """A node whose near memory is 512 MiB, 150 of them the system's; its far NUMA node is real."""
+    """A node whose near memory is 512 MiB, 150 of them the system's by default; its far NUMA node is real."""
 
-    def __init__(self, pods: RealPods, folder: Path) -> None:
+    def __init__(
+        self, pods: RealPods, folder: Path, settings: MemorySettings = SETTINGS, system: Bytes = SYSTEM
+    ) -> None:
         self.pods = pods
+        self.system = system
         self.clock = ManualClock()
         self.client = EvictingClient(pods, self.clock)
         self.far_was: tuple[NumaMemory, ...] | None = None
         """Far nodes as they were at an earlier look, where somebody has filled them since."""
         paths = KubeletPaths(folder)
-        paths.device_plugins.mkdir(parents=True)
-        ids = tuple(f"CM-{n:04d}" for n in range(BLOCKS))
-        entry = Entry(BATCH, "main", SETTINGS.resource, {NO_TOPOLOGY: ids}, b"")
-        paths.checkpoint.write_bytes(checkpoint.render(Checkpoint((entry,), {SETTINGS.resource: ids})))
+        paths.device_plugins.mkdir(parents=True, exist_ok=True)
+        entry = Entry(BATCH, "main", SETTINGS.resource, {NO_TOPOLOGY: IDS}, b"")
+        paths.checkpoint.write_bytes(checkpoint.render(Checkpoint((entry,), {SETTINGS.resource: IDS})))
         self.part = MemoryPart(
-            SETTINGS,
-            store=Store(folder / "state"),
+            settings,
+            store=state_store(folder),
             machine=Machine(pods.parent, read_node=self.read),
             cluster=StillCluster(self.client, [_pod("batch", BATCH, BLOCKS), _pod("web", WEB, 0)]),
             paths=paths,
@@ -120,7 +124,7 @@ class Node:
         finally:
             files.close()
         there = sum((used.numa or {}).get(node.id, 0) for node in far)
-        free = NEAR - SYSTEM - (used.usage - there)
+        free = NEAR - self.system - (used.usage - there)
         return NodeMemory(
             total=NEAR + sum(node.total for node in far),
             free=free + sum(node.free for node in far),
@@ -163,6 +167,11 @@ async def running_node(folder: Path) -> AsyncIterator[Node]:
         yield made
         await made.part.executor.close()
         await made.client.close()
+
+
+def state_store(folder: Path) -> Store:
+    """Where a node's agent keeps its state."""
+    return Store(folder / "state")
 
 
 def _pod(name: str, uid: str, blocks: int) -> ApiPod:

@@ -87,6 +87,23 @@ def throttle(ladder: Ladder, situation: Situation) -> Step:
     return Step(ladder, tuple(actions), tuple(notes), busy=busy)
 
 
+def throttle_again(ladder: Ladder, situation: Situation) -> Step:
+    """Pods that are to be throttled and are as they were before: an agent was killed before it came to that."""
+    actions: list[PodAction] = []
+    for each, reading in situation.readable:
+        done = ladder.throttled.get(each.uid)
+        if done is None or reading.high != done.before or done.before == done.to:
+            continue
+        if ladder.has_given_up(Rung.THROTTLE, each.uid) or not each.may_be_bound:
+            continue
+        high = max(done.to, _high(reading, reading.usage, situation))
+        reason = f"{each.ref} was to grow no more, and nobody holds it to that."
+        actions.append(Throttle(pod=each.ref, high=high, before=done.before, reason=reason))
+        throttled = put(ladder.throttled, each.uid, Throttled(done.before, high))
+        ladder = msgspec.structs.replace(ladder, throttled=throttled)
+    return Step(ladder, tuple(actions))
+
+
 def _high(reading: PodMemory, wanted: Bytes, situation: Situation) -> Bytes:
     floor = unyielding(reading, situation.settings.swap, situation.facts.node.swap_free)
     floor += min(reading.file, _CUSHION)

@@ -9,7 +9,7 @@ import msgspec
 
 from colocate.memory.actions import PodAction
 from colocate.memory.figures import amount
-from colocate.memory.giving import GIVE
+from colocate.memory.giving import GIVE, throttle_again
 from colocate.memory.ladder_state import Ladder
 from colocate.memory.rung import RUNGS, Rung, height
 from colocate.memory.settling import settle
@@ -74,6 +74,9 @@ def _up(ladder: Ladder, situation: Situation) -> LadderTurn:
             break
         notes.append(f"{rung} has nothing to try: {higher} comes next.")
         rung, ladder = higher, _stand(ladder, higher, situation)
+    if height(rung) > height(Rung.THROTTLE) and situation.here(Rung.THROTTLE).is_here:
+        again = throttle_again(ladder, situation)
+        ladder, actions = again.ladder, (*again.actions, *actions)
     return LadderTurn(ladder, actions, tuple(notes), tuple(stood_on))
 
 
