@@ -73,7 +73,9 @@ async def down_to_memory_high(node: Node, done: list[str], then: int) -> tuple[E
     await web.bulk(node.pods.read(BATCH).file + then)
     await until_done(node, done, 2)
     assert read_limits(group).high is not None
-    assert node.pods.read(BATCH).file < 8 * MIB, "memory.high has taken the rest of the cache"
+    assert node.pods.read(BATCH).file < 24 * MIB, (
+        "memory.high has taken the cache, but for what a program needs"
+    )
     assert far_bytes(batch) == 0
     return batch, web
 
@@ -81,7 +83,7 @@ async def down_to_memory_high(node: Node, done: list[str], then: int) -> tuple[E
 async def test_rungs_in_order_pages_on_the_far_node_and_everything_back_when_online_work_goes(
     node: Node, done: list[str]
 ) -> None:
-    batch, web = await down_to_memory_high(node, done, then=62 * MIB)
+    batch, web = await down_to_memory_high(node, done, then=50 * MIB)
     await until_done(node, done, 3)
     assert far_bytes(batch) >= 16 * MIB, "seen in numa_maps"
     assert (await node.turn()).balance.due < 8 * MIB
