@@ -103,4 +103,5 @@ async def test_the_node_shows_blocks_and_a_pod_with_three_is_held_from_its_start
         await asyncio.sleep(0.1)
     if status["containerStatuses"][0]["state"].get("terminated", {}).get("exitCode") == CANNOT_SEE:
         pytest.skip("needs nodes that let a container see its pod's control group")
-    assert status["phase"] == "Succeeded", (status, await cluster.kubectl("get", "events"))
+    ended = status["containerStatuses"][0]["state"]
+    assert status["phase"] == "Succeeded", f"{ended}\n{await cluster.kubectl('get', 'events')}"
