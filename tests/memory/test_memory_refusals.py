@@ -9,7 +9,7 @@ from colocate.memory.decide import Decision
 from colocate.memory.explain import explain
 from colocate.memory.facts import Result
 from tests.memory.nodes import Machine, ids, kinds
-from tests.memory.test_memory_ladder import guest, on_pods, pressed
+from tests.memory.pressing import guest, on_pods, pressed
 
 
 def asked_to_go(machine: Machine, seconds: float, result: Result) -> list[float]:

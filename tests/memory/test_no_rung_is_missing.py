@@ -11,7 +11,7 @@ from colocate.memory.rung import RUNGS, Rung, height
 from colocate.memory.situation import Situation
 from colocate.memory.step import Step
 from tests.memory.nodes import GIB, Guest, Machine, ids, kinds
-from tests.memory.test_memory_ladder import guest, presses
+from tests.memory.pressing import guest, presses
 from tests.memory.test_memory_stateful import check_blocks, check_ladder, check_pods
 
 Story = Callable[[], None]
