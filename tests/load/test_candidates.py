@@ -140,10 +140,9 @@ def test_what_is_forgotten_frees_what_only_it_needed() -> None:
     assert [bool(answer.candidates.log) for answer in answers] == [False, False, True, True]
 
 
-def test_names_that_no_node_can_have_are_answered_and_not_kept() -> None:
+def test_no_candidates_take_no_room() -> None:
     made = table({"a": load(1, 1), "b": NodeLoad()})
-    answer = decide(made, pod("p"), ["a\nb", "a"], NOW)
-    assert len(answer.scores) == 2
+    answer = decide(made, pod("p"), [], NOW)
     assert answer.candidates.by_name() == {}
     history = History()
     history.add(answer)

@@ -258,3 +258,24 @@ def test_any_json_is_read_or_unreadable(value: Any) -> None:
     for read in (extender.read_question, extender.read_preemption):
         with suppress(Unreadable):
             read(body(value))
+
+
+@pytest.mark.parametrize("asked_about", [OF_NAMES, OF_NODES], ids=["names", "nodes"])
+def test_names_that_are_kept_read_as_those_that_were_asked_about(asked_about: dict[str, Any]) -> None:
+    asked = extender.read_question(body(asked_about))
+    assert list(asked.kept_names.read()) == list(asked.names)
+    assert asked.kept_names.size < 200
+
+
+def test_many_are_kept_as_they_came() -> None:
+    sent = body({**OF_NAMES, "NodeNames": [f"node-{number}" for number in range(1000)]})
+    assert extender.read_question(sent).kept_names.body is sent
+
+
+@given(st.lists(st.text()))
+def test_odd_ones_are_kept_too(names: list[str]) -> None:
+    nodes = {"items": [{"metadata": {"name": name}} for name in names]}
+    of_names: dict[str, Any] = {"Pod": {}, "Nodes": None, "NodeNames": names}
+    of_nodes: dict[str, Any] = {"Pod": {}, "Nodes": nodes, "NodeNames": None}
+    for asked_about in (of_names, of_nodes):
+        assert list(extender.read_question(body(asked_about)).kept_names.read()) == names

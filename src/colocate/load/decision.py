@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from colocate.load.candidates import Candidates, candidates
+from colocate.load.candidates import Candidates, Listed, Names
 from colocate.load.demand import Demand
 from colocate.load.settings import Mix
 from colocate.load.table import Table
@@ -68,10 +68,12 @@ def decide(
     mix: Mix | None = None,
     keep: int = 3,
     assume: bool = True,
+    kept_as: Names | None = None,
 ) -> Answer:
     """Judge all candidates. With `assume` the pod counts on the best of them, until it is seen bound.
 
-    Nothing is assumed by whoever only asks: a shadow, a comparison, an offline score.
+    Nothing is assumed by whoever only asks: a shadow, a comparison, an offline score. `kept_as` are the same names
+    in a form that takes less room.
     """
     table.advance(now)
     demand = table.demand(pod)
@@ -91,7 +93,7 @@ def decide(
         tuple(table.terms(names[index]) for index in top),
         tuple(scores[index] for index in top),
     )
-    judged = candidates(names, packed, table.log)
+    judged = Candidates(kept_as or Listed(names), packed, table.log, len(table.log))
     if assume and len(best) == best_count:
         table.assume(pod.uid, best, demand, now)
     return Answer(scores, decision, judged)

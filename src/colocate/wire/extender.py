@@ -26,15 +26,36 @@ class TooMany(ColocateError):
     """A question is about more nodes than there can be."""
 
 
+class SentNames(msgspec.Struct, frozen=True):
+    """The names of a question as they were sent: one object to keep where they would be thousands."""
+
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.body)
+
+    def read(self) -> Sequence[str]:
+        return read_question(self.body).names
+
+
 class Asked(msgspec.Struct, frozen=True):
     """One question: a pod, and the nodes that it might go to."""
 
+    body: bytes
     sent_pod: Raw
     names: Sequence[str]
     sent_nodes: Sequence[Raw] | None = None
     """The same nodes in the same order, where whole ones were sent."""
     plain: bool = False
     """Whether it is sure that no name needs an escape in JSON."""
+
+    @property
+    def kept_names(self) -> SentNames:
+        """The names, to be kept: as they came where they are the greater part of it, which costs nothing."""
+        if self.sent_nodes is None and 2 * len(memoryview(self.sent_pod)) < len(self.body):
+            return SentNames(self.body)
+        return SentNames(_encode({"Pod": {}, "Nodes": None, "NodeNames": self.names}))
 
     def pod(self, kind: type[T]) -> T:
         """The pod, as much of it as `kind` has fields for; Unreadable where they do not fit."""
@@ -144,13 +165,13 @@ def read_question(body: bytes, most: int | None = None) -> Asked:
     pod = _pod(given.pod)
     _check_number(given.node_names or (given.nodes and given.nodes.items) or (), most)
     if given.node_names:
-        return Asked(pod, given.node_names, plain=_escapes_nothing_but(pod, body))
+        return Asked(body, pod, given.node_names, plain=_escapes_nothing_but(pod, body))
     if given.nodes:
         sent = given.nodes.items or ()
-        return Asked(pod, [_read(_node, raw).metadata.name for raw in sent], sent)
+        return Asked(body, pod, [_read(_node, raw).metadata.name for raw in sent], sent)
     if given.node_names is None or given.node_names is UNSET:
         raise Unreadable("the body has neither NodeNames nor Nodes; kube-scheduler sends one of them")
-    return Asked(pod, ())
+    return Asked(body, pod, ())
 
 
 def read_preemption(body: bytes) -> Preemption:

@@ -54,6 +54,7 @@ class LoadJudge:
             mix=self._table.settings.policy_of(pod.spec.scheduler_name),
             keep=self._nodes_kept,
             assume=not self._shadow,
+            kept_as=asked.kept_names,
         )
         if answer.decision.uid:
             # Whoever asks for a pod that is none, such as the doctor, leaves no trace.
