@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from colocate.errors import UserError
@@ -249,6 +249,7 @@ def test_more_load_or_more_variation_is_never_better(
     asked=st.tuples(requests, requests),
     crowd=st.integers(0, 40),
 )
+@example(cpu=93, memory=88, room=90, asked=(None, None), crowd=2)
 def test_of_two_nodes_for_a_pod_of_any_size_the_measurably_cooler_is_better(
     cpu: int, memory: int, room: int, asked: tuple[int | None, int | None], crowd: int
 ) -> None:
@@ -261,7 +262,9 @@ def test_of_two_nodes_for_a_pod_of_any_size_the_measurably_cooler_is_better(
             made.bind(BoundPod(pod(f"{name}-{number}", 1000, GIB, limit=PerResource(*asked)), name, NOW))
     new = made.demand(pod("new", 50, limit=PerResource(*asked)))
     cooler, hotter = (Balanced(BalancedSettings()).pressure(made.terms(name), new) for name in made.nodes)
-    assert cooler < hotter - 0.1
+    # Of the 5 %, a quarter counts beyond what pods can have, a quarter of that beside any estimate, and memory by a
+    # quarter where CPU is the greater: 0.07 of at least 90 % of the node.
+    assert cooler < hotter - 5 * 0.9 / 4 / 4 / 4 + 1e-9
 
 
 @pytest.mark.parametrize("limit", [(None, 16 * GIB), (None, 32 * GIB), (8000, 32 * GIB), (10**6, 1 << 50)])
