@@ -21,7 +21,7 @@ from bench.measure import side_by_side
 from bench.memory import MEGABYTE, Memory, memory_at_rest
 from bench.ratio import Figure, Ratio, Row
 
-UNWANTED = ("aiohttp", "colocate.lab", "colocate.testing", "numpy", "pydantic", "pynvml")
+UNWANTED = ("aiohttp", "colocate.lab", "colocate.testing", "numpy", "pydantic", "pynvml", "rich")
 """What an idle agent must not load: none of it serves one, and each costs megabytes."""
 
 RESIDENT = Ratio("memory of an idle agent", "a bare `import grpc.aio` process", 1.8)
@@ -33,8 +33,6 @@ _RESOURCE = "mock/idle"
 
 _BARE = "import grpc.aio, sys; print('ready', flush=True); sys.stdin.read()"
 _AGENT = "from colocate.cli.main import main; main()"
-# structlog imports rich where it is installed, and only the lab and the tests need it.
-_WITHOUT_RICH = f"import sys; sys.modules['rich'] = None; {_AGENT}"
 _TELLING = (
     f"import atexit, json, sys; atexit.register(lambda: print(json.dumps(sorted(sys.modules)))); {_AGENT}"
 )
@@ -67,7 +65,6 @@ async def _bench() -> list[Row]:
             return bares[-1].resident
 
         measured = await side_by_side(ours, theirs, warm_up=0, at_least=_ROUNDS, seconds=0)
-        without_rich = await _agent_memory(_WITHOUT_RICH, kubelet, config)
         modules = await _modules(kubelet, config)
     loaded = [name for name in UNWANTED if name in modules]
     agent, bare = (statistics.median(m.proportional for m in side) for side in (agents, bares))
@@ -76,7 +73,6 @@ async def _bench() -> list[Row]:
             measured.ratio,
             Figure("agent", measured.ours / MEGABYTE, "MB"),
             Figure("bare", measured.theirs / MEGABYTE, "MB"),
-            Figure("agent without rich", without_rich.resident / MEGABYTE, "MB"),
             Figure("proportional: agent", agent / MEGABYTE, "MB"),
             Figure("bare", bare / MEGABYTE, "MB"),
             Figure("ratio", agent / bare),
@@ -86,7 +82,6 @@ async def _bench() -> list[Row]:
             len(loaded) / len(UNWANTED),
             Figure("unwanted", ", ".join(loaded) or "none"),
             Figure("loaded in all", len(modules)),
-            Figure("rich", "loaded by structlog" if "rich" in modules else "not loaded"),
         ),
     ]
 

@@ -9,8 +9,9 @@ import sys
 from enum import StrEnum
 from typing import TextIO
 
-import structlog
 from prometheus_client import Counter, Gauge, Histogram
+
+from colocate.lean_structlog import structlog
 
 
 class Event(StrEnum):
