@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from tests.cluster.serving import connect, new_server
 from tests.support.plugins import FAN, Fans
 
 from colocate.apps.doctor.check import CHECKS, Check, Patient, Section, check
 from colocate.apps.doctor.examination import PATIENCE, chosen, examine
-from colocate.apps.doctor.permissions import NEEDED
 from colocate.apps.doctor.report import Examined, Result, Verdict, good, warn
 from colocate.apps.this_node import this_node
 from colocate.clock import Clock, ManualClock, SystemClock
@@ -21,7 +21,7 @@ from colocate.cluster.client import Client
 from colocate.errors import UserError
 from colocate.kubelet import KubeletPaths
 from colocate.kubelet.checkpoint import render
-from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NODES
+from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NODES, ROLE_BINDINGS, ROLES
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.users import known
 from colocate.memory.rung import Rung
@@ -48,7 +48,8 @@ async def only(who: Patient, name: str) -> Result:
 
 @pytest.fixture
 async def server() -> AsyncIterator[ApiServer]:
-    running = new_server(ManualClock(), tokens={"ann-token": known("ann")})
+    account = known("system:serviceaccount:kube-system:colocate-scheduler")
+    running = new_server(ManualClock(), tokens={"ann-token": known("ann"), "account-token": account})
     await running.start(tls=False)
     yield running
     await running.stop()
@@ -267,22 +268,48 @@ async def test_an_administrator_on_a_ready_node_has_nothing_to_complain_of(
     async with connect(server.url, SystemClock()) as client:
         results = await found(patient(tmp_path, client), "api server", "node", "permissions")
     assert {r.verdict for all in results.values() for r in all} == {Verdict.GOOD}
-    assert results["permissions"][0].reason.startswith(f"kubernetes-admin may do {len(NEEDED)} of")
+    [permissions] = results["permissions"]
+    assert permissions.reason.startswith(
+        "kubernetes-admin may do all that these ask for: colocate resource list"
+    )
+    assert "--act taints" in permissions.reason
 
 
-async def test_every_missing_permission_is_named_with_what_needs_it(
-    server: ApiServer, tmp_path: Path
-) -> None:
+async def test_what_an_identity_may_not_is_told_by_what_needs_it(server: ApiServer, tmp_path: Path) -> None:
     grant(server, "ann", {"verbs": ["get", "list"], "apiGroups": [""], "resources": ["nodes", "pods"]})
     async with connect(server.url, SystemClock(), token="ann-token") as client:
-        refused, *others, allowed = (await found(patient(tmp_path, client), "permissions"))["permissions"]
-    assert all("scheduler" in other.reason or "sells memory" in other.reason for other in others)
-    assert refused.reason == (
-        "ann may not patch nodes/status, needed for colocate resource advertise and remove"
+        *refused, allowed = (await found(patient(tmp_path, client), "permissions"))["permissions"]
+    assert [result.reason for result in refused] == [
+        "colocate resource advertise and remove: not as ann, who may not patch nodes/status",
+        "colocate scheduler: not as ann, who may not watch nodes, watch pods",
+        "colocate scheduler --act taints: not as ann, who may not patch nodes, "
+        "create leases.coordination.k8s.io in kube-system, get leases.coordination.k8s.io in kube-system, "
+        "update leases.coordination.k8s.io in kube-system",
+        "the agent that sells memory: not as ann, who may not watch nodes, watch pods, create events, "
+        "patch events, create pods/eviction",
+        "the agent that moves bare pods which allow it: not as ann, who may not create pods",
+    ]
+    assert "kubectl create clusterrole NAME --verb=patch --resource=nodes/status;" in refused[0].remedy
+    assert (
+        "kubectl -n kube-system create role NAME --verb=create,get,update --resource=leases.coordination.k8s.io;"
+        in refused[2].remedy
     )
-    assert len(others) == len(NEEDED) - 5, "all but the four that she has, and this"
-    assert "--verb=patch --resource=nodes/status" in refused.remedy
-    assert allowed.verdict is Verdict.GOOD
+    assert allowed.reason.endswith(": colocate resource list, colocate checkpoint diff")
+
+
+async def test_the_roles_that_are_shipped_suffice_for_the_scheduler(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    shipped = Path(__file__).parents[2] / "examples" / "scheduler" / "rbac.yaml"
+    kinds = {"ClusterRole": CLUSTER_ROLES, "ClusterRoleBinding": CLUSTER_ROLE_BINDINGS}
+    kinds |= {"Role": ROLES, "RoleBinding": ROLE_BINDINGS}
+    for each in yaml.safe_load_all(shipped.read_text()):
+        if each["kind"] in kinds:
+            kind = kinds[each["kind"]]
+            server.registry.create(kind, each["metadata"].get("namespace", ""), each)
+    async with connect(server.url, SystemClock(), token="account-token") as client:
+        *_, allowed = (await found(patient(tmp_path, client), "permissions"))["permissions"]
+    assert allowed.reason.endswith("colocate scheduler, colocate scheduler --act taints")
 
 
 @pytest.mark.parametrize(
@@ -419,3 +446,11 @@ async def test_a_kubelet_that_keeps_nothing_for_the_system_is_a_warning(
             results = (await found(asked, "memory reserves"))["memory reserves"]
         assert max(results, key=lambda one: one.verdict is Verdict.WARN).verdict is verdict
         assert any("cannot be asked for" in result.reason for result in results)
+
+
+async def test_of_a_machine_that_is_no_node_no_reserves_are_asked_for(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    async with connect(server.url, SystemClock()) as client:
+        result = await only(patient(tmp_path, client), "memory reserves")
+    assert result == good("the cluster knows no node worker, so nothing is sold of one")

@@ -16,7 +16,7 @@ from tests.scheduler.pretending import Pretended, pretending, slow
 
 from colocate.apps.doctor.check import Patient, Scheduling
 from colocate.apps.doctor.examination import chosen, examine
-from colocate.apps.doctor.extender_checks import ours
+from colocate.apps.doctor.extender_checks import ours, presumed
 from colocate.apps.doctor.report import Result, Verdict
 from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler, read_kube_scheduler
 from colocate.apps.scheduler.kube_extender import Tls as ShownTls
@@ -237,8 +237,20 @@ class TestExtender:
             ]
         assert refused.verdict is Verdict.BAD
         assert "401" in refused.reason
+        assert "as the password in urlPrefix" in refused.remedy
         assert let_in.verdict is Verdict.GOOD
         assert "sesame" not in let_in.reason
+
+    async def test_what_kube_scheduler_shows_is_presumed_where_nothing_is_said_of_it(
+        self, tmp_path: Path
+    ) -> None:
+        token = tmp_path / "token"
+        token.write_text("open sesame/§\n")
+        [settings] = presumed(SchedulerConfig(server=server(callers=Callers(token_file=token)))).extenders
+        assert settings.url_prefix.startswith("http://scheduler:open%20sesame%2F%C2%A7@127.0.0.1:")
+        token.unlink()
+        [settings] = presumed(SchedulerConfig(server=server(callers=Callers(token_file=token)))).extenders
+        assert "@" not in settings.url_prefix
 
     async def test_one_that_is_slower_than_kube_scheduler_is_patient(self) -> None:
         async with Scripted().running() as scripted:

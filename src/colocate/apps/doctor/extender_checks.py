@@ -4,7 +4,7 @@ import base64
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import aiohttp
 import msgspec
@@ -12,10 +12,12 @@ import msgspec
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, bad, good, warn
 from colocate.apps.scheduler.addresses import without_login
+from colocate.apps.scheduler.callers import tokens
 from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler, Tls
 from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES
+from colocate.errors import UserError
 from colocate.load.weights import POINTS, weight
 
 _SLOW = 0.5
@@ -36,11 +38,23 @@ def presumed(config: SchedulerConfig) -> KubeScheduler:
     encrypted = config.server.tls.certificate is not None
     host, port = config.server.address.host_and_port
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    url = f"{'https' if encrypted else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+    address = f"{f'[{host}]' if ':' in host else host}:{port}"
+    url = f"{'https' if encrypted else 'http'}://{_shown(config)}{address}"
     settings = ExtenderSettings(
         url, "prioritize", weight=weight().weight, ignorable=True, enable_https=encrypted
     )
     return KubeScheduler((settings,))
+
+
+def _shown(config: SchedulerConfig) -> str:
+    """The login in a URL that shows a token; empty where none is asked for, or it cannot be read here."""
+    file = config.server.callers.token_file
+    if file is None:
+        return ""
+    try:
+        return f"scheduler:{quote(tokens(file)[0].reveal(), safe='')}@"
+    except UserError:
+        return ""
 
 
 def ours(extenders: Iterable[ExtenderSettings], config: SchedulerConfig) -> list[ExtenderSettings]:
@@ -142,6 +156,11 @@ async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str])
     took = patient.clock.monotonic() - begun
     if response.status != 200:
         said = answer.decode(errors="replace").strip()[:300]
+        if response.status in (401, 403):
+            remedy = (
+                "let kube-scheduler show a token of server.callers.tokenFile as the password in urlPrefix, and the "
+                "certificate that server.tls asks for; --kube-scheduler-config names the file that has both"
+            )
         return bad(f"{where}: /{verb} answers {response.status}: {said}", remedy)
     if settings.prioritize_verb:
         try:

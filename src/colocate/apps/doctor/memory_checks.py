@@ -7,7 +7,7 @@ from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, good, warn
 from colocate.apps.memory.cluster_view import ask_configz
 from colocate.apps.memory.objects import ApiNode, reserves
-from colocate.cluster.errors import ClusterError
+from colocate.cluster.errors import ClusterError, NotFound
 from colocate.cluster.resources import NODES
 from colocate.host import cgroups
 from colocate.host.memory_capabilities import MemoryCapabilities, memory_capabilities
@@ -74,7 +74,11 @@ async def ladder(patient: Patient) -> AsyncIterator[Result]:
 @check(Section.CLUSTER, "memory reserves")
 async def kubelet_reserves(patient: Patient) -> AsyncIterator[Result]:
     """What the kubelet keeps from pods, which is never sold: by its configuration, or by the node's allocatable."""
-    node = await patient.client.get(NODES.read_as(ApiNode), patient.node)
+    try:
+        node = await patient.client.get(NODES.read_as(ApiNode), patient.node)
+    except NotFound:
+        yield good(f"the cluster knows no node {patient.node}, so nothing is sold of one")
+        return
     try:
         config = await ask_configz(patient.client, patient.node)
     except ClusterError as error:

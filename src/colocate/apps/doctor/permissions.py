@@ -1,24 +1,28 @@
-"""What this identity may do, against what each command and process needs."""
+"""What this identity may do, by what of this project needs it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 
 import msgspec
 
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, good, warn
+from colocate.apps.scheduler.sections import Lease
 from colocate.cluster.client import Client
 from colocate.cluster.errors import ClusterError
 from colocate.cluster.resources import Resource
 
 
 class Permission(msgspec.Struct, frozen=True):
-    """One thing that an identity may be allowed to do, and who of us does it."""
+    """One thing that an identity may be allowed to do."""
 
     verb: str
     resource: str
-    needed_for: str
     subresource: str = ""
     group: str = ""
+    namespace: str = ""
+    """All of them, where it is empty."""
+    name: str = ""
+    """Any, likewise."""
 
     @property
     def named(self) -> str:
@@ -26,25 +30,57 @@ class Permission(msgspec.Struct, frozen=True):
         resource = f"{self.resource}.{self.group}" if self.group else self.resource
         return f"{resource}/{self.subresource}" if self.subresource else resource
 
+    def __str__(self) -> str:
+        return f"{self.verb} {self.named}{f' in {self.namespace}' if self.namespace else ''}"
 
-NEEDED = (
-    Permission("list", "nodes", "colocate resource list and scheduler"),
-    Permission("list", "pods", "colocate scheduler, resource and checkpoint"),
-    Permission("get", "nodes", "colocate resource and checkpoint diff"),
-    Permission("patch", "nodes", "colocate resource advertise and remove", subresource="status"),
-    Permission("watch", "nodes", "colocate scheduler, and the agent that sells memory"),
-    Permission("watch", "pods", "colocate scheduler, and the agent that sells memory"),
-    Permission("create", "events", "the agent that sells memory, to say what it does to pods"),
-    Permission("patch", "events", "the agent that sells memory, to count what it says again"),
-    Permission("create", "pods", "the agent that sells memory, to evict", subresource="eviction"),
-    Permission("get", "pods", "the agent that sells memory, to move bare pods that allow it"),
-    Permission("create", "pods", "the agent that sells memory, to move bare pods that allow it"),
-    Permission("patch", "nodes", "colocate scheduler --act taints"),
-    Permission("create", "leases", "colocate scheduler --act taints", group="coordination.k8s.io"),
-    Permission("get", "leases", "colocate scheduler --act taints", group="coordination.k8s.io"),
-    Permission("update", "leases", "colocate scheduler --act taints", group="coordination.k8s.io"),
-)
-"""Everything that any part of this project asks of the API; `doctor` says what would be refused."""
+
+class Use(msgspec.Struct, frozen=True):
+    """What of this project asks the API for something, and for what."""
+
+    what: str
+    needs: tuple[Permission, ...]
+
+
+_FOLLOWED = tuple(Permission(verb, resource) for resource in ("nodes", "pods") for verb in ("list", "watch"))
+"""For whoever keeps a copy of the cluster."""
+
+
+def uses(lease: Lease) -> tuple[Use, ...]:
+    """All that ask the API for anything; one of them takes this lease."""
+    leases = {"resource": "leases", "group": "coordination.k8s.io", "namespace": lease.namespace}
+    return (
+        Use(
+            "colocate resource list",
+            (Permission("list", "nodes"), Permission("get", "nodes"), Permission("list", "pods")),
+        ),
+        Use("colocate resource advertise and remove", (Permission("patch", "nodes", "status"),)),
+        Use("colocate checkpoint diff", (Permission("get", "nodes"), Permission("list", "pods"))),
+        Use("colocate scheduler", _FOLLOWED),
+        Use(
+            "colocate scheduler --act taints",
+            (
+                Permission("get", "nodes"),
+                Permission("patch", "nodes"),
+                # Of a lease that is not there yet, no name can be asked for.
+                Permission("create", **leases),
+                Permission("get", **leases, name=lease.name),
+                Permission("update", **leases, name=lease.name),
+            ),
+        ),
+        Use(
+            "the agent that sells memory",
+            (
+                *_FOLLOWED,
+                Permission("create", "events"),
+                Permission("patch", "events"),
+                Permission("create", "pods", "eviction"),
+            ),
+        ),
+        Use(
+            "the agent that moves bare pods which allow it",
+            (Permission("get", "pods"), Permission("create", "pods")),
+        ),
+    )
 
 
 class _User(msgspec.Struct, frozen=True):
@@ -84,25 +120,37 @@ async def permissions(patient: Patient) -> AsyncIterator[Result]:
     """Asked of the API server itself, so that every authoriser counts, not RBAC alone."""
     client = patient.client
     who = await _who(client)
-    refused = []
+    lease = patient.scheduling.config.taints.lease if patient.scheduling else Lease()
+    wanted = uses(lease)
     try:
-        for permission in NEEDED:
-            if not await _may(client, permission):
-                refused.append(permission)
+        allowed = {each: await _may(client, each) for use in wanted for each in dict.fromkeys(use.needs)}
     except ClusterError as error:
         yield warn(
             f"what {who} may do cannot be asked: {error}", "allow it to create selfsubjectaccessreviews"
         )
         return
-    for permission in refused:
-        yield warn(
-            f"{who} may not {permission.verb} {permission.named}, needed for {permission.needed_for}",
-            f"kubectl create clusterrole NAME --verb={permission.verb} --resource={permission.named}, "
-            f"and a clusterrolebinding of it",
-        )
-    allowed = len(NEEDED) - len(refused)
-    if allowed:
-        yield good(f"{who} may do {allowed} of the {len(NEEDED)} things that Colocate ever asks for")
+    served = []
+    for use in wanted:
+        refused = [each for each in use.needs if not allowed[each]]
+        if refused:
+            yield warn(
+                f"{use.what}: not as {who}, who may not {', '.join(map(str, refused))}",
+                f"where that is wanted: {'; '.join(_roles(refused))}; and a binding of each",
+            )
+        else:
+            served.append(use.what)
+    if served:
+        yield good(f"{who} may do all that these ask for: {', '.join(served)}")
+
+
+def _roles(refused: Iterable[Permission]) -> Iterator[str]:
+    """The commands that make roles of them."""
+    verbs: dict[tuple[str, str], list[str]] = {}
+    for each in refused:
+        verbs.setdefault((each.namespace, each.named), []).append(each.verb)
+    for (namespace, resource), some in verbs.items():
+        kind = f"-n {namespace} create role" if namespace else "create clusterrole"
+        yield f"kubectl {kind} NAME --verb={','.join(some)} --resource={resource}"
 
 
 async def _who(client: Client) -> str:
@@ -119,6 +167,8 @@ async def _may(client: Client, permission: Permission) -> bool:
         "group": permission.group,
         "resource": permission.resource,
         "subresource": permission.subresource,
+        "namespace": permission.namespace,
+        "name": permission.name,
     }
     review = {
         "apiVersion": _MAY.api_version,

@@ -78,7 +78,7 @@ class TokenFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stamp = file_stamp(path)
-        self._tokens = _read(path)
+        self._tokens = tokens(path)
 
     def knows(self, token: Secret) -> bool:
         """Whether it is one of them; how long that takes says nothing of how near it came."""
@@ -95,7 +95,7 @@ class TokenFile:
             return
         self._stamp = stamp
         try:
-            self._tokens = _read(self._path)
+            self._tokens = tokens(self._path)
         except UserError as error:
             telemetry.logger().warning(
                 Event.EXTENDER_FILE_REFUSED, reason=str(error), effect="the tokens before it count"
@@ -104,7 +104,8 @@ class TokenFile:
         telemetry.logger().info(Event.EXTENDER_FILE_RELOADED, file=str(self._path))
 
 
-def _read(path: Path) -> tuple[Secret, ...]:
+def tokens(path: Path) -> tuple[Secret, ...]:
+    """Those in a file, one a line; a UserError where there are none."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -112,10 +113,10 @@ def _read(path: Path) -> tuple[Secret, ...]:
         raise UserError(
             f"server.callers.tokenFile: {path} cannot be read ({reason.lower()}); put a token into it"
         ) from None
-    tokens = tuple(Secret(line.strip()) for line in lines if line.strip())
-    if not tokens:
+    found = tuple(Secret(line.strip()) for line in lines if line.strip())
+    if not found:
         raise UserError(f"server.callers.tokenFile: {path} is empty; put a token into it, one a line")
-    return tokens
+    return found
 
 
 def _token(authorization: str) -> Secret:
