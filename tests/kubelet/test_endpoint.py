@@ -142,11 +142,10 @@ async def test_a_stream_that_the_kubelet_closes_is_offered_again(node: TestNode)
 
 async def test_a_kubelet_that_never_asks_for_the_list_is_told_again(node: TestNode) -> None:
     """Until then the plugin would be registered, and its devices nowhere."""
-    follow = node.kubelet.devices.follow
-    node.kubelet.devices.follow = lambda client: asyncio.sleep(0)  # type: ignore[method-assign]
-    await node.serve(Fans("fan-0"), stream_timeout=30.0)
-    await node.kubelet.until(lambda: FAN in node.kubelet.devices.table.devices, "the registration")
-    node.kubelet.devices.follow = follow  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.kubelet.devices, "follow", lambda client: asyncio.sleep(0))
+        await node.serve(Fans("fan-0"), stream_timeout=30.0)
+        await node.kubelet.until(lambda: FAN in node.kubelet.devices.table.devices, "the registration")
     while not node.kubelet.devices.table.healthy(FAN):
         await node.clock.advance(10)
 
@@ -234,14 +233,17 @@ async def test_an_id_held_by_a_pod_is_never_dropped(node: TestNode, source: str)
     assert ids(node) == {"fan-0": Health.UNHEALTHY}
 
 
-async def test_nothing_is_dropped_while_nobody_can_say_who_holds_what(node: TestNode) -> None:
+async def test_nothing_is_dropped_while_nobody_can_say_who_holds_what(
+    node: TestNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fans = Fans("fan-0", "fan-1")
     await node.serve(fans)
     await node.devices(FAN, 2)
     node.kubelet.faults.podresources_refusal = "out of order"
     node.paths.checkpoint.write_text("rubbish")
     fans.show("fan-0")
-    node.kubelet.devices._changed = lambda: None  # type: ignore[method-assign] # keeps the rubbish in place
+    # Nothing is written: the rubbish stays in place.
+    monkeypatch.setattr(node.kubelet.devices, "_changed", lambda: None)
     for _ in range(20):
         await node.clock.advance(10)
     assert ids(node) == {"fan-0": Health.HEALTHY, "fan-1": Health.UNHEALTHY}
