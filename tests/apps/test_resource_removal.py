@@ -86,7 +86,9 @@ async def test_done_too_early_the_kubelet_puts_it_back_and_that_is_said(lab: Res
     ):
         await lab.remove(FAN, now=True)
     assert lab.told() == ["Patching", "Watching", "PutBack"]
-    assert lab.steps[0] == Patching(lab.steps[0].patch, early=True)  # type: ignore[union-attr]
+    first = lab.steps[0]
+    assert isinstance(first, Patching)
+    assert first.early
     assert lab.capacity(FAN) == ("2", "0")
 
 

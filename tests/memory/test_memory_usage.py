@@ -107,18 +107,30 @@ def test_a_pod_that_cannot_be_read_counts_by_its_request() -> None:
     assert any("counted by request (3 GiB): shop/db" in reason for reason in usage.reasons)
 
 
+def asking(
+    *containers: ContainerMemory,
+    whole_request: int | None = None,
+    limit: int | None = None,
+    overhead: int = 0,
+) -> int:
+    """The request of a pod of these containers, with what it says as a whole."""
+    return PodIdentity(
+        uid="u",
+        namespace="n",
+        name="p",
+        containers=containers,
+        whole_request=whole_request,
+        limit=limit,
+        overhead=overhead,
+    ).request
+
+
 def test_init_containers_count_by_the_most_that_runs_together() -> None:
-    containers = (
-        ContainerMemory(name="fetch", request=5 * GIB, init=True),
-        ContainerMemory(name="proxy", request=GIB, init=True, sidecar=True),
-        ContainerMemory(name="warm", request=2 * GIB, init=True),
-        ContainerMemory(name="main", request=3 * GIB),
-    )
-    assert PodIdentity(uid="u", namespace="n", name="p", containers=containers).request == 5 * GIB
-
-
-def asking(*containers: ContainerMemory, **whole: int) -> int:
-    return PodIdentity(uid="u", namespace="n", name="p", containers=containers, **whole).request  # type: ignore[arg-type]
+    fetch = ContainerMemory(name="fetch", request=5 * GIB, init=True)
+    proxy = ContainerMemory(name="proxy", request=GIB, init=True, sidecar=True)
+    warm = ContainerMemory(name="warm", request=2 * GIB, init=True)
+    main = ContainerMemory(name="main", request=3 * GIB)
+    assert asking(fetch, proxy, warm, main) == 5 * GIB
 
 
 def test_a_request_counts_the_runtimes_overhead() -> None:

@@ -148,8 +148,7 @@ async def test_of_two_replicas_one_writes_and_stops_at_once_when_the_lease_is_lo
             await until(lambda: not any(w is not None and w.lease.held for w in writers), "both to wait")
             prometheus.uses["n2"] = (10.0, 95.0)
             for scheduler in (one, other):
-                rounds = scheduler.facts.sampled.count
-                await until(lambda s=scheduler, r=rounds: s.facts.sampled.count > r + 3, "more samples")  # type: ignore[misc]
+                await scheduler.facts.sampled.beyond(scheduler.facts.sampled.count + 3)
             assert await story.heat("n2") == 0, "whoever has no lease writes nothing"
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from colocate.clock import ManualClock, SystemClock
@@ -142,18 +143,18 @@ async def test_a_real_prometheus_with_tls_a_client_certificate_and_a_password(tm
         "basic_auth_users": {"me": HASHED},
     }
     async with Metrics(tmp_path / "metrics", web=web) as metrics:
-        right = {
-            "url": metrics.url,
-            "certificate_authority": tmp_path / "ca.crt",
-            "client_certificate": shown[0],
-            "client_key": shown[1],
-            "server_name": "prometheus.example",
-            "username": "me",
-            "password_file": tmp_path / "password",
-        }
+        right = PrometheusSettings(
+            url=metrics.url,
+            certificate_authority=tmp_path / "ca.crt",
+            client_certificate=shown[0],
+            client_key=shown[1],
+            server_name="prometheus.example",
+            username="me",
+            password_file=tmp_path / "password",
+        )
 
         async def answer(**changes: object) -> None:
-            settings = PrometheusSettings(**{**right, **changes})  # type: ignore[arg-type]
+            settings = msgspec.structs.replace(right, **changes)
             prometheus = Prometheus(settings, SystemClock(), environ={})
             try:
                 await prometheus.query("up", "up")
