@@ -34,7 +34,12 @@ def node(used: int, active: int = 0, inactive: int = 0, total: int = 64 * GIB, *
 
 
 def pod(
-    uid: str, anon: int, active: int = 0, inactive: int = 0, qos: QosClass = QosClass.BURSTABLE
+    uid: str,
+    anon: int,
+    active: int = 0,
+    inactive: int = 0,
+    qos: QosClass = QosClass.BURSTABLE,
+    numa: dict[int, int] | None = None,
 ) -> PodMemory:
     return PodMemory(
         uid=uid,
@@ -43,6 +48,7 @@ def pod(
         anon=anon,
         file=active + inactive,
         inactive_file=inactive,
+        numa=numa,
     )
 
 
@@ -154,15 +160,7 @@ def far_machine(far_free: int, near_used: int) -> NodeMemory:
 
 def test_far_memory_is_not_sold_and_what_colocated_pods_have_there_is_theirs() -> None:
     machine = far_machine(far_free=30 * GIB, near_used=10 * GIB)
-    sold = PodMemory(
-        uid="sold",
-        qos=QosClass.BEST_EFFORT,
-        usage=6 * GIB,
-        anon=6 * GIB,
-        file=0,
-        inactive_file=0,
-        numa={0: 4 * GIB, 2: 2 * GIB},
-    )
+    sold = pod("sold", 6 * GIB, numa={0: 4 * GIB, 2: 2 * GIB})
     usage = measure(machine, [sold], [], {"sold": 0}, far_ids(machine, None), VIEWS)
     assert usage.near == 64 * GIB
     assert usage.capacity == 66 * GIB
