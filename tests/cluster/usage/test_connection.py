@@ -89,7 +89,10 @@ async def test_no_secret_is_in_what_is_said(clock: ManualClock) -> None:
         (PrometheusSettings(url="ftp://prometheus"), "is no address; write it as"),
         (PrometheusSettings(url="http://p:9090/graph?g0.expr=up"), "name the address alone"),
         (PrometheusSettings(url="https://p", client_key=Path("k")), "go together; one of them is missing"),
-        (PrometheusSettings(url="http://p", token_file=Path("t")), "in the clear; use https"),
+        (
+            PrometheusSettings(url="http://p", token_file=Path("t")),
+            "use https, or write prometheus.insecure: true",
+        ),
         (PrometheusSettings(url="http://me:x@p"), "in the clear; use https"),
         (PrometheusSettings(url="https://p", token_file=Path("t"), username="me"), "exclude each other"),
         (PrometheusSettings(url="https://p", password_file=Path("t")), "needs a username"),
