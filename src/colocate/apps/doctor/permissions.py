@@ -39,10 +39,10 @@ NEEDED = (
     Permission("create", "pods", "the agent that sells memory, to evict", subresource="eviction"),
     Permission("get", "pods", "the agent that sells memory, to move bare pods that allow it"),
     Permission("create", "pods", "the agent that sells memory, to move bare pods that allow it"),
-    Permission("patch", "nodes", "colocate scheduler --act taints"),
-    Permission("create", "leases", "colocate scheduler --act taints", group="coordination.k8s.io"),
-    Permission("get", "leases", "colocate scheduler --act taints", group="coordination.k8s.io"),
-    Permission("update", "leases", "colocate scheduler --act taints", group="coordination.k8s.io"),
+    Permission("patch", "nodes", "colocate scheduler serve --act taints"),
+    Permission("create", "leases", "colocate scheduler serve --act taints", group="coordination.k8s.io"),
+    Permission("get", "leases", "colocate scheduler serve --act taints", group="coordination.k8s.io"),
+    Permission("update", "leases", "colocate scheduler serve --act taints", group="coordination.k8s.io"),
 )
 """Everything that any part of this project asks of the API; `doctor` says what would be refused."""
 
