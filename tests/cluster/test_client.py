@@ -27,7 +27,7 @@ from colocate.lab.api.server import ApiServer
 from colocate.lab.api.users import known
 from tests.lab_api.samples import budget, config_map, node, pod
 
-from .serving import ADMIN, connect, new_server
+from .serving import ADMIN, connect
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -203,14 +203,6 @@ async def test_a_credential_that_is_not_good_is_said_to_be_so(server: ApiServer,
         with pytest.raises(Unauthorized, match="renew the token or certificate") as raised:
             await client.list(PODS)
     assert "bad" not in str(raised.value).split()
-
-
-@pytest.fixture
-async def with_tls(clock: ManualClock) -> Any:
-    server = new_server(clock)
-    await server.start()
-    yield server
-    await server.stop()
 
 
 async def test_over_tls_with_a_certificate_and_with_a_token_from_a_kubeconfig(

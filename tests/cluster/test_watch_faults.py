@@ -1,7 +1,6 @@
 """The watch cache before servers that say what no API server should, or say nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -56,12 +55,6 @@ class Watched:
         else:
             self.lists += 1
         return web.Response(body=body, content_type="application/json")
-
-
-@pytest.fixture
-async def asking(scripted: Scripted, clock: ManualClock) -> AsyncIterator[Client]:
-    async with connect(scripted.url, clock) as client:
-        yield client
 
 
 async def test_how_a_watch_is_asked_for(scripted: Scripted, asking: Client) -> None:

@@ -7,13 +7,7 @@ import pytest
 from tests.support.plugins import FAN, Fans, metric
 from tests.support.waiting import until
 
-from colocate.kubelet import (
-    Allocation,
-    Device,
-    DeviceNode,
-    Mount,
-    Refused,
-)
+from colocate.kubelet import Allocation, Device, DeviceNode, Mount, Refused
 from colocate.model.pod import Phase
 from colocate.testing import TestNode
 

@@ -7,12 +7,7 @@ from tests.support.plugins import FAN, Fans, ids, metric, until_ids
 from tests.support.waiting import until
 
 from colocate.errors import UserError
-from colocate.kubelet import (
-    DevicePlugin,
-    Health,
-    Plugins,
-    Settings,
-)
+from colocate.kubelet import DevicePlugin, Health, Plugins, Settings
 from colocate.kubelet.plugin import DeviceList, Devices
 from colocate.testing import TestNode
 

@@ -6,12 +6,7 @@ from colocate.clock import ManualClock
 from colocate.lab.api.controllers import Controllers
 from colocate.lab.api.deletion import DeleteOptions, delete
 from colocate.lab.api.objects import Object
-from colocate.lab.api.resources import (
-    DEPLOYMENTS,
-    NODES,
-    PODS,
-    Resource,
-)
+from colocate.lab.api.resources import DEPLOYMENTS, NODES, PODS, Resource
 from colocate.lab.api.server import ApiServer
 
 from .running import Runner

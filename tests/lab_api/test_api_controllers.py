@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from colocate.clock import ManualClock
 from colocate.lab.api import replica_sets, rollout
 from colocate.lab.api.objects import Object, at, labels_of, name_of, rfc3339
-from colocate.lab.api.resources import (
-    DEPLOYMENTS,
-    DISRUPTION_BUDGETS,
-    EVENTS,
-    PODS,
-    REPLICA_SETS,
-)
+from colocate.lab.api.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, EVENTS, PODS, REPLICA_SETS
 from colocate.lab.api.rollout import Bounds, Sizes
 from colocate.lab.api.server import ApiServer
 
