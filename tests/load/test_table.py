@@ -173,6 +173,8 @@ def play(made: Table, story: list[tuple[object, ...]]) -> None:
             case ("wait", int(seconds)):
                 now += seconds
                 made.advance(now)
+            case _:
+                raise AssertionError(f"{event} is no event of a story")
         # Look at everything in between, so that something stale would be kept.
         for policy in PolicyName:
             made.scores((Weighted(policy),), made.demand(pod("new")), NAMES)

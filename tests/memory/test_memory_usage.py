@@ -160,7 +160,7 @@ def far_machine(far_free: int, near_used: int) -> NodeMemory:
 
 def test_far_memory_is_not_sold_and_what_colocated_pods_have_there_is_theirs() -> None:
     machine = far_machine(far_free=30 * GIB, near_used=10 * GIB)
-    sold = pod("sold", 6 * GIB, numa={0: 4 * GIB, 2: 2 * GIB})
+    sold = pod("sold", 6 * GIB, qos=QosClass.BEST_EFFORT, numa={0: 4 * GIB, 2: 2 * GIB})
     usage = measure(machine, [sold], [], {"sold": 0}, far_ids(machine, None), VIEWS)
     assert usage.near == 64 * GIB
     assert usage.capacity == 66 * GIB
