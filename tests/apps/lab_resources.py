@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.plugins import FAN, Fans
+
 from colocate.apps.resources.local_kubelet import LocalKubelet
 from colocate.apps.resources.observe import Look, Observer
 from colocate.apps.resources.removal import Removal, Settings
@@ -205,3 +207,15 @@ async def resource_lab() -> AsyncIterator[ResourceLab]:
         shutil.rmtree(root, ignore_errors=True)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
+
+
+async def dead_plugin(lab: ResourceLab, devices: int = 2) -> None:
+    """A plugin is served, seen in the status, and killed."""
+    group = await lab.node.serve(Fans(*(f"fan-{n}" for n in range(devices))))
+    await lab.node.devices(FAN, devices)
+    await lab.sync()
+    assert lab.capacity(FAN) == (str(devices), str(devices))
+    await lab.node.kill(group)
+    await lab.node.devices(FAN, 0)
+    await lab.sync()
+    assert lab.capacity(FAN) == (str(devices), "0")

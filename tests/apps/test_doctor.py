@@ -281,8 +281,8 @@ async def test_what_an_identity_may_not_is_told_by_what_needs_it(server: ApiServ
         *refused, allowed = (await found(patient(tmp_path, client), "permissions"))["permissions"]
     assert [result.reason for result in refused] == [
         "colocate resource advertise and remove: not as ann, who may not patch nodes/status",
-        "colocate scheduler: not as ann, who may not watch nodes, watch pods",
-        "colocate scheduler --act taints: not as ann, who may not patch nodes, "
+        "colocate scheduler serve: not as ann, who may not watch nodes, watch pods",
+        "colocate scheduler serve --act taints: not as ann, who may not patch nodes, "
         "create leases.coordination.k8s.io in kube-system, get leases.coordination.k8s.io in kube-system, "
         "update leases.coordination.k8s.io in kube-system",
         "the agent that sells memory: not as ann, who may not watch nodes, watch pods, create events, "
@@ -309,7 +309,7 @@ async def test_the_roles_that_are_shipped_suffice_for_the_scheduler(
             server.registry.create(kind, each["metadata"].get("namespace", ""), each)
     async with connect(server.url, SystemClock(), token="account-token") as client:
         *_, allowed = (await found(patient(tmp_path, client), "permissions"))["permissions"]
-    assert allowed.reason.endswith("colocate scheduler, colocate scheduler --act taints")
+    assert allowed.reason.endswith("colocate scheduler serve, colocate scheduler serve --act taints")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 """Which node is this machine, and what its kubelet adds to what the API shows."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.apps.lab_resources import ResourceLab, resource_lab
+from tests.apps.lab_resources import ResourceLab
 from tests.support.plugins import FAN, Fans
 
 from colocate.apps.doctor.check import Patient
@@ -19,13 +18,6 @@ from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NODES
 from colocate.lab.api.users import known
 from colocate.lab.cluster import MACHINE
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[ResourceLab]:
-    async with resource_lab() as made:
-        yield made
-
 
 HERE = Identity("boot-1", "machine-1", "host-1")
 

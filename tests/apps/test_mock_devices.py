@@ -14,8 +14,12 @@ from colocate.kubelet.broadcast import Broadcast
 from colocate.model.device import Allocation, DeviceNode, Mount
 
 
-def gpus(count: int = 4, **fields: object) -> MockResource:
-    return MockResource(name="mock/gpu", count=count, **fields)  # type: ignore[arg-type]
+def gpus(
+    count: int = 4, id_prefix: str | None = None, numa: Numa | None = None, inject: Allocation | None = None
+) -> MockResource:
+    return MockResource(
+        name="mock/gpu", count=count, id_prefix=id_prefix, numa=numa, inject=inject or Allocation()
+    )
 
 
 def test_ids_are_numbered_with_four_digits() -> None:

@@ -1,11 +1,9 @@
 """An extended resource is put on a node by hand, where that would hold."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.apps.lab_resources import ResourceLab, resource_lab
+from tests.apps.lab_resources import ResourceLab
 from tests.support.plugins import FAN, Fans
 
 from colocate.apps.resources import advertising
@@ -15,12 +13,6 @@ from colocate.cluster.json_patch import Replace, Test
 from colocate.devices.extended_resources import State
 from colocate.errors import UserError
 from colocate.lab.cluster import MACHINE
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[ResourceLab]:
-    async with resource_lab() as made:
-        yield made
 
 
 async def advertise(lab: ResourceLab, count: int, node: str = MACHINE, dry_run: bool = False) -> Plan:

@@ -1,49 +1,21 @@
 """An extended resource is taken off a node of the embedded cluster for good, on a clock that the test owns."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
-
 import pytest
-import yaml
-from tests.apps.lab_resources import Deed, ResourceLab, resource_lab
+from tests.apps.lab_resources import Deed, ResourceLab, dead_plugin
 from tests.support.plugins import FAN, Fans
 
 from colocate.apps.resources.errors import NotRemoved, Refused
 from colocate.apps.resources.removal import PATIENCE
 from colocate.apps.resources.steps import Patching, PutBack, Step, Trouble, Waiting
-from colocate.cluster.errors import Forbidden
 from colocate.cluster.json_patch import Remove, Test
 from colocate.devices.extended_resources import State
 from colocate.errors import UserError
 from colocate.kubelet import Device
 from colocate.lab.api import deletion
 from colocate.lab.api.objects import Object
-from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NODES
-from colocate.lab.api.users import known
+from colocate.lab.api.resources import NODES
 from colocate.lab.cluster import MACHINE
 from colocate.model.device import Health
-
-RBAC = Path(__file__).parents[2] / "examples" / "resource-rbac.yaml"
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[ResourceLab]:
-    async with resource_lab() as made:
-        yield made
-
-
-async def dead_plugin(lab: ResourceLab, devices: int = 2) -> None:
-    """A plugin is served, seen in the status, and killed."""
-    group = await lab.node.serve(Fans(*(f"fan-{n}" for n in range(devices))))
-    await lab.node.devices(FAN, devices)
-    await lab.sync()
-    assert lab.capacity(FAN) == (str(devices), str(devices))
-    await lab.node.kill(group)
-    await lab.node.devices(FAN, 0)
-    await lab.sync()
-    assert lab.capacity(FAN) == (str(devices), "0")
-
 
 # The story
 
@@ -86,7 +58,9 @@ async def test_done_too_early_the_kubelet_puts_it_back_and_that_is_said(lab: Res
     ):
         await lab.remove(FAN, now=True)
     assert lab.told() == ["Patching", "Watching", "PutBack"]
-    assert lab.steps[0] == Patching(lab.steps[0].patch, early=True)  # type: ignore[union-attr]
+    first = lab.steps[0]
+    assert isinstance(first, Patching)
+    assert first.early
     assert lab.capacity(FAN) == ("2", "0")
 
 
@@ -375,20 +349,6 @@ async def test_a_node_that_is_deleted_meanwhile_is_told_with_what_was_done(lab: 
         await lab.remove(FAN)
 
 
-async def test_a_right_that_is_lost_after_the_patch_hides_nothing_of_it(lab: ResourceLab) -> None:
-    grant(lab, {role["metadata"]["name"]: role["rules"] for role in roles()})
-    lab.patch_by_hand(FAN, "7")
-    await lab.sync()
-
-    async def revoke() -> None:
-        for role in roles():
-            deletion.delete(lab.cluster.registry, CLUSTER_ROLE_BINDINGS, "", role["metadata"]["name"])
-
-    lab.pacer.at(2, revoke)
-    with pytest.raises(NotRemoved, match=r"grant tidy the verb get on nodes .* until then: it was removed"):
-        await lab.remove(FAN, token="tidy-token")
-
-
 async def test_what_another_removes_while_it_waits_is_watched_and_gone(lab: ResourceLab) -> None:
     await dead_plugin(lab)
 
@@ -424,51 +384,3 @@ async def test_a_plan_changes_nothing(lab: ResourceLab) -> None:
     assert len(patch) == 2
     assert lab.capacity(FAN)[0] == "7"
     assert lab.steps == []
-
-
-# How little it needs
-
-
-def roles() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(RBAC.read_text()))
-
-
-def grant(lab: ResourceLab, rules: dict[str, list[dict[str, Any]]]) -> None:
-    """Apply roles of these names and rules, and bind them all to the user `tidy`."""
-    registry = lab.cluster.registry
-    for name, given in rules.items():
-        registry.create(CLUSTER_ROLES, "", {"metadata": {"name": name}, "rules": given})
-        body = {
-            "metadata": {"name": name},
-            "roleRef": {"kind": "ClusterRole", "name": name},
-            "subjects": [{"kind": "User", "name": "tidy"}],
-        }
-        registry.create(CLUSTER_ROLE_BINDINGS, "", body)
-    lab.let_in("tidy-token", known("tidy"))
-
-
-async def test_the_roles_of_the_example_are_enough(lab: ResourceLab) -> None:
-    await dead_plugin(lab)
-    grant(lab, {role["metadata"]["name"]: role["rules"] for role in roles()})
-    async with lab.client("tidy-token") as client:
-        assert await lab.observer(client).all_nodes()
-    await lab.remove(FAN, token="tidy-token")
-    assert lab.capacity(FAN) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("verb", "resource"), [("get", "nodes"), ("list", "pods"), ("patch", "nodes/status")]
-)
-async def test_without_any_one_right_the_missing_one_is_named(
-    lab: ResourceLab, verb: str, resource: str
-) -> None:
-    lab.patch_by_hand(FAN, "7")
-    kept = [
-        {**rule, "verbs": [one for one in rule["verbs"] if (one, rule["resources"]) != (verb, [resource])]}
-        for role in roles()
-        for rule in role["rules"]
-    ]
-    grant(lab, {"nearly": [rule for rule in kept if rule["verbs"]]})
-    with pytest.raises(Forbidden, match=f"grant tidy the verb {verb} on {resource}"):
-        await lab.remove(FAN, token="tidy-token")
-    assert lab.capacity(FAN)[0] == "7"

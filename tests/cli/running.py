@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
+
+from colocate.cli.main import main
 
 COMMAND = (sys.executable, "-m", "colocate.cli.main")
 PATIENCE = 120
@@ -44,6 +47,15 @@ async def colocate(*arguments: str | Path, stdin: str = "", **environ: str) -> E
         out, err = await process.communicate(stdin.encode())
     assert process.returncode is not None
     return Ended(process.returncode, out.decode(), err.decode())
+
+
+def checkpoint(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Ended:
+    """Run `colocate checkpoint` in this process, for what asks nobody."""
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in ("checkpoint", *arguments)])
+    said = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return Ended(end.value.code, said.out, said.err)
 
 
 class Agent:

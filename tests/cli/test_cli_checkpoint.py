@@ -2,10 +2,6 @@
 
 import asyncio
 import json
-import os
-import pty
-import signal
-import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,20 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cli.running import COMMAND, PATIENCE, Ended, colocate
+from tests.cli.running import Ended, checkpoint, colocate
 from tests.support.plugins import FAN, Fans
 from tests.support.waiting import until
 
-from colocate.apps.checkpoint import file as files
-from colocate.apps.checkpoint.mending import Wish, living_losers, plan
-from colocate.cli.main import main
 from colocate.kubelet import Plugins, Settings
 from colocate.kubelet.checkpoint import parse, render
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.lab.pod_runtime import SimulatedRuntime
 from colocate.model.checkpoint import Checkpoint, Entry, Format
-from colocate.model.records import KnownPod
 from colocate.testing import TestNode
 
 DATA = Path(__file__).parent.parent / "data"
@@ -35,32 +27,7 @@ SEED = DATA / "seeds/003-checkpoint.json"
 RECORDING = DATA / "recordings/kubelet/checkpoint-1.34-two-resources.json"
 GPU = "vendor.example/gpu"
 
-
-@pytest.fixture(autouse=True)
-def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No kubeconfig of whoever runs the tests."""
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Ended:
-    """In this process, for commands that ask nobody."""
-    with pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in ("checkpoint", *arguments)])
-    said = capsys.readouterr()
-    assert isinstance(end.value.code, int)
-    return Ended(end.value.code, said.out, said.err)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """A sound file of two pods with one device each."""
-    entries = tuple(Entry(pod, "main", GPU, {0: (f"card-{n}",)}, b"") for n, pod in enumerate(("one", "two")))
-    path = tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
-    path.parent.mkdir()
-    path.write_bytes(render(Checkpoint(entries, {GPU: ("card-0", "card-1"), "vendor.example/fan": ()})))
-    path.chmod(0o640)
-    return path
+pytestmark = pytest.mark.usefixtures("no_cluster")
 
 
 # verify ----------------------------------------------------------------------------------------------
@@ -72,7 +39,7 @@ def test_every_case_of_the_table_is_judged_as_the_kubelet_judges_it(
 ) -> None:
     path = tmp_path / "case"
     path.write_bytes(case["blob"].encode())
-    ended = run(capsys, "verify", path, "-o", "json")
+    ended = checkpoint(capsys, "verify", path, "-o", "json")
     if case["fails_at"] == "json":
         assert (ended.code, ended.out) == (2, "")
     else:
@@ -92,12 +59,12 @@ async def test_verify_reports_the_example_of_the_article_with_both_of_its_incons
 
 
 def test_a_sound_file_is_said_to_be_sound(capsys: pytest.CaptureFixture[str]) -> None:
-    ended = run(capsys, "verify", RECORDING)
+    ended = checkpoint(capsys, "verify", RECORDING)
     assert ended == Ended(0, f"✓ {RECORDING} is sound: 5 containers with devices, checksum 3406033345\n", "")
 
 
 def test_json_and_yaml_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    as_json, as_yaml = (run(capsys, "verify", SEED, "-o", output) for output in ("json", "yaml"))
+    as_json, as_yaml = (checkpoint(capsys, "verify", SEED, "-o", output) for output in ("json", "yaml"))
     report = json.loads(as_json.out)
     assert report == yaml.safe_load(as_yaml.out)
     assert report["findings"][0].keys() == {"code", "severity", "subject", "sentence", "remedy"}
@@ -139,7 +106,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     content, said = BAD[bad]
     path = tmp_path / "bad"
     path.write_bytes(content)
-    ended = run(capsys, *command, path)
+    ended = checkpoint(capsys, *command, path)
     assert (ended.code, ended.out) == (2, "")
     assert said in ended.err
     assert ended.err.count("\n") == 1
@@ -151,7 +118,7 @@ def test_a_folder_and_a_missing_file_are_one_sentence(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in (tmp_path, tmp_path / "missing"):
-        ended = run(capsys, command, path)
+        ended = checkpoint(capsys, command, path)
         assert (ended.code, ended.out) == (2, "")
         assert ended.err.count("\n") == 1
 
@@ -161,7 +128,7 @@ def test_a_folder_and_a_missing_file_are_one_sentence(
 
 def test_the_table_fits_a_terminal_and_wide_shows_everything(capsys: pytest.CaptureFixture[str]) -> None:
     table, wide = (
-        run(capsys, "show", RECORDING, "--offline", "-o", output).out for output in ("table", "wide")
+        checkpoint(capsys, "show", RECORDING, "--offline", "-o", output).out for output in ("table", "wide")
     )
     assert max(map(len, table.splitlines()[1:])) <= 120
     assert "  train                        test.com/colocation-memory  -     5: CM-0003–0007 " in table
@@ -183,7 +150,7 @@ def test_a_sound_file_of_any_age_exits_0(
     devices: Any = {1: ("a",)} if format is Format.NUMA else ("a",)
     path = tmp_path / "file"
     path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, devices, b""),), {GPU: ("a",)}), format))
-    ended = run(capsys, "verify", path)
+    ended = checkpoint(capsys, "verify", path)
     assert ended.code == 0
     assert f"✓ {path} is sound: 1 container with devices, " in ended.out
     assert ("no checksum\n" in ended.out) == (format is Format.PLAIN)
@@ -195,13 +162,13 @@ def test_every_format_is_shown(format: Format, tmp_path: Path, capsys: pytest.Ca
     devices: Any = {1: ("a", "b")} if format is Format.NUMA else ("a", "b")
     path = tmp_path / "file"
     path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, devices, b""),), {GPU: ("a", "b")}), format))
-    shown = json.loads(run(capsys, "show", path, "--offline", "-o", "json").out)
+    shown = json.loads(checkpoint(capsys, "show", path, "--offline", "-o", "json").out)
     assert shown["format"] == format.value
     assert (shown["checksum"] is None) == (format is Format.PLAIN)
     (entry,) = shown["entries"]
     assert entry["devices"] == {"1" if format is Format.NUMA else "-1": ["a", "b"]}
     for output in ("table", "wide", "yaml"):
-        assert run(capsys, "show", path, "--offline", "-o", output).code == 0
+        assert checkpoint(capsys, "show", path, "--offline", "-o", output).code == 0
 
 
 def test_an_id_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,15 +176,15 @@ def test_an_id_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixt
     evil = "\x1b[2J\nfree"
     path.write_bytes(render(Checkpoint((Entry(evil, evil, evil, {0: (evil,)}, b"\xff"),), {evil: (evil,)})))
     for command in (("show", "--offline"), ("show", "--offline", "-o", "wide"), ("verify",)):
-        assert "\x1b" not in run(capsys, *command, path).out
-    assert "\x1b" not in run(capsys, "repair", path, "--drop-pod", evil, "--dry-run").out
+        assert "\x1b" not in checkpoint(capsys, *command, path).out
+    assert "\x1b" not in checkpoint(capsys, "repair", path, "--drop-pod", evil, "--dry-run").out
 
 
 def test_nothing_at_all_is_shown_as_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "file"
     path.write_bytes(render(Checkpoint(None, None)))
     for output in ("table", "wide"):
-        shown = run(capsys, "show", path, "-o", output)
+        shown = checkpoint(capsys, "show", path, "-o", output)
         assert "no container holds a device" in shown.out
         assert "no plugin has registered a resource" in shown.out
         assert shown.err == ""
@@ -373,174 +340,3 @@ async def test_kubernetes_own_resources_in_a_nodes_status_are_no_difference(shor
         assert "kubernetes.io/batch-cpu" in status["capacity"], "else this proves nothing"
         agrees = await lab.checkpoint("diff")
         assert agrees.code == 0, agrees
-
-
-async def test_a_repair_is_refused_while_the_kubelet_runs_unless_forced(node: TestNode) -> None:
-    await node.serve(Fans("fan-0", "fan-1"))
-    await node.devices(FAN, 2)
-    pod = await node.run_pod({FAN: 1})
-    path, root = node.paths.checkpoint, {"COLOCATE_KUBELET_ROOT": str(node.paths.root)}
-    before = path.read_bytes()
-    refused = await colocate("checkpoint", "repair", "--drop-pod", pod.pod.uid, "--yes", **root)
-    assert refused.code == 2
-    assert "nothing was changed: the kubelet runs: " in refused.err
-    assert path.read_bytes() == before
-    dry = await colocate("checkpoint", "repair", "--drop-pod", pod.pod.uid, "--dry-run", **root)
-    assert (dry.code, path.read_bytes()) == (0, before)
-    forced = await colocate("checkpoint", "repair", "--drop-pod", pod.pod.uid, "--yes", "--force", **root)
-    assert forced.code == 0
-    assert parse(path.read_bytes()).checkpoint.entries == ()
-
-
-# repair ----------------------------------------------------------------------------------------------
-
-
-def backups(file: Path) -> list[bytes]:
-    return [path.read_bytes() for path in sorted(file.parent.glob("*.backups/*"))]
-
-
-def test_dropping_keeps_the_rest_and_the_old_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = file.read_bytes()
-    ended = run(capsys, "repair", file, "--drop-pod", "one", "--drop-resource", "vendor.example/fan", "--yes")
-    assert ended.code == 0, ended
-    document = parse(file.read_bytes())
-    assert document.sound
-    assert [entry.pod_uid for entry in document.checkpoint.entries or ()] == ["two"]
-    assert list(document.checkpoint.registered or ()) == [GPU]
-    assert backups(file) == [before]
-    assert stat.S_IMODE(file.stat().st_mode) == 0o640
-    assert run(capsys, "verify", file).code == 0
-
-
-def test_a_wrong_checksum_is_fixed_when_the_user_vouches_for_the_data(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sound = file.read_bytes()
-    file.write_bytes(sound.replace(b'"Checksum":', b'"Checksum":1'))
-    refused = run(capsys, "repair", file, "--drop-pod", "one", "--yes")
-    assert (refused.code, "add --fix-checksum if you vouch" in refused.err) == (2, True)
-    fixed = run(capsys, "repair", file, "--fix-checksum", "--yes")
-    assert fixed.code == 0
-    assert fixed.out.splitlines()[1] == f"+ checksum {parse(sound).checksum}"
-    assert file.read_bytes() == sound
-    again = run(capsys, "repair", file, "--fix-checksum", "--yes")
-    assert (again.code, again.out) == (0, f"{file} is as wanted; nothing to do\n")
-    assert len(backups(file)) == 1
-
-
-def test_members_that_no_kubelet_reads_are_shown_to_go(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file.write_bytes(file.read_bytes().replace(b'{"Data":{', b'{"Data":{"Future":[1],'))
-    ended = run(capsys, "repair", file, "--drop-pod", "one", "--dry-run")
-    assert ended.code == 0
-    assert "- Data.Future, which no kubelet reads" in ended.out.splitlines()
-
-
-def test_a_pod_that_is_starting_loses_its_devices_too(file: Path) -> None:
-    old = files.read(file)
-    decided = plan(old, parse(old.content), Wish(pods=("one", "two")), {})
-    phases = {"one": "Pending", "two": "Failed", "three": "Running"}
-    pods = [KnownPod(uid, "default", uid, phase) for uid, phase in phases.items()]
-    assert [pod.uid for pod in living_losers(decided, pods)] == ["one"]
-
-
-def test_where_no_kubelet_can_listen_none_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    deep = tmp_path / ("d" * 100)
-    for root in (deep, tmp_path / "root"):
-        folder = root / "device-plugins"
-        folder.mkdir(parents=True)
-        (root / "pod-resources").touch()
-        path = folder / "kubelet_internal_checkpoint"
-        path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, {}, b""),), {})))
-        ended = run(capsys, "repair", path, "--drop-pod", "u", "--yes")
-        assert ended.code == 0, ended
-
-
-def test_a_kubelet_that_cannot_be_asked_is_not_said_to_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / ("d" * 100)
-    folder.mkdir()
-    (folder / "kubelet.sock").touch()
-    path = folder / "kubelet_internal_checkpoint"
-    path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, {}, b""),), {})))
-    ended = run(capsys, "repair", path, "--drop-pod", "u", "--yes")
-    assert ended.code == 2
-    assert "it cannot be told whether the kubelet runs" in ended.err
-    assert "answers" not in ended.err
-    assert run(capsys, "repair", path, "--drop-pod", "u", "--yes", "--force").code == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((), "say what to change"),
-        (("--drop-pod", "three"), "no pod 'three'"),
-        (("--drop-pod", "default/three"), "say its uid"),
-        (("--drop-resource", "nobody/has-it"), "no resource 'nobody/has-it'"),
-        (("--drop-pod", "one"), "add --yes to go ahead without"),
-    ],
-)
-async def test_a_repair_that_cannot_be_done_is_one_sentence(
-    file: Path, arguments: tuple[str, ...], said: str
-) -> None:
-    before = file.read_bytes()
-    ended = await colocate("checkpoint", "repair", file, *arguments)
-    assert ended.code == 2
-    assert said in ended.err
-    assert file.read_bytes() == before
-    assert backups(file) == []
-
-
-def test_standard_input_and_a_checksum_that_cannot_be_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "name a file" in run(capsys, "repair", "-", "--fix-checksum").err
-    path = tmp_path / "old"
-    path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, ("a",), b""),), {}), Format.PLAIN))
-    assert "knows no checksum" in run(capsys, "repair", path, "--fix-checksum", "--yes").err
-    assert run(capsys, "repair", path, "--drop-pod", "u", "--yes").code == 0
-    assert path.read_bytes() == b'{"PodDeviceEntries":[],"RegisteredDevices":{}}'
-
-
-@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("yes", 0), ("n", 2), ("", 2)])
-async def test_a_person_at_a_terminal_is_asked(file: Path, answer: str, code: int) -> None:
-    before = file.read_bytes()
-    leader, follower = pty.openpty()
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND,
-        "checkpoint",
-        "repair",
-        str(file),
-        "--drop-pod",
-        "one",
-        stdin=follower,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    os.close(follower)
-    os.write(leader, f"{answer}\n".encode())
-    async with asyncio.timeout(PATIENCE):
-        _, err = await process.communicate()
-    os.close(leader)
-    assert process.returncode == code
-    assert b"[y/N]" in err
-    assert (file.read_bytes() == before) == bool(code)
-
-
-async def test_killed_at_any_side_effect_the_file_is_whole(file: Path, tmp_path: Path) -> None:
-    before = file.read_bytes()
-    repair = ("checkpoint", "repair", file, "--drop-pod", "one", "--yes")
-    assert (await colocate(*repair)).code == 0
-    after = file.read_bytes()
-    log = tmp_path / "points"
-    for crash_at in range(1, 50):
-        file.write_bytes(before)
-        ended = await colocate(*repair, COLOCATE_CRASH_AT=str(crash_at), COLOCATE_CRASH_LOG=str(log))
-        assert file.read_bytes() in (before, after)
-        if ended.code != -signal.SIGKILL:
-            break
-    points = {line.split()[1] for line in log.read_text().splitlines()}
-    assert ended.code == 0
-    assert points == {"backup.make", "backup.made", "file.written", "file.replaced"}

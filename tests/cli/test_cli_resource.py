@@ -18,8 +18,9 @@ from tests.support.plugins import FAN, Fans
 from tests.support.waiting import until
 
 from colocate.cli.resource import EXIT_CODES
-from colocate.clock import SystemClock
+from colocate.clock import ManualClock, SystemClock
 from colocate.host.identity import this_machine
+from colocate.kubelet import Plugins
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
@@ -49,7 +50,7 @@ class Lab:
         # This machine may have a kubelet of its own, which is none of this cluster's.
         elsewhere = {"COLOCATE_KUBELET_ROOT": str(folder / "no-kubelet")}
         self.environment = {"KUBECONFIG": str(self.kubeconfig)} | elsewhere
-        self.node = TestNode(cluster.kubelet, SystemClock())  # type: ignore[arg-type]
+        self.node = TestNode(cluster.kubelet, ManualClock())
 
     async def resource(self, *words: str, stdin: str = "") -> Ended:
         return await colocate("resource", *words, stdin=stdin, **self.environment)
@@ -58,8 +59,12 @@ class Lab:
         status = self.cluster.registry.get(NODES, "", node).body["status"]
         return status["capacity"].get(name), status["allocatable"].get(name)
 
+    async def plugin(self) -> Plugins:
+        """Two fans, served in the machine's time."""
+        return await self.node.serve(Fans("fan-0", "fan-1"), clock=SystemClock())
+
     async def dead_plugin(self) -> None:
-        group = await self.node.serve(Fans("fan-0", "fan-1"))
+        group = await self.plugin()
         await until(lambda: self.amounts(FAN) == ("2", "2"), "the plugin's devices")
         await self.node.kill(group)
         await until(lambda: self.amounts(FAN) == ("2", "0"), "its end to show")
@@ -78,7 +83,7 @@ async def lab() -> AsyncIterator[Lab]:
 
 
 async def test_list_shows_every_resource_of_every_node_in_every_form(lab: Lab) -> None:
-    await lab.node.serve(Fans("fan-0", "fan-1"))
+    await lab.plugin()
     await until(lambda: lab.amounts(FAN) == ("2", "2"), "the plugin's devices")
     for node in (MACHINE, "other"):
         advertised = await lab.resource("advertise", node, f"{HAND}=3", "--yes")
@@ -124,7 +129,7 @@ async def test_a_cluster_without_any_says_so_and_bad_words_are_one_sentence(lab:
 async def test_a_folder_is_of_the_node_that_is_named_where_nodes_share_a_kernel(lab: Lab) -> None:
     if not this_machine().boot_id:
         pytest.skip("this machine has no boot id")
-    await lab.node.serve(Fans("fan-0", "fan-1"))
+    await lab.plugin()
     await lab.resource("advertise", "other", f"{FAN}=2", "--yes")
     await until(lambda: lab.amounts(FAN) == ("2", "2"), "the plugin's devices")
 

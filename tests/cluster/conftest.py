@@ -38,3 +38,18 @@ async def client(server: ApiServer, clock: ManualClock) -> AsyncIterator[Client]
 async def scripted() -> AsyncIterator[Scripted]:
     async with Scripted().running() as running:
         yield running
+
+
+@pytest.fixture
+async def asking(scripted: Scripted, clock: ManualClock) -> AsyncIterator[Client]:
+    """A client of a server that answers as the test has written."""
+    async with connect(scripted.url, clock) as client:
+        yield client
+
+
+@pytest.fixture
+async def with_tls(clock: ManualClock) -> AsyncIterator[ApiServer]:
+    server = new_server(clock)
+    await server.start()
+    yield server
+    await server.stop()

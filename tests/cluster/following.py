@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from colocate.clock import ManualClock
 from colocate.cluster.changes import Added, Change, Deleted, Key, Modified
 from colocate.cluster.client import Client
 from colocate.cluster.resources import CONFIG_MAPS, Selection
@@ -109,3 +110,16 @@ def held(server: ApiServer) -> dict[Key, Map]:
         Key("default", one.key.name): msgspec.convert(one.body, Map)
         for one in server.store.items(STORED.storage, "default")
     }
+
+
+def key(name: str) -> Key:
+    return Key("default", name)
+
+
+async def pass_time(clock: ManualClock, seconds: float) -> None:
+    """Let time pass in steps, so that sockets can keep up with it."""
+    left = seconds
+    while left > 0:
+        await clock.advance(min(left, 1.0))
+        await asyncio.sleep(0.001)
+        left -= 1.0

@@ -22,11 +22,12 @@ from colocate.cluster.errors import (
     Unauthorized,
 )
 from colocate.cluster.resources import CONFIG_MAPS, DEPLOYMENTS, NODES, PODS, Resource, Selection, on_node
+from colocate.cluster.transport import Request
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.users import known
 from tests.lab_api.samples import budget, config_map, node, pod
 
-from .serving import ADMIN, connect, new_server
+from .serving import ADMIN, connect
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -107,18 +108,20 @@ async def test_a_list_comes_in_pages_and_by_selection(server: ApiServer, clock: 
         assert await client.list(CM, Selection("kube-system", fields="metadata.name=c1")) == []
 
 
-async def test_a_list_whose_pages_expire_is_begun_anew(server: ApiServer, clock: ManualClock) -> None:
+async def test_a_list_whose_pages_expire_is_begun_anew(
+    server: ApiServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with connect(server.url, clock, settings=ClientSettings(page=1)) as client:
         for name in "abc":
             await client.create(CM, config_map(name))
         asked = client.ask_once
 
-        async def expire_between(request: Any) -> bytes:
+        async def expire_between(request: Request) -> bytes:
             answer = await asked(request)
             server.store.expire()
             return answer
 
-        client.ask_once = expire_between  # type: ignore[method-assign]
+        monkeypatch.setattr(client, "ask_once", expire_between)
         assert [one.name for one in await client.list(CM)] == ["a", "b", "c"]
 
 
@@ -200,14 +203,6 @@ async def test_a_credential_that_is_not_good_is_said_to_be_so(server: ApiServer,
         with pytest.raises(Unauthorized, match="renew the token or certificate") as raised:
             await client.list(PODS)
     assert "bad" not in str(raised.value).split()
-
-
-@pytest.fixture
-async def with_tls(clock: ManualClock) -> Any:
-    server = new_server(clock)
-    await server.start()
-    yield server
-    await server.stop()
 
 
 async def test_over_tls_with_a_certificate_and_with_a_token_from_a_kubeconfig(

@@ -216,12 +216,12 @@ BAD_FILES: list[tuple[Any, str]] = [
     (
         config(server="http://far:80"),
         "config-0: contexts[one]: server http://far:80 would be sent the credential in the clear; "
-        "use https, or say --insecure",
+        "use https, or say --insecure-skip-tls-verify",
     ),
     (
         config(**INSECURE),
         "config-0: clusters[one]: insecure-skip-tls-verify is set, which is taken from the command line "
-        "only; give certificate-authority instead, or say --insecure",
+        "only; give certificate-authority instead, or say --insecure-skip-tls-verify",
     ),
     (
         config(**{"certificate-authority-data": "%%%="}),

@@ -1,7 +1,6 @@
 """Evictions: asked for until a budget allows it, given up at the deadline, told as data."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -123,12 +122,6 @@ async def test_a_missing_right_is_told_at_once(
         ended = await evict(weak, "p")
     assert (ended.outcome, ended.attempts) == (Evicted.REFUSED, 1)
     assert ended.message.endswith("grant weak the verb create on pods/eviction in namespace default")
-
-
-@pytest.fixture
-async def asking(scripted: Scripted, clock: ManualClock) -> AsyncIterator[Client]:
-    async with connect(scripted.url, clock) as client:
-        yield client
 
 
 async def test_a_server_that_is_away_is_asked_until_the_deadline(

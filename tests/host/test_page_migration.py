@@ -133,16 +133,16 @@ async def test_a_process_that_has_ended_before_it_is_looked_at(pod: Pod) -> None
     assert await pod.migration({0}, 2).run() == PagesMoved(ended=1, end=MoveEnd.DONE)
 
 
-async def test_a_process_forked_meanwhile_moves_too(pod: Pod) -> None:
+async def test_a_process_forked_meanwhile_moves_too(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     pod.run(100, {HEAP: {0: 0}})
     real = pod.kernel.move
 
-    def forking(*args: object, **kwargs: object) -> object:
+    def forking(pid: int, addresses: "array[int]", node: int, *, shared: bool) -> "array[int]":
         if 101 not in pod.kernel.pages:
             pod.run(101, {HEAP: {0: 0, 1: 0}})
-        return real(*args, **kwargs)  # type: ignore[arg-type]
+        return real(pid, addresses, node, shared=shared)
 
-    pod.kernel.move = forking  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(pod.kernel, "move", forking)
     report = await pod.migration({0}, 2).run()
     assert report.moved == 3 * PAGE
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
-from tests.support.plugins import FAN, Fans
+from tests.support.plugins import FAN, Fans, ids, metric
 from tests.support.waiting import until
 
 from colocate.errors import UserError
@@ -22,11 +22,7 @@ OTHER = "example.com/other"
 
 
 def errors(where: str) -> float:
-    return REGISTRY.get_sample_value("colocate_plugin_errors_total", {"resource": FAN, "where": where}) or 0.0
-
-
-def ids(node: TestNode, resource: str = FAN) -> dict[str, Health]:
-    return {id: device.health for id, device in node.kubelet.devices.table.devices.get(resource, {}).items()}
+    return metric("colocate_plugin_errors_total", resource=FAN, where=where)
 
 
 async def pass_until(node: TestNode, holds: Any, what: str) -> None:

@@ -13,15 +13,16 @@ import pytest
 
 from colocate.clock import ManualClock, SystemClock
 from colocate.lab.api.identities import Identities
-from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import NODES
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.store import Store
 from tests.support import components
 
 from .asking import Http
+from .controlled import Cluster
 from .kubectl import Kubectl
 from .running import Runner
+from .samples import bare
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "recordings" / "api"
 
@@ -35,14 +36,6 @@ def recorded() -> Callable[[str], Any]:
         return [json.loads(line) for line in text.splitlines()] if name.endswith("l") else json.loads(text)
 
     return read
-
-
-def bare(document: Object) -> Object:
-    """A recorded object as something to create."""
-    body = {key: value for key, value in document.items() if key not in ("kind", "apiVersion")}
-    server_owned = ("resourceVersion", "uid", "managedFields", "creationTimestamp", "generation")
-    body["metadata"] = {key: value for key, value in body["metadata"].items() if key not in server_owned}
-    return body
 
 
 @asynccontextmanager
@@ -77,6 +70,15 @@ async def api(server: ApiServer) -> AsyncIterator[Http]:
         yield http
     left = asyncio.all_tasks() - {asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
+
+
+@pytest.fixture
+async def cluster(server: ApiServer, clock: ManualClock) -> AsyncIterator[Cluster]:
+    cluster = Cluster(server, clock)
+    working = asyncio.create_task(cluster.controllers.run())
+    yield cluster
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
 
 
 def _clients() -> list[str]:

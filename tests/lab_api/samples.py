@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from colocate.lab.api.objects import Object
+
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
@@ -55,3 +57,11 @@ def budget(name: str, app: str, **spec: Any) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": {"selector": {"matchLabels": {"app": app}}, **spec},
     }
+
+
+def bare(document: Object) -> Object:
+    """A recorded object as something to create."""
+    body = {key: value for key, value in document.items() if key not in ("kind", "apiVersion")}
+    server_owned = ("resourceVersion", "uid", "managedFields", "creationTimestamp", "generation")
+    body["metadata"] = {key: value for key, value in body["metadata"].items() if key not in server_owned}
+    return body

@@ -1,7 +1,6 @@
-"""The controllers: replicas are kept, rollouts stay within their bounds, garbage is collected."""
+"""The controllers: replicas are kept, rollouts stay within their bounds, budgets are counted."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,81 +9,13 @@ from hypothesis import strategies as st
 
 from colocate.clock import ManualClock
 from colocate.lab.api import replica_sets, rollout
-from colocate.lab.api.controllers import LOST_NODE_SECONDS, Controllers
-from colocate.lab.api.deletion import DeleteOptions, delete
 from colocate.lab.api.objects import Object, at, labels_of, name_of, rfc3339
-from colocate.lab.api.resources import (
-    CONFIG_MAPS,
-    DEPLOYMENTS,
-    DISRUPTION_BUDGETS,
-    EVENTS,
-    NAMESPACES,
-    NODES,
-    PODS,
-    REPLICA_SETS,
-    SERVICE_ACCOUNTS,
-    Resource,
-)
+from colocate.lab.api.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, EVENTS, PODS, REPLICA_SETS
 from colocate.lab.api.rollout import Bounds, Sizes
 from colocate.lab.api.server import ApiServer
-from colocate.lab.api.status import ApiError
 
-from .conftest import bare
-from .running import Runner
-from .samples import budget, config_map, deployment, node, pod
-
-
-class Cluster:
-    """A server without its socket: objects, controllers, and pods that run when the test says so."""
-
-    def __init__(self, server: ApiServer, clock: ManualClock) -> None:
-        self.server = server
-        self.clock = clock
-        self.registry = server.registry
-        self.store = server.store
-        self.controllers = Controllers(server.registry)
-        self.runner = Runner(server.registry)
-        self.registry.create(NODES, "", bare(node("vm")))
-
-    async def settle(self, run: bool = True) -> None:
-        """Let the controllers work, and the pods run, until nothing changes any more."""
-        seen = -1
-        while seen != self.store.revision:
-            seen = self.store.revision
-            await self.controllers.settle()
-            for stored in self.store.items(PODS.storage) if run else []:
-                self.runner.step(stored)
-
-    def create(self, resource: Resource, body: Object, namespace: str = "default") -> Object:
-        return self.registry.create(resource, namespace, bare(body)).body
-
-    def delete(self, resource: Resource, name: str, **options: Any) -> None:
-        delete(self.registry, resource, "default", name, DeleteOptions(**options))
-
-    def pods(self) -> list[Object]:
-        return [stored.body for stored in self.store.items(PODS.storage)]
-
-    def get(self, resource: Resource, name: str, namespace: str = "default") -> Object:
-        return self.registry.get(resource, namespace, name).body
-
-    def fail(self, name: str) -> None:
-        def write(body: Object) -> None:
-            body["status"]["phase"] = "Failed"
-
-        self.registry.modify(PODS, "default", name, write, "status")
-
-    def change(self, name: str, **spec: Any) -> None:
-        self.registry.modify(DEPLOYMENTS, "default", name, lambda body: body["spec"].update(spec))
-
-
-@pytest.fixture
-async def cluster(server: ApiServer, clock: ManualClock) -> AsyncIterator[Cluster]:
-    cluster = Cluster(server, clock)
-    working = asyncio.create_task(cluster.controllers.run())
-    yield cluster
-    working.cancel()
-    await asyncio.gather(working, return_exceptions=True)
-
+from .controlled import Cluster
+from .samples import bare, budget, deployment
 
 # Deployments
 
@@ -330,109 +261,6 @@ def test_those_go_first_that_are_least_use() -> None:
     for keep in (1, 2, 3, 4):
         wanted = {"metadata": {}, "spec": {"replicas": keep}}
         assert replica_sets.plan(wanted, pods, 100.0).delete == order[: 5 - keep]
-
-
-# Garbage and namespaces
-
-
-async def test_what_a_deployment_made_goes_with_it(cluster: Cluster) -> None:
-    cluster.create(DEPLOYMENTS, deployment("web"))
-    await cluster.settle()
-    cluster.delete(DEPLOYMENTS, "web")
-    await cluster.settle()
-    assert cluster.pods() == []
-    assert cluster.store.items(REPLICA_SETS.storage) == []
-
-
-async def test_in_the_foreground_the_owner_goes_last(cluster: Cluster) -> None:
-    cluster.create(DEPLOYMENTS, deployment("web"))
-    await cluster.settle()
-    cluster.delete(DEPLOYMENTS, "web", propagationPolicy="Foreground")
-    await cluster.settle(run=False)
-    assert cluster.get(DEPLOYMENTS, "web")["metadata"]["finalizers"] == ["foregroundDeletion"]
-    assert len(cluster.pods()) == 3
-    await cluster.settle()
-    assert cluster.pods() == []
-    with pytest.raises(ApiError):
-        cluster.get(DEPLOYMENTS, "web")
-
-
-async def test_orphans_stay(cluster: Cluster) -> None:
-    cluster.create(DEPLOYMENTS, deployment("web"))
-    await cluster.settle()
-    cluster.delete(DEPLOYMENTS, "web", propagationPolicy="Orphan")
-    await cluster.settle()
-    (replica_set,) = cluster.store.items(REPLICA_SETS.storage)
-    assert "ownerReferences" not in replica_set.body["metadata"]
-    assert len(cluster.pods()) == 3
-    with pytest.raises(ApiError):
-        cluster.get(DEPLOYMENTS, "web")
-
-
-async def test_an_object_stays_while_one_of_its_owners_does(cluster: Cluster) -> None:
-    first, second = (cluster.create(CONFIG_MAPS, config_map(name)) for name in ("a", "b"))
-    references = [
-        {"apiVersion": "v1", "kind": "ConfigMap", "name": name_of(one), "uid": one["metadata"]["uid"]}
-        for one in (first, second)
-    ]
-    owned = config_map("c") | {"metadata": {"name": "c", "ownerReferences": references}}
-    cluster.create(CONFIG_MAPS, owned)
-    cluster.delete(CONFIG_MAPS, "a")
-    await cluster.settle()
-    assert [one["name"] for one in cluster.get(CONFIG_MAPS, "c")["metadata"]["ownerReferences"]] == ["b"]
-    cluster.delete(CONFIG_MAPS, "b")
-    await cluster.settle()
-    assert cluster.store.count(CONFIG_MAPS.storage) == 0
-
-
-async def test_an_object_of_an_owner_that_never_was_is_collected(cluster: Cluster) -> None:
-    nobody = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "u"}
-    foreign = {"apiVersion": "example.com/v1", "kind": "Widget", "name": "x", "uid": "u"}
-    for name, owner in (("a", nobody), ("b", foreign)):
-        cluster.create(CONFIG_MAPS, {"metadata": {"name": name, "ownerReferences": [owner]}})
-    await cluster.settle()
-    assert [stored.key.name for stored in cluster.store.items(CONFIG_MAPS.storage)] == ["b"]
-
-
-async def test_a_namespace_is_emptied_before_it_goes(cluster: Cluster) -> None:
-    cluster.create(NAMESPACES, {"metadata": {"name": "team"}}, "")
-    await cluster.settle()
-    assert cluster.get(SERVICE_ACCOUNTS, "default", "team")
-    cluster.create(PODS, pod("p", nodeName="vm"), "team")
-    cluster.create(CONFIG_MAPS, config_map("c"), "team")
-    delete(cluster.registry, NAMESPACES, "", "team")
-    await cluster.settle(run=False)
-    assert cluster.get(NAMESPACES, "team", "")["status"]["phase"] == "Terminating"
-    assert cluster.store.count(CONFIG_MAPS.storage, "team") == 0
-    with pytest.raises(ApiError, match="because it is being terminated"):
-        cluster.create(CONFIG_MAPS, config_map("d"), "team")
-    await cluster.settle()
-    with pytest.raises(ApiError, match="not found"):
-        cluster.get(NAMESPACES, "team", "")
-    assert cluster.pods() == []
-
-
-async def test_pods_of_a_node_that_stays_away_are_collected(cluster: Cluster) -> None:
-    cluster.create(PODS, pod("p", nodeName="vm"))
-    await cluster.settle()
-    delete(cluster.registry, NODES, "", "vm")
-    await cluster.settle()
-    await cluster.clock.advance(LOST_NODE_SECONDS - 1)
-    await cluster.settle()
-    assert len(cluster.pods()) == 1
-    await cluster.clock.advance(1)
-    await cluster.settle()
-    assert cluster.pods() == []
-
-
-async def test_pods_of_a_node_that_comes_back_stay(cluster: Cluster) -> None:
-    cluster.create(PODS, pod("p", nodeName="vm"))
-    delete(cluster.registry, NODES, "", "vm")
-    await cluster.settle()
-    cluster.create(NODES, node("vm"), "")
-    await cluster.clock.advance(LOST_NODE_SECONDS)
-    await cluster.settle()
-    assert len(cluster.pods()) == 1
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from colocate.lab.api.resources import EVENTS, NEVER_ANY, NODES, PODS
 from colocate.lab.api.server import ApiServer
 
 from .asking import JSON_PATCH, TABLE, Http
-from .conftest import bare
 from .samples import NODES as NODES_PATH
 from .samples import PODS as PODS_PATH
-from .samples import node, pod
+from .samples import bare, node, pod
 
 Recorded = Callable[[str], Any]
 

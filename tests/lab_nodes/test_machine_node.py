@@ -31,7 +31,8 @@ class Cluster:
         self.registry = registry
 
     def status(self) -> Object:
-        return self.registry.get(NODES, "", "lab").body["status"]  # type: ignore[no-any-return]
+        status: Object = self.registry.get(NODES, "", "lab").body["status"]
+        return status
 
     def pod(self, name: str) -> Object:
         return self.registry.get(PODS, "default", name).body

@@ -2,6 +2,7 @@
 
 import pytest
 
+from colocate.lab.api.changes import Key, Stored
 from colocate.lab.api.objects import Object, condition, is_terminating
 from colocate.lab.api.resources import DISRUPTION_BUDGETS
 from colocate.lab.api.selectors import LabelSelector, from_object
@@ -29,7 +30,8 @@ def facts(uid: str, cpu: int, priority: int = 0, started: float = 0, app: str = 
 
 
 def holding(*pods: PodFacts, name: str = "n", cpu: str = "4") -> ClusterNode:
-    found = ClusterNode(node_facts(name=name, cpu=cpu), None)  # type: ignore[arg-type]
+    stored = Stored(Key("nodes", "", name), 1, {}, b"{}")
+    found = ClusterNode(node_facts(name=name, cpu=cpu), stored)
     for pod in pods:
         found.enter(pod)
     return found

@@ -10,7 +10,7 @@ from colocate.load import snapshot
 from colocate.load.comparing import compare
 from colocate.load.decision import Decision, decide
 from colocate.load.explaining import explain
-from colocate.load.settings import Settings, mix
+from colocate.load.settings import PolicyName, Settings, mix
 from colocate.load.table import Table
 from colocate.load.weights import DEFAULT_PLUGINS, PER_POINT, weight
 from colocate.model.load import Amount, BoundPod, NodeFacts, NodeLoad
@@ -64,8 +64,8 @@ def test_mixed_policies_each_tell_their_part() -> None:
     chosen = mix("balanced=2,mem-real-usage=1")
     told = explain(decide(made, pod("new"), list(LOADS), NOW, mix=chosen).decision, made.settings)
     reasons = {reason.policy: reason for reason in told.nodes[0].policies}
-    assert reasons["balanced"].score is not None  # type: ignore[index]
-    assert reasons["mem-real-usage"].score is None  # type: ignore[index]
+    assert reasons[PolicyName.BALANCED].score is not None
+    assert reasons[PolicyName.MEM_REAL_USAGE].score is None
     assert "balanced=2, mem-real-usage=1" in str(told)
 
 

@@ -17,12 +17,16 @@ from colocate.model.load import (
 from tests.load.facts import GIB, NOW, SIZE, load, pod, table
 
 LOADS = {"cool": load(10, 10), "cpu-hot": load(80, 10), "memory-hot": load(10, 96)}
+ENABLED = FilterSettings(enabled=True)
 
 
-def settings(**more: object) -> Settings:
-    staleness = more.pop("staleness", Staleness())
-    assert isinstance(staleness, Staleness)
-    return Settings(filter=FilterSettings(enabled=True, **more), staleness=staleness)  # type: ignore[arg-type]
+def settings(
+    all_hot: AllHot = ENABLED.all_hot,
+    thresholds: UsageThresholds = ENABLED.thresholds,
+    staleness: Staleness | None = None,
+) -> Settings:
+    chosen = FilterSettings(enabled=True, thresholds=thresholds, all_hot=all_hot)
+    return Settings(filter=chosen, staleness=staleness or Staleness())
 
 
 def test_nothing_is_refused_unless_that_is_wished() -> None:

@@ -158,9 +158,8 @@ def play(made: Table, story: list[tuple[object, ...]]) -> None:
                 )
             case ("gone", str(name)):
                 made.remove_node(name)
-            case ("load", str(name), cpu, memory):
-                assert not isinstance(cpu, str | int) and not isinstance(memory, str | int)  # noqa: PT018
-                made.observe({name: load(cpu, memory, at=now)}, now)  # type: ignore[arg-type]
+            case ("load", str(name), float() | None as cpu, float() | None as memory):
+                made.observe({name: load(cpu, memory, at=now)}, now)
             case ("bind", str(uid), str(name), int(age)):
                 kind = PriorityClass.PROD if uid < "p-3" else PriorityClass.NONE
                 asked = msgspec.structs.replace(pod(uid, 500, GIB, owner="web"), priority_class=kind)
@@ -174,6 +173,8 @@ def play(made: Table, story: list[tuple[object, ...]]) -> None:
             case ("wait", int(seconds)):
                 now += seconds
                 made.advance(now)
+            case _:
+                raise AssertionError(f"{event} is no event of a story")
         # Look at everything in between, so that something stale would be kept.
         for policy in PolicyName:
             made.scores((Weighted(policy),), made.demand(pod("new")), NAMES)
@@ -228,19 +229,11 @@ def test_a_binding_works_out_one_node_anew_and_no_other(monkeypatch: pytest.Monk
     made = table({f"n-{i}": load(20, 20) for i in range(50)})
     everyone = list(made.nodes)
     score(made, *everyone)
-    worked_out = []
-    from colocate.load import building
-
-    original = building.terms
-
-    def counting(facts: NodeFacts, *args: object, **more: object) -> object:
-        worked_out.append(facts.name)
-        return original(facts, *args, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(building, "terms", counting)
+    build = Mock(wraps=building.terms)
+    monkeypatch.setattr(building, "terms", build)
     made.bind(BoundPod(pod("p"), "n-7", NOW))
     score(made, *everyone)
-    assert worked_out == ["n-7"]
+    assert [call.args[0].name for call in build.call_args_list] == ["n-7"]
 
 
 def test_pods_are_not_added_up_again_for_usage_that_changes_no_sum() -> None:

@@ -34,7 +34,12 @@ def node(used: int, active: int = 0, inactive: int = 0, total: int = 64 * GIB, *
 
 
 def pod(
-    uid: str, anon: int, active: int = 0, inactive: int = 0, qos: QosClass = QosClass.BURSTABLE
+    uid: str,
+    anon: int,
+    active: int = 0,
+    inactive: int = 0,
+    qos: QosClass = QosClass.BURSTABLE,
+    numa: dict[int, int] | None = None,
 ) -> PodMemory:
     return PodMemory(
         uid=uid,
@@ -43,6 +48,7 @@ def pod(
         anon=anon,
         file=active + inactive,
         inactive_file=inactive,
+        numa=numa,
     )
 
 
@@ -107,18 +113,30 @@ def test_a_pod_that_cannot_be_read_counts_by_its_request() -> None:
     assert any("counted by request (3 GiB): shop/db" in reason for reason in usage.reasons)
 
 
+def asking(
+    *containers: ContainerMemory,
+    whole_request: int | None = None,
+    limit: int | None = None,
+    overhead: int = 0,
+) -> int:
+    """The request of a pod of these containers, with what it says as a whole."""
+    return PodIdentity(
+        uid="u",
+        namespace="n",
+        name="p",
+        containers=containers,
+        whole_request=whole_request,
+        limit=limit,
+        overhead=overhead,
+    ).request
+
+
 def test_init_containers_count_by_the_most_that_runs_together() -> None:
-    containers = (
-        ContainerMemory(name="fetch", request=5 * GIB, init=True),
-        ContainerMemory(name="proxy", request=GIB, init=True, sidecar=True),
-        ContainerMemory(name="warm", request=2 * GIB, init=True),
-        ContainerMemory(name="main", request=3 * GIB),
-    )
-    assert PodIdentity(uid="u", namespace="n", name="p", containers=containers).request == 5 * GIB
-
-
-def asking(*containers: ContainerMemory, **whole: int) -> int:
-    return PodIdentity(uid="u", namespace="n", name="p", containers=containers, **whole).request  # type: ignore[arg-type]
+    fetch = ContainerMemory(name="fetch", request=5 * GIB, init=True)
+    proxy = ContainerMemory(name="proxy", request=GIB, init=True, sidecar=True)
+    warm = ContainerMemory(name="warm", request=2 * GIB, init=True)
+    main = ContainerMemory(name="main", request=3 * GIB)
+    assert asking(fetch, proxy, warm, main) == 5 * GIB
 
 
 def test_a_request_counts_the_runtimes_overhead() -> None:
@@ -142,15 +160,7 @@ def far_machine(far_free: int, near_used: int) -> NodeMemory:
 
 def test_far_memory_is_not_sold_and_what_colocated_pods_have_there_is_theirs() -> None:
     machine = far_machine(far_free=30 * GIB, near_used=10 * GIB)
-    sold = PodMemory(
-        uid="sold",
-        qos=QosClass.BEST_EFFORT,
-        usage=6 * GIB,
-        anon=6 * GIB,
-        file=0,
-        inactive_file=0,
-        numa={0: 4 * GIB, 2: 2 * GIB},
-    )
+    sold = pod("sold", 6 * GIB, qos=QosClass.BEST_EFFORT, numa={0: 4 * GIB, 2: 2 * GIB})
     usage = measure(machine, [sold], [], {"sold": 0}, far_ids(machine, None), VIEWS)
     assert usage.near == 64 * GIB
     assert usage.capacity == 66 * GIB

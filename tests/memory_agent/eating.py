@@ -3,7 +3,9 @@
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.memory_agent.lab import MemoryLab
 from tests.support.waiting import until
@@ -42,7 +44,14 @@ for line in os.fdopen(told):
 class Eater:
     """A pod that eats; `ready` waits for its process."""
 
-    def __init__(self, lab: MemoryLab, name: str, blocks: int, **pod: object) -> None:
+    def __init__(
+        self,
+        lab: MemoryLab,
+        name: str,
+        blocks: int,
+        annotations: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> None:
         self._lab = lab
         self.name = name
         self._fifo = lab.root / f"{name}.fifo"
@@ -50,7 +59,7 @@ class Eater:
         os.mkfifo(self._fifo)
         self._done = 0
         command = f"exec {sys.executable} -c {shlex.quote(_EATER)} {self._fifo}"
-        self.uid = lab.create_pod(name, blocks, command, **pod)  # type: ignore[arg-type]
+        self.uid = lab.create_pod(name, blocks, command, annotations=annotations, **spec)
 
     async def ready(self) -> "Eater":
         await self._lab.until_running(self.name)

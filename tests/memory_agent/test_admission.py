@@ -52,12 +52,14 @@ async def test_a_namespace_that_is_not_allowed_is_refused_at_allocate_with_an_ev
         await lab.until_running("insider")
 
 
-async def test_a_namespace_that_allocate_could_not_tell_is_refused_before_the_container_starts() -> None:
+async def test_a_namespace_that_allocate_could_not_tell_is_refused_before_the_container_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As when a pod from where blocks are allowed waits for as many at the same time."""
     async with driven(namespaces=[NAMESPACE]) as node:
         lab = node.lab
         await started(node)
-        node.part.plugin._check_namespace = lambda count: None  # type: ignore[method-assign]
+        monkeypatch.setattr(node.part.plugin, "_check_namespace", lambda count: None)
         lab.create_pod("outsider", 2, namespace="default")
         await until(
             lambda: any("may not use" in message for _, message in lab.events("outsider")), "the reason"
@@ -135,13 +137,12 @@ async def test_nothing_is_done_to_a_pod_that_holds_no_block() -> None:
         lab = node.lab
         await started(node)
         batch = await Eater(lab, "batch", 4).ready()
-        lab.create_pod("web", 0)
+        stranger = lab.create_pod("web", 0)
         await lab.until_running("web")
         await node.until_known("batch", "web")
         await batch.anon(60 * MIB)
         node.small.system += 300 * MIB
         decision = await node.turn()
-        stranger = str(lab.pod("web")["metadata"]["uid"])  # type: ignore[index]
         action = Evict(pod=msgspec.structs.replace(decision.pods[0].ref, uid=stranger, name="web"), reason="")
         done = await node.part.executor.carry_out([action], frozenset(decision.state.holders), off=False)
         assert [outcome.message for outcome in done] == ["it holds no block"]

@@ -1,17 +1,22 @@
 """Pods that leave: nobody is asked to go who could not be created again, and what fails later is told."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.departures import finish_moves, move_elsewhere
 from colocate.apps.memory.objects import HOSTNAME
 from colocate.apps.memory.store import Store
 from colocate.clock import ManualClock
+from colocate.cluster.client import Client
+from colocate.cluster.connection import Connection
 from colocate.cluster.errors import ApiError, Doing, Forbidden, Invalid, NotFound, Status
 from colocate.cluster.resources import Object
+from colocate.cluster.transport import Request
 from colocate.memory.actions import PodRef, Recreate
 from colocate.memory.facts import Result
 
@@ -24,11 +29,11 @@ def refusal(kind: type[ApiError], message: str) -> ApiError:
     return kind(DOING, Status(message, "", 0))
 
 
-class Server:
+class Server(Client):
     """An API server with one pod, that refuses to create as a test wants."""
 
     def __init__(self, **spec: Any) -> None:
-        self.clock = ManualClock()
+        super().__init__(Connection("http://127.0.0.1:9", "the test"), ManualClock())
         self.pod: Object | None = {
             "metadata": {"name": "mover", "namespace": "default", "uid": "u"},
             "spec": {"nodeName": "node-1", "containers": [{"name": "main"}], **spec},
@@ -36,35 +41,41 @@ class Server:
         self.refusal: ApiError | None = None
         self.created: list[tuple[Object, bool]] = []
 
-    async def get(self, *_: object) -> Object:
-        if self.pod is None:
-            raise refusal(NotFound, "no such pod")
-        return self.pod
+    async def ask_once(self, request: Request) -> bytes:
+        match request.doing.verb, request.doing.resource:
+            case "get", "pods":
+                if self.pod is None:
+                    raise refusal(NotFound, "no such pod")
+                return msgspec.json.encode(self.pod)
+            case "create", "pods":
+                self.created.append(
+                    (msgspec.json.decode(request.body or b""), "dryRun" in request.parameters)
+                )
+                if self.refusal is not None:
+                    raise self.refusal
+                return request.body or b""
+            case "create", "pods/eviction":
+                self.pod = None
+                return b"{}"
+        raise AssertionError(f"nobody departs by {request.doing}")
 
-    async def create(self, _: object, body: Object, namespace: str, dry_run: bool = False) -> None:
-        self.created.append((body, dry_run))
-        if self.refusal is not None:
-            raise self.refusal
 
-    async def evict(self, *_: object) -> None:
-        self.pod = None
+class View(ClusterView):
+    """Of a cluster that has said nothing yet, with the events that were told to it."""
 
+    def __init__(self, server: Server) -> None:
+        super().__init__(server, "node-1")
+        self.told: list[tuple[str, str, str]] = []
 
-class View(SimpleNamespace):
-    """What departures want of a cluster's view, with the events that were told."""
+    def tell_pod(self, pod: PodRef, reason: str, message: str, *, warning: bool = False) -> None:
+        self.told.append((str(pod), reason, message))
 
-    def __init__(self, client: Server) -> None:
-        super().__init__(client=client, node=None, node_name="node-1", events=[])
-
-    def tell_pod(self, pod: PodRef, reason: str, message: str, *, warning: bool) -> None:
-        self.events.append((str(pod), reason, message))
-
-    def tell_node(self, reason: str, message: str, *, warning: bool) -> None:
-        self.events.append(("node", reason, message))
+    def tell_node(self, reason: str, message: str, *, warning: bool = False) -> None:
+        self.told.append(("node", reason, message))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Any:
+def store(tmp_path: Path) -> Iterator[Store]:
     made = Store(tmp_path / "state")
     made.prepare()
     yield made
@@ -84,7 +95,7 @@ async def test_a_pod_that_could_not_be_created_again_is_not_asked_to_go(
 ) -> None:
     server = Server()
     server.refusal = error
-    outcome = await move_elsewhere(View(server), store, MOVE)  # type: ignore[arg-type]
+    outcome = await move_elsewhere(View(server), store, MOVE)
     assert outcome.result is Result.FAILED
     assert "could not be created again" in outcome.message
     assert server.pod is not None
@@ -97,7 +108,7 @@ async def test_a_pod_that_could_not_be_created_again_is_not_asked_to_go(
 async def test_a_full_quota_is_no_obstacle_for_the_pod_itself_makes_room(store: Store) -> None:
     server = Server()
     server.refusal = refusal(Forbidden, "pods is forbidden: exceeded quota: pods")
-    outcome = await move_elsewhere(View(server), store, MOVE)  # type: ignore[arg-type]
+    outcome = await move_elsewhere(View(server), store, MOVE)
     assert outcome.result is Result.DONE
     assert len(store.moves().manifests) == 1
 
@@ -127,24 +138,24 @@ async def test_a_pod_that_is_pinned_to_this_node_is_not_moved(
     store: Store, spec: Object, pinned: bool
 ) -> None:
     server = Server(**spec)
-    outcome = await move_elsewhere(View(server), store, MOVE)  # type: ignore[arg-type]
+    outcome = await move_elsewhere(View(server), store, MOVE)
     assert outcome.result is (Result.FAILED if pinned else Result.DONE)
     assert (server.pod is not None) == pinned
 
 
 async def test_a_creation_that_fails_later_is_told_once_and_tried_again(store: Store) -> None:
     server = Server()
-    view: Any = View(server)
+    view = View(server)
     await move_elsewhere(view, store, MOVE)
     server.refusal = refusal(Forbidden, "exceeded quota")
     told: dict[str, str] = {}
     for _ in range(3):
         await finish_moves(view, store, list(store.moves().manifests), told)
-    assert [(about, reason) for about, reason, _ in view.events] == [
+    assert [(about, reason) for about, reason, _ in view.told] == [
         ("default/mover", "ColocationMemoryMovedElsewhereNot"),
         ("node", "ColocationMemoryMovedElsewhereNot"),
     ]
-    assert "exceeded quota" in view.events[0][2]
+    assert "exceeded quota" in view.told[0][2]
     server.refusal = None
     await finish_moves(view, store, list(store.moves().manifests), told)
     assert store.moves().manifests == ()

@@ -169,9 +169,9 @@ async def test_a_control_group_that_vanishes_between_looking_and_acting_is_a_pod
             await lab.delete_pod("batch")
             return reading
 
-        machine.read = and_then_it_ends  # type: ignore[method-assign]
-        decision = await node.part.turn()
-        machine.read = read  # type: ignore[method-assign]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(machine, "read", and_then_it_ends)
+            decision = await node.part.turn()
         assert [type(action) for action in decision.plan.actions] == [SetLimit]
         assert [outcome.result for outcome in node.part.executor.take_outcomes()] == [Result.GONE]
         assert (await node.turn()).state.holders == {}

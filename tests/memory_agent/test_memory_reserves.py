@@ -35,10 +35,11 @@ async def answering(code: int, body: bytes) -> AsyncIterator[Driven]:
                 return web.Response(status=code, body=body, content_type="application/json")
             return await serve(request)
 
-        server._serve = with_configz  # type: ignore[method-assign]
-        async with Driven(lab).running() as node:
-            await until(lambda: node.cluster.kubelet_silent != "not asked yet", "an answer")
-            yield node
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(server, "_serve", with_configz)
+            async with Driven(lab).running() as node:
+                await until(lambda: node.cluster.kubelet_silent != "not asked yet", "an answer")
+                yield node
 
 
 async def test_safety_is_by_the_kubelets_own_configuration_where_that_may_be_asked_for() -> None:

@@ -13,6 +13,9 @@ from tests.cluster.usage.fake import CPU, MEMORY, TIME, Answer, Table, vector
 
 P95 = [f"quantile_over_time(0.95, {series}[1h])" for series in (CPU, MEMORY)]
 DEVIATIONS = [f"stddev_over_time({series}[15m])" for series in (CPU, MEMORY)]
+NAMES = ("n1", "n2", "n3")
+CALM = dict.fromkeys(NAMES, (10.0, 20.0))
+ONE_HOT = CALM | {"n2": (10.0, 95.0)}
 HALF = vector({"n1": 20})[:-20]
 
 

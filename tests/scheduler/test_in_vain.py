@@ -9,9 +9,8 @@ from colocate.apps.scheduler.sections import Lease
 from colocate.apps.scheduler.settings import Endpoint
 from colocate.clock import ManualClock, SystemClock
 from colocate.telemetry import Event
-from tests.scheduler.pretending import pretending
-from tests.scheduler.story import logged, telling, told
-from tests.scheduler.test_tainting import NAMES, ONE_HOT, granted, single_rights
+from tests.scheduler.granting import Right, one_hot, single_rights
+from tests.scheduler.story import logged, told
 from tests.support.waiting import until
 
 
@@ -28,13 +27,12 @@ async def test_only_what_fails_for_long_is_in_vain() -> None:
     assert not tries.for_too_long(False, clock.monotonic()), "it counts from the first failure since"
 
 
+def right(resource: str, verb: str) -> Right:
+    return next(one for one in single_rights() if one[1:] == (resource, verb))
+
+
 async def test_a_replica_whose_writes_are_refused_for_good_lets_another_write() -> None:
-    missing = next(right for right in single_rights() if right[1:] == ("nodes", "patch"))
-    async with (
-        pretending(ONE_HOT) as prometheus,
-        telling(prometheus.url, NAMES, extender=False) as story,
-        granted(story, missing) as refused,
-    ):
+    async with one_hot(without=right("nodes", "patch")) as (story, refused):
         config = story.tainting(lease=Lease(duration=Seconds(0.5)))
         elsewhere = msgspec.structs.replace(config.server, address=Endpoint("127.0.0.1:0"))
         with logged() as logs:
@@ -50,12 +48,7 @@ async def test_a_replica_whose_writes_are_refused_for_good_lets_another_write() 
 
 
 async def test_so_does_one_that_never_learns_of_the_nodes() -> None:
-    missing = next(right for right in single_rights() if right[1:] == ("pods", "list"))
-    async with (
-        pretending(ONE_HOT) as prometheus,
-        telling(prometheus.url, NAMES, extender=False) as story,
-        granted(story, missing) as refused,
-    ):
+    async with one_hot(without=right("pods", "list")) as (story, refused):
         config = story.tainting(lease=Lease(duration=Seconds(0.5)))
         with logged() as logs:
             async with running(config, refused, SystemClock()):

@@ -143,7 +143,7 @@ class TestSeed:
         assert seed.prometheus == seed_config.Asking("http://10.96.0.102:9090", 10, 10)
         assert seed.policies == {"mem-real-usage-scheduler": "mem-real-usage"}
         (doubt,) = seed.doubts
-        assert "--with-score-plugins has them back" in doubt
+        assert "'colocate scheduler kube-config --with-score-plugins' has them back" in doubt
         found = read(seed_config.taken_over(seed, Wanted()))
         assert found.profiles == (LabProfile("mem-real-usage-scheduler"),)
         assert found.extenders[0].weight == 1, "there is nobody to outweigh"

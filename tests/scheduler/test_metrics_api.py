@@ -15,14 +15,11 @@ from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.transport import Request
 from colocate.cluster.usage.metrics_api import NODE_METRICS
 from colocate.telemetry import Event
-from tests.scheduler.pretending import internal_error, pretending
+from tests.scheduler.granting import rules
+from tests.scheduler.pretending import CALM, NAMES, internal_error, pretending
 from tests.scheduler.story import Story, logged, spread, telling, told
 from tests.scheduler.test_process import prioritized
-from tests.scheduler.test_tainting import rules
 from tests.support.waiting import until
-
-NAMES = ("n1", "n2", "n3")
-CALM = dict.fromkeys(NAMES, (10.0, 20.0))
 
 
 class WithMetricsServer(Client):

@@ -27,12 +27,10 @@ from colocate.load.settings import FilterSettings, LedgerSettings
 from colocate.model.load import Amount, BoundPod, PerResource, PodFacts, UsageThresholds
 from tests.cluster.usage.fake import Answer
 from tests.scheduler.asking import POD
-from tests.scheduler.pretending import FAULTS, internal_error, pretending
+from tests.scheduler.pretending import CALM, FAULTS, NAMES, internal_error, pretending
 from tests.scheduler.story import Story, spread, telling
 from tests.support.waiting import until
 
-NAMES = ("n1", "n2", "n3")
-CALM = dict.fromkeys(NAMES, (10.0, 20.0))
 ONE_HOT = CALM | {"n2": (10.0, 92.0)}
 
 

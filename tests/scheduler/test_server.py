@@ -154,8 +154,10 @@ async def test_a_fault_costs_the_request_that_it_happens_in_and_no_other(
     assert await ask.prioritized("a") == {"a": 5}
 
 
-async def test_too_few_scores_are_a_fault_and_not_half_an_answer(judge: SteeredJudge, ask: Asking) -> None:
-    judge.prioritize = lambda asked: [1]  # type: ignore[method-assign]
+async def test_too_few_scores_are_a_fault_and_not_half_an_answer(
+    judge: SteeredJudge, ask: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "prioritize", lambda asked: [1])
     assert (await ask.post("prioritize", question("a", "b"))).status == 500
 
 

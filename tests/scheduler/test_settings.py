@@ -28,6 +28,14 @@ def read(text: str, **environ: str) -> SchedulerConfig:
     return build_document(SCHEDULER, text.encode(), "scheduler.yaml", environ).config
 
 
+def refusal(section: str) -> str:
+    """The one line in which a section is refused."""
+    with pytest.raises(UserError) as refused:
+        read(f"version: 1\n{section}")
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
 def test_a_version_is_enough() -> None:
     assert read("version: 1") == SchedulerConfig()
 
@@ -105,10 +113,7 @@ def test_single_values_come_from_the_environment_and_from_flags() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused_in_a_sentence(server: str, complaint: str) -> None:
-    with pytest.raises(UserError) as refused:
-        read(f"version: 1\nserver: {server}")
-    assert complaint in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert complaint in refusal(f"server: {server}")
 
 
 @pytest.mark.parametrize(
@@ -129,10 +134,7 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(server: str, complaint: st
     ],
 )  # fmt: skip
 def test_numbers_by_which_nothing_can_be_judged_are_refused(load: str, complaint: str) -> None:
-    with pytest.raises(UserError) as refused:
-        read(f"version: 1\nload: {load}")
-    assert complaint in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert complaint in refusal(f"load: {load}")
 
 
 def _numbers(section: msgspec.Struct, path: str) -> Iterator[str]:

@@ -1,42 +1,22 @@
 """Heat as taints: only our own are touched, by one writer at a time, a few a minute, and gone at the end."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
-
 import msgspec
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from colocate.apps.scheduler.facts import Taint
 from colocate.apps.scheduler.heat_taints import EFFECT, keys, level_of, with_level
-from colocate.apps.scheduler.process import running
 from colocate.apps.scheduler.sections import OnStop
 from colocate.apps.scheduler.settings import Endpoint, Server
-from colocate.clock import SystemClock
-from colocate.cluster.client import Client, ClientSettings
-from colocate.cluster.connection import Connection, Login
-from colocate.cluster.errors import Forbidden
 from colocate.cluster.resources import LEASES, NODES
-from colocate.cluster.secret import Secret
-from colocate.cluster.transport import Request
-from colocate.cluster.usage.metrics_api import NODE_METRICS
-from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES
-from colocate.lab.api.users import known
 from colocate.load.settings import Staleness
 from colocate.load.terms import Freshness
 from colocate.telemetry import Event
-from tests.scheduler.pretending import internal_error, pretending
-from tests.scheduler.story import Story, logged, spread, telling, told
+from tests.scheduler.pretending import CALM, NAMES, ONE_HOT, internal_error, pretending
+from tests.scheduler.story import logged, spread, telling, told
 from tests.support.waiting import until
 
-NAMES = ("n1", "n2", "n3")
-CALM = dict.fromkeys(NAMES, (10.0, 20.0))
-ONE_HOT = CALM | {"n2": (10.0, 95.0)}
-RBAC = Path(__file__).parents[2] / "examples" / "scheduler" / "rbac.yaml"
 FOREIGN = {
     "key": "example.com/maintenance",
     "value": "soon",
@@ -148,8 +128,7 @@ async def test_of_two_replicas_one_writes_and_stops_at_once_when_the_lease_is_lo
             await until(lambda: not any(w is not None and w.lease.held for w in writers), "both to wait")
             prometheus.uses["n2"] = (10.0, 95.0)
             for scheduler in (one, other):
-                rounds = scheduler.facts.sampled.count
-                await until(lambda s=scheduler, r=rounds: s.facts.sampled.count > r + 3, "more samples")  # type: ignore[misc]
+                await scheduler.facts.sampled.beyond(scheduler.facts.sampled.count + 3)
             assert await story.heat("n2") == 0, "whoever has no lease writes nothing"
 
 
@@ -212,107 +191,3 @@ async def test_the_herd_is_bounded_by_taints_too() -> None:
         placed = spread(await story.pods("burst"))
     assert set(placed) == set(nodes[5:])
     assert max(placed.values()) <= 1.3 * 150 / 15, placed
-
-
-# How little it needs
-
-
-def rules() -> list[dict[str, Any]]:
-    """Every rule of the example, with where it holds."""
-    found = [one for one in yaml.safe_load_all(RBAC.read_text()) if one["kind"] in ("Role", "ClusterRole")]
-    return [
-        {"kind": role["kind"], "namespace": role["metadata"].get("namespace", ""), "rule": rule}
-        for role in found
-        for rule in role["rules"]
-    ]
-
-
-def single_rights() -> list[tuple[int, str, str]]:
-    """Each single right: the number of its rule, resource and verb."""
-    return [
-        (number, resource, verb)
-        for number, one in enumerate(rules())
-        for resource in one["rule"]["resources"]
-        for verb in one["rule"]["verbs"]
-        # The embedded API server has no metrics API to refuse.
-        if one["rule"]["apiGroups"] != [NODE_METRICS.group]
-    ]
-
-
-class Recording(Client):
-    """Writes down what it is refused."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection, settings=ClientSettings(attempts=1))
-        self.refused: list[str] = []
-
-    async def ask_once(self, request: Request) -> bytes:
-        try:
-            return await super().ask_once(request)
-        except Forbidden as error:
-            self.refused.append(str(error))
-            raise
-
-    @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
-        try:
-            async with super().stream(request) as pieces:
-                yield pieces
-        except Forbidden as error:
-            self.refused.append(str(error))
-            raise
-
-
-@asynccontextmanager
-async def granted(story: Story, without: tuple[int, str, str] | None = None) -> AsyncIterator[Recording]:
-    """A client that may do what the example allows, but for one thing."""
-    registry = story.cluster.registry
-    for number, one in enumerate(rules()):
-        name, rule = f"sched-{number}", one["rule"]
-        given = [
-            {**rule, "resources": [resource], "verbs": [verb]}
-            for resource in rule["resources"]
-            for verb in rule["verbs"]
-            if (number, resource, verb) != without
-        ]
-        cluster_wide = one["kind"] == "ClusterRole"
-        kinds = (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS) if cluster_wide else (ROLES, ROLE_BINDINGS)
-        registry.create(kinds[0], one["namespace"], {"metadata": {"name": name}, "rules": given})
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": one["kind"], "name": name}
-        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "sched"}
-        body = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
-        registry.create(kinds[1], one["namespace"], body)
-    story.cluster.server.authenticator.add_token("sched-token", known("sched"))
-    connection = Connection(
-        story.cluster.server.url, "the test", insecure=True, login=Login(token=Secret("sched-token"))
-    )
-    client = Recording(connection)
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-async def test_the_rights_of_the_example_are_enough() -> None:
-    async with (
-        pretending(ONE_HOT) as prometheus,
-        telling(prometheus.url, NAMES, extender=False) as story,
-        granted(story) as client,
-    ):
-        async with running(story.tainting(), client, SystemClock()):
-            await story.hot("n2", 4)
-        assert await story.heat("n2") == 0
-        assert client.refused == []
-
-
-@pytest.mark.parametrize("missing", single_rights(), ids=lambda missing: f"{missing[2]} {missing[1]}")
-async def test_and_none_of_them_is_too_much(missing: tuple[int, str, str]) -> None:
-    _, resource, verb = missing
-    async with (
-        pretending(ONE_HOT) as prometheus,
-        telling(prometheus.url, NAMES, extender=False) as story,
-        granted(story, missing) as client,
-    ):
-        async with running(story.tainting(), client, SystemClock()):
-            await until(lambda: bool(client.refused), f"{verb} {resource} to be refused")
-        assert f"{verb} {resource}" in client.refused[0]

@@ -12,13 +12,9 @@ from colocate.cluster.client import Client
 from colocate.cluster.resources import LEASES
 from colocate.cluster.transport import Request
 from colocate.telemetry import Event
-from tests.scheduler.pretending import pretending
+from tests.scheduler.pretending import CALM, NAMES, ONE_HOT, pretending
 from tests.scheduler.story import Story, logged, telling, told
 from tests.support.waiting import until
-
-NAMES = ("n1", "n2", "n3")
-CALM = dict.fromkeys(NAMES, (10.0, 20.0))
-ONE_HOT = CALM | {"n2": (10.0, 95.0)}
 
 
 class Lagging(Client):
@@ -48,7 +44,8 @@ class Lagging(Client):
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
         await asyncio.Event().wait()
-        yield aiter(())  # type: ignore[arg-type]
+        async with super().stream(request) as pieces:
+            yield pieces
 
 
 async def test_a_fault_in_one_round_is_told_and_the_next_round_writes(

@@ -1,7 +1,8 @@
-"""Random checkpoints: any Unicode, nil against empty, any NUMA node."""
+"""Random checkpoints: any Unicode, nil against empty, any NUMA node; and where a reader gives up on a file."""
 
 from hypothesis import strategies as st
 
+from colocate.kubelet.checkpoint import CheckpointError, parse
 from colocate.model.checkpoint import Checkpoint, Entry, Format
 
 texts = st.text(max_size=12)
@@ -18,3 +19,12 @@ def checkpoints(format: Format = Format.NUMA) -> st.SearchStrategy[Checkpoint]:
         st.none() | st.lists(entries, max_size=4).map(tuple),
         st.none() | st.dictionaries(texts, ids, max_size=4),
     )
+
+
+def judge(blob: bytes, format: Format | None = None) -> str | None:
+    """Where a reader gives up, in the table's words."""
+    try:
+        document = parse(blob, format)
+    except CheckpointError:
+        return "json"
+    return None if document.sound else "checksum"

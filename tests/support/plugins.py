@@ -1,10 +1,13 @@
-"""Plugins for tests."""
+"""Plugins for tests, and what a node shows of them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from colocate.kubelet import Allocation, Device, DevicePlugin
+from prometheus_client import REGISTRY
+
+from colocate.kubelet import Allocation, Device, DevicePlugin, Health
 from colocate.kubelet.plugin import DeviceList
+from colocate.testing import TestNode
 
 FAN = "example.com/fan"
 
@@ -31,3 +34,16 @@ class Fans(DevicePlugin):
     async def allocate(self, ids: Sequence[str]) -> Allocation:
         self.allocated.append(list(ids))
         return Allocation(envs={"FANS": ",".join(ids)})
+
+
+def metric(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def ids(node: TestNode, resource: str = FAN) -> dict[str, Health]:
+    return {id: device.health for id, device in node.kubelet.devices.table.devices.get(resource, {}).items()}
+
+
+async def until_ids(node: TestNode, **expected: Health) -> None:
+    wanted = {id.replace("_", "-"): health for id, health in expected.items()}
+    await node.kubelet.until(lambda: ids(node) == wanted, f"{wanted}, not {ids(node)}")

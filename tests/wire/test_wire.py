@@ -1,6 +1,7 @@
 """The committed protocol code is what the .proto files say, and the method tables are what they declare."""
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from google.protobuf.descriptor import FileDescriptor
@@ -24,8 +25,8 @@ def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", [deviceplugin_pb2, podresources_pb2, pluginregistration_pb2])
-def test_every_declared_rpc_has_its_method(module: object) -> None:
-    descriptor: FileDescriptor = module.DESCRIPTOR  # type: ignore[attr-defined]
+def test_every_declared_rpc_has_its_method(module: ModuleType) -> None:
+    descriptor: FileDescriptor = module.DESCRIPTOR
     tables = {method.path: method for method in vars(methods).values() if isinstance(method, Method)}
     for service in descriptor.services_by_name.values():
         for rpc in service.methods:

@@ -89,7 +89,10 @@ async def _serve(args: argparse.Namespace, config: SchedulerConfig) -> None:
 
 
 def _config(args: argparse.Namespace, seed: Seed | None) -> SchedulerConfig:
-    """The configuration that the flags name, each over the one before: --config, --from, --set, --act."""
+    """The configuration that the flags name, each over the one before: --config, --set, --from, --act, --shadow.
+
+    But for the policies of schedulers: those of --config go over those of --from.
+    """
     if args.config is None and args.seed is None:
         raise UserError("--config: no configuration is named; name one, or a kube-scheduler's with --from")
     config = SchedulerConfig()

@@ -21,6 +21,7 @@ from colocate.errors import UserError
 E = TypeVar("E")
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_INSECURE = "--insecure-skip-tls-verify"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _NOWHERE = (
     "no API server is known: name a kubeconfig with --kubeconfig or KUBECONFIG, an address with --server, "
@@ -138,7 +139,7 @@ def _from_kubeconfig(config: kubeconfig.Merged, flags: Flags) -> Connection:
     if cluster.insecure and not (flags.insecure or flags.certificate_authority):
         raise UserError(
             f"{chosen.cluster.place}: insecure-skip-tls-verify is set, which is taken from the command line "
-            f"only; give certificate-authority instead, or say --insecure"
+            f"only; give certificate-authority instead, or say {_INSECURE}"
         )
     server = flags.server or cluster.server
     if not server:
@@ -220,8 +221,11 @@ def _proxy(server: str, environ: Mapping[str, str]) -> Secret | None:
     return Secret(address) if address else None
 
 
-def checked(found: Connection) -> Connection:
-    """The connection, if it is sound; a UserError in one sentence where it is not."""
+def checked(found: Connection, insecurely: str = f"say {_INSECURE}") -> Connection:
+    """The connection, if it is sound; a UserError in one sentence where it is not.
+
+    `insecurely` is how its user allows what is not secure.
+    """
     try:
         address = urlsplit(found.server)
         host, _ = address.hostname, address.port
@@ -236,7 +240,7 @@ def checked(found: Connection) -> Connection:
     if address.scheme == "http" and shown and host not in _LOOPBACK and not found.insecure:
         raise UserError(
             f"{found.origin}: server {found.server} would be sent the credential in the clear; "
-            f"use https, or say --insecure"
+            f"use https, or {insecurely}"
         )
     proxy = urlsplit(found.proxy.reveal()) if found.proxy else None
     if proxy and proxy.scheme not in ("http", "https"):

@@ -87,9 +87,9 @@ def plugin(
             return function(ids)
 
         name = getattr(function, "__name__", "plugin")
-        made = type(
+        made: type[DevicePlugin] = type(
             name, (DevicePlugin,), {"devices": list_devices, "allocate": allocate, "resource": resource}
         )
-        return made()  # type: ignore[no-any-return]
+        return made()
 
     return decorate

@@ -1,43 +1,181 @@
-"""What follows from one round of samples: levels, terms and scores, each worked out when it is first asked for."""
+"""What follows from one round of samples: levels, terms and scores, each worked out when it is first asked for.
 
-from collections.abc import Iterable
+Or ahead, in short steps. Which facts change, and which of this is then no longer so, is the table's to say.
+"""
 
-from colocate.load.building import Levels
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from colocate.load import building
+from colocate.load.building import NOT_MEASURED, Levels
 from colocate.load.demand import Demand
-from colocate.load.scoring import Columns
+from colocate.load.policies import RealUsage, min_max
+from colocate.load.scoring import Column, Columns, Scorer
 from colocate.load.settings import Mix, PolicyName
+from colocate.load.standing import Standing
 from colocate.load.terms import NodeTerms
-from colocate.load.typical import Typical
-from colocate.model.load import NodeLoad
+from colocate.load.typical import Level, Typical, level, typical
+from colocate.model.load import NO_SAMPLES, NodeLoad, Usage
+
+_LOG_BEYOND_NODES = 1000
+"""How many terms may be made anew, beyond one for every node, until a log is begun again."""
+_STEP = 100
+"""Nodes that one step of work looks at: a millisecond or two."""
+_DEMANDS_AHEAD = 8
+"""Of so many demands, those of the pods judged last, the scores are worked out ahead."""
 
 
 class Round:
     """The table has one, and while new samples are worked in, another that nobody is answered by yet."""
 
-    def __init__(self, loads: dict[str, NodeLoad]) -> None:
+    def __init__(self, standing: Standing, loads: dict[str, NodeLoad]) -> None:
         self.loads = loads
-        self.levels: dict[str, Levels] = {}
-        self.typical: Typical | None = None
         self.next_stale = float("inf")
-        self.terms: dict[str, NodeTerms] = {}
+        """When the next sample is too old."""
         self.log: list[NodeTerms] = []
         """All terms of nodes that were made since everything changed: see `candidates`."""
-        self.columns: Columns[tuple[Mix, Demand], int] = Columns()
+        self._standing = standing
+        self._known = standing.nodes.__contains__
+        self._levels: dict[str, Levels] = {}
+        self._typical: Typical | None = None
+        self._terms: dict[str, NodeTerms] = {}
+        self._columns: Columns[tuple[Mix, Demand], int] = Columns()
         """Scores, by what the pod brings."""
-        self.values: Columns[PolicyName, int | None] = Columns()
+        self._values: Columns[PolicyName, int | None] = Columns()
         """What policies rank candidates by, whatever the pod brings."""
+
+    def terms(self, name: str) -> NodeTerms:
+        """A node's terms; of a name that is no node's, those of the typical node."""
+        supposed = self._typical or self._settle()
+        known = self._terms.get(name)
+        if known is not None:
+            return known
+        standing = self._standing
+        facts = standing.nodes.get(name)
+        if facts is None:
+            nameless = msgspec.structs.replace(supposed.size, name=name)
+            return building.terms(nameless, standing.settings, supposed)
+        load = self.loads.get(name, NO_SAMPLES)
+        made = self._terms[name] = building.terms(
+            facts,
+            standing.settings,
+            supposed,
+            load=load,
+            levels=self._levels.get(name, NOT_MEASURED),
+            sampled_at=standing.settings.staleness.sampled_at(load, standing.now),
+            unseen=standing.ledger.unseen(name, standing.pods.usage),
+            placed=standing.pods.on(name),
+        )
+        self._write(made)
+        return made
+
+    def scores(self, mix: Mix, pod: Demand, names: Sequence[str]) -> list[int]:
+        """The candidates' scores, in their order."""
+        if self._typical is None:
+            self._settle()
+        scorer = self._standing.scorer(mix)
+        if not scorer.absolute:
+            sums = [0] * len(names)
+        else:
+            column = self._column(scorer, pod)
+            sums = list(map(column.__getitem__, names))
+            if not scorer.relative:
+                return sums
+        ranks = [self._ranks(name, policy, names) for name, policy, _ in scorer.relative]
+        return scorer.with_ranks(sums, ranks)
+
+    def work_ahead(self, before: "Round", now: float) -> Iterator[None]:
+        """All that the next requests will likely ask for, if they are like those that the round before this had.
+
+        What changes meanwhile is left to them.
+        """
+        yield from self._settling(now)
+        every = steps(list(self._standing.nodes))
+        for step in every:
+            for name in step:
+                self.terms(name)
+            yield
+        columns: list[Column[int] | Column[int | None]] = [
+            self._column(self._standing.scorer(mix), pod)
+            for mix, pod in before._columns.latest(_DEMANDS_AHEAD)
+        ]
+        for scorer in self._standing.scorers.values():
+            columns += [self._value_column(name, policy) for name, policy, _ in scorer.relative]
+        for column in columns:
+            for step in every:
+                for name in step:
+                    column[name]
+                yield
 
     def drop(self, names: Iterable[str]) -> None:
         """What is known of these nodes is no longer so."""
         for name in names:
-            self.terms.pop(name, None)
-        self.columns.drop(names)
-        self.values.drop(names)
+            self._terms.pop(name, None)
+        self._columns.drop(names)
+        self._values.drop(names)
 
     def clear(self) -> None:
         """Nothing but the samples is left."""
-        self.typical = None
-        self.terms.clear()
+        self._typical = None
+        self._terms.clear()
         self.log = []
-        self.columns.clear()
-        self.values.clear()
+        self._columns.clear()
+        self._values.clear()
+
+    def _ranks(self, name: PolicyName, policy: RealUsage, names: Sequence[str]) -> list[int]:
+        column = self._value_column(name, policy)
+        return min_max(list(map(column.__getitem__, names)))
+
+    def _column(self, scorer: Scorer, pod: Demand) -> Column[int]:
+        return self._columns.get(
+            (scorer.mix, pod), lambda: Column(lambda name: scorer.of_node(self.terms(name), pod), self._known)
+        )
+
+    def _value_column(self, name: PolicyName, policy: RealUsage) -> Column[int | None]:
+        return self._values.get(
+            name, lambda: Column(lambda node: policy.value(self.terms(node)), self._known)
+        )
+
+    def _write(self, made: NodeTerms) -> None:
+        if len(self.log) > 2 * len(self._standing.nodes) + _LOG_BEYOND_NODES:
+            # Whoever remembers the old one still can; nobody needs to hold all of it for one answer.
+            self.log = list(self._terms.values())
+        else:
+            self.log.append(made)
+
+    def _settle(self) -> Typical:
+        """How loaded nodes are by fresh samples, the typical one too, and when the next sample is too old."""
+        for _ in self._settling(self._standing.now):
+            pass
+        assert self._typical is not None
+        return self._typical
+
+    def _settling(self, now: float) -> Iterator[None]:
+        self.next_stale = float("inf")
+        self._levels = {}
+        for number, name in enumerate(list(self._standing.nodes)):
+            load = self.loads.get(name)
+            if load is not None:
+                self._levels[name] = self._level(load.cpu, now), self._level(load.memory, now)
+            if number % _STEP == 0:
+                yield
+        self._typical = typical(
+            [cpu for cpu, _ in self._levels.values() if cpu],
+            [memory for _, memory in self._levels.values() if memory],
+            self._standing.nodes.values(),
+        )
+        yield
+
+    def _level(self, usage: Usage | None, now: float) -> Level | None:
+        settings = self._standing.settings
+        staleness = settings.staleness
+        if usage is None or staleness.expired(now - usage.time):
+            return None
+        if staleness.after and usage.time + staleness.after < self.next_stale:
+            self.next_stale = usage.time + staleness.after
+        return level(usage, settings.balanced)
+
+
+def steps(names: Sequence[str]) -> list[Sequence[str]]:
+    return [names[start : start + _STEP] for start in range(0, len(names), _STEP)]

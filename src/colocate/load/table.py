@@ -1,4 +1,4 @@
-"""The table: every node's terms, kept up to date with the facts, and the scores that follow from them.
+"""The table: facts come in, and what follows from them is kept up to date; what that is, `round` says.
 
 A change of a fact costs what it touches: a pod its node, a batch of samples every node. A request costs one
 look-up per candidate, once a pod of the same demand has been judged. New samples can be worked in step by step,
@@ -7,42 +7,28 @@ beside what is known, so that no request pays for them. Time is an argument.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import msgspec
-
-from colocate.load import building
-from colocate.load.building import NOT_MEASURED
 from colocate.load.calibration import Calibration
 from colocate.load.demand import Demand, Ratio
 from colocate.load.ledger import Ledger
-from colocate.load.placing import Pods
-from colocate.load.policies import RealUsage, min_max
-from colocate.load.round import Round
-from colocate.load.scoring import Column, Scorer
-from colocate.load.settings import Mix, PolicyName, Settings
+from colocate.load.round import Round, steps
+from colocate.load.scoring import Scorer
+from colocate.load.settings import Mix, Settings
+from colocate.load.standing import Standing
 from colocate.load.terms import NodeTerms
-from colocate.load.typical import Level, Typical, level, typical
-from colocate.model.load import NO_SAMPLES, BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage, Usage
-
-_LOG_BEYOND_NODES = 1000
-"""How many terms may be made anew, beyond one for every node, until a log is begun again."""
-_STEP = 100
-"""Nodes that one step of working in samples looks at: a millisecond or two."""
-_DEMANDS_AHEAD = 8
-"""Of so many demands, those of the pods judged last, the scores are worked out ahead."""
+from colocate.model.load import NO_SAMPLES, BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage
 
 
 class Table:
     """Nodes, samples and pods in; terms and scores out."""
 
     def __init__(self, settings: Settings, calibration: Calibration | None = None) -> None:
+        standing = self._standing = Standing(settings, calibration or Calibration())
         self.settings = settings
-        self.now = 0.0
-        self.pods = Pods(settings, calibration or Calibration())
-        self._nodes: dict[str, NodeFacts] = {}
-        self._ledger = Ledger(settings.ledger)
-        self._round = Round({})
+        self.pods = standing.pods
+        self._nodes = standing.nodes
+        self._ledger = standing.ledger
+        self._round = Round(standing, {})
         self._coming: Round | None = None
-        self._scorers: dict[Mix, Scorer] = {}
 
     # --- facts come in ---------------------------------------------------------------------------------
 
@@ -75,8 +61,8 @@ class Table:
         self.advance(now)
         if usages is not None:
             self.pods.measure(usages)
-        coming = self._coming = Round(self._with(loads))
-        for _ in self._work_ahead(coming, now):
+        coming = self._coming = Round(self._standing, self._with(loads))
+        for _ in coming.work_ahead(self._round, now):
             yield
             if self._coming is not coming:
                 self.observe(loads, self.now)
@@ -84,7 +70,7 @@ class Table:
         self._round, self._coming = coming, None
         self.advance(self.now)
         # What the samples show now is counted twice for some steps more, which is better than not at all.
-        for step in _steps([name for name in loads if name in self._ledger.nodes]):
+        for step in steps([name for name in loads if name in self._ledger.nodes]):
             self._changed(*self._leave_what_is_shown(step, self.now))
             yield
 
@@ -123,11 +109,11 @@ class Table:
 
         A clock that was ahead is set right: what counted as expired counts again, and nothing is of the future.
         """
-        was, self.now = self.now, now
+        was, self._standing.now = self._standing.now, now
         if now < was:
             self._set_back()
-        self._changed(*self._ledger.expire(self.now))
-        if self.now >= self._round.next_stale:
+        self._changed(*self._ledger.expire(now))
+        if now >= self._round.next_stale:
             self._everything_changed()
 
     # --- what follows from them ------------------------------------------------------------------------
@@ -138,52 +124,18 @@ class Table:
 
     def terms(self, name: str) -> NodeTerms:
         """A node's terms; of a name that is no node's, those of the typical node."""
-        return self._terms(self._round, name)
-
-    def _terms(self, at: Round, name: str) -> NodeTerms:
-        supposed = at.typical or self._settle(at, self.now)
-        known = at.terms.get(name)
-        if known is not None:
-            return known
-        facts = self._nodes.get(name)
-        if facts is None:
-            nameless = msgspec.structs.replace(supposed.size, name=name)
-            return building.terms(nameless, self.settings, supposed)
-        load = at.loads.get(name, NO_SAMPLES)
-        made = at.terms[name] = building.terms(
-            facts,
-            self.settings,
-            supposed,
-            load=load,
-            levels=at.levels.get(name, NOT_MEASURED),
-            sampled_at=self.settings.staleness.sampled_at(load, self.now),
-            unseen=self._ledger.unseen(name, self.pods.usage),
-            placed=self.pods.on(name),
-        )
-        self._write(at, made)
-        return made
+        return self._round.terms(name)
 
     def scores(self, mix: Mix, pod: Demand, names: Sequence[str]) -> list[int]:
         """The candidates' scores, in their order."""
-        at = self._round
-        if at.typical is None:
-            self._settle(at, self.now)
-        scorer = self.scorer(mix)
-        if not scorer.absolute:
-            sums = [0] * len(names)
-        else:
-            column = self._column(at, mix, pod)
-            sums = list(map(column.__getitem__, names))
-            if not scorer.relative:
-                return sums
-        ranks = [self._ranks(name, policy, names) for name, policy, _ in scorer.relative]
-        return scorer.with_ranks(sums, ranks)
+        return self._round.scores(mix, pod, names)
 
     def scorer(self, mix: Mix) -> Scorer:
-        scorer = self._scorers.get(mix)
-        if scorer is None:
-            scorer = self._scorers[mix] = Scorer(mix, self.settings)
-        return scorer
+        return self._standing.scorer(mix)
+
+    @property
+    def now(self) -> float:
+        return self._standing.now
 
     @property
     def nodes(self) -> Mapping[str, NodeFacts]:
@@ -205,42 +157,6 @@ class Table:
 
     # --- keeping it so ---------------------------------------------------------------------------------
 
-    def _ranks(self, name: PolicyName, policy: RealUsage, names: Sequence[str]) -> list[int]:
-        column = self._value_column(self._round, name, policy)
-        return min_max(list(map(column.__getitem__, names)))
-
-    def _column(self, at: Round, mix: Mix, pod: Demand) -> Column[int]:
-        scorer = self.scorer(mix)
-        return at.columns.get(
-            (mix, pod),
-            lambda: Column(lambda name: scorer.of_node(self._terms(at, name), pod), self._nodes.__contains__),
-        )
-
-    def _value_column(self, at: Round, name: PolicyName, policy: RealUsage) -> Column[int | None]:
-        return at.values.get(
-            name, lambda: Column(lambda node: policy.value(self._terms(at, node)), self._nodes.__contains__)
-        )
-
-    def _work_ahead(self, coming: Round, now: float) -> Iterator[None]:
-        """All that the next requests will likely ask for; what changes meanwhile is left to them."""
-        for _ in self._settling(coming, now):
-            yield
-        steps = _steps(list(self._nodes))
-        for step in steps:
-            for name in step:
-                self._terms(coming, name)
-            yield
-        columns: list[Column[int] | Column[int | None]] = [
-            self._column(coming, *key) for key in self._round.columns.latest(_DEMANDS_AHEAD)
-        ]
-        for mix in self._scorers.values():
-            columns += [self._value_column(coming, name, policy) for name, policy, _ in mix.relative]
-        for column in columns:
-            for step in steps:
-                for name in step:
-                    column[name]
-                yield
-
     def _with(self, loads: Mapping[str, NodeLoad]) -> dict[str, NodeLoad]:
         """All samples, those of nodes that are gone apart."""
         kept = {name: load for name, load in self.loads.items() if name in self._nodes}
@@ -255,50 +171,12 @@ class Table:
         self._round.clear()
         self._coming = None
 
-    def _write(self, at: Round, made: NodeTerms) -> None:
-        if len(at.log) > 2 * len(self._nodes) + _LOG_BEYOND_NODES:
-            # Whoever remembers the old one still can; nobody needs to hold all of it for one answer.
-            at.log = list(at.terms.values())
-        else:
-            at.log.append(made)
-
     def _set_back(self) -> None:
         for bound in self.pods.bound.values():
             if self._counts(bound):
                 self._enter(bound, unseen=True)
         self._ledger.set_back(self.now)
         self._everything_changed()
-
-    def _settle(self, at: Round, now: float) -> Typical:
-        """How loaded nodes are by fresh samples, the typical one too, and when the next sample is too old."""
-        for _ in self._settling(at, now):
-            pass
-        assert at.typical is not None
-        return at.typical
-
-    def _settling(self, at: Round, now: float) -> Iterator[None]:
-        at.next_stale = float("inf")
-        at.levels = {}
-        for number, name in enumerate(list(self._nodes)):
-            load = at.loads.get(name)
-            if load is not None:
-                at.levels[name] = self._level(at, load.cpu, now), self._level(at, load.memory, now)
-            if number % _STEP == 0:
-                yield
-        at.typical = typical(
-            [cpu for cpu, _ in at.levels.values() if cpu],
-            [memory for _, memory in at.levels.values() if memory],
-            self._nodes.values(),
-        )
-        yield
-
-    def _level(self, at: Round, usage: Usage | None, now: float) -> Level | None:
-        staleness = self.settings.staleness
-        if usage is None or staleness.expired(now - usage.time):
-            return None
-        if staleness.after and usage.time + staleness.after < at.next_stale:
-            at.next_stale = usage.time + staleness.after
-        return level(usage, self.settings.balanced)
 
     def _enter(self, bound: BoundPod, *, unseen: bool) -> None:
         uid, node = bound.pod.uid, bound.node
@@ -329,7 +207,3 @@ class Table:
 
     def _sampled_at(self, name: str, now: float) -> float | None:
         return self.settings.staleness.sampled_at(self.loads.get(name, NO_SAMPLES), now)
-
-
-def _steps(names: Sequence[str]) -> list[Sequence[str]]:
-    return [names[start : start + _STEP] for start in range(0, len(names), _STEP)]

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from colocate.clock import ManualClock, SystemClock
@@ -88,7 +89,10 @@ async def test_no_secret_is_in_what_is_said(clock: ManualClock) -> None:
         (PrometheusSettings(url="ftp://prometheus"), "is no address; write it as"),
         (PrometheusSettings(url="http://p:9090/graph?g0.expr=up"), "name the address alone"),
         (PrometheusSettings(url="https://p", client_key=Path("k")), "go together; one of them is missing"),
-        (PrometheusSettings(url="http://p", token_file=Path("t")), "in the clear; use https"),
+        (
+            PrometheusSettings(url="http://p", token_file=Path("t")),
+            "use https, or write prometheus.insecure: true",
+        ),
         (PrometheusSettings(url="http://me:x@p"), "in the clear; use https"),
         (PrometheusSettings(url="https://p", token_file=Path("t"), username="me"), "exclude each other"),
         (PrometheusSettings(url="https://p", password_file=Path("t")), "needs a username"),
@@ -142,18 +146,18 @@ async def test_a_real_prometheus_with_tls_a_client_certificate_and_a_password(tm
         "basic_auth_users": {"me": HASHED},
     }
     async with Metrics(tmp_path / "metrics", web=web) as metrics:
-        right = {
-            "url": metrics.url,
-            "certificate_authority": tmp_path / "ca.crt",
-            "client_certificate": shown[0],
-            "client_key": shown[1],
-            "server_name": "prometheus.example",
-            "username": "me",
-            "password_file": tmp_path / "password",
-        }
+        right = PrometheusSettings(
+            url=metrics.url,
+            certificate_authority=tmp_path / "ca.crt",
+            client_certificate=shown[0],
+            client_key=shown[1],
+            server_name="prometheus.example",
+            username="me",
+            password_file=tmp_path / "password",
+        )
 
         async def answer(**changes: object) -> None:
-            settings = PrometheusSettings(**{**right, **changes})  # type: ignore[arg-type]
+            settings = msgspec.structs.replace(right, **changes)
             prometheus = Prometheus(settings, SystemClock(), environ={})
             try:
                 await prometheus.query("up", "up")

@@ -55,9 +55,9 @@ def uses(lease: Lease) -> tuple[Use, ...]:
         ),
         Use("colocate resource advertise and remove", (Permission("patch", "nodes", "status"),)),
         Use("colocate checkpoint diff", (Permission("get", "nodes"), Permission("list", "pods"))),
-        Use("colocate scheduler", _FOLLOWED),
+        Use("colocate scheduler serve", _FOLLOWED),
         Use(
-            "colocate scheduler --act taints",
+            "colocate scheduler serve --act taints",
             (
                 Permission("get", "nodes"),
                 Permission("patch", "nodes"),

@@ -176,7 +176,8 @@ class _Reading:
             else:
                 self.doubts.append(
                     f"{path}.plugins.score switches kube-scheduler's own score plugins off: affinity, spreading and "
-                    f"taints count for nothing; --with-score-plugins has them back, and the weight to match"
+                    f"taints count for nothing; 'colocate scheduler kube-config --with-score-plugins' has them back, "
+                    f"and the weight to match"
                 )
         return left, ours
 

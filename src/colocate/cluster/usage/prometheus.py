@@ -61,9 +61,9 @@ def connection_to(settings: PrometheusSettings, environ: Mapping[str, str] | Non
     # Rebuilt without user and password, which would else be in every message.
     server = urlunsplit((address.scheme, place, address.path.rstrip("/"), "", ""))
     if settings.token_file and (settings.username or address.username):
-        raise UserError("prometheus: token_file and username exclude each other; name one of them")
+        raise UserError("prometheus: tokenFile and username exclude each other; name one of them")
     if settings.password_file and not settings.username:
-        raise UserError("prometheus: password_file needs a username; name it, too")
+        raise UserError("prometheus: passwordFile needs a username; name it, too")
     environ = os.environ if environ is None else environ
     proxy = settings.proxy or proxy_for(server, environ)
     return checked(
@@ -82,7 +82,8 @@ def connection_to(settings: PrometheusSettings, environ: Mapping[str, str] | Non
                 certificate=_pem(settings.client_certificate),
                 key=_pem(settings.client_key),
             ),
-        )
+        ),
+        insecurely="write prometheus.insecure: true",
     )
 
 

@@ -202,14 +202,15 @@ def field_value(obj: Object, field: str) -> str:
     return "" if value is None else str(value)
 
 
+def _involved(name: str) -> Callable[[Object], object]:
+    return lambda event: at(event, "involvedObject", name)
+
+
 _SPECIAL: Mapping[str, Callable[[Object], object]] = {
     "spec.unschedulable": lambda node: bool(at(node, "spec", "unschedulable")),
     "spec.hostNetwork": lambda pod: bool(at(pod, "spec", "hostNetwork")),
     "status.replicas": lambda owner: at(owner, "status", "replicas") or 0,
     "source": lambda event: at(event, "source", "component") or event.get("reportingComponent"),
     "reportingController": lambda event: event.get("reportingComponent"),
-    **{
-        f"regarding.{name}": (lambda event, name=name: at(event, "involvedObject", name))  # type: ignore[misc]
-        for name in _INVOLVED
-    },
+    **{f"regarding.{name}": _involved(name) for name in _INVOLVED},
 }

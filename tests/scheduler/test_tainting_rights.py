@@ -1,0 +1,25 @@
+"""Heat as taints, with the rights of the example: they are enough, and none of them is too much."""
+
+import pytest
+
+from colocate.apps.scheduler.process import running
+from colocate.clock import SystemClock
+from tests.scheduler.granting import Right, one_hot, single_rights
+from tests.support.waiting import until
+
+
+async def test_the_rights_of_the_example_are_enough() -> None:
+    async with one_hot() as (story, client):
+        async with running(story.tainting(), client, SystemClock()):
+            await story.hot("n2", 4)
+        assert await story.heat("n2") == 0
+        assert client.refused == []
+
+
+@pytest.mark.parametrize("missing", single_rights(), ids=lambda missing: f"{missing[2]} {missing[1]}")
+async def test_and_none_of_them_is_too_much(missing: Right) -> None:
+    _, resource, verb = missing
+    async with one_hot(missing) as (story, client):
+        async with running(story.tainting(), client, SystemClock()):
+            await until(lambda: bool(client.refused), f"{verb} {resource} to be refused")
+        assert f"{verb} {resource}" in client.refused[0]
