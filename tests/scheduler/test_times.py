@@ -1,12 +1,14 @@
 """Times that would defeat each other are refused, with what to write instead; those of the seed are made to fit."""
 
+import msgspec
 import pytest
 
-from colocate.apps.config.file import build_document
+from colocate.apps.config.file import Underlay, build_document
+from colocate.apps.config.override import from_assignments
 from colocate.apps.config.schema import Seconds
-from colocate.apps.scheduler.from_seed import with_seed
+from colocate.apps.scheduler.from_seed import said_by
 from colocate.apps.scheduler.seed_config import Asking, Seed
-from colocate.apps.scheduler.settings import SCHEDULER, SchedulerConfig, check
+from colocate.apps.scheduler.settings import SCHEDULER, SchedulerConfig
 from colocate.errors import UserError
 
 
@@ -46,9 +48,30 @@ def asking_every(seconds: float) -> Seed:
     return Seed((), {}, Asking("http://p:9090", 5.0, seconds), None, (), {}, ())
 
 
+def with_seed(seed: Seed, text: str = "", *flags: str) -> SchedulerConfig:
+    under = Underlay(said_by(seed), "--from seed.yaml")
+    blob = f"version: 1\n{text}".encode()
+    return build_document(SCHEDULER, blob, "scheduler.yaml", {}, from_assignments(flags), under).config
+
+
 def test_samples_that_the_seed_asks_for_seldom_outlive_the_next_round() -> None:
-    config = with_seed(SchedulerConfig(), asking_every(600.0))
-    check(config)
+    config = with_seed(asking_every(600.0))
     assert config.usage.interval == Seconds(600)
     assert config.load.staleness.after == 1800
-    assert with_seed(SchedulerConfig(), asking_every(30.0)).load.staleness.after == 180
+    assert with_seed(asking_every(30.0)).load.staleness.after == 180
+
+
+def test_what_the_seed_says_counts_where_nothing_else_is_said() -> None:
+    seed = msgspec.structs.replace(
+        asking_every(30.0), policies={"a": "mem-real-usage", "b": "cpu-real-usage"}
+    )
+    text = "usage: {prometheus: {url: 'http://other:9090'}}\nload: {policies: {b: balanced}}"
+    config = with_seed(seed, text, "usage.interval=7s")
+    assert (config.usage.prometheus.url, config.usage.prometheus.timeout) == ("http://other:9090", Seconds(5))
+    assert config.usage.interval == Seconds(7)
+    assert config.load.policies == {"a": "mem-real-usage", "b": "balanced"}
+
+
+def test_what_is_wrong_with_it_is_said_of_its_file() -> None:
+    with pytest.raises(UserError, match=r"--from seed\.yaml: 0s is out of range"):
+        with_seed(asking_every(0.0))

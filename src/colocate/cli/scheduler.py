@@ -9,11 +9,12 @@ import msgspec
 import uvloop
 
 from colocate import telemetry
-from colocate.apps.config.file import load_document
+from colocate.apps.config.file import NOTHING_BELOW, Underlay, build_document, load_document
 from colocate.apps.config.override import from_assignments, unknown_variables
+from colocate.apps.config.schema import VERSION
 from colocate.apps.config.words import Problem
 from colocate.apps.scheduler import kube_config, seed_config
-from colocate.apps.scheduler.from_seed import with_seed
+from colocate.apps.scheduler.from_seed import said_by
 from colocate.apps.scheduler.kube_config import DEFAULT_NAME, Profile, TlsFiles, Wanted
 from colocate.apps.scheduler.process import run_scheduler
 from colocate.apps.scheduler.seed_config import Seed
@@ -25,6 +26,7 @@ from colocate.errors import UserError
 from colocate.telemetry import Event
 
 _DEFAULT = Wanted()
+_EMPTY = f"version: {VERSION}".encode()
 
 
 def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -89,20 +91,15 @@ async def _serve(args: argparse.Namespace, config: SchedulerConfig) -> None:
 
 
 def _config(args: argparse.Namespace, seed: Seed | None) -> SchedulerConfig:
-    """The configuration that the flags name, each over the one before: --config, --set, --from, --act, --shadow.
-
-    But for the policies of schedulers: those of --config go over those of --from.
-    """
+    """The configuration that the flags name, each over the one before: --from, --config, --set, --act, --shadow."""
     if args.config is None and args.seed is None:
         raise UserError("--config: no configuration is named; name one, or a kube-scheduler's with --from")
-    config = SchedulerConfig()
+    overrides = from_assignments(args.set)
+    under = Underlay(said_by(seed), f"--from {args.seed}") if seed else NOTHING_BELOW
     if args.config is not None:
-        overrides = from_assignments(args.set)
-        config = load_document(SCHEDULER, args.config, os.environ, overrides).config
-    elif args.set:
-        raise UserError("--set: it changes values of --config; name that file, too")
-    if seed is not None:
-        config = with_seed(config, seed)
+        config = load_document(SCHEDULER, args.config, os.environ, overrides, under).config
+    else:
+        config = build_document(SCHEDULER, _EMPTY, str(args.seed), os.environ, overrides, under).config
     if args.act is not None:
         config = msgspec.structs.replace(config, act=_ways(args.act))
     if args.shadow:

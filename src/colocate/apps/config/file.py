@@ -1,10 +1,11 @@
-"""Reads a configuration: file, then environment, then flags, each over the one before.
+"""Reads a configuration: file, then environment, then flags, each over the one before; below them all, where that is
+wanted, what another file says.
 
 Whatever is wrong becomes one sentence that names the file and field, or the variable, or the flag.
 """
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +23,16 @@ MAX_BYTES = 1 << 20
 """What a ConfigMap can hold, too."""
 
 C = TypeVar("C")
+
+
+class Underlay(msgspec.Struct, frozen=True):
+    """What counts where nothing else is said."""
+
+    tree: Mapping[str, Any]
+    origin: str
+
+
+NOTHING_BELOW = Underlay({}, "")
 
 
 class Loaded(msgspec.Struct, Generic[C], frozen=True):
@@ -45,10 +56,14 @@ def build(
 
 
 def load_document(
-    document: Document[C], file: Path, environ: Mapping[str, str], flags: Iterable[Override] = ()
+    document: Document[C],
+    file: Path,
+    environ: Mapping[str, str],
+    flags: Iterable[Override] = (),
+    under: Underlay = NOTHING_BELOW,
 ) -> Loaded[C]:
     """The same for any document."""
-    return build_document(document, _read(file, document.example), str(file), environ, flags)
+    return build_document(document, _read(file, document.example), str(file), environ, flags, under)
 
 
 def build_document(
@@ -57,6 +72,7 @@ def build_document(
     file: str,
     environ: Mapping[str, str] | None = None,
     flags: Iterable[Override] = (),
+    under: Underlay = NOTHING_BELOW,
 ) -> Loaded[C]:
     """The same for any document."""
     tree: Any = _tree(blob, file, document.example)
@@ -65,6 +81,8 @@ def build_document(
         kind = inspect.type_info(document.kind)
         tree = words.without_blank_sections(kind, tree)
         words.check(kind, tree, document.decode)
+        for path in _fill(tree, under.tree):
+            origins[".".join(path)] = under.origin
         for one in (*override.from_environment(environ or {}, document), *flags):
             _put(tree, one.path.split("."), override.value_of(one, document))
             origins[one.path] = one.origin
@@ -124,3 +142,14 @@ def _put(tree: dict[str, Any], path: list[str], value: Any) -> None:
     for name in path[:-1]:
         tree = tree.setdefault(name, {})
     tree[path[-1]] = value
+
+
+def _fill(tree: dict[str, Any], below: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Put into a tree what it lacks; the paths of that."""
+    for name, value in below.items():
+        if isinstance(value, Mapping):
+            for path in _fill(tree.setdefault(name, {}), value):
+                yield name, *path
+        elif name not in tree:
+            tree[name] = value
+            yield (name,)
