@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from colocate.host import reclaim as module
@@ -54,6 +54,7 @@ def group_of(folder: Path, version: int, usage: int, held: int) -> Reclaiming:
     amount=st.integers(0, 400 * MIB),
     step=st.integers(MIB, 64 * MIB),
 )
+@example(version=1, usage=0, held=0, amount=1, step=MIB)
 def test_as_much_as_there_is_comes_back_in_steps_and_the_limit_is_as_before(
     version: int, usage: int, held: int, amount: int, step: int
 ) -> None:

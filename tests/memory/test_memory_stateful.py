@@ -96,6 +96,7 @@ class AnyHistory(RuleBasedStateMachine):
         check_blocks(before, decision, facts.holders)
         check_pods(before, decision, {guest.uid for guest in self.machine.guests})
         check_requests(decision, {guest.uid: guest for guest in self.machine.guests})
+        check_eases(before, decision, {guest.uid: guest for guest in self.machine.guests})
         check_ladder(before, decision, self.machine.off)
         return decision
 
@@ -322,6 +323,16 @@ def check_requests(decision: Decision, guests: dict[str, Guest]) -> None:
             assert guest.anon + guest.cache > sum(each.request or 0 for each in guest.others)
 
 
+def check_eases(before: State, decision: Decision, guests: dict[str, Guest]) -> None:
+    """Who is eased may use more than now; what was stored may be more still, where easing to that has failed."""
+    for action in decision.plan.actions:
+        if isinstance(action, Ease):
+            high = guests[action.pod.uid].high
+            assert action.pod.uid in before.ladder.throttled
+            assert high is not None
+            assert action.high > high
+
+
 def check_ladder(before: State, decision: Decision, off: bool) -> None:
     """Up in order, down in the other, and whatever is done is remembered first."""
     here = [each.rung for each in decision.rungs if each.is_here]
@@ -347,10 +358,8 @@ def check_ladder(before: State, decision: Decision, off: bool) -> None:
                 assert pod.uid in new.moved
             case Evict(pod=pod) | Recreate(pod=pod):
                 assert pod.uid in new.leaving
-            case Ease(pod=pod, high=high):
+            case Ease():
                 assert not new.moved
-                # As high as before where it failed and is tried again.
-                assert high >= before.ladder.throttled[pod.uid].to
                 assert decision.balance.slack >= SIZE
             case Unthrottle():
                 assert not new.moved or off
