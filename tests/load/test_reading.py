@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from colocate.load.demand import Demand, demand
 from colocate.load.reading import (
     RAW_ALLOCATABLE,
     SCALING,
@@ -16,6 +17,7 @@ from colocate.load.reading import (
     node_facts,
     pod_facts,
 )
+from colocate.load.settings import EstimateSettings, PackingSettings
 from colocate.model.load import (
     Aggregation,
     Amount,
@@ -25,7 +27,7 @@ from colocate.model.load import (
     PriorityClass,
     UsageThresholds,
 )
-from tests.load.facts import GIB, NOW
+from tests.load.facts import GIB, NOW, load, table
 
 
 def read_pod(**stated: object) -> ApiPod:
@@ -102,6 +104,50 @@ def test_batch_resources_are_read_as_cpu_and_memory() -> None:
     spec = {"priority": 5000, **with_resources(requests=batch, limits=batch)}
     asked = PerResource(4000, 8 * GIB)
     assert pod_facts(read_pod(spec=spec)).shape.containers == (ContainerAsk(asked, asked),)
+
+
+AT_LIMITS = {"requests": {"cpu": "3", "memory": "10Gi"}, "limits": {"cpu": "3", "memory": "10Gi"}}
+
+
+def brings(**spec: object) -> Demand:
+    return demand(pod_facts(read_pod(spec=spec)), EstimateSettings(), PackingSettings())
+
+
+def test_what_a_pod_states_as_a_whole_goes_before_the_sum_of_its_containers() -> None:
+    pod = pod_facts(read_pod(spec={"resources": AT_LIMITS, "containers": [{"name": "a"}, {"name": "b"}]}))
+    assert pod.priority_class is PriorityClass.PROD
+    whole = brings(resources=AT_LIMITS, containers=[{"name": "a"}, {"name": "b"}])
+    assert whole.request == whole.limit == Amount(3000, 10 * GIB)
+    assert whole.estimate == Amount(2550, 7 * GIB)
+    assert whole.packing_cpu == 3000
+    assert not whole.best_effort
+
+
+def test_what_a_pod_does_not_state_as_a_whole_is_still_summed() -> None:
+    containers = [
+        {"name": name, "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}}
+        for name in ("a", "b")
+    ]
+    init = [{"name": "init", "resources": {"requests": {"cpu": "4"}}}]
+    overhead = {"cpu": "250m", "memory": "1Gi"}
+    asked = brings(
+        resources={"requests": {"memory": "8Gi"}, "limits": {"hugepages-2Mi": "1Gi"}},
+        containers=containers,
+        initContainers=init,
+        overhead=overhead,
+    )
+    assert asked.request == Amount(4250, 9 * GIB)
+    assert asked.limit == Amount(4250, 9 * GIB), "never less than the request"
+    assert asked.estimate.memory == 5 * GIB, "never beyond the limits"
+
+
+def test_a_pod_that_states_more_as_a_whole_asks_for_as_much_on_its_node() -> None:
+    bound = bound_pod(read_pod(spec={"nodeName": "n", "resources": AT_LIMITS, "containers": [{}]}), NOW)
+    assert bound is not None
+    made = table({"n": load(10, 10)})
+    made.bind(bound)
+    assert made.terms("n").memory.requested == 10 * GIB
+    assert made.terms("n").aware.unseen == Amount(2550, 7 * GIB)
 
 
 def test_sidecars_overhead_and_own_percents_are_read() -> None:

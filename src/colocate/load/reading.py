@@ -10,9 +10,11 @@ from functools import lru_cache
 
 import msgspec
 
+from colocate.load.demand import limited, requested
 from colocate.model import go_duration, quantity
 from colocate.model.load import (
     Aggregation,
+    Amount,
     BoundPod,
     ContainerAsk,
     NodeFacts,
@@ -71,19 +73,21 @@ class Metadata(_Read, frozen=True):
     owner_references: tuple[Owner, ...] = ()
 
 
-class ContainerResources(_Read, frozen=True):
+class Resources(_Read, frozen=True):
     requests: Quantities = {}
     limits: Quantities = {}
 
 
 class Container(_Read, frozen=True):
-    resources: ContainerResources = ContainerResources()
+    resources: Resources = Resources()
     restart_policy: str = ""
 
 
 class PodSpec(_Read, frozen=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    resources: Resources = Resources()
+    """Of the pod as a whole."""
     overhead: Quantities = {}
     node_name: str = ""
     priority: int | None = None
@@ -131,11 +135,16 @@ def pod_facts(pod: ApiPod) -> PodFacts:
         # A batch pod by its class alone asks in plain CPU and memory.
         prefix = ""
     shape = PodShape(
-        tuple(_asked(container, prefix) for container in spec.containers),
-        tuple(_asked(container, prefix) for container in spec.init_containers),
+        tuple(_asked(container.resources, prefix) for container in spec.containers),
+        tuple(
+            _asked(container.resources, prefix, sidecar=container.restart_policy == "Always")
+            for container in spec.init_containers
+        ),
         _stated(spec.overhead, "").stated,
         _percents(metadata.annotations.scaling),
     )
+    if not prefix:
+        shape = _with(shape, _asked(spec.resources, prefix))
     return PodFacts(
         metadata.uid,
         f"{metadata.namespace}/{metadata.name}",
@@ -169,12 +178,24 @@ def node_facts(node: ApiNode) -> NodeFacts:
     )
 
 
-def _asked(container: Container, prefix: str) -> ContainerAsk:
-    resources = container.resources
-    return ContainerAsk(
-        _stated(resources.requests, prefix),
-        _stated(resources.limits, prefix),
-        sidecar=container.restart_policy == "Always",
+def _asked(resources: Resources, prefix: str, *, sidecar: bool = False) -> ContainerAsk:
+    return ContainerAsk(_stated(resources.requests, prefix), _stated(resources.limits, prefix), sidecar)
+
+
+def _with(shape: PodShape, whole: ContainerAsk) -> PodShape:
+    """What a pod states as a whole goes before the sums of its containers, each number by itself; it is then judged
+    like a pod of one container."""
+    if whole.request.empty and whole.limit.empty:
+        return shape
+    bare = PodShape(shape.containers, shape.init)
+    one = ContainerAsk(_over(whole.request, requested(bare)), _over(whole.limit, limited(bare)))
+    return PodShape((one,), (), shape.overhead, shape.scaling)
+
+
+def _over(stated: PerResource, summed: Amount) -> PerResource:
+    return PerResource(
+        stated.cpu if stated.cpu is not None else summed.cpu or None,
+        stated.memory if stated.memory is not None else summed.memory or None,
     )
 
 
@@ -216,9 +237,10 @@ def _priority_class(pod: ApiPod) -> PriorityClass:
         return _BY_PRIORITY[priority // 1000]
     if labels.qos:
         return PriorityClass.BATCH if labels.qos == "BE" else PriorityClass.PROD
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
     asks = any(
-        container.resources.requests or container.resources.limits
-        for container in (*pod.spec.containers, *pod.spec.init_containers)
+        resources.requests or resources.limits
+        for resources in (pod.spec.resources, *(container.resources for container in containers))
     )
     return PriorityClass.PROD if asks else PriorityClass.BATCH
 
