@@ -38,6 +38,10 @@ def with_resources(**resources: object) -> dict[str, object]:
     return {"containers": [{"name": "main", "resources": resources}]}
 
 
+def named(priority_class: str) -> dict[str, object]:
+    return {"metadata": {"labels": {"koordinator.sh/priority-class": priority_class}}}
+
+
 def test_the_pod_that_a_real_scheduler_sends_is_read(recordings: Path) -> None:
     first = (recordings / "scheduler/kube-scheduler-1.34-extender.jsonl").read_text().splitlines()[0]
     pod = pod_facts(msgspec.convert(json.loads(first)["request"]["Pod"], ApiPod))
@@ -90,7 +94,17 @@ def test_the_owner_is_the_deployment_whatever_its_replica_set() -> None:
         ({"spec": {"priority": 2_000_000_000}}, PriorityClass.BATCH),
         ({"spec": with_resources(requests={"cpu": "1"})}, PriorityClass.PROD),
         ({"metadata": {"labels": {"koordinator.sh/qosClass": "BE"}}}, PriorityClass.BATCH),
-        ({"metadata": {"labels": {"koordinator.sh/priority-class": "koord-mid"}}}, PriorityClass.MID),
+        (named("koord-mid"), PriorityClass.MID),
+        ({"metadata": {"labels": {"koordinator.sh/qosClass": "LSR"}}}, PriorityClass.PROD),
+        ({"metadata": {"labels": {"koordinator.sh/qosClass": "best"}}}, PriorityClass.BATCH),
+        ({"spec": with_resources(requests={"nvidia.com/gpu": 1})}, PriorityClass.BATCH),
+        ({"spec": with_resources(requests={"cpu": "0"}, limits={"memory": 0})}, PriorityClass.BATCH),
+        ({"spec": with_resources(limits={"memory": "1Mi"})}, PriorityClass.PROD),
+        ({"spec": {"initContainers": [{"resources": {"requests": {"cpu": "1n"}}}]}}, PriorityClass.PROD),
+        ({"spec": {"priority": 9500}, **named("koord-free")}, PriorityClass.FREE),
+        ({"spec": {"priority": 9500}, **named("system-critical")}, PriorityClass.BATCH),
+        ({"spec": {"priority": 9500}, **named("")}, PriorityClass.BATCH),
+        ({"spec": with_resources(requests={"cpu": "1"}), **named("unknown")}, PriorityClass.PROD),
     ],
 )
 def test_the_priority_class_is_named_or_follows_from_priority_or_quality(
@@ -104,6 +118,33 @@ def test_batch_resources_are_read_as_cpu_and_memory() -> None:
     spec = {"priority": 5000, **with_resources(requests=batch, limits=batch)}
     asked = PerResource(4000, 8 * GIB)
     assert pod_facts(read_pod(spec=spec)).shape.containers == (ContainerAsk(asked, asked),)
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({"requests": {"kubernetes.io/batch-memory": "32Gi"}}, ContainerAsk(PerResource(None, 32 * GIB))),
+        (
+            {"limits": {"kubernetes.io/batch-cpu": 2000, "kubernetes.io/batch-memory": "1Gi"}},
+            ContainerAsk(limit=PerResource(2000, GIB)),
+        ),
+        (
+            {"limits": {"kubernetes.io/batch-cpu": 500}, "requests": {"cpu": 1}},
+            ContainerAsk(limit=PerResource(500)),
+        ),
+        ({"requests": {"cpu": 1}}, ContainerAsk(PerResource(1000))),
+    ],
+)
+def test_a_batch_pod_asks_in_batch_resources_wherever_it_states_one_and_else_in_plain_ones(
+    resources: dict[str, object], expected: ContainerAsk
+) -> None:
+    spec = {"containers": [{}, {"resources": resources}]}
+    assert pod_facts(read_pod(spec=spec, **named("koord-batch"))).shape.containers == (
+        ContainerAsk(),
+        expected,
+    )
+    init = {"initContainers": [{"resources": resources}]}
+    assert pod_facts(read_pod(spec=init, **named("koord-batch"))).shape.init == (expected,)
 
 
 AT_LIMITS = {"requests": {"cpu": "3", "memory": "10Gi"}, "limits": {"cpu": "3", "memory": "10Gi"}}

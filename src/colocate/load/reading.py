@@ -5,6 +5,7 @@ annotation says wrongly is taken as not said: a node's annotation must not stop 
 """
 
 import math
+from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 
@@ -31,8 +32,16 @@ SCALING = "scheduling.koordinator.sh/load-estimated-scaling-factors"
 THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"
 
+_BY_NAME: dict[str, PriorityClass] = {
+    str(kind): kind for kind in PriorityClass if kind is not PriorityClass.NONE
+}
 _BY_PRIORITY = {9: PriorityClass.PROD, 7: PriorityClass.MID, 5: PriorityClass.BATCH, 3: PriorityClass.FREE}
 """By the thousands of a pod's priority."""
+_BY_QUALITY = {
+    "BE": PriorityClass.BATCH,
+    **dict.fromkeys(("LS", "LSR", "LSE", "SYSTEM"), PriorityClass.PROD),
+}
+"""By Koordinator's quality of service."""
 _MOST = 2**63 - 1
 """Kubernetes counts no further: a quantity beyond it is taken for it."""
 _PREFIXES = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "kubernetes.io/mid-"}
@@ -52,7 +61,7 @@ class Labels(_Read, frozen=True):
     """Those that are read: a cluster's pods have many others, which would fill the memory."""
 
     template_hash: str = msgspec.field(name="pod-template-hash", default="")
-    priority_class: str = msgspec.field(name="koordinator.sh/priority-class", default="")
+    priority_class: str | None = msgspec.field(name="koordinator.sh/priority-class", default=None)
     qos: str = msgspec.field(name="koordinator.sh/qosClass", default="")
 
 
@@ -130,10 +139,7 @@ class ApiNode(_Read, frozen=True):
 def pod_facts(pod: ApiPod) -> PodFacts:
     metadata, spec = pod.metadata, pod.spec
     kind = _priority_class(pod)
-    prefix = _PREFIXES.get(kind, "")
-    if prefix and not any(f"{prefix}cpu" in each.resources.requests for each in spec.containers):
-        # A batch pod by its class alone asks in plain CPU and memory.
-        prefix = ""
+    prefix = _prefix(kind, spec)
     shape = PodShape(
         tuple(_asked(container.resources, prefix) for container in spec.containers),
         tuple(
@@ -143,7 +149,7 @@ def pod_facts(pod: ApiPod) -> PodFacts:
         _stated(spec.overhead, "").stated,
         _percents(metadata.annotations.scaling),
     )
-    if not prefix:
+    if not prefix and (spec.resources.requests or spec.resources.limits):
         shape = _with(shape, _asked(spec.resources, prefix))
     return PodFacts(
         metadata.uid,
@@ -229,20 +235,38 @@ def _owner(metadata: Metadata) -> str:
 
 
 def _priority_class(pod: ApiPod) -> PriorityClass:
+    """As it is named, else by the priority; where neither says one, by the quality of service."""
     labels, priority = pod.metadata.labels, pod.spec.priority
-    named = labels.priority_class
-    if named and named in set(PriorityClass):
-        return PriorityClass(named)
-    if priority is not None and priority // 1000 in _BY_PRIORITY:
-        return _BY_PRIORITY[priority // 1000]
-    if labels.qos:
-        return PriorityClass.BATCH if labels.qos == "BE" else PriorityClass.PROD
-    containers = (*pod.spec.containers, *pod.spec.init_containers)
-    asks = any(
-        resources.requests or resources.limits
-        for resources in (pod.spec.resources, *(container.resources for container in containers))
-    )
-    return PriorityClass.PROD if asks else PriorityClass.BATCH
+    if labels.priority_class is not None:
+        kind = _BY_NAME.get(labels.priority_class)
+    else:
+        kind = None if priority is None else _BY_PRIORITY.get(priority // 1000)
+    kind = kind or _BY_QUALITY.get(labels.qos)
+    if kind is None:
+        return PriorityClass.BATCH if _best_effort(pod.spec) else PriorityClass.PROD
+    return kind
+
+
+def _best_effort(spec: PodSpec) -> bool:
+    """As Kubernetes has it: no CPU and no memory is asked for, whatever else is."""
+    return not any(_stated(quantities, "").positive for quantities in _all_stated(spec))
+
+
+def _prefix(kind: PriorityClass, spec: PodSpec) -> str:
+    """Of the resources that the pod asks for; a batch pod by its class alone asks for plain CPU and memory."""
+    prefix = _PREFIXES.get(kind, "")
+    if not prefix:
+        return ""
+    names = {f"{prefix}cpu", f"{prefix}memory"}
+    return "" if all(names.isdisjoint(quantities) for quantities in _all_stated(spec)) else prefix
+
+
+def _all_stated(spec: PodSpec) -> Iterator[Quantities]:
+    for container in (*spec.containers, *spec.init_containers):
+        yield container.resources.requests
+        yield container.resources.limits
+    yield spec.resources.requests
+    yield spec.resources.limits
 
 
 class _AggregatedUsage(_Read, frozen=True):
