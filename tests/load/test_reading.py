@@ -232,6 +232,34 @@ def test_a_span_of_time_is_read_as_go_reads_it(text: str, seconds: float) -> Non
     assert thresholds.window == seconds
 
 
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        (
+            {"usageThresholds": {"cpu": 40, "ephemeral-storage": 80}, "prodUsageThresholds": {"gpu": "many"}},
+            UsageThresholds(PerResource(40), PerResource()),
+        ),
+        (
+            {"usageThresholds": {"cpu": 40}, "aggregatedUsage": {"usageAggregationType": ""}, "later": []},
+            UsageThresholds(PerResource(40)),
+        ),
+        (
+            {"aggregatedUsage": {"usageThresholds": {"memory": 70, "x": 1}, "usageAggregationType": "p42"}},
+            UsageThresholds(aggregated=PerResource(None, 70)),
+        ),
+    ],
+)
+def test_what_a_nodes_thresholds_say_of_anything_else_leaves_the_rest_as_it_is(
+    stated: dict[str, object], expected: UsageThresholds
+) -> None:
+    assert node_facts(node_with(**{THRESHOLDS: json.dumps(stated)})).thresholds == expected
+
+
+def test_percents_of_other_resources_leave_those_of_cpu_and_memory_as_they_are() -> None:
+    pod = read_pod(metadata={"annotations": {SCALING: '{"cpu":50,"nvidia.com/gpu":10}'}})
+    assert pod_facts(pod).shape.scaling == PerResource(50)
+
+
 @pytest.mark.parametrize("nonsense", ["", "{", "[]", '"x"', '{"cpu":[]}', '{"usageThresholds":"all"}'])
 def test_an_annotation_that_makes_no_sense_is_as_good_as_none(nonsense: str) -> None:
     node = node_facts(node_with(**{THRESHOLDS: nonsense, RAW_ALLOCATABLE: nonsense}))

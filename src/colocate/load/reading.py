@@ -32,6 +32,7 @@ SCALING = "scheduling.koordinator.sh/load-estimated-scaling-factors"
 THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"
 
+_AGGREGATIONS: dict[str, Aggregation] = {str(kind): kind for kind in Aggregation}
 _BY_NAME: dict[str, PriorityClass] = {
     str(kind): kind for kind in PriorityClass if kind is not PriorityClass.NONE
 }
@@ -269,21 +270,32 @@ def _all_stated(spec: PodSpec) -> Iterator[Quantities]:
     yield spec.resources.limits
 
 
+class _Numbers(_Read, frozen=True):
+    """For CPU and memory; those for other resources are skipped over."""
+
+    cpu: int | None = None
+    memory: int | None = None
+
+
 class _AggregatedUsage(_Read, frozen=True):
-    usage_thresholds: PerResource | None = None
-    usage_aggregation_type: Aggregation | None = None
+    usage_thresholds: _Numbers | None = None
+    usage_aggregation_type: str | None = None
     usage_aggregated_duration: str | None = None
 
 
 class _CustomThresholds(_Read, frozen=True):
-    usage_thresholds: PerResource | None = None
-    prod_usage_thresholds: PerResource | None = None
+    usage_thresholds: _Numbers | None = None
+    prod_usage_thresholds: _Numbers | None = None
     aggregated_usage: _AggregatedUsage | None = None
 
 
-def _counted(*stated: PerResource | None) -> bool:
-    """Whether all numbers are such as Kubernetes reads."""
-    return all(abs(number or 0) <= _MOST for one in stated if one for number in (one.cpu, one.memory))
+def _per_resource(stated: _Numbers | None) -> PerResource | None:
+    """ValueError for a number that Kubernetes would not read."""
+    if stated is None:
+        return None
+    if any(abs(number or 0) > _MOST for number in (stated.cpu, stated.memory)):
+        raise ValueError("more than Kubernetes counts")
+    return PerResource(stated.cpu, stated.memory)
 
 
 def _thresholds(annotation: str) -> UsageThresholds | None:
@@ -291,26 +303,24 @@ def _thresholds(annotation: str) -> UsageThresholds | None:
         return None
     try:
         stated = msgspec.json.decode(annotation, type=_CustomThresholds)
-    except msgspec.DecodeError:
+        aggregated = stated.aggregated_usage or _AggregatedUsage()
+        return UsageThresholds(
+            _per_resource(stated.usage_thresholds),
+            _per_resource(stated.prod_usage_thresholds),
+            _per_resource(aggregated.usage_thresholds),
+            _AGGREGATIONS.get(aggregated.usage_aggregation_type or ""),
+            _span(aggregated.usage_aggregated_duration or ""),
+        )
+    except ValueError:
         return None
-    aggregated = stated.aggregated_usage or _AggregatedUsage()
-    if not _counted(stated.usage_thresholds, stated.prod_usage_thresholds, aggregated.usage_thresholds):
-        return None
-    return UsageThresholds(
-        stated.usage_thresholds,
-        stated.prod_usage_thresholds,
-        aggregated.usage_thresholds,
-        aggregated.usage_aggregation_type,
-        _span(aggregated.usage_aggregated_duration or ""),
-    )
 
 
 def _percents(annotation: str) -> PerResource:
     try:
-        stated = msgspec.json.decode(annotation, type=PerResource) if annotation else PerResource()
-    except msgspec.DecodeError:
+        stated = msgspec.json.decode(annotation, type=_Numbers) if annotation else None
+        return _per_resource(stated) or PerResource()
+    except ValueError:
         return PerResource()
-    return stated if _counted(stated) else PerResource()
 
 
 def _raw_allocatable(annotation: str) -> PerResource:
