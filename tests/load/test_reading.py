@@ -6,17 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
 from colocate.load.demand import Demand, demand
-from colocate.load.reading import (
-    RAW_ALLOCATABLE,
-    SCALING,
-    THRESHOLDS,
-    ApiNode,
-    ApiPod,
-    bound_pod,
-    node_facts,
-    pod_facts,
-)
+from colocate.load.reading import ApiNode, ApiPod, bound_pod, node_facts, pod_facts
 from colocate.load.settings import EstimateSettings, PackingSettings
 from colocate.model.load import (
     Aggregation,

@@ -1,20 +1,18 @@
 """Pods and nodes of the Kubernetes API, as much of them as load is about, and the facts that they state.
 
-Typed, so that reading thousands of whole nodes is cheap: whatever is not named here is skipped over. What an
-annotation says wrongly is taken as not said: a node's annotation must not stop every pod of the cluster.
+Typed, so that reading thousands of whole nodes is cheap: whatever is not named here is skipped over.
 """
 
-import math
 from collections.abc import Iterator
 from datetime import datetime
-from functools import lru_cache
 
 import msgspec
 
+from colocate.load import annotations
+from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
 from colocate.load.demand import limited, requested
-from colocate.model import go_duration, quantity
+from colocate.load.quantities import Quantities, stated
 from colocate.model.load import (
-    Aggregation,
     Amount,
     BoundPod,
     ContainerAsk,
@@ -23,16 +21,8 @@ from colocate.model.load import (
     PodFacts,
     PodShape,
     PriorityClass,
-    UsageThresholds,
 )
 
-Quantities = dict[str, str | int | float]
-
-SCALING = "scheduling.koordinator.sh/load-estimated-scaling-factors"
-THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
-RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"
-
-_AGGREGATIONS: dict[str, Aggregation] = {str(kind): kind for kind in Aggregation}
 _BY_NAME: dict[str, PriorityClass] = {
     str(kind): kind for kind in PriorityClass if kind is not PriorityClass.NONE
 }
@@ -43,8 +33,6 @@ _BY_QUALITY = {
     **dict.fromkeys(("LS", "LSR", "LSE", "SYSTEM"), PriorityClass.PROD),
 }
 """By Koordinator's quality of service."""
-_MOST = 2**63 - 1
-"""Kubernetes counts no further: a quantity beyond it is taken for it."""
 _PREFIXES = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "kubernetes.io/mid-"}
 
 
@@ -147,8 +135,8 @@ def pod_facts(pod: ApiPod) -> PodFacts:
             _asked(container.resources, prefix, sidecar=container.restart_policy == "Always")
             for container in spec.init_containers
         ),
-        _stated(spec.overhead, "").stated,
-        _percents(metadata.annotations.scaling),
+        stated(spec.overhead).stated,
+        annotations.percents(metadata.annotations.scaling),
     )
     if not prefix and (spec.resources.requests or spec.resources.limits):
         shape = _with(shape, _asked(spec.resources, prefix))
@@ -174,19 +162,19 @@ def bound_pod(pod: ApiPod, seen_at: float) -> BoundPod | None:
 
 
 def node_facts(node: ApiNode) -> NodeFacts:
-    annotations = node.metadata.annotations
-    capacity = _stated(node.status.capacity, "").stated
+    said = node.metadata.annotations
+    capacity = stated(node.status.capacity).stated
     return NodeFacts(
         node.metadata.name,
         capacity,
-        _stated(node.status.allocatable, "").over(capacity),
-        _raw_allocatable(annotations.raw_allocatable),
-        _thresholds(annotations.thresholds),
+        stated(node.status.allocatable).over(capacity),
+        annotations.raw_allocatable(said.raw_allocatable),
+        annotations.thresholds(said.thresholds),
     )
 
 
 def _asked(resources: Resources, prefix: str, *, sidecar: bool = False) -> ContainerAsk:
-    return ContainerAsk(_stated(resources.requests, prefix), _stated(resources.limits, prefix), sidecar)
+    return ContainerAsk(stated(resources.requests, prefix), stated(resources.limits, prefix), sidecar)
 
 
 def _with(shape: PodShape, whole: ContainerAsk) -> PodShape:
@@ -199,29 +187,11 @@ def _with(shape: PodShape, whole: ContainerAsk) -> PodShape:
     return PodShape((one,), (), shape.overhead, shape.scaling)
 
 
-def _over(stated: PerResource, summed: Amount) -> PerResource:
+def _over(whole: PerResource, summed: Amount) -> PerResource:
     return PerResource(
-        stated.cpu if stated.cpu is not None else summed.cpu or None,
-        stated.memory if stated.memory is not None else summed.memory or None,
+        whole.cpu if whole.cpu is not None else summed.cpu or None,
+        whole.memory if whole.memory is not None else summed.memory or None,
     )
-
-
-def _stated(quantities: Quantities, prefix: str) -> PerResource:
-    cpu, memory = quantities.get(f"{prefix}cpu"), quantities.get(f"{prefix}memory")
-    # Batch and mid CPU are counted in millicores; plain CPU is in cores.
-    scale = 1 if prefix else 1000
-    return PerResource(
-        None if cpu is None else _value(cpu, scale), None if memory is None else _value(memory, 1)
-    )
-
-
-@lru_cache(maxsize=10_000)
-def _value(text: str | int | float, scale: int) -> int | None:
-    # Few different texts, in pods by the hundred thousand.
-    try:
-        return min(_MOST, max(0, math.ceil(quantity.parse(text) * scale)))
-    except ValueError:
-        return None
 
 
 def _owner(metadata: Metadata) -> str:
@@ -250,7 +220,7 @@ def _priority_class(pod: ApiPod) -> PriorityClass:
 
 def _best_effort(spec: PodSpec) -> bool:
     """As Kubernetes has it: no CPU and no memory is asked for, whatever else is."""
-    return not any(_stated(quantities, "").positive for quantities in _all_stated(spec))
+    return not any(stated(quantities).positive for quantities in _all_stated(spec))
 
 
 def _prefix(kind: PriorityClass, spec: PodSpec) -> str:
@@ -268,74 +238,6 @@ def _all_stated(spec: PodSpec) -> Iterator[Quantities]:
         yield container.resources.limits
     yield spec.resources.requests
     yield spec.resources.limits
-
-
-class _Numbers(_Read, frozen=True):
-    """For CPU and memory; those for other resources are skipped over."""
-
-    cpu: int | None = None
-    memory: int | None = None
-
-
-class _AggregatedUsage(_Read, frozen=True):
-    usage_thresholds: _Numbers | None = None
-    usage_aggregation_type: str | None = None
-    usage_aggregated_duration: str | None = None
-
-
-class _CustomThresholds(_Read, frozen=True):
-    usage_thresholds: _Numbers | None = None
-    prod_usage_thresholds: _Numbers | None = None
-    aggregated_usage: _AggregatedUsage | None = None
-
-
-def _per_resource(stated: _Numbers | None) -> PerResource | None:
-    """ValueError for a number that Kubernetes would not read."""
-    if stated is None:
-        return None
-    if any(abs(number or 0) > _MOST for number in (stated.cpu, stated.memory)):
-        raise ValueError("more than Kubernetes counts")
-    return PerResource(stated.cpu, stated.memory)
-
-
-def _thresholds(annotation: str) -> UsageThresholds | None:
-    if not annotation:
-        return None
-    try:
-        stated = msgspec.json.decode(annotation, type=_CustomThresholds)
-        aggregated = stated.aggregated_usage or _AggregatedUsage()
-        return UsageThresholds(
-            _per_resource(stated.usage_thresholds),
-            _per_resource(stated.prod_usage_thresholds),
-            _per_resource(aggregated.usage_thresholds),
-            _AGGREGATIONS.get(aggregated.usage_aggregation_type or ""),
-            _span(aggregated.usage_aggregated_duration or ""),
-        )
-    except ValueError:
-        return None
-
-
-def _percents(annotation: str) -> PerResource:
-    try:
-        stated = msgspec.json.decode(annotation, type=_Numbers) if annotation else None
-        return _per_resource(stated) or PerResource()
-    except ValueError:
-        return PerResource()
-
-
-def _raw_allocatable(annotation: str) -> PerResource:
-    try:
-        return _stated(msgspec.json.decode(annotation, type=Quantities), "") if annotation else PerResource()
-    except msgspec.DecodeError:
-        return PerResource()
-
-
-def _span(text: str) -> float:
-    """Seconds; 0 where that is no span of time."""
-    try:
-        return max(0.0, go_duration.seconds(text))
-    except ValueError:
-        return 0.0
 
 
 def _time(text: str) -> float | None:
