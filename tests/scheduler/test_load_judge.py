@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -124,7 +125,7 @@ async def test_by_every_policy_what_is_answered_is_what_was_decided(policies: st
         ask = Asking(session, listening)
         for names in (candidates, candidates[:-1], candidates[:1]):
             for _ in range(2):
-                # The second time the pod is assumed where it was best the first time.
+                # The second time the pod is assumed where it was best the first time, which is no matter to itself.
                 answered = await ask.post("prioritize", question(*names))
                 decided = decide(alike.table, pod_facts(PARSED), names, clock.time()).scores
                 assert answered.json == [
@@ -132,10 +133,17 @@ async def test_by_every_policy_what_is_answered_is_what_was_decided(policies: st
                 ]
 
 
-def asking_for(uid: str, labels: dict[str, str] | None, **resources: Any) -> bytes:
+ALL = ("n1", "n2", "n3")
+LARGE = {"cpu": "1600m", "memory": "1Gi"}
+"""Two of these are too much for any node here."""
+
+
+def asking_for(
+    uid: str, labels: dict[str, str] | None, names: Sequence[str] = ALL, **resources: Any
+) -> bytes:
     spec = {"containers": [{"name": "main", "resources": resources}]}
     pod = {"metadata": {"name": uid, "namespace": "ns", "uid": uid, "labels": labels}, "spec": spec}
-    return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["n1", "n2", "n3"]}).encode()
+    return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode()
 
 
 async def test_pods_that_ask_for_the_impossible_do_not_spoil_the_answers_for_others() -> None:
@@ -178,6 +186,27 @@ async def test_who_asks_for_a_pod_without_a_uid_leaves_no_trace() -> None:
     judge.prioritize(read_question(json.dumps({"Pod": nameless, "NodeNames": ["n1", "n2"]}).encode()))
     assert len(decisions) == 0
     assert facts.table.ledger.assumptions == ()
+
+
+@pytest.mark.parametrize("candidates", [ALL, ALL[:2]], ids=["two cool nodes", "one"])
+async def test_a_pod_that_is_asked_about_again_gets_the_same_answer(candidates: tuple[str, ...]) -> None:
+    clock = ManualClock()
+    judge, facts, _ = judging(clock)
+    asked = read_question(asking_for("a", {}, candidates, requests=LARGE))
+    answers = []
+    for _ in range(4):
+        answers.append((judge.filter(asked), judge.prioritize(asked)))
+        await clock.advance(1)
+    assert [answer == answers[0] for answer in answers] == [True] * 4
+    assert list(answers[0][0].failed) == ["n2"]
+    [assumption] = facts.table.ledger.assumptions
+    assert assumption.nodes == tuple(name for name in candidates if name != "n2")
+
+
+async def test_for_others_a_pod_counts_where_it_was_best() -> None:
+    judge, _, _ = judging(ManualClock())
+    first, second = (judge.prioritize(read_question(asking_for(uid, {}, requests=LARGE))) for uid in "ab")
+    assert second[0] < first[0]
 
 
 async def test_it_is_ready_when_all_is_known_and_not_before() -> None:

@@ -76,6 +76,7 @@ def decide(
     in a form that takes less room.
     """
     table.advance(now)
+    table.withdraw(pod.uid)
     demand = table.demand(pod)
     mix = mix or table.settings.policy
     scores = table.scores(mix, demand, names)

@@ -82,12 +82,7 @@ class Ledger:
         """The pod was judged, and these nodes came out best. Too many of them, and it is assumed nowhere."""
         if uid in self._nodes or not uid:
             return set()
-        known = self._assumptions.get(uid)
-        if known is not None and known.nodes == tuple(nodes) and known.demand == demand:
-            # Judged again with the same result, as pods are that wait: nothing to work out anew.
-            self._assumptions[uid] = msgspec.structs.replace(known, since=now)
-            return set()
-        touched = self._drop_assumption(uid)
+        touched = self.withdraw(uid)
         if not 0 < len(nodes) <= min(self._settings.assumed_nodes, 16):
             return touched
         self._assumptions[uid] = Assumption(uid, now, tuple(nodes), demand)
@@ -99,10 +94,19 @@ class Ledger:
         self._next_expiry = min(self._next_expiry, now + self._settings.assumed_expiry)
         return touched | set(nodes)
 
+    def withdraw(self, uid: str) -> set[str]:
+        """What was assumed of the pod holds no more; where it is bound it stays."""
+        assumption = self._assumptions.pop(uid, None)
+        if assumption is None:
+            return set()
+        for node in assumption.nodes:
+            _drop(self._assumed, node, uid)
+        return set(assumption.nodes)
+
     def end(self, uid: str) -> set[str]:
         """The pod is gone, or never came."""
         node = self._nodes.pop(uid, None)
-        touched = self._drop_assumption(uid)
+        touched = self.withdraw(uid)
         if node is None:
             return touched
         _drop(self._bound, node, uid)
@@ -180,14 +184,6 @@ class Ledger:
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         return tuple(self._assumptions.values())
-
-    def _drop_assumption(self, uid: str) -> set[str]:
-        assumption = self._assumptions.pop(uid, None)
-        if assumption is None:
-            return set()
-        for node in assumption.nodes:
-            _drop(self._assumed, node, uid)
-        return set(assumption.nodes)
 
     def _expiries(self) -> Iterable[float]:
         for assumption in self._assumptions.values():

@@ -64,6 +64,8 @@ class LoadJudge:
     def filter(self, asked: Asked) -> Sieved:
         self._table.advance(self._clock.time())
         pod = pod_facts(asked.pod(ApiPod))
+        # Where it goes is open again; what it is assumed on is said by the scores, if any node is left.
+        self._table.withdraw(pod.uid)
         sifted = sift(self._table, self._table.demand(pod), asked.names)
         self._decisions.sifted(pod.uid, sifted)
         if sifted.refused:
