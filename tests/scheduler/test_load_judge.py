@@ -28,7 +28,7 @@ from colocate.cluster.connection import Connection
 from colocate.cluster.usage import UsageSnapshot
 from colocate.load import PolicyName, Table, decide
 from colocate.load.reading import ApiPod, pod_facts
-from colocate.load.settings import FilterSettings, MissingFilter, Staleness
+from colocate.load.settings import AllHot, FilterSettings, MissingFilter, Staleness
 from colocate.model.load import Amount, NodeFacts, NodeLoad, Usage
 from colocate.wire.extender import read_question
 from tests.scheduler.asking import POD, RECORDED, Asking, question, server
@@ -183,7 +183,9 @@ async def test_what_a_real_kube_scheduler_asked_is_judged() -> None:
 async def test_who_asks_for_a_pod_without_a_uid_leaves_no_trace() -> None:
     judge, facts, decisions = judging(ManualClock())
     nameless = {**POD, "metadata": {"name": "doctor"}}
-    judge.prioritize(read_question(json.dumps({"Pod": nameless, "NodeNames": ["n1", "n2"]}).encode()))
+    asked = read_question(json.dumps({"Pod": nameless, "NodeNames": ["n1", "n2"]}).encode())
+    judge.filter(asked)
+    judge.prioritize(asked)
     assert len(decisions) == 0
     assert facts.table.ledger.assumptions == ()
 
@@ -207,6 +209,58 @@ async def test_for_others_a_pod_counts_where_it_was_best() -> None:
     judge, _, _ = judging(ManualClock())
     first, second = (judge.prioritize(read_question(asking_for(uid, {}, requests=LARGE))) for uid in "ab")
     assert second[0] < first[0]
+
+
+REFUSING = Load(filter=FilterSettings(enabled=True, all_hot=AllHot.REFUSE))
+
+
+async def test_a_pod_that_is_refused_everywhere_is_kept_with_the_reasons() -> None:
+    clock = ManualClock()
+    judge, facts, decisions = judging(clock, REFUSING)
+    judge.filter(read_question(asking_for("a", {}, requests={"cpu": "4"})))
+    told = decisions.find("ns/a")
+    assert told is not None
+    assert told.explanation.refused
+    assert (told.explanation.candidates, told.explanation.at) == (3, clock.time())
+    assert [one.node for one in told.refused] == list(ALL)
+    assert "its cpu would be at 95 %" in told.refused[0].reason
+    assert (told.node, told.followed) == (None, None)
+    assert [one.explanation.pod for one in decisions.latest(5)] == ["ns/a"]
+    whole = await decisions.find_all("ns/a")
+    assert whole is not None
+    assert len(whole.refused) == 3
+    single = decisions.find_node("ns/a", "n2")
+    assert single is not None
+    assert [one.node for one in single.refused] == ["n2"]
+    assert decisions.all_known("ns/a")
+    assert facts.table.ledger.assumptions == ()
+
+
+async def test_pods_that_are_refused_everywhere_are_kept_in_bounds() -> None:
+    judge, _, decisions = judging(ManualClock(), REFUSING)
+    for number in range(8):
+        for _ in range(2):
+            judge.filter(read_question(asking_for(f"p{number}", {}, requests={"cpu": "4"})))
+    kept = [one.explanation.pod for one in decisions.latest(20)]
+    assert kept == [f"ns/p{number}" for number in (7, 6, 5, 4, 3)]
+
+
+async def test_a_pod_that_finds_a_candidate_is_no_more_told_as_refused_everywhere() -> None:
+    judge, _, decisions = judging(ManualClock(), REFUSING)
+    judge.filter(read_question(asking_for("a", {}, ["n2"], requests=LARGE)))
+    assert decisions.find("ns/a") is not None
+    judge.filter(read_question(asking_for("a", {}, requests=LARGE)))
+    assert decisions.find("ns/a") is None, "scores come next"
+
+
+async def test_the_one_candidate_that_is_left_is_judged_for_nobody_asks_for_its_score() -> None:
+    judge, facts, decisions = judging(ManualClock())
+    judge.filter(read_question(asking_for("a", {}, ["n1", "n2"], requests=LARGE)))
+    told = decisions.find("ns/a")
+    assert told is not None
+    assert [node.node for node in told.explanation.nodes] == ["n1"]
+    assert [one.node for one in told.refused] == ["n2"]
+    assert [assumption.nodes for assumption in facts.table.ledger.assumptions] == [("n1",)]
 
 
 async def test_it_is_ready_when_all_is_known_and_not_before() -> None:

@@ -35,6 +35,10 @@ def explanation(explained: Explanation, width: int = 0) -> Iterator[str]:
 
 def _heading(explained: Explanation) -> Iterator[str]:
     yield visible(explained.pod)
+    if explained.refused:
+        all_of = f"all {explained.candidates} candidates" if explained.candidates > 1 else "its one candidate"
+        yield f"refused on {all_of} at {_moment(explained.at)}"
+        return
     best = "was" if explained.equally_good == 1 else "were"
     yield (
         f"judged by {policies(explained.mix)} at {_moment(explained.at)}: {explained.equally_good} of "
@@ -108,7 +112,7 @@ def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
             (
                 datetime.fromtimestamp(explained.at, UTC).strftime("%m-%d %H:%M:%S"),
                 explained.pod,
-                f"{best.node} {best.score}" if best else "",
+                f"{best.node} {best.score}" if best else "refused on all" if explained.refused else "",
                 f"{second.node} {second.score}" if second else "",
                 str(explained.candidates),
                 _went(one),
@@ -156,6 +160,8 @@ def policies(mix: Mix) -> str:
 def _outcome(told: Told) -> str:
     if told.node is None:
         return "not seen bound yet"
+    if told.explanation.refused:
+        return f"bound to {told.node} at {_moment(told.bound_at or 0)}: not by this answer"
     said = {
         True: "one of the best",
         False: "not one of the best: other plugins of the scheduler weighed more, or it did not ask again",

@@ -1,7 +1,8 @@
 """Every decision, kept for whoever asks why: a bounded number in memory, and as JSON lines on disk if wished.
 
-On disk a decision is two lines, once it is made and once the pod is seen bound. They are written by a thread: a
-slow disk delays no answer, and where it cannot follow at all, lines are dropped and counted.
+A pod that the filter has refused on all its candidates is kept as well, with the reasons. On disk a decision is two
+lines, once it is made and once the pod is seen bound. They are written by a thread: a slow disk delays no answer, and
+where it cannot follow at all, lines are dropped and counted.
 """
 
 import asyncio
@@ -39,6 +40,8 @@ _BATCH = 1000
 
 class Happened(StrEnum):
     JUDGED = "judged"
+    REFUSED = "refused"
+    """On all candidates."""
     BOUND = "bound"
 
 
@@ -74,7 +77,7 @@ class DecisionLog:
         self._shadow = shadow
         self._history = History(settings.keep, settings.memory)
         self._refusals = AllRefusals(settings.keep)
-        self._waiting: deque[tuple[Happened, Kept, Refusals | None]] = deque()
+        self._waiting: deque[tuple[Happened, Kept, Refusals]] = deque()
         self._news = Watched()
         self._writing = threading.Lock()
 
@@ -82,8 +85,16 @@ class DecisionLog:
         return len(self._history)
 
     def sifted(self, uid: str, sifted: Sifted) -> None:
-        """The filter has answered for a pod; its decision, if any node is left, comes next."""
+        """The filter has answered for a pod; its decision comes next."""
         self._refusals.add(uid, sifted.refused)
+        if sifted.passed:
+            self._history.let_in(uid)
+
+    def refused(self, answer: Answer) -> None:
+        """The filter has left no candidate."""
+        self._history.add(answer)
+        if self._settings.file is not None:
+            self._write(Happened.REFUSED, Kept(answer.decision))
 
     def judged(self, answer: Answer) -> None:
         self._history.add(answer)
@@ -96,8 +107,9 @@ class DecisionLog:
         kept = self._history.bound(bound.pod.uid, bound.node, bound.bound_at)
         if kept is None:
             return
-        followed = {True: "yes", False: "no", None: "unknown"}[kept.followed]
-        telemetry.SCHEDULER_FOLLOWED.labels(followed).inc()
+        if not kept.decision.refused:
+            followed = {True: "yes", False: "no", None: "unknown"}[kept.followed]
+            telemetry.SCHEDULER_FOLLOWED.labels(followed).inc()
         if self._settings.file is not None:
             self._write(Happened.BOUND, kept)
 
@@ -111,9 +123,11 @@ class DecisionLog:
         kept = self._find(pod)
         if kept is None:
             return None
-        candidates = self._candidates(kept)
-        explained = await in_thread(lambda: explain_all(kept.decision, self._load, candidates))
-        return self._told(kept, self._refusals.get(kept.decision.uid), explained)
+        candidates, refusals = self._candidates(kept), self._refusals.get(kept.decision.uid)
+        explained, refused = await in_thread(
+            lambda: (explain_all(kept.decision, self._load, candidates), refusals.all_kept)
+        )
+        return msgspec.structs.replace(self._told(kept, refusals, explained), refused=refused)
 
     def find_node(self, pod: str, node: str) -> Told | None:
         """The same, with what is known of one node; without any where nothing is."""
@@ -129,7 +143,12 @@ class DecisionLog:
     def all_known(self, pod: str) -> bool:
         """Whether all candidates of the pod are still kept."""
         kept = self._find(pod)
-        return kept is not None and self._history.candidates(kept.decision.uid) is not None
+        if kept is None:
+            return False
+        uid = kept.decision.uid
+        if kept.decision.refused:
+            return len(self._refusals.get(uid).by_node) == kept.decision.candidates
+        return self._history.candidates(uid) is not None
 
     def _find(self, pod: str) -> Kept | None:
         return self._history.find(pod) or self._history.find(f"default/{pod}")
@@ -142,12 +161,12 @@ class DecisionLog:
             self._told(kept, self._refusals.get(kept.decision.uid)) for kept in self._history.latest(most)
         ]
 
-    def _told(self, kept: Kept, refusals: Refusals | None, explained: Explanation | None = None) -> Told:
+    def _told(self, kept: Kept, refusals: Refusals, explained: Explanation | None = None) -> Told:
         return Told(
             explained or explain(kept.decision, self._load),
             self._shadow,
-            refusals.some if refusals else (),
-            refusals.count if refusals else 0,
+            refusals.some,
+            refusals.count,
             kept.node,
             kept.bound_at,
             kept.followed,
