@@ -77,6 +77,14 @@ def test_a_pod_that_was_refused_everywhere_and_bound_all_the_same() -> None:
     assert "bound to n1 at 2023-11-14 22:13:20 UTC: not by this answer" in scheduler_tables.told(told)
 
 
+def test_that_every_candidate_was_too_hot_is_told() -> None:
+    told = Told(explained(), shadow=False, hot=(Refused("gpu", "its cpu"),), hot_count=3)
+    lines = list(scheduler_tables.told(told))
+    assert lines[3] == "every candidate was too hot: 3 let through all the same (load.filter.allHot)"
+    assert lines[-3:] == ["", "too hot gpu: its cpu", "too hot … and 2 more"]
+    assert "3, all hot" in list(scheduler_tables.decisions([told]))[1]
+
+
 def test_nodes_by_load_fit_80_columns() -> None:
     lines = list(scheduler_tables.top(top(table(LOADS))))
     assert max(map(len, lines)) <= 80

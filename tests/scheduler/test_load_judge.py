@@ -12,6 +12,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import REGISTRY
 
 from colocate.aio import Watched
 from colocate.apps.scheduler.callers import Callers
@@ -30,8 +31,10 @@ from colocate.load import PolicyName, Table, decide
 from colocate.load.reading import ApiPod, pod_facts
 from colocate.load.settings import AllHot, FilterSettings, MissingFilter, Staleness
 from colocate.model.load import Amount, NodeFacts, NodeLoad, Usage
+from colocate.telemetry import Event
 from colocate.wire.extender import read_question
 from tests.scheduler.asking import POD, RECORDED, Asking, question, server
+from tests.scheduler.story import logged
 
 SIZE = Amount(4000, 16 << 30)
 PARSED = msgspec.convert(POD, ApiPod)
@@ -261,6 +264,60 @@ async def test_the_one_candidate_that_is_left_is_judged_for_nobody_asks_for_its_
     assert [node.node for node in told.explanation.nodes] == ["n1"]
     assert [one.node for one in told.refused] == ["n2"]
     assert [assumption.nodes for assumption in facts.table.ledger.assumptions] == [("n1",)]
+
+
+def all_hot(outcome: str) -> float:
+    return (
+        REGISTRY.get_sample_value("colocate_scheduler_all_hot_total", {"outcome": outcome, "shadow": "false"})
+        or 0.0
+    )
+
+
+async def test_that_every_candidate_was_too_hot_is_in_the_decision() -> None:
+    judge, _, decisions = judging(ManualClock())
+    before = all_hot("let through")
+    asked = read_question(asking_for("a", {}, requests={"cpu": "4"}))
+    assert judge.filter(asked).failed == {}
+    judge.prioritize(asked)
+    told = decisions.find("ns/a")
+    assert told is not None
+    assert (told.hot_count, told.refused_count) == (3, 0)
+    assert "its cpu would be at 95 %" in told.hot[0].reason
+    single = decisions.find_node("ns/a", "n2")
+    assert single is not None
+    assert [one.node for one in single.hot] == ["n2"]
+    whole = await decisions.find_all("ns/a")
+    assert whole is not None
+    assert len(whole.hot) == 3
+    assert all_hot("let through") == before + 1
+    judge.filter(read_question(asking_for("a", {})))
+    assert decisions.latest(1)[0].hot_count == 0, "it asks for less now"
+
+
+@pytest.mark.parametrize(("load", "outcome"), [(None, "let through"), (REFUSING, "refused")])
+async def test_that_every_candidate_is_too_hot_is_logged_when_it_begins_and_ends(
+    load: Load | None, outcome: str
+) -> None:
+    clock = ManualClock()
+    judge, _, _ = judging(clock, load)
+    before = all_hot(outcome)
+    large = read_question(asking_for("large", {}, requests={"cpu": "4"}))
+    small = read_question(asking_for("small", {}))
+    with logged() as logs:
+        for _ in range(3):
+            for asked in (large, small):
+                judge.filter(asked)
+            await clock.advance(50)
+        await clock.advance(15)
+        for _ in range(2):
+            judge.filter(small)
+        judge.filter(large)
+    begun, over, again = logs
+    assert [one["event"] for one in logs] == [Event.FILTER_ALL_HOT, Event.FILTER_COOLER, Event.FILTER_ALL_HOT]
+    assert (begun["pod"], begun["candidates"], begun["outcome"]) == ("ns/large", 3, outcome)
+    assert (over["answers"], over["seconds"]) == (3, 100)
+    assert again == begun
+    assert all_hot(outcome) == before + 4
 
 
 async def test_it_is_ready_when_all_is_known_and_not_before() -> None:

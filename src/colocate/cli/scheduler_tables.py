@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from textwrap import wrap
 
 from colocate.apps.scheduler.decisions import Told
+from colocate.apps.scheduler.refusals import Refused
 from colocate.cli.output import aligned, visible
 from colocate.load import Comparison, Explanation, Mix, NodeRow
 from colocate.load.explaining import NodeReason, PolicyReason
@@ -19,13 +20,20 @@ def told(told: Told, width: int = 0) -> Iterator[str]:
     yield _outcome(told)
     if told.shadow:
         yield "shadow mode: the scheduler was told nothing of this; all nodes were answered alike"
+    if told.hot_count:
+        yield f"every candidate was too hot: {told.hot_count} let through all the same (load.filter.allHot)"
     yield from _nodes(told.explanation.nodes, width)
-    if told.refused:
+    yield from _sieved("too hot", told.hot, told.hot_count)
+    yield from _sieved("refused", told.refused, told.refused_count)
+
+
+def _sieved(what: str, some: Sequence[Refused], count: int) -> Iterator[str]:
+    if some:
         yield ""
-    for one in told.refused:
-        yield f"refused {one.node}: {one.reason}"
-    if told.refused_count > len(told.refused):
-        yield f"refused … and {told.refused_count - len(told.refused)} more"
+    for one in some:
+        yield f"{what} {one.node}: {one.reason}"
+    if count > len(some):
+        yield f"{what} … and {count - len(some)} more"
 
 
 def explanation(explained: Explanation, width: int = 0) -> Iterator[str]:
@@ -114,7 +122,7 @@ def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
                 explained.pod,
                 f"{best.node} {best.score}" if best else "refused on all" if explained.refused else "",
                 f"{second.node} {second.score}" if second else "",
-                str(explained.candidates),
+                f"{explained.candidates}{', all hot' if one.hot_count else ''}",
                 _went(one),
             )
         )

@@ -53,6 +53,9 @@ class Told(msgspec.Struct, frozen=True):
     """Nobody was told these scores: all nodes were answered alike."""
     refused: tuple[Refused, ...] = ()
     refused_count: int = 0
+    hot: tuple[Refused, ...] = ()
+    """Nodes that would have been refused, had any candidate been cool enough: all were let through."""
+    hot_count: int = 0
     node: str | None = None
     """Where the pod went, once that is seen."""
     bound_at: float | None = None
@@ -68,6 +71,14 @@ class Line(msgspec.Struct, frozen=True, tag_field="what", tag="decision"):
     told: Told
 
 
+class _Sieve(msgspec.Struct, frozen=True):
+    """What the filter said before."""
+
+    refused: Refusals
+    hot: Refusals
+    """Refused by right, and let through all the same."""
+
+
 class DecisionLog:
     """Decisions as they are made, and what became of them."""
 
@@ -77,7 +88,8 @@ class DecisionLog:
         self._shadow = shadow
         self._history = History(settings.keep, settings.memory)
         self._refusals = AllRefusals(settings.keep)
-        self._waiting: deque[tuple[Happened, Kept, Refusals]] = deque()
+        self._hot = AllRefusals(settings.keep)
+        self._waiting: deque[tuple[Happened, Kept, _Sieve]] = deque()
         self._news = Watched()
         self._writing = threading.Lock()
 
@@ -87,6 +99,7 @@ class DecisionLog:
     def sifted(self, uid: str, sifted: Sifted) -> None:
         """The filter has answered for a pod; its decision comes next."""
         self._refusals.add(uid, sifted.refused)
+        self._hot.add(uid, sifted.hot)
         if sifted.passed:
             self._history.let_in(uid)
 
@@ -116,18 +129,20 @@ class DecisionLog:
     def find(self, pod: str) -> Told | None:
         """By namespace/name or uid; a bare name is of the namespace `default`."""
         kept = self._find(pod)
-        return None if kept is None else self._told(kept, self._refusals.get(kept.decision.uid))
+        return None if kept is None else self._told(kept, self._sieve(kept))
 
     async def find_all(self, pod: str) -> Told | None:
         """The same, with every candidate. Of thousands that takes a while, for which answers do not wait."""
         kept = self._find(pod)
         if kept is None:
             return None
-        candidates, refusals = self._candidates(kept), self._refusals.get(kept.decision.uid)
-        explained, refused = await in_thread(
-            lambda: (explain_all(kept.decision, self._load, candidates), refusals.all_kept)
-        )
-        return msgspec.structs.replace(self._told(kept, refusals, explained), refused=refused)
+        candidates, sieve = self._candidates(kept), self._sieve(kept)
+
+        def tell() -> Told:
+            told = self._told(kept, sieve, explain_all(kept.decision, self._load, candidates))
+            return msgspec.structs.replace(told, refused=sieve.refused.all_kept, hot=sieve.hot.all_kept)
+
+        return await in_thread(tell)
 
     def find_node(self, pod: str, node: str) -> Told | None:
         """The same, with what is known of one node; without any where nothing is."""
@@ -137,8 +152,8 @@ class DecisionLog:
         explained = explain_node(kept.decision, self._load, self._candidates(kept), node)
         if explained is None:
             explained = msgspec.structs.replace(explain(kept.decision, self._load), nodes=())
-        why = self._refusals.of(kept.decision.uid, node)
-        return self._told(kept, why, explained)
+        uid = kept.decision.uid
+        return self._told(kept, _Sieve(self._refusals.of(uid, node), self._hot.of(uid, node)), explained)
 
     def all_known(self, pod: str) -> bool:
         """Whether all candidates of the pod are still kept."""
@@ -157,16 +172,20 @@ class DecisionLog:
         return self._history.candidates(kept.decision.uid) or Candidates()
 
     def latest(self, most: int) -> list[Told]:
-        return [
-            self._told(kept, self._refusals.get(kept.decision.uid)) for kept in self._history.latest(most)
-        ]
+        return [self._told(kept, self._sieve(kept)) for kept in self._history.latest(most)]
 
-    def _told(self, kept: Kept, refusals: Refusals, explained: Explanation | None = None) -> Told:
+    def _sieve(self, kept: Kept) -> _Sieve:
+        uid = kept.decision.uid
+        return _Sieve(self._refusals.get(uid), self._hot.get(uid))
+
+    def _told(self, kept: Kept, sieve: _Sieve, explained: Explanation | None = None) -> Told:
         return Told(
             explained or explain(kept.decision, self._load),
             self._shadow,
-            refusals.some,
-            refusals.count,
+            sieve.refused.some,
+            sieve.refused.count,
+            sieve.hot.some,
+            sieve.hot.count,
             kept.node,
             kept.bound_at,
             kept.followed,
@@ -178,7 +197,7 @@ class DecisionLog:
         if len(self._waiting) >= _WAITING:
             telemetry.SCHEDULER_LINES_DROPPED.inc()
             return
-        self._waiting.append((happened, kept, self._refusals.get(kept.decision.uid)))
+        self._waiting.append((happened, kept, self._sieve(kept)))
         self._news.changed()
 
     async def run(self) -> NoReturn:
@@ -216,8 +235,8 @@ class DecisionLog:
     def _next_lines(self) -> list[bytes]:
         lines: list[bytes] = []
         while self._waiting and len(lines) < _BATCH:
-            happened, kept, refusals = self._waiting.popleft()
-            line = Line(happened, kept.decision.uid, self._told(kept, refusals))
+            happened, kept, sieve = self._waiting.popleft()
+            line = Line(happened, kept.decision.uid, self._told(kept, sieve))
             lines.append(msgspec.json.encode(line) + b"\n")
         return lines
 

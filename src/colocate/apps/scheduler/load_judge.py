@@ -7,6 +7,7 @@ would have been.
 from collections.abc import Sequence
 
 from colocate import telemetry
+from colocate.apps.scheduler.all_hot import AllHotTold
 from colocate.apps.scheduler.decisions import DecisionLog
 from colocate.apps.scheduler.facts import Facts
 from colocate.apps.scheduler.judge import Sieved
@@ -39,6 +40,7 @@ class LoadJudge:
         self._clock = clock
         self._nodes_kept = nodes_kept
         self._shadow = shadow
+        self._all_hot = AllHotTold(shadow=shadow)
         loads = self._table.settings
         self._needs_samples = loads.filter.enabled and loads.staleness.filter is MissingFilter.CLOSED
 
@@ -59,6 +61,7 @@ class LoadJudge:
         if sifted.refused:
             telemetry.SCHEDULER_REFUSALS.labels(str(self._shadow).lower()).inc(len(sifted.refused))
         if pod.uid:
+            self._all_hot.sifted(pod.key, sifted, self._clock.monotonic())
             self._decisions.sifted(pod.uid, sifted)
             left = asked.names if self._shadow else sifted.passed
             if len(left) == 1:
