@@ -85,6 +85,13 @@ def test_that_every_candidate_was_too_hot_is_told() -> None:
     assert "3, all hot" in list(scheduler_tables.decisions([told]))[1]
 
 
+def test_nodes_show_their_heat_where_it_is_known() -> None:
+    lines = list(scheduler_tables.top(top(table(LOADS), {"worker-2.fra.example.com": 4, "gpu": 0})))
+    assert lines[0].split()[:3] == ["NODE", "HEAT", "PRESSURE"]
+    cells = {line.split()[0]: line.split()[1] for line in lines[1:]}
+    assert cells == {"worker-2.fra.example.com": "4", "gpu": "0", "worker-1.fra.example.com": "20"}
+
+
 def test_nodes_by_load_fit_80_columns() -> None:
     lines = list(scheduler_tables.top(top(table(LOADS))))
     assert max(map(len, lines)) <= 80

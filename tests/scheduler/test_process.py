@@ -203,6 +203,27 @@ async def test_a_pod_that_is_refused_everywhere_is_explained_listed_and_written(
     assert {one["node"] for one in line["told"]["refused"]} == set(NAMES)
 
 
+async def test_of_a_pod_that_nobody_judged_it_is_said_what_is_known() -> None:
+    async with (
+        pretending(CALM) as prometheus,
+        telling(prometheus.url, NAMES) as story,
+        story.scheduling(story.config(decisions=Decisions(keep=2))) as scheduler,
+    ):
+        where = Where(url=scheduler.listening.url)
+        with pytest.raises(
+            NotAnswered, match="'nobody': it was not judged by this replica since it started; "
+        ):
+            await asking.ask(where, "/explain", pod="nobody")
+        await story.deploy("nginx", 3)
+        await until(lambda: len(scheduler.facts.table.pods.bound) == 3, "the pods to be seen")
+        forgotten = [pod for pod in await story.pods("nginx") if scheduler.decisions.find(pod.name) is None]
+        for pod in forgotten:
+            said = rf"{pod.name} is on {pod.node}, .*or 2 younger decisions have taken its place"
+            with pytest.raises(NotAnswered, match=said):
+                await asking.ask(where, "/explain", pod=pod.name)
+        assert len(forgotten) == 1
+
+
 async def test_decisions_are_kept_on_disk_and_the_files_are_bounded(tmp_path: Path) -> None:
     file = tmp_path / "log" / "decisions.jsonl"
     kept = Decisions(file=file, file_size=Size(20_000), files=2)

@@ -133,7 +133,7 @@ def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
 
 
 def top(rows: Sequence[NodeRow]) -> Iterator[str]:
-    lines = [("NODE", "PRESSURE", "CPU USED/REQ", "MEM USED/REQ", "UNSEEN", "SAMPLE")]
+    lines: list[tuple[str, ...]] = [("NODE", "PRESSURE", "CPU USED/REQ", "MEM USED/REQ", "UNSEEN", "SAMPLE")]
     lines += [
         (
             row.node,
@@ -145,6 +145,9 @@ def top(rows: Sequence[NodeRow]) -> Iterator[str]:
         )
         for row in rows
     ]
+    if any(row.heat is not None for row in rows):
+        heats = ["HEAT", *("" if row.heat is None else str(row.heat) for row in rows)]
+        lines = [(name, heat, *more) for (name, *more), heat in zip(lines, heats, strict=True)]
     yield from aligned(lines, gap=2)
 
 
