@@ -27,6 +27,10 @@ class Entry(msgspec.Struct, frozen=True):
     packing_cpu: int
     share: int = WHOLE
     prod: bool = False
+    request: Amount = NOTHING
+    """Of a pod that is assumed here; that of one that is bound is counted with the pods of its node."""
+    limit: Amount = NOTHING
+    """The same."""
 
 
 class Assumption(msgspec.Struct, frozen=True):
@@ -45,6 +49,10 @@ class Unseen(msgspec.Struct, frozen=True):
     prod: Amount = NOTHING
     packing_cpu: int = 0
     share: int = 0
+    requested: Amount = NOTHING
+    """By pods that are assumed here."""
+    limits: Amount = NOTHING
+    """Of the same."""
 
     @property
     def pods(self) -> float:
@@ -87,8 +95,16 @@ class Ledger:
             return touched
         self._assumptions[uid] = Assumption(uid, now, tuple(nodes), demand)
         of = len(nodes)
-        amount = Amount(demand.estimate.cpu // of, demand.estimate.memory // of)
-        entry = Entry(uid, now, amount, demand.packing_cpu // of, WHOLE // of, demand.prod)
+        entry = Entry(
+            uid,
+            now,
+            _part(demand.estimate, of),
+            demand.packing_cpu // of,
+            WHOLE // of,
+            demand.prod,
+            _part(demand.request, of),
+            _part(demand.limit, of),
+        )
         for node in nodes:
             self._assumed.setdefault(node, {})[uid] = entry
         self._next_expiry = min(self._next_expiry, now + self._settings.assumed_expiry)
@@ -169,7 +185,11 @@ class Ledger:
                 prod_memory += missing_memory if counted else entry.estimate.memory
             packing += entry.packing_cpu
             share += entry.share
-        return Unseen(Amount(cpu, memory), Amount(prod_cpu, prod_memory), packing, share)
+        requested, limits = NOTHING, NOTHING
+        for entry in (assumed or {}).values():
+            requested += entry.request
+            limits += entry.limit
+        return Unseen(Amount(cpu, memory), Amount(prod_cpu, prod_memory), packing, share, requested, limits)
 
     @property
     def bound(self) -> tuple[str, ...]:
@@ -192,6 +212,10 @@ class Ledger:
             for of_node in self._bound.values():
                 for entry in of_node.values():
                     yield entry.since + self._settings.expiry
+
+
+def _part(amount: Amount, of: int) -> Amount:
+    return Amount(amount.cpu // of, amount.memory // of)
 
 
 def _drop(entries: dict[str, dict[str, Entry]], node: str, uid: str) -> None:
