@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from textwrap import wrap
 
 from colocate.apps.scheduler.decisions import Told
+from colocate.apps.scheduler.refusals import Refused
 from colocate.cli.output import aligned, visible
 from colocate.load import Comparison, Explanation, Mix, NodeRow
 from colocate.load.explaining import NodeReason, PolicyReason
@@ -19,13 +20,20 @@ def told(told: Told, width: int = 0) -> Iterator[str]:
     yield _outcome(told)
     if told.shadow:
         yield "shadow mode: the scheduler was told nothing of this; all nodes were answered alike"
+    if told.hot_count:
+        yield f"every candidate was too hot: {told.hot_count} let through all the same (load.filter.allHot)"
     yield from _nodes(told.explanation.nodes, width)
-    if told.refused:
+    yield from _sieved("too hot", told.hot, told.hot_count)
+    yield from _sieved("refused", told.refused, told.refused_count)
+
+
+def _sieved(what: str, some: Sequence[Refused], count: int) -> Iterator[str]:
+    if some:
         yield ""
-    for one in told.refused:
-        yield f"refused {one.node}: {one.reason}"
-    if told.refused_count > len(told.refused):
-        yield f"refused … and {told.refused_count - len(told.refused)} more"
+    for one in some:
+        yield f"{what} {one.node}: {one.reason}"
+    if count > len(some):
+        yield f"{what} … and {count - len(some)} more"
 
 
 def explanation(explained: Explanation, width: int = 0) -> Iterator[str]:
@@ -35,6 +43,10 @@ def explanation(explained: Explanation, width: int = 0) -> Iterator[str]:
 
 def _heading(explained: Explanation) -> Iterator[str]:
     yield visible(explained.pod)
+    if explained.refused:
+        all_of = f"all {explained.candidates} candidates" if explained.candidates > 1 else "its one candidate"
+        yield f"refused on {all_of} at {_moment(explained.at)}"
+        return
     best = "was" if explained.equally_good == 1 else "were"
     yield (
         f"judged by {policies(explained.mix)} at {_moment(explained.at)}: {explained.equally_good} of "
@@ -108,9 +120,9 @@ def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
             (
                 datetime.fromtimestamp(explained.at, UTC).strftime("%m-%d %H:%M:%S"),
                 explained.pod,
-                f"{best.node} {best.score}" if best else "",
+                f"{best.node} {best.score}" if best else "refused on all" if explained.refused else "",
                 f"{second.node} {second.score}" if second else "",
-                str(explained.candidates),
+                f"{explained.candidates}{', all hot' if one.hot_count else ''}",
                 _went(one),
             )
         )
@@ -121,7 +133,7 @@ def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
 
 
 def top(rows: Sequence[NodeRow]) -> Iterator[str]:
-    lines = [("NODE", "PRESSURE", "CPU USED/REQ", "MEM USED/REQ", "UNSEEN", "SAMPLE")]
+    lines: list[tuple[str, ...]] = [("NODE", "PRESSURE", "CPU USED/REQ", "MEM USED/REQ", "UNSEEN", "SAMPLE")]
     lines += [
         (
             row.node,
@@ -133,6 +145,9 @@ def top(rows: Sequence[NodeRow]) -> Iterator[str]:
         )
         for row in rows
     ]
+    if any(row.heat is not None for row in rows):
+        heats = ["HEAT", *("" if row.heat is None else str(row.heat) for row in rows)]
+        lines = [(name, heat, *more) for (name, *more), heat in zip(lines, heats, strict=True)]
     yield from aligned(lines, gap=2)
 
 
@@ -156,6 +171,8 @@ def policies(mix: Mix) -> str:
 def _outcome(told: Told) -> str:
     if told.node is None:
         return "not seen bound yet"
+    if told.explanation.refused:
+        return f"bound to {told.node} at {_moment(told.bound_at or 0)}: not by this answer"
     said = {
         True: "one of the best",
         False: "not one of the best: other plugins of the scheduler weighed more, or it did not ask again",
