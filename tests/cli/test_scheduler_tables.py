@@ -53,6 +53,11 @@ def test_the_runner_up_goes_where_there_is_no_room_for_it() -> None:
     assert narrow[1].endswith("another: gpu")
 
 
+def test_a_node_just_below_a_step_of_heat_is_not_shown_at_it() -> None:
+    lines = list(scheduler_tables.top(top(table({"n": load(31, 89.999998)}))))
+    assert lines[1].split() == ["n", "89", "%", "31", "/", "0", "%", "89", "/", "0", "%", "0", "s", "old"]
+
+
 def test_nodes_by_load_fit_80_columns() -> None:
     lines = list(scheduler_tables.top(top(table(LOADS))))
     assert max(map(len, lines)) <= 80

@@ -8,6 +8,7 @@ from colocate.apps.scheduler.decisions import Told
 from colocate.cli.output import aligned, visible
 from colocate.load import Comparison, Explanation, Mix, NodeRow
 from colocate.load.explaining import NodeReason, PolicyReason
+from colocate.load.heat import rounded_down
 from colocate.load.policies import Part
 from colocate.load.terms import Freshness
 from colocate.load.top import ResourceRow
@@ -125,7 +126,7 @@ def top(rows: Sequence[NodeRow]) -> Iterator[str]:
     lines += [
         (
             row.node,
-            f"{row.pressure:3.0f} %",
+            f"{rounded_down(row.pressure):3.0f} %",
             _used_of_requested(row.cpu),
             _used_of_requested(row.memory),
             _unseen(row.unseen_pods),
@@ -173,7 +174,7 @@ def _went(told: Told) -> str:
 
 
 def _used_of_requested(row: ResourceRow) -> str:
-    used = "  ?" if row.used is None else f"{row.used:3.0f}"
+    used = "  ?" if row.used is None else f"{rounded_down(row.used):3.0f}"
     return f"{used} /{row.requested:4.0f} %"
 
 
