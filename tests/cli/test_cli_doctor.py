@@ -77,6 +77,18 @@ async def test_checks_are_chosen_by_name(short: Path) -> None:
     )
 
 
+async def test_a_check_that_was_named_and_lacks_its_configuration_is_a_users_error(node: TestNode) -> None:
+    where = ("--kubelet-root", node.paths.root, "--no-cluster")
+    for names in (("samples",), ("registration", "extender")):
+        ended = await colocate("doctor", *names, *where)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err == (
+            f"colocate: {names[-1]}: scheduling by load is looked at with the configuration of 'colocate scheduler'; "
+            f"name it with --scheduler-config\n"
+        )
+    assert (await colocate("doctor", "*", *where)).code < 2, "what matches others as well is not missed"
+
+
 async def test_without_the_cluster_it_is_not_asked_by_any_check(node: TestNode) -> None:
     ended = await colocate(
         *("doctor", "records", "--no-cluster", "--kubelet-root", node.paths.root), KUBECONFIG="/nowhere"

@@ -83,9 +83,22 @@ def run(args: argparse.Namespace) -> int:
         for check in checks:
             print(f"{check.name} ({check.section})")
         return 0
+    if args.scheduler_config is None:
+        _check_named(args.checks)
     # What there is to be said the checks say; and standard output is theirs alone.
     telemetry.configure_logs(level="error")
     return int(uvloop.run(_examine(args, checks)))
+
+
+def _check_named(names: list[str]) -> None:
+    """Whoever names a check by which scheduling is looked at expects it to be made."""
+    for name in names:
+        found = examination.chosen([name])
+        if found and all(check.section is Section.LOAD for check in found):
+            raise UserError(
+                f"{name}: scheduling by load is looked at with the configuration of 'colocate scheduler'; name it "
+                f"with --scheduler-config"
+            )
 
 
 async def _examine(args: argparse.Namespace, checks: list[Check]) -> Verdict:
