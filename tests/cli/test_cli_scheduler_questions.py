@@ -153,6 +153,17 @@ async def test_a_snapshot_scores_a_pod_by_the_policy_of_its_scheduler(tmp_path: 
     assert await policy("--policy", "oversell", schedulerName="seed") == "oversell"
 
 
+async def test_a_pod_with_fields_that_are_null_is_read_as_the_extender_reads_it(tmp_path: Path) -> None:
+    file, pod = tmp_path / "snapshot.json", tmp_path / "pod.yaml"
+    file.write_bytes(snapshot.encode(snapshot.take(Table(Load().settings(60.0)))))
+    pod.write_text("metadata:\n  name: p\n  labels:\nspec:\n  containers:\n  - {name: c, resources: null}\n")
+    ended = await colocate("scheduler", "score", "--pod", pod, "--snapshot", file)
+    assert ended.code == 0, ended.err
+    pod.write_text("spec: &all [*all]")
+    ended = await colocate("scheduler", "score", "--pod", pod, "--snapshot", file)
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+
+
 async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:
     async with pretending(USES) as prometheus, telling(prometheus.url, NAMES) as story:
         seed = tmp_path / "MemRealUsage-scheduler-conf.yaml"

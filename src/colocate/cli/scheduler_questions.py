@@ -18,6 +18,7 @@ from colocate.cli.output import as_json, terminal_width
 from colocate.errors import UserError
 from colocate.load import NodeRow, Table, compare, decide, explain_all, mix, snapshot, top
 from colocate.load.reading import ApiPod, pod_facts
+from colocate.wire.extender import without_nulls
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -187,8 +188,8 @@ def _table(args: argparse.Namespace) -> Table:
 def _pod(path: Path) -> ApiPod:
     try:
         text = sys.stdin.read() if path == _STANDARD_INPUT else path.read_text()
-        tree = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        tree = without_nulls(yaml.safe_load(text))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise UserError(f"--pod: {path} cannot be read ({' '.join(str(error).split())}); check it") from None
     return _read_pod(tree, path)
 
