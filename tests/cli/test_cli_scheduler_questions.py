@@ -15,7 +15,10 @@ from tests.cli.running import COMMAND, PATIENCE, colocate
 from tests.scheduler.pretending import pretending
 from tests.scheduler.story import Story, deployment, spread, telling
 
+from colocate.apps.scheduler import asking
+from colocate.apps.scheduler.asking import Where
 from colocate.apps.scheduler.sections import Load
+from colocate.errors import UserError
 from colocate.load import Table, snapshot
 
 SEED = Path(__file__).parents[1] / "data" / "seeds" / "001-scheduler.yaml"
@@ -109,6 +112,15 @@ async def test_why_a_pod_went_where_it_went_and_not_elsewhere(tmp_path: Path) ->
         ended = await colocate("scheduler", "explain", "default/nobody", "--url", scheduler.url)
         assert (ended.code, ended.out) == (1, "")
         assert "nothing is kept of a pod 'default/nobody'" in ended.err
+
+        for words, said in (
+            (("decisions", "--last", "0"), "last is '0'; say a number from 1 to 1000"),
+            (("explain", ""), "no pod is named; name one as NAMESPACE/NAME"),
+        ):
+            ended = await colocate("scheduler", *words, "--url", scheduler.url)
+            assert (ended.code, ended.out, ended.err) == (2, "", f"colocate: {said}\n")
+        with pytest.raises(UserError, match="all is 'maybe'; say true or false"):
+            await asking.ask(Where(url=scheduler.url), "/explain", pod=pods[0].name, all="maybe")
 
 
 async def test_from_a_snapshot_the_same_follows_without_a_cluster(tmp_path: Path) -> None:

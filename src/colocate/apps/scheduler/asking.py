@@ -31,7 +31,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def ask(where: Where, path: str, **query: str) -> bytes:
-    """The body of an answer; NotAnswered where there is none."""
+    """The body of an answer; NotAnswered where there is none, a UserError where the question cannot be answered."""
     socket = where.url.removeprefix("unix:") if where.url.startswith("unix:") else ""
     if not socket and not where.url.startswith(("http://", "https://")):
         raise UserError(f"--url: {where.url!r} is no address; write http://HOST:PORT or unix:/PATH")
@@ -50,7 +50,8 @@ async def ask(where: Where, path: str, **query: str) -> bytes:
             body = await response.read()
             if response.status != 200:
                 said = body.decode(errors="replace").strip()[:500]
-                raise NotAnswered(said or f"the scheduler answers with status {response.status}")
+                wrong = UserError if response.status == 400 else NotAnswered
+                raise wrong(said or f"the scheduler answers with status {response.status}")
             return body
     except TimeoutError:
         raise NotAnswered(
