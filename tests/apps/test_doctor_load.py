@@ -309,6 +309,7 @@ extenders:
             )
             [found] = await examined("extender", "nowhere", extenders=(settings,))
         assert (found.verdict is Verdict.GOOD) == believed, found.reason
+        assert believed or "it cannot be asked: its certificate is not trusted, " in found.reason
 
     async def test_extenders_of_others_are_left_alone(self) -> None:
         others = [

@@ -238,7 +238,7 @@ async def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
         (
             ["explain", "a/b", "--url", "http://127.0.0.1:9"],
             1,
-            "the scheduler cannot be asked at http://127.0.0.1:9",
+            "the scheduler cannot be asked at http://127.0.0.1:9 (connection refused);",
         ),
         (["top", "--snapshot", nothing], 2, "cannot be read"),
         (["top", "--url", "nowhere"], 2, "is no address"),

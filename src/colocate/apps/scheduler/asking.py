@@ -8,6 +8,7 @@ import aiohttp
 import msgspec
 
 from colocate.cluster.secret import Secret
+from colocate.cluster.trouble import in_words
 from colocate.errors import ColocateError, UserError
 
 T = TypeVar("T")
@@ -59,8 +60,8 @@ async def ask(where: Where, path: str, **query: str) -> bytes:
         ) from None
     except (aiohttp.ClientError, OSError) as error:
         raise NotAnswered(
-            f"the scheduler cannot be asked at {where.url} ({error}); say with --url where it listens, or name a "
-            f"snapshot with --snapshot where that is possible"
+            f"the scheduler cannot be asked at {where.url} ({in_words(error)}); say with --url where it listens, or "
+            f"name a snapshot with --snapshot where that is possible"
         ) from None
 
 
