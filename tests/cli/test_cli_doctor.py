@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.cli.running import colocate
+from tests.cli.running import colocate, on_terminal
 from tests.scheduler.pretending import pretending
 from tests.scheduler.story import telling
 
@@ -23,6 +23,20 @@ async def test_the_worst_verdict_is_the_exit_code(node: TestNode, short: Path) -
     missing = await colocate("doctor", "--kubelet-root", short / "none", "--no-cluster")
     assert missing.code == 2
     assert "✗ presence: there is no" in missing.out
+
+
+async def test_on_a_terminal_sentences_fit_and_hang_below_their_beginning(short: Path) -> None:
+    where = ("--kubelet-root", short / "none", "--no-cluster")
+    shown = (await on_terminal("doctor", *where)).out
+    assert "\x1b[31m✗\x1b[0m presence" in shown
+    plain = (await on_terminal("doctor", *where, NO_COLOR="1")).out
+    assert max(map(len, plain.splitlines())) <= 80
+    assert (
+        "    → run this on a node, or say where the kubelet's folder is with\n      --kubelet-root;" in plain
+    )
+    piped = (await colocate("doctor", *where, COLUMNS="80")).out
+    assert "is with --kubelet-root; in a pod, mount it there\n" in piped, "for whoever looks for it with grep"
+    assert plain.split() == piped.split()
 
 
 async def test_json_has_every_result_with_its_remedy(short: Path) -> None:

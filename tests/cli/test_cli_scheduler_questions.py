@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cli.running import COMMAND, PATIENCE, colocate
+from tests.cli.running import COMMAND, PATIENCE, colocate, on_terminal
 from tests.scheduler.pretending import pretending
 from tests.scheduler.story import Story, deployment, spread, telling
 
@@ -145,6 +145,11 @@ async def test_from_a_snapshot_the_same_follows_without_a_cluster(tmp_path: Path
     compared = await offline("compare", "balanced", "mem-real-usage", "--pod", str(pod))
     assert "balanced and mem-real-usage agree on a best node" in compared
     assert "BALANCED" in compared
+    narrow = await on_terminal(
+        *("scheduler", "compare", "balanced", "mem-real-usage", "--pod", pod, "--snapshot", file)
+    )
+    assert max(map(len, narrow.out.splitlines())) <= 80
+    assert narrow.out.split() == compared.split()
 
 
 async def test_a_snapshot_scores_a_pod_by_the_policy_of_its_scheduler(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,6 +14,8 @@ import yaml
 
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 """What Python has in the place of bytes that are no text, in the name of a file: neither JSON nor YAML can."""
+_NARROWEST = 40
+"""Columns, for sentences: in fewer they cannot be read."""
 
 
 def as_json(value: Any) -> str:
@@ -56,8 +60,26 @@ def aligned(rows: Sequence[Sequence[str]], gap: int = 3) -> Iterator[str]:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal, or as COLUMNS says; 0 where lines may be as long as they like."""
-    return shutil.get_terminal_size((0, 0)).columns
+    """Columns of the terminal, or as COLUMNS says; 0 where there is none, for programs that read line by line."""
+    return shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() else 0
+
+
+def wrapped(text: str, width: int, indent: str = "", hanging: str = "") -> list[str]:
+    """A sentence as lines that fit the width as far as its words do; as one where the width is 0.
+
+    `indent` is before the first line, `hanging` before the others.
+    """
+    if not width:
+        return [f"{indent}{text}"]
+    lines = textwrap.wrap(
+        text,
+        max(width, _NARROWEST),
+        initial_indent=indent,
+        subsequent_indent=hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [indent]
 
 
 def visible(text: str) -> str:

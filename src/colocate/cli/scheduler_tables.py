@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from textwrap import wrap
 
 from colocate.apps.scheduler.decisions import Told
-from colocate.cli.output import aligned, visible
+from colocate.cli.output import aligned, visible, wrapped
 from colocate.load import Comparison, Explanation, Mix, NodeRow
 from colocate.load.explaining import NodeReason, PolicyReason
 from colocate.load.heat import rounded_down
@@ -72,14 +71,9 @@ def _part(part: Part) -> str:
 
 def _wrapped(text: str, width: int) -> Sequence[str]:
     indent = " " * 8
-    if not width:
-        return [f"{indent}{text}"]
     # Lines end after a comma: a number stays with its name.
     bound = text.replace(" ", "\u00a0").replace(",\u00a0", ", ")
-    lines = wrap(
-        bound, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-    )
-    return [line.replace("\u00a0", " ") for line in lines]
+    return [line.replace("\u00a0", " ") for line in wrapped(bound, width, indent, indent)]
 
 
 def _score(node: NodeReason) -> str:
