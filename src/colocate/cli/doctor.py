@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,7 @@ from colocate.apps.scheduler.settings import SCHEDULER
 from colocate.apps.this_node import VARIABLE, this_node
 from colocate.cli import cluster_flags
 from colocate.cli.main import GROUPS
-from colocate.cli.output import as_json, terminal_width, visible, wrapped
+from colocate.cli.output import as_json, has_colours, terminal_width, visible, wrapped
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client, ClientSettings
 from colocate.errors import UserError
@@ -155,7 +154,7 @@ class _Printer:
         self._written: list[Written] | None = [] if output == "json" else None
         self._section = ""
         self._width = terminal_width()
-        self._colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._colours = has_colours()
         self._counts = dict.fromkeys(Verdict, 0)
 
     def show(self, examined: Examined) -> None:

@@ -1,6 +1,7 @@
 """How commands print: aligned columns for people, JSON and YAML for programs, all from the same data."""
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -60,8 +61,13 @@ def aligned(rows: Sequence[Sequence[str]], gap: int = 3) -> Iterator[str]:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal, or as COLUMNS says; 0 where there is none, for programs that read line by line."""
-    return shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() else 0
+    """Columns of the terminal, or as COLUMNS says; 0 where lines may be as long as they like."""
+    return shutil.get_terminal_size((0, 0)).columns
+
+
+def has_colours() -> bool:
+    """Whether what is printed may be coloured; NO_COLOR says that it may not."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def wrapped(text: str, width: int, indent: str = "", hanging: str = "") -> list[str]:
