@@ -95,7 +95,7 @@ async def test_why_a_pod_went_where_it_went_and_not_elsewhere(tmp_path: Path) ->
         assert {node["node"] for node in told["explanation"]["nodes"]} == {"n1", "n3"}
 
         latest = (await scheduler.ask("decisions", "--last", "3")).splitlines()
-        assert latest[0].split()[:4] == ["TIME", "(UTC)", "POD", "BEST"]
+        assert latest[0].split()[:5] == ["DAY", "TIME", "(UTC)", "POD", "BEST"]
         assert len(latest) == 4
 
         lost = await scheduler.ask("explain", pods[0].name, "--node", "n2")

@@ -93,15 +93,15 @@ def _unseen(pods: float) -> str:
 
 
 def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
-    """A line for each; the runner-up is left out where there is no room."""
-    rows = [("TIME (UTC)", "POD", "BEST", "RUNNER-UP", "OF", "WENT TO")]
+    """A line for each; what is left out where there is no room are the runner-up, the day and the number of nodes."""
+    rows: list[tuple[str, ...]] = [("DAY", "TIME (UTC)", "POD", "BEST", "RUNNER-UP", "OF", "WENT TO")]
     for one in latest:
         explained = one.explanation
         best = explained.nodes[0] if explained.nodes else None
         second = explained.runner_up
         rows.append(
             (
-                datetime.fromtimestamp(explained.at, UTC).strftime("%m-%d %H:%M:%S"),
+                *datetime.fromtimestamp(explained.at, UTC).strftime("%m-%d %H:%M:%S").split(),
                 explained.pod,
                 f"{best.node} {best.score}" if best else "",
                 f"{second.node} {second.score}" if second else "",
@@ -110,8 +110,11 @@ def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
             )
         )
     lines = list(aligned(rows, gap=2))
-    if width and max(map(len, lines)) > width:
-        lines = list(aligned([(*row[:3], *row[4:]) for row in rows], gap=2))
+    for column in ("RUNNER-UP", "DAY", "OF"):
+        if width and max(map(len, lines)) > width:
+            place = rows[0].index(column)
+            rows = [(*row[:place], *row[place + 1 :]) for row in rows]
+            lines = list(aligned(rows, gap=2))
     yield from lines
 
 
@@ -135,7 +138,7 @@ def comparison(compared: Comparison) -> Iterator[str]:
     first, second = policies(compared.first), policies(compared.second)
     agree = "agree on a best node" if compared.agree else "have no best node in common"
     yield visible(compared.pod)
-    yield f"{first} and {second} {agree}; they order {compared.agreement:.0%} of all pairs of nodes alike"
+    yield f"{first} and {second} {agree}; they order {100 * compared.agreement:.0f} % of all pairs of nodes alike"
     yield ""
     rows = [("NODE", first.upper(), second.upper(), "DIFFERENCE")]
     rows += [
