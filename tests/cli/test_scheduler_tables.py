@@ -96,3 +96,17 @@ def test_nodes_by_load_fit_80_columns() -> None:
     lines = list(scheduler_tables.top(top(table(LOADS))))
     assert max(map(len, lines)) <= 80
     assert lines[1].split()[:7] == ["worker-2.fra.example.com", "92", "%", "31", "/", "0", "%"]
+
+
+def test_a_name_as_deployments_make_them_leaves_room_for_where_the_pod_went() -> None:
+    short = Explanation(explained().pod, NOW, (), 4, 1, (NodeReason("node-0002", 82),))
+    lines = list(scheduler_tables.decisions([Told(short, shadow=False, node="node-0002", followed=True)], 80))
+    assert lines[0].split() == ["TIME", "(UTC)", "POD", "BEST", "WENT", "TO"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_node_just_below_a_step_of_heat_is_not_shown_at_it() -> None:
+    lines = list(scheduler_tables.top(top(table({"n": load(31, 89.999998)}))))
+    assert (lines[1].split().count("89"), lines[1].split().count("90")) == (2, 0), (
+        "its pressure, and its memory"
+    )

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from textwrap import wrap
 
 from colocate.apps.scheduler.decisions import Told
 from colocate.apps.scheduler.refusals import Refused
-from colocate.cli.output import aligned, visible
+from colocate.cli.output import aligned, visible, wrapped
 from colocate.load import Comparison, Explanation, Mix, NodeRow
 from colocate.load.explaining import NodeReason, PolicyReason
+from colocate.load.heat import rounded_down
 from colocate.load.policies import Part
 from colocate.load.terms import Freshness
 from colocate.load.top import ResourceRow
@@ -83,14 +83,9 @@ def _part(part: Part) -> str:
 
 def _wrapped(text: str, width: int) -> Sequence[str]:
     indent = " " * 8
-    if not width:
-        return [f"{indent}{text}"]
     # Lines end after a comma: a number stays with its name.
     bound = text.replace(" ", "\u00a0").replace(",\u00a0", ", ")
-    lines = wrap(
-        bound, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-    )
-    return [line.replace("\u00a0", " ") for line in lines]
+    return [line.replace("\u00a0", " ") for line in wrapped(bound, width, indent, indent)]
 
 
 def _score(node: NodeReason) -> str:
@@ -110,15 +105,15 @@ def _unseen(pods: float) -> str:
 
 
 def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
-    """A line for each; the runner-up is left out where there is no room."""
-    rows = [("TIME (UTC)", "POD", "BEST", "RUNNER-UP", "OF", "WENT TO")]
+    """A line for each; what is left out where there is no room are the runner-up, the day and the number of nodes."""
+    rows: list[tuple[str, ...]] = [("DAY", "TIME (UTC)", "POD", "BEST", "RUNNER-UP", "OF", "WENT TO")]
     for one in latest:
         explained = one.explanation
         best = explained.nodes[0] if explained.nodes else None
         second = explained.runner_up
         rows.append(
             (
-                datetime.fromtimestamp(explained.at, UTC).strftime("%m-%d %H:%M:%S"),
+                *datetime.fromtimestamp(explained.at, UTC).strftime("%m-%d %H:%M:%S").split(),
                 explained.pod,
                 f"{best.node} {best.score}" if best else "refused on all" if explained.refused else "",
                 f"{second.node} {second.score}" if second else "",
@@ -127,8 +122,11 @@ def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
             )
         )
     lines = list(aligned(rows, gap=2))
-    if width and max(map(len, lines)) > width:
-        lines = list(aligned([(*row[:3], *row[4:]) for row in rows], gap=2))
+    for column in ("RUNNER-UP", "DAY", "OF"):
+        if width and max(map(len, lines)) > width:
+            place = rows[0].index(column)
+            rows = [(*row[:place], *row[place + 1 :]) for row in rows]
+            lines = list(aligned(rows, gap=2))
     yield from lines
 
 
@@ -137,7 +135,7 @@ def top(rows: Sequence[NodeRow]) -> Iterator[str]:
     lines += [
         (
             row.node,
-            f"{row.pressure:3.0f} %",
+            f"{rounded_down(row.pressure):3.0f} %",
             _used_of_requested(row.cpu),
             _used_of_requested(row.memory),
             _unseen(row.unseen_pods),
@@ -155,7 +153,7 @@ def comparison(compared: Comparison) -> Iterator[str]:
     first, second = policies(compared.first), policies(compared.second)
     agree = "agree on a best node" if compared.agree else "have no best node in common"
     yield visible(compared.pod)
-    yield f"{first} and {second} {agree}; they order {compared.agreement:.0%} of all pairs of nodes alike"
+    yield f"{first} and {second} {agree}; they order {100 * compared.agreement:.0f} % of all pairs of nodes alike"
     yield ""
     rows = [("NODE", first.upper(), second.upper(), "DIFFERENCE")]
     rows += [
@@ -190,7 +188,7 @@ def _went(told: Told) -> str:
 
 
 def _used_of_requested(row: ResourceRow) -> str:
-    used = "  ?" if row.used is None else f"{row.used:3.0f}"
+    used = "  ?" if row.used is None else f"{rounded_down(row.used):3.0f}"
     return f"{used} /{row.requested:4.0f} %"
 
 

@@ -29,7 +29,7 @@ from colocate.cluster.errors import ClusterError, Conflict, NotFound, Unreachabl
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import NODES, Object
 from colocate.errors import UserError
-from colocate.load.heat import Heat, heats, held, pressures
+from colocate.load.heat import Heat, heats, held, pressures, rounded_down
 from colocate.load.taint_plan import Change, TaintPlan, plan
 from colocate.telemetry import NODE_HEAT, TAINT_WRITES, TAINTS_WAITING, Event
 
@@ -208,7 +208,7 @@ class Tainting:
             node=change.node,
             before=change.before,
             after=change.after,
-            pressure=round(change.pressure, 1),
+            pressure=rounded_down(change.pressure, 1),
             shadow=self._shadow,
         )
 

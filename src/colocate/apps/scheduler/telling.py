@@ -77,10 +77,14 @@ class Telling:
 
     async def _explain(self, query: Mapping[str, str]) -> bytes:
         pod = query.get("pod", "")
-        node = query.get("node", "")
+        if not pod:
+            raise Refused(400, Outcome.UNREADABLE, "no pod is named; name one as NAMESPACE/NAME")
+        node, every = query.get("node", ""), query.get("all", "false")
+        if every not in ("true", "false"):
+            raise Refused(400, Outcome.UNREADABLE, f"all is {every[:20]!r}; say true or false")
         if node:
             told = self._decisions.find_node(pod, node)
-        elif query.get("all") == "true":
+        elif every == "true":
             told = await self._decisions.find_all(pod)
         else:
             told = self._decisions.find(pod)
