@@ -9,10 +9,23 @@ from tests.scheduler.story import telling
 
 from colocate.testing import TestNode
 
+OF_THE_KUBELET = (
+    "agent",
+    "folders",
+    "registration",
+    "device plugins",
+    "podresources",
+    "checkpoint",
+    "records",
+)
+"""What of the machine itself is well depends on the machine."""
+
 
 async def test_the_worst_verdict_is_the_exit_code(node: TestNode, short: Path) -> None:
     where = ("--kubelet-root", node.paths.root, "--no-cluster")
-    well = await colocate("doctor", *where, COLOCATE_CONTROL_SOCKET=str(short / "agent.sock"))
+    well = await colocate(
+        "doctor", *OF_THE_KUBELET, *where, COLOCATE_CONTROL_SOCKET=str(short / "agent.sock")
+    )
     assert (well.code, well.err) == (0, "")
     assert "✓ registration: the kubelet answers" in well.out
     node.kubelet.faults.podresources_refusal = "not now"
@@ -20,13 +33,13 @@ async def test_the_worst_verdict_is_the_exit_code(node: TestNode, short: Path) -
     assert warned.code == 1
     assert "! podresources: " in warned.out
     assert "→" in warned.out
-    missing = await colocate("doctor", "--kubelet-root", short / "none", "--no-cluster")
+    missing = await colocate("doctor", *OF_THE_KUBELET, "--kubelet-root", short / "none", "--no-cluster")
     assert missing.code == 2
     assert "✗ presence: there is no" in missing.out
 
 
 async def test_on_a_terminal_sentences_fit_and_hang_below_their_beginning(short: Path) -> None:
-    where = ("--kubelet-root", short / "none", "--no-cluster")
+    where = (*OF_THE_KUBELET, "--kubelet-root", short / "none", "--no-cluster")
     shown = (await on_terminal("doctor", *where)).out
     assert "\x1b[31m✗\x1b[0m presence" in shown
     plain = (await on_terminal("doctor", *where, NO_COLOR="1")).out
@@ -40,7 +53,8 @@ async def test_on_a_terminal_sentences_fit_and_hang_below_their_beginning(short:
 
 
 async def test_json_has_every_result_with_its_remedy(short: Path) -> None:
-    ended = await colocate("doctor", "-o", "json", "--kubelet-root", short / "none", "--no-cluster")
+    where = ("--kubelet-root", short / "none", "--no-cluster")
+    ended = await colocate("doctor", *OF_THE_KUBELET, "-o", "json", *where)
     results = json.loads(ended.out)
     assert {result["verdict"] for result in results} == {"good", "bad"}
     assert all(result["remedy"] for result in results if result["verdict"] != "good")
