@@ -108,6 +108,26 @@ def test_a_hot_node_is_refused_too_while_its_percentile_is_missing() -> None:
     assert sift(made, made.demand(pod("new")), list(LOADS)).passed == ["cool"]
 
 
+@pytest.mark.parametrize(
+    "hollow",
+    [
+        UsageThresholds(usage=PerResource(65, 95), aggregated=PerResource(memory=5)),
+        UsageThresholds(usage=PerResource(65, 95), aggregated=PerResource(), aggregation=Aggregation.P95),
+    ],
+)
+def test_thresholds_of_no_aggregation_are_none(hollow: UsageThresholds) -> None:
+    made = table(LOADS, settings(thresholds=hollow))
+    assert sift(made, made.demand(pod("new")), list(LOADS)).passed == ["cool"]
+
+
+@pytest.mark.parametrize("thresholds", [UsageThresholds(), UsageThresholds(usage=PerResource(0, 0))])
+def test_where_nothing_is_bounded_nothing_is_refused(thresholds: UsageThresholds) -> None:
+    loads = {"expired": load(90, 10, at=NOW - 180), "never": NodeLoad()}
+    closed = Staleness(filter=MissingFilter.CLOSED)
+    made = table(loads, settings(AllHot.REFUSE, thresholds, closed))
+    assert sift(made, made.demand(pod("new")), list(loads)).passed == list(loads)
+
+
 def test_pods_of_daemon_sets_belong_everywhere() -> None:
     made = table(LOADS, settings())
     daemon = PodFacts("d", "kube-system/d", PodShape(), daemon=True)

@@ -88,7 +88,7 @@ def thresholds(facts: NodeFacts, settings: Settings) -> UsageThresholds:
     general, own = settings.filter.thresholds, facts.thresholds
     if own is None:
         return general
-    aggregated = own if own.aggregation and own.aggregated and not own.aggregated.empty else general
+    aggregated = own if own.over_window else general
     return UsageThresholds(
         usage=general.usage if own.usage is None or own.usage.empty else own.usage,
         prod=general.prod if own.prod is None or own.prod.empty else own.prod,
@@ -159,7 +159,7 @@ def _aware(
 
     bounds = thresholds(facts, settings)
     to_score = (counted, settings.load_aware.aggregation, settings.load_aware.window)
-    to_filter = (unseen.amount, bounds.aggregation if bounds.aggregated else None, bounds.window)
+    to_filter = (unseen.amount, bounds.aggregation if bounds.over_window else None, bounds.window)
     score = used(*to_score)
     return AwareTerms(
         score=score,

@@ -83,19 +83,19 @@ def refuse(facts: NodeFacts, node: NodeTerms, pod: Demand, settings: Settings) -
     """Why this node is no candidate for the pod; None where it is one. Pods of a daemon set belong everywhere."""
     if pod.daemon:
         return None
+    bounds = thresholds(facts, settings)
+    used, unseen, bound, cause = node.aware.filter, node.aware.unseen, bounds.usage, Cause.USAGE
+    if pod.prod and _bounds_anything(bounds.prod):
+        used, unseen, bound = node.aware.prod, node.aware.unseen_prod, bounds.prod
+    elif bounds.over_window:
+        bound, cause = bounds.over_window, Cause.AGGREGATED
+    if bound is None or not _bounds_anything(bound):
+        return None
     missing = settings.staleness.filter
     if node.freshness is Freshness.EXPIRED and missing is not MissingFilter.OPEN:
         return Refusal(Cause.EXPIRED)
     if node.freshness is Freshness.NEVER and missing is MissingFilter.CLOSED:
         return Refusal(Cause.NEVER)
-    bounds = thresholds(facts, settings)
-    used, unseen, bound, cause = node.aware.filter, node.aware.unseen, bounds.usage, Cause.USAGE
-    if bounds.prod and _bounds_anything(bounds.prod) and pod.prod:
-        used, unseen, bound = node.aware.prod, node.aware.unseen_prod, bounds.prod
-    elif bounds.aggregated:
-        bound, cause = bounds.aggregated, Cause.AGGREGATED
-    if bound is None:
-        return None
     for resource, terms, total, guessed, threshold in (
         ("cpu", node.cpu, used.cpu + pod.estimate.cpu, unseen.cpu, bound.cpu),
         ("memory", node.memory, used.memory + pod.estimate.memory, unseen.memory, bound.memory),
@@ -107,5 +107,5 @@ def refuse(facts: NodeFacts, node: NodeTerms, pod: Demand, settings: Settings) -
     return None
 
 
-def _bounds_anything(bound: PerResource) -> bool:
-    return bool(bound.cpu or bound.memory)
+def _bounds_anything(bound: PerResource | None) -> bool:
+    return bound is not None and bool(bound.cpu or bound.memory)
