@@ -81,6 +81,20 @@ def test_a_node_without_a_fresh_sample_is_open_or_closed_as_declared(
     assert {refusal.cause for refusal in sifted.refused.values()} <= {Cause.EXPIRED, Cause.NEVER}
 
 
+def test_a_node_is_judged_by_its_last_sample_where_that_is_declared() -> None:
+    old = NOW - 1000
+    loads = {
+        "cool": load(10, 10, at=old),
+        "hot": load(90, 10, at=old),
+        "half": load(None, 96, at=old),
+        "never": NodeLoad(),
+    }
+    made = table(loads, settings(staleness=Staleness(filter=MissingFilter.LAST_SAMPLE)))
+    sifted = sift(made, made.demand(pod("new")), list(loads))
+    assert sifted.passed == ["cool", "never"]
+    assert [refusal.resource for refusal in sifted.refused.values()] == ["cpu", "memory"]
+
+
 def test_a_supposed_load_refuses_nobody() -> None:
     made = table({"hot": load(90, 90), "hot too": load(91, 90), "silent": NodeLoad()}, settings())
     assert sift(made, made.demand(pod("new")), list(made.nodes)).passed == ["silent"]

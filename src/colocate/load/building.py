@@ -4,7 +4,7 @@ import msgspec
 
 from colocate.load.arithmetic import go_round
 from colocate.load.ledger import NONE_UNSEEN, Unseen
-from colocate.load.settings import MissingScore, Settings
+from colocate.load.settings import MissingFilter, MissingScore, Settings
 from colocate.load.terms import AwareTerms, Freshness, NodeTerms, ResourceTerms
 from colocate.load.typical import Level, Typical
 from colocate.model.load import (
@@ -58,6 +58,7 @@ def terms(
         room.cpu,
         cpu_level or (typical.cpu if supposing else None),
         measured=cpu_level is not None,
+        sampled=load.cpu is not None,
         ledger=counted.cpu,
         requested=placed.requested.cpu,
         limits=placed.limits.cpu,
@@ -67,6 +68,7 @@ def terms(
         room.memory,
         memory_level or (typical.memory if supposing else None),
         measured=memory_level is not None,
+        sampled=load.memory is not None,
         ledger=counted.memory,
         requested=placed.requested.memory,
         limits=placed.limits.memory,
@@ -110,6 +112,7 @@ def _resource(
     level: Level | None,
     *,
     measured: bool,
+    sampled: bool,
     ledger: int,
     requested: int,
     limits: int,
@@ -122,6 +125,7 @@ def _resource(
         deviation=loaded.deviation,
         peak=loaded.peak,
         measured=measured,
+        sampled=sampled,
         known=level is not None,
         ledger=ledger,
         requested=requested,
@@ -151,19 +155,22 @@ def _aware(
     unseen: Unseen,
     placed: Placed,
 ) -> AwareTerms:
-    def used(ledger: Amount, aggregation: Aggregation | None, window: float) -> Amount:
+    def used(ledger: Amount, aggregation: Aggregation | None, window: float, *, expired: bool) -> Amount:
+        of_cpu = load.cpu if cpu.measured or expired else None
+        of_memory = load.memory if memory.measured or expired else None
         return Amount(
-            _aware_used(cpu, load.cpu, aggregation, window, ledger.cpu, placed.estimates.cpu),
-            _aware_used(memory, load.memory, aggregation, window, ledger.memory, placed.estimates.memory),
+            _aware_used(cpu, of_cpu, aggregation, window, ledger.cpu, placed.estimates.cpu),
+            _aware_used(memory, of_memory, aggregation, window, ledger.memory, placed.estimates.memory),
         )
 
     bounds = thresholds(facts, settings)
+    by_last = settings.staleness.filter is MissingFilter.LAST_SAMPLE
     to_score = (counted, settings.load_aware.aggregation, settings.load_aware.window)
     to_filter = (unseen.amount, bounds.aggregation if bounds.over_window else None, bounds.window)
-    score = used(*to_score)
+    score = used(*to_score, expired=False)
     return AwareTerms(
         score=score,
-        filter=score if to_filter == to_score else used(*to_filter),
+        filter=score if to_filter == to_score and not by_last else used(*to_filter, expired=by_last),
         prod=placed.prod_usage + unseen.prod,
         unseen=unseen.amount,
         unseen_prod=unseen.prod,
@@ -178,11 +185,11 @@ def _aware_used(
     ledger: int,
     estimates: int,
 ) -> int:
-    """What is measured and what the ledger adds; without that aggregation, what all pods are estimated at, where that
-    is more."""
-    percent, least = terms.percent, 0
-    if terms.measured and usage is not None and aggregation is not None:
+    """What is measured, or supposed where no sample counts, and what the ledger adds; without that aggregation, what
+    all pods are estimated at, where that is more."""
+    percent, least = terms.percent if usage is None else usage.percent, 0
+    if usage is not None and aggregation is not None:
         aggregated = usage.over(aggregation, window)
         least = estimates if aggregated is None and window else 0
-        percent = terms.percent if aggregated is None else aggregated
+        percent = percent if aggregated is None else aggregated
     return max(go_round(percent * terms.capacity / 100) + ledger, least)

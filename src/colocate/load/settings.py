@@ -76,6 +76,8 @@ class MissingFilter(StrEnum):
     CLOSE_EXPIRED = "close-expired"
     """Not once its samples have expired; a node that never had any is let through, as Koordinator does."""
     CLOSED = "closed"
+    LAST_SAMPLE = "last-sample"
+    """It is judged by the samples that have expired, as Koordinator does where it is told not to filter by age."""
 
 
 class Staleness(_Settings, frozen=True):
