@@ -245,8 +245,8 @@ def _filter(case: Case) -> None:
 
 
 def _estimate_pod(case: Case) -> None:
-    shape = pod_of(case["pod"], "new").shape
-    assert estimated(shape, estimate_settings(case["args"])) == amount_of(case["expected"])
+    pod = pod_of(case["pod"], "new")
+    assert estimated(pod, estimate_settings(case["args"])) == amount_of(case["expected"])
 
 
 def _estimate_node(case: Case) -> None:

@@ -155,22 +155,25 @@ def _aware(
     unseen: Unseen,
     placed: Placed,
 ) -> AwareTerms:
-    def used(ledger: Amount, aggregation: Aggregation | None, window: float, *, expired: bool) -> Amount:
+    def used(ledger: Amount, aggregation: Aggregation | None, window: float, expired: bool) -> Amount:
         of_cpu = load.cpu if cpu.measured or expired else None
         of_memory = load.memory if memory.measured or expired else None
         return Amount(
-            _aware_used(cpu, of_cpu, aggregation, window, ledger.cpu, placed.estimates.cpu),
-            _aware_used(memory, of_memory, aggregation, window, ledger.memory, placed.estimates.memory),
+            _aware_used(cpu, of_cpu, aggregation, window, ledger.cpu, placed.estimates.cpu, alone=alone),
+            _aware_used(
+                memory, of_memory, aggregation, window, ledger.memory, placed.estimates.memory, alone=alone
+            ),
         )
 
+    alone = settings.load_aware.estimates_alone
     bounds = thresholds(facts, settings)
     by_last = settings.staleness.filter is MissingFilter.LAST_SAMPLE
-    to_score = (counted, settings.load_aware.aggregation, settings.load_aware.window)
-    to_filter = (unseen.amount, bounds.aggregation if bounds.over_window else None, bounds.window)
-    score = used(*to_score, expired=False)
+    to_score = (counted, settings.load_aware.aggregation, settings.load_aware.window, False)
+    to_filter = (unseen.amount, bounds.aggregation if bounds.over_window else None, bounds.window, by_last)
+    score = used(*to_score)
     return AwareTerms(
         score=score,
-        filter=score if to_filter == to_score and not by_last else used(*to_filter, expired=by_last),
+        filter=score if to_filter == to_score else used(*to_filter),
         prod=placed.prod_usage + unseen.prod,
         unseen=unseen.amount,
         unseen_prod=unseen.prod,
@@ -184,12 +187,18 @@ def _aware_used(
     window: float,
     ledger: int,
     estimates: int,
+    *,
+    alone: bool,
 ) -> int:
     """What is measured, or supposed where no sample counts, and what the ledger adds; without that aggregation, what
-    all pods are estimated at, where that is more."""
+    all pods are estimated at, where that is more, or alone."""
     percent, least = terms.percent if usage is None else usage.percent, 0
     if usage is not None and aggregation is not None:
         aggregated = usage.over(aggregation, window)
-        least = estimates if aggregated is None and window else 0
-        percent = percent if aggregated is None else aggregated
+        if aggregated is not None:
+            percent = aggregated
+        elif window and alone:
+            return estimates
+        elif window:
+            least = estimates
     return max(go_round(percent * terms.capacity / 100) + ledger, least)

@@ -128,6 +128,9 @@ class EstimateSettings(_Settings, frozen=True):
     default_memory: int = 200 << 20
     obey_annotation: bool = False
     """Whether a pod's own percents count."""
+    defaults_by_class: bool = False
+    """Whether pods of the class mid have no defaults, and those of the class free are taken to use nothing, whatever
+    they ask, as Koordinator does."""
     calibrate: bool = True
     """Whether what an owner's earlier pods really used corrects the estimate."""
 
@@ -173,6 +176,9 @@ class LoadAwareSettings(_Settings, frozen=True):
     """Whether pods of the class prod are judged by what prod pods use."""
     aggregation: Aggregation | None = None
     window: float = 0.0
+    estimates_alone: bool = False
+    """Whether a node without that aggregation over its window, or the filter's, is judged by what its pods are
+    estimated at, whatever is measured of it, as Koordinator does."""
 
 
 class AllHot(StrEnum):
