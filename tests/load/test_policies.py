@@ -12,6 +12,7 @@ from colocate.load.arithmetic import go_round
 from colocate.load.demand import estimated
 from colocate.load.estimated import taken
 from colocate.load.policies.balanced import Balanced
+from colocate.load.policies.overcommitment import load_risk
 from colocate.load.settings import (
     BalancedSettings,
     EstimateSettings,
@@ -145,6 +146,13 @@ def test_classes_without_defaults_are_estimated_by_what_they_ask_alone(
     facts = PodFacts("new", "", PodShape((ContainerAsk(asked),)), priority_class=priority_class)
     assert estimated(facts, EstimateSettings(defaults_by_class=True)) == expected
     assert min(msgspec.structs.astuple(estimated(facts, EstimateSettings()))) > 0
+
+
+@pytest.mark.parametrize("deviation", [0.0, 1e-12, 1e-9, 3e-9, 1e-8, 1e-6])
+def test_a_load_that_hardly_varies_is_as_risky_as_one_that_does_not(deviation: float) -> None:
+    assert load_risk(0.9, deviation, 400, 4000, 4000) == pytest.approx(1, abs=1e-9)
+    assert load_risk(0.1, deviation, 3600, 4000, 4000) == pytest.approx(0, abs=1e-9)
+    assert load_risk(0.3, deviation, 1600, 2000, 4000) == pytest.approx(0, abs=1e-9)
 
 
 def test_a_mix_is_the_weighted_mean() -> None:
