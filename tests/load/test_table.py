@@ -119,16 +119,33 @@ def test_samples_of_names_that_are_no_nodes_do_not_pile_up() -> None:
     assert score(made, "b") == score(made, "a"), "a stranger's load makes nobody typical"
 
 
-def test_what_prod_pods_use_is_summed_whenever_it_is_measured() -> None:
+def test_what_prod_pods_use_is_summed_where_it_is_measured_and_estimated_where_it_is_not() -> None:
     made = table({"a": load(10, 10)})
-    prod = msgspec.structs.replace(pod("prod"), priority_class=PriorityClass.PROD)
+    prod = msgspec.structs.replace(pod("prod", 1000, GIB), priority_class=PriorityClass.PROD)
+    guessed = made.demand(prod).estimate
     made.bind(BoundPod(prod, "a", NOW - 600))
-    assert made.terms("a").aware.prod == Amount(0, 0)
+    made.bind(BoundPod(pod("other", 1000, GIB), "a", NOW - 600))
+    assert made.terms("a").aware.prod == made.terms("a").aware.unseen_prod == guessed
     for used in (300, 500):
         made.observe_pods({"prod": PodUsage(Amount(used, GIB), NOW, prod=True)})
         assert made.terms("a").aware.prod == Amount(used, GIB)
-    made.observe_pods({})
-    assert made.terms("a").aware.prod == Amount(0, 0)
+        assert made.terms("a").aware.unseen_prod == Amount()
+    for usages in ({}, {"prod": PodUsage(Amount(1, 1), NOW, prod=False)}):
+        made.observe_pods(usages)
+        assert made.terms("a").aware.prod == guessed
+
+
+def test_a_prod_pod_that_the_ledger_has_is_counted_once() -> None:
+    made = table({"a": load(10, 10)})
+    prod = msgspec.structs.replace(pod("prod", 1000, GIB), priority_class=PriorityClass.PROD)
+    guessed = made.demand(prod).estimate
+    decide(made, prod, ["a"], NOW)
+    assert made.terms("a").aware.prod == made.terms("a").aware.unseen_prod == guessed
+    made.bind(BoundPod(prod, "a", NOW))
+    assert made.terms("a").aware.prod == made.terms("a").aware.unseen_prod == guessed
+    made.observe_pods({"prod": PodUsage(Amount(300, 0), NOW, prod=True)})
+    assert made.terms("a").aware.prod == guessed, "what is measured, and what is still to come"
+    assert made.terms("a").aware.unseen_prod == guessed - Amount(300, 0)
 
 
 # --- incremental is as good as anew ------------------------------------------------------------------

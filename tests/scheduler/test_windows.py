@@ -92,9 +92,40 @@ def test_of_queries_of_ones_own_nothing_is_derived() -> None:
             "{policy: low-risk-overcommitment}",
             "which the metrics API does not have; add usage.prometheus.url",
         ),
+        (
+            f"{URL}}}",
+            "{filter: {enabled: true, thresholds: {prod: {memory: 50}}}}",
+            "load.filter.thresholds.prod: it judges by what prod pods use, which is not asked for; write "
+            "usage.pods: true",
+        ),
+        (
+            f"{URL}}}",
+            "{policies: {a: load-aware}, loadAware: {byProdUsage: true}}",
+            "load.loadAware.byProdUsage: it judges by what prod pods use",
+        ),
+        (
+            "usage: {metricsApi: true, pods: true}",
+            "{policy: load-aware, loadAware: {byProdUsage: true}}",
+            "which the metrics API is not asked for; add usage.prometheus.url and usage.pods: true",
+        ),
     ],
 )
 def test_a_policy_that_would_be_hollow_is_refused(usage: str, load: str, sentence: str) -> None:
     with pytest.raises(UserError) as refused:
         signals(f"{usage}\nload: {load}")
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("usage", "load"),
+    [
+        (f"{URL}}}", "{loadAware: {byProdUsage: true}}"),
+        (f"{URL}}}", "{filter: {thresholds: {prod: {memory: 50}}}}"),
+        (f"{URL}}}", "{filter: {enabled: true, thresholds: {prod: {cpu: 0}}}}"),
+        (f"{URL}, pods: true}}", "{filter: {enabled: true, thresholds: {prod: {memory: 50}}}}"),
+    ],
+)
+def test_what_prod_pods_use_must_be_asked_for_only_where_something_judges_by_it(
+    usage: str, load: str
+) -> None:
+    assert ("pod.memory" in signals(f"{usage}\nload: {load}")) is ("pods: true" in usage)

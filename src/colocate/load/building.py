@@ -26,6 +26,8 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
     limits: Amount = NOTHING
     estimates: Amount = NOTHING
     prod_usage: Amount = NOTHING
+    prod_guessed: Amount = NOTHING
+    """Of prod pods that nobody measures, whether the ledger has them or not."""
 
 
 NOTHING_PLACED = Placed()
@@ -174,9 +176,9 @@ def _aware(
     return AwareTerms(
         score=score,
         filter=score if to_filter == to_score else used(*to_filter),
-        prod=placed.prod_usage + unseen.prod,
+        prod=placed.prod_usage + placed.prod_guessed + unseen.prod,
         unseen=unseen.amount,
-        unseen_prod=unseen.prod,
+        unseen_prod=placed.prod_guessed + unseen.prod,
     )
 
 

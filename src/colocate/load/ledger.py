@@ -158,11 +158,10 @@ class Ledger:
             missing_memory = max(0, entry.estimate.memory - used.memory)
             cpu += missing_cpu
             memory += missing_memory
-            if entry.prod:
-                # Usage that was not reported as prod is not in what prod pods use: all of it is to come.
-                counted = measured is not None and measured.prod
-                prod_cpu += missing_cpu if counted else entry.estimate.cpu
-                prod_memory += missing_memory if counted else entry.estimate.memory
+            # A bound pod that nobody measures as prod is guessed at where all pods of a node are summed.
+            if entry.prod and (entry.uid in self._assumptions or (measured is not None and measured.prod)):
+                prod_cpu += missing_cpu
+                prod_memory += missing_memory
             packing += entry.packing_cpu
             share += entry.share
         return Unseen(Amount(cpu, memory), Amount(prod_cpu, prod_memory), packing, share)

@@ -6,7 +6,7 @@ from colocate.load.building import NOTHING_PLACED, Placed
 from colocate.load.calibration import Calibration
 from colocate.load.demand import AS_ESTIMATED, Demand, Ratio, demand
 from colocate.load.settings import Settings
-from colocate.model.load import NOTHING, Amount, BoundPod, PodFacts, PodUsage
+from colocate.model.load import Amount, BoundPod, PodFacts, PodUsage
 
 _DEMANDS = 10_000
 
@@ -124,7 +124,7 @@ class Pods:
 
     def _sum(self, pods: Mapping[str, Demand]) -> Placed:
         cpu = memory = cpu_limits = memory_limits = cpu_estimates = memory_estimates = 0
-        prod = NOTHING
+        prod_cpu = prod_memory = guessed_cpu = guessed_memory = 0
         for uid, asked in pods.items():
             cpu += asked.request.cpu
             memory += asked.request.memory
@@ -132,12 +132,18 @@ class Pods:
             memory_limits += asked.limit.memory
             cpu_estimates += asked.estimate.cpu
             memory_estimates += asked.estimate.memory
-            usage = self._usages.get(uid) if asked.prod else None
-            if usage is not None and usage.prod:
-                prod = prod + usage.amount
+            if asked.prod:
+                usage = self._usages.get(uid)
+                if usage is not None and usage.prod:
+                    prod_cpu += usage.amount.cpu
+                    prod_memory += usage.amount.memory
+                else:
+                    guessed_cpu += asked.estimate.cpu
+                    guessed_memory += asked.estimate.memory
         return Placed(
             Amount(cpu, memory),
             Amount(cpu_limits, memory_limits),
             Amount(cpu_estimates, memory_estimates),
-            prod,
+            Amount(prod_cpu, prod_memory),
+            Amount(guessed_cpu, guessed_memory),
         )

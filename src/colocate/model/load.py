@@ -213,4 +213,4 @@ class PodUsage(msgspec.Struct, frozen=True, gc=False):
     amount: Amount
     time: float
     prod: bool = False
-    """Whether whoever measured it counted it as prod."""
+    """Whether it counts as what prod pods use."""

@@ -90,12 +90,14 @@ class Facts:
             self.sampled.changed()
 
     def _by_uid(self, usages: Mapping[str, PodUsage]) -> dict[str, PodUsage]:
-        """Samples name pods as people do; of a name, the pod that has it now."""
+        """Samples name pods as people do; of a name, the pod that has it now, where it is on a node. Its class says
+        whether its use is that of prod: samples do not."""
         found = {}
         for name, usage in usages.items():
             pod = self.pods.get(Key(*name.split("/", 1)))
-            if pod is not None:
-                found[pod.metadata.uid] = usage
+            bound = None if pod is None else self.table.pods.get(pod.metadata.uid)
+            if bound is not None:
+                found[bound.pod.uid] = PodUsage(usage.amount, usage.time, bound.pod.prod)
         return found
 
     def _node_changed(self, change: Change[WatchedNode]) -> None:

@@ -105,7 +105,8 @@ class Usage(Section, frozen=True):
     windows: tuple[Window, ...] | None = None
     """What the policies in use judge by, unless stated; see `windows`."""
     pods: bool = False
-    """Ask for the use of every pod, so that estimates are corrected by what pods really use."""
+    """Ask for the use of every pod, so that estimates are corrected by what pods really use, and so that prod pods
+    can be judged by what prod pods use."""
     matchers: str = ""
     labels: tuple[str, ...] = NODE_LABELS
     queries: Mapping[str, str] = {}

@@ -51,6 +51,7 @@ def asked(usage: Usage, load: Load) -> QuerySettings:
 
 def check_windows(usage: Usage, load: Load) -> None:
     """Raise a Problem where a policy would judge by what nobody asks for."""
+    _check_pods(usage, load)
     there = windows(usage, load)
     for need in needs(load):
         if not need.hollow:
@@ -86,6 +87,31 @@ def needs(load: Load) -> Iterator[Need]:
     bounds = load.filter.thresholds
     if load.filter.enabled and bounds.aggregated is not None and bounds.aggregation is not None:
         yield _aggregate("load.filter", bounds.aggregation, bounds.window, hollow=True)
+
+
+def _check_pods(usage: Usage, load: Load) -> None:
+    whose = _by_prod_usage(load)
+    if not whose:
+        return
+    if usage.metrics_api and not usage.prometheus.url:
+        raise Problem(
+            whose,
+            "it judges by what prod pods use, which the metrics API is not asked for; add usage.prometheus.url and "
+            "usage.pods: true, or leave it out",
+        )
+    if not usage.pods:
+        raise Problem(
+            whose, "it judges by what prod pods use, which is not asked for; write usage.pods: true"
+        )
+
+
+def _by_prod_usage(load: Load) -> str:
+    """What judges prod pods by what prod pods use; empty where nothing does."""
+    bounds = load.filter.thresholds.prod
+    if load.filter.enabled and bounds is not None and (bounds.cpu or bounds.memory):
+        return "load.filter.thresholds.prod"
+    aware = any(part.policy is PolicyName.LOAD_AWARE for one in _mixes(load) for part in one)
+    return "load.loadAware.byProdUsage" if aware and load.load_aware.by_prod_usage else ""
 
 
 def _aggregate(whose: str, aggregation: str, window: float, *, hollow: bool) -> Need:
