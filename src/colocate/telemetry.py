@@ -67,6 +67,8 @@ class Event(StrEnum):
     SCHEDULER_STARTED = "scheduler.started"
     SCHEDULER_READY = "scheduler.ready"
     SCHEDULER_STOPPED = "scheduler.stopped"
+    FILTER_ALL_HOT = "filter.all_hot"
+    FILTER_COOLER = "filter.cooler"
     DECISIONS_NOT_WRITTEN = "decisions.not_written"
     TAINTS_CHANGED = "taints.changed"
     TAINTS_FAILED = "taints.failed"
@@ -163,6 +165,11 @@ SCHEDULER_FOLLOWED = Counter(
 )
 SCHEDULER_REFUSALS = Counter(
     "colocate_scheduler_refused_nodes_total", "Candidates that the filter has taken out.", ["shadow"]
+)
+SCHEDULER_ALL_HOT = Counter(
+    "colocate_scheduler_all_hot_total",
+    "Answers of the filter for which no candidate was cool enough, by what became of the pod.",
+    ["outcome", "shadow"],
 )
 SCHEDULER_LINES_DROPPED = Counter(
     "colocate_scheduler_decision_lines_dropped_total", "Lines of decisions that did not get to their file."

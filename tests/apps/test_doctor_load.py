@@ -24,6 +24,7 @@ from colocate.apps.scheduler.sections import Load, Prometheus, Usage
 from colocate.apps.scheduler.settings import Callers, SchedulerConfig, Tls
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
+from colocate.cluster.usage import Preset
 from colocate.errors import UserError
 from colocate.kubelet import KubeletPaths
 from colocate.lab.api.certificates import Authority
@@ -176,10 +177,20 @@ async def test_samples_that_are_too_old_are_named() -> None:
 
 async def test_a_prometheus_that_does_not_answer_is_told() -> None:
     async with cluster_of(*NAMES) as client:
-        found = await examined("samples", client, "http://127.0.0.1:9")
-    assert {result.verdict for result in found if result.reason.startswith(("cpu", "memory"))} == {
-        Verdict.BAD
-    }
+        [found] = await examined("samples", client, "http://127.0.0.1:9")
+    assert found.verdict is Verdict.BAD
+    names, _, cause = found.reason.partition(": ")
+    assert {"cpu", "memory", "time"} < set(names.split(", ")), "once for all that it is asked"
+    assert cause == "no connection to http://127.0.0.1:9: connection refused"
+
+
+async def test_series_that_are_all_missing_for_the_same_reason_are_told_once() -> None:
+    async with pretending({}) as prometheus, cluster_of(*NAMES) as client:
+        usage = Usage(prometheus=Prometheus(url=prometheus.url), preset=Preset.NODE_EXPORTER)
+        found = await examined("samples", client, usage=usage)
+    [missing] = [result for result in found if result.verdict is Verdict.BAD]
+    assert missing.reason.startswith("cpu, memory, ")
+    assert missing.remedy == "let Prometheus scrape node-exporter on every node"
 
 
 async def test_without_an_address_or_a_cluster_that_is_the_finding() -> None:
@@ -309,6 +320,7 @@ extenders:
             )
             [found] = await examined("extender", "nowhere", extenders=(settings,))
         assert (found.verdict is Verdict.GOOD) == believed, found.reason
+        assert believed or "it cannot be asked: its certificate is not trusted, " in found.reason
 
     async def test_extenders_of_others_are_left_alone(self) -> None:
         others = [

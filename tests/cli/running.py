@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pty
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -47,6 +48,38 @@ async def colocate(*arguments: str | Path, stdin: str = "", **environ: str) -> E
         out, err = await process.communicate(stdin.encode())
     assert process.returncode is not None
     return Ended(process.returncode, out.decode(), err.decode())
+
+
+async def on_terminal(*arguments: str | Path, columns: int = 80, **environ: str) -> Ended:
+    """Run a command to its end with a terminal as its standard output."""
+    ours, its = pty.openpty()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND,
+            *map(str, arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=its,
+            stderr=asyncio.subprocess.PIPE,
+            env=_environment({"COLUMNS": str(columns), **environ}),
+        )
+        os.close(its)
+        async with asyncio.timeout(PATIENCE):
+            out, (_, err) = await asyncio.gather(asyncio.to_thread(_shown, ours), process.communicate())
+    finally:
+        os.close(ours)
+    assert process.returncode is not None
+    return Ended(process.returncode, out.replace("\r\n", "\n"), err.decode())
+
+
+def _shown(terminal: int) -> str:
+    """All that is written to a terminal, until nobody has it open."""
+    found = b""
+    try:
+        while piece := os.read(terminal, 1 << 16):
+            found += piece
+    except OSError:
+        pass
+    return found.decode()
 
 
 def checkpoint(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Ended:

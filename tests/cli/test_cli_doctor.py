@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.cli.running import colocate
+from tests.cli.running import colocate, on_terminal
 from tests.scheduler.pretending import pretending
 from tests.scheduler.story import telling
 
@@ -23,6 +23,20 @@ async def test_the_worst_verdict_is_the_exit_code(node: TestNode, short: Path) -
     missing = await colocate("doctor", "--kubelet-root", short / "none", "--no-cluster")
     assert missing.code == 2
     assert "✗ presence: there is no" in missing.out
+
+
+async def test_on_a_terminal_sentences_fit_and_hang_below_their_beginning(short: Path) -> None:
+    where = ("--kubelet-root", short / "none", "--no-cluster")
+    shown = (await on_terminal("doctor", *where)).out
+    assert "\x1b[31m✗\x1b[0m presence" in shown
+    plain = (await on_terminal("doctor", *where, NO_COLOR="1")).out
+    assert max(map(len, plain.splitlines())) <= 80
+    assert (
+        "    → run this on a node, or say where the kubelet's folder is with\n      --kubelet-root;" in plain
+    )
+    piped = (await colocate("doctor", *where, COLUMNS="")).out
+    assert "is with --kubelet-root; in a pod, mount it there\n" in piped, "for whoever looks for it with grep"
+    assert plain.split() == piped.split()
 
 
 async def test_json_has_every_result_with_its_remedy(short: Path) -> None:
@@ -75,6 +89,18 @@ async def test_checks_are_chosen_by_name(short: Path) -> None:
         2,
         "colocate: no check is named tyres: colocate doctor --list names them\n",
     )
+
+
+async def test_a_check_that_was_named_and_lacks_its_configuration_is_a_users_error(node: TestNode) -> None:
+    where = ("--kubelet-root", node.paths.root, "--no-cluster")
+    for names in (("samples",), ("registration", "extender")):
+        ended = await colocate("doctor", *names, *where)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err == (
+            f"colocate: {names[-1]}: scheduling by load is looked at with the configuration of 'colocate scheduler'; "
+            f"name it with --scheduler-config\n"
+        )
+    assert (await colocate("doctor", "*", *where)).code < 2, "what matches others as well is not missed"
 
 
 async def test_without_the_cluster_it_is_not_asked_by_any_check(node: TestNode) -> None:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.cli.running import colocate
+import yaml
+from tests.cli.running import colocate, on_terminal
 
 from colocate.lab.scheduler import configuration
 
@@ -25,6 +26,14 @@ async def test_kube_config_prints_what_a_kube_scheduler_reads() -> None:
     read = configuration.read(ended.out)
     assert [profile.scheduler_name for profile in read.profiles] == ["a", "b"]
     assert (read.extenders[0].url_prefix, read.extenders[0].weight) == ("http://extender:8890", 7)
+
+
+async def test_on_a_terminal_the_reasons_beside_the_lines_of_kube_config_fit() -> None:
+    words = ("scheduler", "kube-config", "--filter", "--url", "https://extender:8890")
+    narrow, piped = (await on_terminal(*words)).out, (await colocate(*words, COLUMNS="")).out
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert yaml.safe_load(narrow) == yaml.safe_load(piped)
+    assert len(narrow.splitlines()) > len(piped.splitlines())
 
 
 async def test_kube_config_takes_the_seeds_own_file_over() -> None:

@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cli.running import COMMAND, PATIENCE, colocate
+from tests.cli.running import COMMAND, PATIENCE, colocate, on_terminal
 from tests.scheduler.pretending import pretending
 from tests.scheduler.story import Story, deployment, spread, telling
 
+from colocate.apps.scheduler import asking
+from colocate.apps.scheduler.asking import Where
 from colocate.apps.scheduler.sections import Load
+from colocate.errors import UserError
 from colocate.load import Table, snapshot
 
 SEED = Path(__file__).parents[1] / "data" / "seeds" / "001-scheduler.yaml"
@@ -92,7 +95,7 @@ async def test_why_a_pod_went_where_it_went_and_not_elsewhere(tmp_path: Path) ->
         assert {node["node"] for node in told["explanation"]["nodes"]} == {"n1", "n3"}
 
         latest = (await scheduler.ask("decisions", "--last", "3")).splitlines()
-        assert latest[0].split()[:4] == ["TIME", "(UTC)", "POD", "BEST"]
+        assert latest[0].split()[:5] == ["DAY", "TIME", "(UTC)", "POD", "BEST"]
         assert len(latest) == 4
 
         lost = await scheduler.ask("explain", pods[0].name, "--node", "n2")
@@ -109,6 +112,15 @@ async def test_why_a_pod_went_where_it_went_and_not_elsewhere(tmp_path: Path) ->
         ended = await colocate("scheduler", "explain", "default/nobody", "--url", scheduler.url)
         assert (ended.code, ended.out) == (1, "")
         assert "nothing is kept of a pod 'default/nobody'" in ended.err
+
+        for words, said in (
+            (("decisions", "--last", "0"), "last is '0'; say a number from 1 to 1000"),
+            (("explain", ""), "no pod is named; name one as NAMESPACE/NAME"),
+        ):
+            ended = await colocate("scheduler", *words, "--url", scheduler.url)
+            assert (ended.code, ended.out, ended.err) == (2, "", f"colocate: {said}\n")
+        with pytest.raises(UserError, match="all is 'maybe'; say true or false"):
+            await asking.ask(Where(url=scheduler.url), "/explain", pod=pods[0].name, all="maybe")
 
 
 async def test_from_a_snapshot_the_same_follows_without_a_cluster(tmp_path: Path) -> None:
@@ -133,6 +145,11 @@ async def test_from_a_snapshot_the_same_follows_without_a_cluster(tmp_path: Path
     compared = await offline("compare", "balanced", "mem-real-usage", "--pod", str(pod))
     assert "balanced and mem-real-usage agree on a best node" in compared
     assert "BALANCED" in compared
+    narrow = await on_terminal(
+        *("scheduler", "compare", "balanced", "mem-real-usage", "--pod", pod, "--snapshot", file)
+    )
+    assert max(map(len, narrow.out.splitlines())) <= 80
+    assert narrow.out.split() == compared.split()
 
 
 async def test_a_snapshot_scores_a_pod_by_the_policy_of_its_scheduler(tmp_path: Path) -> None:
@@ -151,6 +168,17 @@ async def test_a_snapshot_scores_a_pod_by_the_policy_of_its_scheduler(tmp_path: 
     assert await policy(schedulerName="another") == "balanced"
     assert await policy() == "target-load-packing", "the API server would enter default-scheduler"
     assert await policy("--policy", "oversell", schedulerName="seed") == "oversell"
+
+
+async def test_a_pod_with_fields_that_are_null_is_read_as_the_extender_reads_it(tmp_path: Path) -> None:
+    file, pod = tmp_path / "snapshot.json", tmp_path / "pod.yaml"
+    file.write_bytes(snapshot.encode(snapshot.take(Table(Load().settings(60.0)))))
+    pod.write_text("metadata:\n  name: p\n  labels:\nspec:\n  containers:\n  - {name: c, resources: null}\n")
+    ended = await colocate("scheduler", "score", "--pod", pod, "--snapshot", file)
+    assert ended.code == 0, ended.err
+    pod.write_text("spec: &all [*all]")
+    ended = await colocate("scheduler", "score", "--pod", pod, "--snapshot", file)
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
 
 
 async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:
@@ -215,7 +243,7 @@ async def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
         (
             ["explain", "a/b", "--url", "http://127.0.0.1:9"],
             1,
-            "the scheduler cannot be asked at http://127.0.0.1:9",
+            "the scheduler cannot be asked at http://127.0.0.1:9 (connection refused);",
         ),
         (["top", "--snapshot", nothing], 2, "cannot be read"),
         (["top", "--url", "nowhere"], 2, "is no address"),

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from colocate.cli.output import aligned, as_json, as_yaml, visible
+from colocate.cli.output import aligned, as_json, as_yaml, visible, wrapped
 
 
 class Fan(msgspec.Struct):
@@ -33,6 +33,14 @@ def test_no_cell_can_move_the_cursor_or_break_a_line(rows: list[list[str]]) -> N
     lines = list(aligned(rows))
     assert len(lines) == len(rows)
     assert all(line.isprintable() for line in lines)
+
+
+@given(st.text(), st.integers(40, 100))
+def test_a_wrapped_sentence_has_all_its_words_and_fits(text: str, width: int) -> None:
+    lines = wrapped(visible(text), width, "  ", "    ")
+    assert " ".join(lines).split() == visible(text).split()
+    assert all(len(line) <= width or len(line.split()) == 1 for line in lines)
+    assert wrapped(text, 0, "  ") == [f"  {text}"]
 
 
 def test_what_has_no_shape_is_written_as_an_escape() -> None:

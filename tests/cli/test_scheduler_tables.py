@@ -3,8 +3,9 @@
 from tests.load.facts import NOW, load, pod, table
 
 from colocate.apps.scheduler.decisions import Told
+from colocate.apps.scheduler.refusals import Refused
 from colocate.cli import scheduler_tables
-from colocate.load import decide, explain_all, top
+from colocate.load import decide, explain_all, mix, top
 from colocate.load.explaining import Explanation, NodeReason
 from colocate.model.load import NodeLoad
 
@@ -53,7 +54,59 @@ def test_the_runner_up_goes_where_there_is_no_room_for_it() -> None:
     assert narrow[1].endswith("another: gpu")
 
 
+REFUSED = Explanation("default/p", NOW, mix("balanced"), 2, 0, ())
+
+
+def test_a_pod_that_was_refused_everywhere_is_told_with_each_reason() -> None:
+    refused = (Refused("n1", "hot"), Refused("n2", "hotter"))
+    told = Told(REFUSED, shadow=False, refused=refused, refused_count=2)
+    assert list(scheduler_tables.told(told)) == [
+        "default/p",
+        "refused on all 2 candidates at 2023-11-14 22:13:20 UTC",
+        "not seen bound yet",
+        "",
+        "refused n1: hot",
+        "refused n2: hotter",
+    ]
+    listed = list(scheduler_tables.decisions([told]))[1]
+    assert " ".join(listed.split()) == "11-14 22:13:20 default/p refused on all 2 not bound yet"
+
+
+def test_a_pod_that_was_refused_everywhere_and_bound_all_the_same() -> None:
+    told = Told(REFUSED, shadow=False, node="n1", bound_at=NOW)
+    assert "bound to n1 at 2023-11-14 22:13:20 UTC: not by this answer" in scheduler_tables.told(told)
+
+
+def test_that_every_candidate_was_too_hot_is_told() -> None:
+    told = Told(explained(), shadow=False, hot=(Refused("gpu", "its cpu"),), hot_count=3)
+    lines = list(scheduler_tables.told(told))
+    assert lines[3] == "every candidate was too hot: 3 let through all the same (load.filter.allHot)"
+    assert lines[-3:] == ["", "too hot gpu: its cpu", "too hot … and 2 more"]
+    assert "3, all hot" in list(scheduler_tables.decisions([told]))[1]
+
+
+def test_nodes_show_their_heat_where_it_is_known() -> None:
+    lines = list(scheduler_tables.top(top(table(LOADS), {"worker-2.fra.example.com": 4, "gpu": 0})))
+    assert lines[0].split()[:3] == ["NODE", "HEAT", "PRESSURE"]
+    cells = {line.split()[0]: line.split()[1] for line in lines[1:]}
+    assert cells == {"worker-2.fra.example.com": "4", "gpu": "0", "worker-1.fra.example.com": "20"}
+
+
 def test_nodes_by_load_fit_80_columns() -> None:
     lines = list(scheduler_tables.top(top(table(LOADS))))
     assert max(map(len, lines)) <= 80
     assert lines[1].split()[:7] == ["worker-2.fra.example.com", "92", "%", "31", "/", "0", "%"]
+
+
+def test_a_name_as_deployments_make_them_leaves_room_for_where_the_pod_went() -> None:
+    short = Explanation(explained().pod, NOW, (), 4, 1, (NodeReason("node-0002", 82),))
+    lines = list(scheduler_tables.decisions([Told(short, shadow=False, node="node-0002", followed=True)], 80))
+    assert lines[0].split() == ["TIME", "(UTC)", "POD", "BEST", "WENT", "TO"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_node_just_below_a_step_of_heat_is_not_shown_at_it() -> None:
+    lines = list(scheduler_tables.top(top(table({"n": load(31, 89.999998)}))))
+    assert (lines[1].split().count("89"), lines[1].split().count("90")) == (2, 0), (
+        "its pressure, and its memory"
+    )

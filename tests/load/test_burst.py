@@ -80,6 +80,15 @@ def test_a_burst_spreads_by_other_policies_as_well(policy: str) -> None:
     assert max(burst(idle(Settings(policy=mix(policy)))).values()) <= 1.3 * MEAN
 
 
+@pytest.mark.parametrize(("lag", "most"), [(0, 1.3), (5, 1.3), (20, 1.3), (50, 1.6)])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_burst_spreads_by_requests_alone_while_bindings_are_seen_late(
+    lag: int, most: float, seed: int
+) -> None:
+    made = idle(Settings(policy=mix("oversell")))
+    assert max(burst(made, lag=lag, seed=seed, cpu=200).values()) <= most * MEAN
+
+
 def test_without_the_ledger_pods_herd_on_the_node_that_was_idlest_a_minute_ago() -> None:
     made = table({f"node-{i:02}": load(3 + (i != 7), 5) for i in range(NODES)})
     assert burst(made, ledger=False) == {"node-07": PODS}

@@ -34,6 +34,15 @@ def test_the_best_come_first_with_what_they_were_judged_by() -> None:
     assert told.runner_up.node == "warm"
 
 
+@pytest.mark.parametrize("policy", PolicyName)
+def test_every_part_of_a_score_has_a_name_of_its_own(policy: PolicyName) -> None:
+    made = table(LOADS, Settings(policy=mix(policy)))
+    told = explain(decide(made, pod("new"), list(LOADS), NOW).decision, made.settings)
+    names = [part.name for part in told.nodes[0].policies[0].parts]
+    assert len(set(names)) == len(names), names
+    assert not any("," in name for name in names), "a comma ends a part"
+
+
 def test_an_explanation_reads_as_sentences() -> None:
     made = table({"a": load(10, 20)}, Settings(ledger=EXACT))
     made.bind(BoundPod(pod("other", 800), "a", NOW))

@@ -53,6 +53,7 @@ def test_when_all_are_hot_all_are_let_through() -> None:
     sifted = sift(made, made.demand(pod("new")), ["hot", "hotter"])
     assert sifted.passed == ["hot", "hotter"]
     assert sifted.all_hot
+    assert str(sifted.hot["hotter"]) == "its cpu would be at 91 %, more than the threshold of 65 %"
     assert sifted.refused == {}
 
 
@@ -60,7 +61,8 @@ def test_when_all_are_hot_all_are_refused_where_that_is_wished() -> None:
     made = table({"hot": load(80, 10)}, settings(all_hot=AllHot.REFUSE))
     sifted = sift(made, made.demand(pod("new")), ["hot"])
     assert sifted.passed == []
-    assert not sifted.all_hot
+    assert sifted.all_hot
+    assert not sifted.hot
 
 
 @pytest.mark.parametrize(

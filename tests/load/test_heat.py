@@ -4,10 +4,10 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from colocate.load.heat import Heat, HeatSettings, heats, held, own_level, pressures
+from colocate.load.heat import Heat, HeatSettings, heats, held, own_level, pressures, rounded_down
 from colocate.load.table import Table
 from colocate.load.taint_plan import plan
 from colocate.model.load import BoundPod, NodeLoad, Usage
@@ -68,6 +68,14 @@ def test_noise_makes_no_node_of_a_cluster_oscillate(bases: list[float], noise: l
 @given(pressure=st.floats(0, 100), more=st.floats(0, 100), before=st.none() | st.integers(0, 4))
 def test_more_pressure_is_never_a_lower_level(pressure: float, more: float, before: int | None) -> None:
     assert own_level(pressure + more, before, SETTINGS) >= own_level(pressure, before, SETTINGS)
+
+
+@given(pressure=st.floats(0, 100), digits=st.integers(0, 1))
+@example(pressure=89.999998, digits=1)
+def test_a_pressure_is_shown_at_no_step_that_it_has_not_reached(pressure: float, digits: int) -> None:
+    shown = rounded_down(pressure, digits)
+    assert own_level(shown, None, SETTINGS) == own_level(pressure, None, SETTINGS)
+    assert 0 <= pressure - shown < 1.01 / 10**digits
 
 
 def test_the_lowest_level_is_shared_by_enough_nodes() -> None:
@@ -175,6 +183,7 @@ def test_hotter_nodes_are_written_first_and_the_rest_waits() -> None:
     assert [change.node for change in found.changes] == ["up2", "up3", "up"]
     assert found.waiting == 1
     assert str(found.changes[0]) == "up2: heat 0 → 3 at 85 %"
+    assert str(plan({}, {"a": heat(3, 89.999998)}, [], NOW, 1).changes[0]) == "a: heat 0 → 3 at 89 %"
 
 
 def test_writes_of_the_last_minute_count() -> None:

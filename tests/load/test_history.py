@@ -1,6 +1,6 @@
 """What was decided is kept, within bounds; and nodes are listed by their load."""
 
-from colocate.load import History, decide, top
+from colocate.load import History, decide, mix, refused_everywhere, top
 from colocate.load.decision import Answer
 from colocate.model.load import BoundPod, NodeLoad, PodFacts
 from tests.load.facts import GIB, NOW, load, pod, table
@@ -48,6 +48,21 @@ def test_a_pod_of_the_same_name_is_found_after_its_forerunner_is_forgotten() -> 
     kept = history.find("default/db-0")
     assert kept is not None
     assert kept.decision.uid == "new"
+
+
+def test_a_pod_that_was_refused_everywhere_is_kept_until_it_is_let_in() -> None:
+    history = History()
+    made = table({"hot": load(90, 90)})
+    history.add(answer("judged"))
+    history.add(refused_everywhere(made, PodFacts("u", "default/u"), 1, NOW, mix("balanced")))
+    for uid in ("judged", "u", "u", "stranger"):
+        history.let_in(uid)
+    assert history.find("default/u") is None
+    assert history.find("judged") is not None
+    history.add(refused_everywhere(made, PodFacts("u", "default/u"), 1, NOW, mix("balanced")))
+    kept = history.bound("u", "hot", NOW)
+    assert kept is not None
+    assert kept.followed is None, "nobody was told to go there"
 
 
 def test_a_pod_that_is_judged_again_has_its_last_decision() -> None:

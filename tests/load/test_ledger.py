@@ -159,6 +159,17 @@ def test_a_pod_that_was_judged_counts_on_the_best_nodes_in_equal_shares() -> Non
     assert counted(made, "a").cpu == counted(made, "b").cpu == 425
 
 
+def test_what_it_requests_and_may_use_at_most_counts_there_too() -> None:
+    made = two_nodes()
+    for asked in ("p", "q"):
+        decide(made, pod(asked, 1000, GIB, limit=PerResource(3000, None)), ["a", "b"], NOW)
+    assert (made.terms("a").cpu.requested, made.terms("b").memory.requested) == (1000, GIB)
+    assert made.terms("a").cpu.limits == 3000
+    for asked in ("p", "q"):
+        made.bind(BoundPod(pod(asked, 1000, GIB), "a", NOW))
+    assert (made.terms("a").cpu.requested, made.terms("b").cpu.requested) == (2000, 0)
+
+
 def test_the_binding_takes_the_place_of_what_was_assumed() -> None:
     made = two_nodes()
     decide(made, pod("p"), ["a", "b"], NOW)

@@ -6,16 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from colocate.load.reading import (
-    RAW_ALLOCATABLE,
-    SCALING,
-    THRESHOLDS,
-    ApiNode,
-    ApiPod,
-    bound_pod,
-    node_facts,
-    pod_facts,
-)
+from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
+from colocate.load.demand import Demand, demand
+from colocate.load.reading import ApiNode, ApiPod, bound_pod, node_facts, pod_facts
+from colocate.load.settings import EstimateSettings, PackingSettings
 from colocate.model.load import (
     Aggregation,
     Amount,
@@ -25,7 +19,7 @@ from colocate.model.load import (
     PriorityClass,
     UsageThresholds,
 )
-from tests.load.facts import GIB, NOW
+from tests.load.facts import GIB, NOW, load, table
 
 
 def read_pod(**stated: object) -> ApiPod:
@@ -34,6 +28,10 @@ def read_pod(**stated: object) -> ApiPod:
 
 def with_resources(**resources: object) -> dict[str, object]:
     return {"containers": [{"name": "main", "resources": resources}]}
+
+
+def named(priority_class: str) -> dict[str, object]:
+    return {"metadata": {"labels": {"koordinator.sh/priority-class": priority_class}}}
 
 
 def test_the_pod_that_a_real_scheduler_sends_is_read(recordings: Path) -> None:
@@ -88,7 +86,17 @@ def test_the_owner_is_the_deployment_whatever_its_replica_set() -> None:
         ({"spec": {"priority": 2_000_000_000}}, PriorityClass.BATCH),
         ({"spec": with_resources(requests={"cpu": "1"})}, PriorityClass.PROD),
         ({"metadata": {"labels": {"koordinator.sh/qosClass": "BE"}}}, PriorityClass.BATCH),
-        ({"metadata": {"labels": {"koordinator.sh/priority-class": "koord-mid"}}}, PriorityClass.MID),
+        (named("koord-mid"), PriorityClass.MID),
+        ({"metadata": {"labels": {"koordinator.sh/qosClass": "LSR"}}}, PriorityClass.PROD),
+        ({"metadata": {"labels": {"koordinator.sh/qosClass": "best"}}}, PriorityClass.BATCH),
+        ({"spec": with_resources(requests={"nvidia.com/gpu": 1})}, PriorityClass.BATCH),
+        ({"spec": with_resources(requests={"cpu": "0"}, limits={"memory": 0})}, PriorityClass.BATCH),
+        ({"spec": with_resources(limits={"memory": "1Mi"})}, PriorityClass.PROD),
+        ({"spec": {"initContainers": [{"resources": {"requests": {"cpu": "1n"}}}]}}, PriorityClass.PROD),
+        ({"spec": {"priority": 9500}, **named("koord-free")}, PriorityClass.FREE),
+        ({"spec": {"priority": 9500}, **named("system-critical")}, PriorityClass.BATCH),
+        ({"spec": {"priority": 9500}, **named("")}, PriorityClass.BATCH),
+        ({"spec": with_resources(requests={"cpu": "1"}), **named("unknown")}, PriorityClass.PROD),
     ],
 )
 def test_the_priority_class_is_named_or_follows_from_priority_or_quality(
@@ -102,6 +110,77 @@ def test_batch_resources_are_read_as_cpu_and_memory() -> None:
     spec = {"priority": 5000, **with_resources(requests=batch, limits=batch)}
     asked = PerResource(4000, 8 * GIB)
     assert pod_facts(read_pod(spec=spec)).shape.containers == (ContainerAsk(asked, asked),)
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({"requests": {"kubernetes.io/batch-memory": "32Gi"}}, ContainerAsk(PerResource(None, 32 * GIB))),
+        (
+            {"limits": {"kubernetes.io/batch-cpu": 2000, "kubernetes.io/batch-memory": "1Gi"}},
+            ContainerAsk(limit=PerResource(2000, GIB)),
+        ),
+        (
+            {"limits": {"kubernetes.io/batch-cpu": 500}, "requests": {"cpu": 1}},
+            ContainerAsk(limit=PerResource(500)),
+        ),
+        ({"requests": {"cpu": 1}}, ContainerAsk(PerResource(1000))),
+    ],
+)
+def test_a_batch_pod_asks_in_batch_resources_wherever_it_states_one_and_else_in_plain_ones(
+    resources: dict[str, object], expected: ContainerAsk
+) -> None:
+    spec = {"containers": [{}, {"resources": resources}]}
+    assert pod_facts(read_pod(spec=spec, **named("koord-batch"))).shape.containers == (
+        ContainerAsk(),
+        expected,
+    )
+    init = {"initContainers": [{"resources": resources}]}
+    assert pod_facts(read_pod(spec=init, **named("koord-batch"))).shape.init == (expected,)
+
+
+AT_LIMITS = {"requests": {"cpu": "3", "memory": "10Gi"}, "limits": {"cpu": "3", "memory": "10Gi"}}
+
+
+def brings(**spec: object) -> Demand:
+    return demand(pod_facts(read_pod(spec=spec)), EstimateSettings(), PackingSettings())
+
+
+def test_what_a_pod_states_as_a_whole_goes_before_the_sum_of_its_containers() -> None:
+    pod = pod_facts(read_pod(spec={"resources": AT_LIMITS, "containers": [{"name": "a"}, {"name": "b"}]}))
+    assert pod.priority_class is PriorityClass.PROD
+    whole = brings(resources=AT_LIMITS, containers=[{"name": "a"}, {"name": "b"}])
+    assert whole.request == whole.limit == Amount(3000, 10 * GIB)
+    assert whole.estimate == Amount(2550, 7 * GIB)
+    assert whole.packing_cpu == 3000
+    assert not whole.best_effort
+
+
+def test_what_a_pod_does_not_state_as_a_whole_is_still_summed() -> None:
+    containers = [
+        {"name": name, "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}}
+        for name in ("a", "b")
+    ]
+    init = [{"name": "init", "resources": {"requests": {"cpu": "4"}}}]
+    overhead = {"cpu": "250m", "memory": "1Gi"}
+    asked = brings(
+        resources={"requests": {"memory": "8Gi"}, "limits": {"hugepages-2Mi": "1Gi"}},
+        containers=containers,
+        initContainers=init,
+        overhead=overhead,
+    )
+    assert asked.request == Amount(4250, 9 * GIB)
+    assert asked.limit == Amount(4250, 9 * GIB), "never less than the request"
+    assert asked.estimate.memory == 5 * GIB, "never beyond the limits"
+
+
+def test_a_pod_that_states_more_as_a_whole_asks_for_as_much_on_its_node() -> None:
+    bound = bound_pod(read_pod(spec={"nodeName": "n", "resources": AT_LIMITS, "containers": [{}]}), NOW)
+    assert bound is not None
+    made = table({"n": load(10, 10)})
+    made.bind(bound)
+    assert made.terms("n").memory.requested == 10 * GIB
+    assert made.terms("n").aware.unseen == Amount(2550, 7 * GIB)
 
 
 def test_sidecars_overhead_and_own_percents_are_read() -> None:
@@ -143,6 +222,34 @@ def test_a_span_of_time_is_read_as_go_reads_it(text: str, seconds: float) -> Non
     thresholds = node_facts(node_with(**{THRESHOLDS: stated})).thresholds
     assert thresholds is not None
     assert thresholds.window == seconds
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        (
+            {"usageThresholds": {"cpu": 40, "ephemeral-storage": 80}, "prodUsageThresholds": {"gpu": "many"}},
+            UsageThresholds(PerResource(40), PerResource()),
+        ),
+        (
+            {"usageThresholds": {"cpu": 40}, "aggregatedUsage": {"usageAggregationType": ""}, "later": []},
+            UsageThresholds(PerResource(40)),
+        ),
+        (
+            {"aggregatedUsage": {"usageThresholds": {"memory": 70, "x": 1}, "usageAggregationType": "p42"}},
+            UsageThresholds(aggregated=PerResource(None, 70)),
+        ),
+    ],
+)
+def test_what_a_nodes_thresholds_say_of_anything_else_leaves_the_rest_as_it_is(
+    stated: dict[str, object], expected: UsageThresholds
+) -> None:
+    assert node_facts(node_with(**{THRESHOLDS: json.dumps(stated)})).thresholds == expected
+
+
+def test_percents_of_other_resources_leave_those_of_cpu_and_memory_as_they_are() -> None:
+    pod = read_pod(metadata={"annotations": {SCALING: '{"cpu":50,"nvidia.com/gpu":10}'}})
+    assert pod_facts(pod).shape.scaling == PerResource(50)
 
 
 @pytest.mark.parametrize("nonsense", ["", "{", "[]", '"x"', '{"cpu":[]}', '{"usageThresholds":"all"}'])

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from colocate.cli.memory_status import WIDTH, drawn
-from tests.cli.running import colocate
+from tests.cli.running import colocate, on_terminal
 from tests.memory_agent.lab import MIB, memory_lab
 from tests.support.waiting import until
 
@@ -26,6 +26,15 @@ async def test_status_explain_off_and_on() -> None:
         assert "colocation-memory/batch   3 blocks" in shown.out
         assert "192 MiB" in shown.out
 
+        terminal = (await on_terminal("memory", "status", *socket)).out
+        bar, legend = terminal.splitlines()[1:3]
+        assert legend.startswith(f"  {bar[1 : bar.index('m') + 1]}█\x1b[0m system"), (
+            "in the colour that it explains"
+        )
+        plain = (await on_terminal("memory", "status", *socket, NO_COLOR="1")).out
+        assert plain.splitlines()[2].startswith("  # system")
+        assert max(map(len, plain.splitlines())) <= 80
+
         as_json = json.loads((await colocate("memory", "status", *socket, "-o", "json")).out)
         assert as_json["pods"][0]["limit"] == 192 * MIB
         parts = [as_json["bar"][name] for name in ("system", "online", "colocated", "debt", "published")]
@@ -34,6 +43,8 @@ async def test_status_explain_off_and_on() -> None:
         why = await colocate("memory", "explain", *socket)
         assert "room for" in why.out
         assert "There is no debt." in why.out
+        narrow = (await on_terminal("memory", "explain", *socket)).out
+        assert max(map(len, narrow.splitlines())) <= 80
 
         off = await colocate("memory", "off", *socket)
         assert (off.code, off.err) == (0, "")

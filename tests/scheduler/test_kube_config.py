@@ -219,6 +219,8 @@ profiles:
             ("{", "it is not YAML"),
             ("- a", "holds no KubeSchedulerConfiguration"),
             ("kind: Pod\napiVersion: v1", "holds a Pod of v1"),
+            ("kind: Pod", "holds a Pod without apiVersion; a KubeSchedulerConfiguration of"),
+            ("version: 1", "holds a mapping without apiVersion and kind"),
             (HEAD, "no profile enables MemRealUsage or CpuRealUsage"),
             (HEAD + "profiles: 3", "profiles is not a list of mappings"),
             (SEED.replace("http://10.96.0.102:9090", "10.96.0.102"), "is no http or https address"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,6 +12,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import REGISTRY
 
 from colocate.aio import Watched
 from colocate.apps.scheduler.callers import Callers
@@ -27,10 +29,12 @@ from colocate.cluster.connection import Connection
 from colocate.cluster.usage import UsageSnapshot
 from colocate.load import PolicyName, Table, decide
 from colocate.load.reading import ApiPod, pod_facts
-from colocate.load.settings import FilterSettings, MissingFilter, Staleness
+from colocate.load.settings import AllHot, FilterSettings, MissingFilter, Staleness
 from colocate.model.load import Amount, NodeFacts, NodeLoad, Usage
+from colocate.telemetry import Event
 from colocate.wire.extender import read_question
 from tests.scheduler.asking import POD, RECORDED, Asking, question, server
+from tests.scheduler.story import logged
 
 SIZE = Amount(4000, 16 << 30)
 PARSED = msgspec.convert(POD, ApiPod)
@@ -124,7 +128,7 @@ async def test_by_every_policy_what_is_answered_is_what_was_decided(policies: st
         ask = Asking(session, listening)
         for names in (candidates, candidates[:-1], candidates[:1]):
             for _ in range(2):
-                # The second time the pod is assumed where it was best the first time.
+                # The second time the pod is assumed where it was best the first time, which is no matter to itself.
                 answered = await ask.post("prioritize", question(*names))
                 decided = decide(alike.table, pod_facts(PARSED), names, clock.time()).scores
                 assert answered.json == [
@@ -132,10 +136,17 @@ async def test_by_every_policy_what_is_answered_is_what_was_decided(policies: st
                 ]
 
 
-def asking_for(uid: str, labels: dict[str, str] | None, **resources: Any) -> bytes:
+ALL = ("n1", "n2", "n3")
+LARGE = {"cpu": "1600m", "memory": "1Gi"}
+"""Two of these are too much for any node here."""
+
+
+def asking_for(
+    uid: str, labels: dict[str, str] | None, names: Sequence[str] = ALL, **resources: Any
+) -> bytes:
     spec = {"containers": [{"name": "main", "resources": resources}]}
     pod = {"metadata": {"name": uid, "namespace": "ns", "uid": uid, "labels": labels}, "spec": spec}
-    return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["n1", "n2", "n3"]}).encode()
+    return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode()
 
 
 async def test_pods_that_ask_for_the_impossible_do_not_spoil_the_answers_for_others() -> None:
@@ -175,9 +186,138 @@ async def test_what_a_real_kube_scheduler_asked_is_judged() -> None:
 async def test_who_asks_for_a_pod_without_a_uid_leaves_no_trace() -> None:
     judge, facts, decisions = judging(ManualClock())
     nameless = {**POD, "metadata": {"name": "doctor"}}
-    judge.prioritize(read_question(json.dumps({"Pod": nameless, "NodeNames": ["n1", "n2"]}).encode()))
+    asked = read_question(json.dumps({"Pod": nameless, "NodeNames": ["n1", "n2"]}).encode())
+    judge.filter(asked)
+    judge.prioritize(asked)
     assert len(decisions) == 0
     assert facts.table.ledger.assumptions == ()
+
+
+@pytest.mark.parametrize("candidates", [ALL, ALL[:2]], ids=["two cool nodes", "one"])
+async def test_a_pod_that_is_asked_about_again_gets_the_same_answer(candidates: tuple[str, ...]) -> None:
+    clock = ManualClock()
+    judge, facts, _ = judging(clock)
+    asked = read_question(asking_for("a", {}, candidates, requests=LARGE))
+    answers = []
+    for _ in range(4):
+        answers.append((judge.filter(asked), judge.prioritize(asked)))
+        await clock.advance(1)
+    assert [answer == answers[0] for answer in answers] == [True] * 4
+    assert list(answers[0][0].failed) == ["n2"]
+    [assumption] = facts.table.ledger.assumptions
+    assert assumption.nodes == tuple(name for name in candidates if name != "n2")
+
+
+async def test_for_others_a_pod_counts_where_it_was_best() -> None:
+    judge, _, _ = judging(ManualClock())
+    first, second = (judge.prioritize(read_question(asking_for(uid, {}, requests=LARGE))) for uid in "ab")
+    assert second[0] < first[0]
+
+
+REFUSING = Load(filter=FilterSettings(enabled=True, all_hot=AllHot.REFUSE))
+
+
+async def test_a_pod_that_is_refused_everywhere_is_kept_with_the_reasons() -> None:
+    clock = ManualClock()
+    judge, facts, decisions = judging(clock, REFUSING)
+    judge.filter(read_question(asking_for("a", {}, requests={"cpu": "4"})))
+    told = decisions.find("ns/a")
+    assert told is not None
+    assert told.explanation.refused
+    assert (told.explanation.candidates, told.explanation.at) == (3, clock.time())
+    assert [one.node for one in told.refused] == list(ALL)
+    assert "its cpu would be at 95 %" in told.refused[0].reason
+    assert (told.node, told.followed) == (None, None)
+    assert [one.explanation.pod for one in decisions.latest(5)] == ["ns/a"]
+    whole = await decisions.find_all("ns/a")
+    assert whole is not None
+    assert len(whole.refused) == 3
+    single = decisions.find_node("ns/a", "n2")
+    assert single is not None
+    assert [one.node for one in single.refused] == ["n2"]
+    assert decisions.all_known("ns/a")
+    assert facts.table.ledger.assumptions == ()
+
+
+async def test_pods_that_are_refused_everywhere_are_kept_in_bounds() -> None:
+    judge, _, decisions = judging(ManualClock(), REFUSING)
+    for number in range(8):
+        for _ in range(2):
+            judge.filter(read_question(asking_for(f"p{number}", {}, requests={"cpu": "4"})))
+    kept = [one.explanation.pod for one in decisions.latest(20)]
+    assert kept == [f"ns/p{number}" for number in (7, 6, 5, 4, 3)]
+
+
+async def test_a_pod_that_finds_a_candidate_is_no_more_told_as_refused_everywhere() -> None:
+    judge, _, decisions = judging(ManualClock(), REFUSING)
+    judge.filter(read_question(asking_for("a", {}, ["n2"], requests=LARGE)))
+    assert decisions.find("ns/a") is not None
+    judge.filter(read_question(asking_for("a", {}, requests=LARGE)))
+    assert decisions.find("ns/a") is None, "scores come next"
+
+
+async def test_the_one_candidate_that_is_left_is_judged_for_nobody_asks_for_its_score() -> None:
+    judge, facts, decisions = judging(ManualClock())
+    judge.filter(read_question(asking_for("a", {}, ["n1", "n2"], requests=LARGE)))
+    told = decisions.find("ns/a")
+    assert told is not None
+    assert [node.node for node in told.explanation.nodes] == ["n1"]
+    assert [one.node for one in told.refused] == ["n2"]
+    assert [assumption.nodes for assumption in facts.table.ledger.assumptions] == [("n1",)]
+
+
+def all_hot(outcome: str) -> float:
+    return (
+        REGISTRY.get_sample_value("colocate_scheduler_all_hot_total", {"outcome": outcome, "shadow": "false"})
+        or 0.0
+    )
+
+
+async def test_that_every_candidate_was_too_hot_is_in_the_decision() -> None:
+    judge, _, decisions = judging(ManualClock())
+    before = all_hot("let through")
+    asked = read_question(asking_for("a", {}, requests={"cpu": "4"}))
+    assert judge.filter(asked).failed == {}
+    judge.prioritize(asked)
+    told = decisions.find("ns/a")
+    assert told is not None
+    assert (told.hot_count, told.refused_count) == (3, 0)
+    assert "its cpu would be at 95 %" in told.hot[0].reason
+    single = decisions.find_node("ns/a", "n2")
+    assert single is not None
+    assert [one.node for one in single.hot] == ["n2"]
+    whole = await decisions.find_all("ns/a")
+    assert whole is not None
+    assert len(whole.hot) == 3
+    assert all_hot("let through") == before + 1
+    judge.filter(read_question(asking_for("a", {})))
+    assert decisions.latest(1)[0].hot_count == 0, "it asks for less now"
+
+
+@pytest.mark.parametrize(("load", "outcome"), [(None, "let through"), (REFUSING, "refused")])
+async def test_that_every_candidate_is_too_hot_is_logged_when_it_begins_and_ends(
+    load: Load | None, outcome: str
+) -> None:
+    clock = ManualClock()
+    judge, _, _ = judging(clock, load)
+    before = all_hot(outcome)
+    large = read_question(asking_for("large", {}, requests={"cpu": "4"}))
+    small = read_question(asking_for("small", {}))
+    with logged() as logs:
+        for _ in range(3):
+            for asked in (large, small):
+                judge.filter(asked)
+            await clock.advance(50)
+        await clock.advance(15)
+        for _ in range(2):
+            judge.filter(small)
+        judge.filter(large)
+    begun, over, again = logs
+    assert [one["event"] for one in logs] == [Event.FILTER_ALL_HOT, Event.FILTER_COOLER, Event.FILTER_ALL_HOT]
+    assert (begun["pod"], begun["candidates"], begun["outcome"]) == ("ns/large", 3, outcome)
+    assert (over["answers"], over["seconds"]) == (3, 100)
+    assert again == begun
+    assert all_hot(outcome) == before + 4
 
 
 async def test_it_is_ready_when_all_is_known_and_not_before() -> None:

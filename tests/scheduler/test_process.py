@@ -15,20 +15,21 @@ import pytest
 from colocate.apps.config.schema import Seconds
 from colocate.apps.scheduler import asking
 from colocate.apps.scheduler.asking import NotAnswered, Where
+from colocate.apps.scheduler.decisions import Told
 from colocate.apps.scheduler.process import running
 from colocate.apps.scheduler.sections import Decisions, Load, Policies
 from colocate.apps.scheduler.settings import Callers, Endpoint, SchedulerConfig
 from colocate.apps.scheduler.sizes import Size
 from colocate.clock import SystemClock
-from colocate.cluster.resources import NODES, PODS
+from colocate.cluster.resources import DEPLOYMENTS, NODES, PODS
 from colocate.cluster.usage import queries
 from colocate.errors import UserError
-from colocate.load.settings import FilterSettings, LedgerSettings
+from colocate.load.settings import AllHot, FilterSettings, LedgerSettings
 from colocate.model.load import Amount, BoundPod, PerResource, PodFacts, UsageThresholds
 from tests.cluster.usage.fake import Answer
 from tests.scheduler.asking import POD
 from tests.scheduler.pretending import CALM, FAULTS, NAMES, internal_error, pretending
-from tests.scheduler.story import Story, spread, telling
+from tests.scheduler.story import NAME, Story, deployment, spread, telling
 from tests.support.waiting import until
 
 ONE_HOT = CALM | {"n2": (10.0, 92.0)}
@@ -176,6 +177,51 @@ async def test_the_filter_refuses_with_a_reason_that_explain_tells() -> None:
             alone = scheduler.decisions.find_node(pods[0].name, "n2")
             assert alone is not None
             assert alone.refused == told.refused
+
+
+async def test_a_pod_that_is_refused_everywhere_is_explained_listed_and_written(tmp_path: Path) -> None:
+    file = tmp_path / "decisions.jsonl"
+    hot = FilterSettings(
+        enabled=True, thresholds=UsageThresholds(usage=PerResource(65, 15)), all_hot=AllHot.REFUSE
+    )
+    async with pretending(CALM) as prometheus, telling(prometheus.url, NAMES, filter=True) as story:
+        config = story.config(load=Load(filter=hot), decisions=Decisions(file=file))
+        async with story.scheduling(config) as scheduler:
+            await story.client.create(DEPLOYMENTS, deployment("nginx", 1, NAME), "default")
+            await until(lambda: bool(scheduler.decisions.latest(1)), "the pod to be refused")
+            [pod] = await story.pods("nginx")
+            where = Where(url=scheduler.listening.url)
+            told = asking.decoded(await asking.ask(where, "/explain", pod=f"default/{pod.name}"), Told)
+            assert told.explanation.refused
+            assert {one.node for one in told.refused} == set(NAMES)
+            with pytest.raises(NotAnswered, match="'n9' was no candidate"):
+                await asking.ask(where, "/explain", pod=pod.name, node="n9")
+            [listed] = asking.decoded(await asking.ask(where, "/decisions"), list[Told])
+            assert listed.explanation.pod == f"default/{pod.name}"
+    line = json.loads(file.read_text().splitlines()[0])
+    assert line["happened"] == "refused"
+    assert {one["node"] for one in line["told"]["refused"]} == set(NAMES)
+
+
+async def test_of_a_pod_that_nobody_judged_it_is_said_what_is_known() -> None:
+    async with (
+        pretending(CALM) as prometheus,
+        telling(prometheus.url, NAMES) as story,
+        story.scheduling(story.config(decisions=Decisions(keep=2))) as scheduler,
+    ):
+        where = Where(url=scheduler.listening.url)
+        with pytest.raises(
+            NotAnswered, match="'nobody': it was not judged by this replica since it started; "
+        ):
+            await asking.ask(where, "/explain", pod="nobody")
+        await story.deploy("nginx", 3)
+        await until(lambda: len(scheduler.facts.table.pods.bound) == 3, "the pods to be seen")
+        forgotten = [pod for pod in await story.pods("nginx") if scheduler.decisions.find(pod.name) is None]
+        for pod in forgotten:
+            said = rf"{pod.name} is on {pod.node}, .*or 2 younger decisions have taken its place"
+            with pytest.raises(NotAnswered, match=said):
+                await asking.ask(where, "/explain", pod=pod.name)
+        assert len(forgotten) == 1
 
 
 async def test_decisions_are_kept_on_disk_and_the_files_are_bounded(tmp_path: Path) -> None:

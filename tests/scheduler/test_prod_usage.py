@@ -1,18 +1,26 @@
 """Prod pods are judged by what prod pods use, from the samples of Prometheus to the answers of the extender."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 
+from colocate.aio import Watched
 from colocate.apps.config.file import build_document
+from colocate.apps.scheduler.facts import Facts
 from colocate.apps.scheduler.process import Scheduler
 from colocate.apps.scheduler.settings import SCHEDULER, SchedulerConfig
+from colocate.clock import ManualClock
+from colocate.cluster.client import Client
+from colocate.cluster.connection import Connection
 from colocate.cluster.resources import PODS, Object
-from colocate.cluster.usage import queries
-from colocate.model.load import Amount
+from colocate.cluster.usage import UsageSnapshot, queries
+from colocate.load import Settings, Table
+from colocate.model.load import Amount, PodUsage
 from tests.scheduler.pretending import CALM, NAMES, Pretended, pretending
 from tests.scheduler.story import Story, telling
 from tests.support.waiting import until
@@ -109,3 +117,20 @@ async def test_what_a_pod_uses_is_prod_usage_while_the_pod_is_prod() -> None:
         await until(lambda: table.terms("n1").aware.prod == Amount(), "the pod to be batch")
         await story.client.delete(PODS, "job-1", "default", grace=0)
         await until(lambda: len(table.pods.usages) == 1, "the other's use alone")
+
+
+async def test_requests_go_before_what_pods_use_is_joined() -> None:
+    clock = ManualClock()
+    nowhere = Client(Connection("http://127.0.0.1:9", "nobody"))
+    facts = Facts(Table(Settings()), Mock(), nowhere, clock)
+    used = PodUsage(Amount(1, 1), clock.time())
+    latest = UsageSnapshot(pods={f"default/p-{number}": used for number in range(50_000)})
+    poller = Mock(changed=Watched(), latest=latest)
+    following = asyncio.create_task(facts.follow(poller))
+    poller.changed.changed()
+    given_way = 0
+    while not facts.sampled.count:
+        given_way += 1
+        await asyncio.sleep(0)
+    following.cancel()
+    assert given_way > 40

@@ -5,11 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from colocate.apps.scheduler import asking
+from colocate.apps.scheduler.asking import NotAnswered, Where
 from colocate.apps.scheduler.facts import Taint
 from colocate.apps.scheduler.heat_taints import EFFECT, keys, level_of, with_level
 from colocate.apps.scheduler.sections import OnStop
 from colocate.apps.scheduler.settings import Endpoint, Server
 from colocate.cluster.resources import LEASES, NODES
+from colocate.load import NodeRow
 from colocate.load.settings import Staleness
 from colocate.load.terms import Freshness
 from colocate.telemetry import Event
@@ -63,6 +66,37 @@ async def test_foreign_taints_survive_and_odd_ones_of_ours_are_mended() -> None:
             await story.hot("n1", 0)
             assert (await story.taints("n2"))[0] == FOREIGN
         assert await story.taints("n2") == [FOREIGN]
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+async def test_how_hot_nodes_are_is_told_to_whoever_asks(shadow: bool) -> None:
+    async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
+        config = msgspec.structs.replace(story.tainting(), shadow=shadow)
+        async with story.scheduling(config) as scheduler:
+            tainting = scheduler.tainting
+            assert tainting is not None
+            await until(lambda: tainting.shown()["n2"] == 4, "the heat of n2")
+            where = Where(url=scheduler.listening.url)
+            rows = asking.decoded(await asking.ask(where, "/top"), list[NodeRow])
+            assert [row.node for row in rows if row.heat] == ["n2"]
+            assert {row.heat for row in rows} == {0, 4}
+
+
+async def test_of_a_pod_that_was_never_judged_the_taints_are_told() -> None:
+    async with (
+        pretending(ONE_HOT) as prometheus,
+        telling(prometheus.url, NAMES, extender=False) as story,
+        story.scheduling(story.tainting()) as scheduler,
+    ):
+        await story.deploy("nginx", 1, "default-scheduler")
+        [pod] = await story.pods("nginx")
+        await until(lambda: bool(scheduler.facts.table.pods.bound), "the pod to be seen")
+        where = Where(url=scheduler.listening.url)
+        for name in (pod.name, f"default/{pod.name}"):
+            with pytest.raises(NotAnswered, match=rf"{pod.name} is on {pod.node}, .*no scheduler asks here"):
+                await asking.ask(where, "/explain", pod=name)
+        with pytest.raises(NotAnswered, match="nothing is kept of a pod 'nobody': no scheduler asks here"):
+            await asking.ask(where, "/explain", pod="nobody")
 
 
 async def test_taints_may_be_kept_for_the_next_start() -> None:

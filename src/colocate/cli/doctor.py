@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,7 @@ from colocate.apps.scheduler.settings import SCHEDULER
 from colocate.apps.this_node import VARIABLE, this_node
 from colocate.cli import cluster_flags
 from colocate.cli.main import GROUPS
-from colocate.cli.output import as_json, visible
+from colocate.cli.output import as_json, has_colours, terminal_width, visible, wrapped
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client, ClientSettings
 from colocate.errors import UserError
@@ -83,9 +82,22 @@ def run(args: argparse.Namespace) -> int:
         for check in checks:
             print(f"{check.name} ({check.section})")
         return 0
+    if args.scheduler_config is None:
+        _check_named(args.checks)
     # What there is to be said the checks say; and standard output is theirs alone.
     telemetry.configure_logs(level="error")
     return int(uvloop.run(_examine(args, checks)))
+
+
+def _check_named(names: list[str]) -> None:
+    """Whoever names a check by which scheduling is looked at expects it to be made."""
+    for name in names:
+        found = examination.chosen([name])
+        if found and all(check.section is Section.LOAD for check in found):
+            raise UserError(
+                f"{name}: scheduling by load is looked at with the configuration of 'colocate scheduler'; name it "
+                f"with --scheduler-config"
+            )
 
 
 async def _examine(args: argparse.Namespace, checks: list[Check]) -> Verdict:
@@ -141,7 +153,8 @@ class _Printer:
         self.worst = Verdict.GOOD
         self._written: list[Written] | None = [] if output == "json" else None
         self._section = ""
-        self._colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._width = terminal_width()
+        self._colours = has_colours()
         self._counts = dict.fromkeys(Verdict, 0)
 
     def show(self, examined: Examined) -> None:
@@ -157,10 +170,10 @@ class _Printer:
             if examined.section != self._section:
                 print(f"{chr(10) if self._section else ''}{examined.section}", flush=True)
                 self._section = examined.section
-            sign = self._coloured(result.verdict.sign, _COLOURS[result.verdict])
-            print(f"  {sign} {examined.check}: {visible(result.reason)}", flush=True)
+            self._print(result.verdict, f"{examined.check}: {visible(result.reason)}")
             if result.remedy:
-                print(f"    → {visible(result.remedy)}", flush=True)
+                lines = wrapped(f"→ {visible(result.remedy)}", self._width, " " * 4, " " * 6)
+                print("\n".join(lines), flush=True)
 
     def end(self) -> None:
         if self._written is not None:
@@ -169,5 +182,8 @@ class _Printer:
         counts = self._counts
         print(f"\n{counts[Verdict.GOOD]} ✓  {counts[Verdict.WARN]} !  {counts[Verdict.BAD]} ✗")
 
-    def _coloured(self, text: str, colour: str) -> str:
-        return f"\x1b[{colour}m{text}\x1b[0m" if self._colours else text
+    def _print(self, verdict: Verdict, text: str) -> None:
+        first, *others = wrapped(f"{verdict.sign} {text}", self._width, " " * 2, " " * 4)
+        if self._colours:
+            first = first.replace(verdict.sign, f"\x1b[{_COLOURS[verdict]}m{verdict.sign}\x1b[0m", 1)
+        print("\n".join((first, *others)), flush=True)

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from colocate.apps.memory.control import REPORT, SWITCH, AskReport, Switch
 from colocate.apps.memory.report import Report
 from colocate.cli.main import GROUPS
 from colocate.cli.memory_status import status_lines
-from colocate.cli.output import as_json
+from colocate.cli.output import as_json, has_colours, terminal_width, wrapped
 from colocate.cli.spans import seconds
 from colocate.errors import UserError
 
@@ -68,7 +67,7 @@ def show_status(args: argparse.Namespace) -> None:
     if args.output == "json":
         print(as_json(report))
     else:
-        print(*status_lines(report, colours=sys.stdout.isatty()), sep="\n")
+        print(*status_lines(report, colours=has_colours(), width=terminal_width()), sep="\n")
 
 
 def show_explanation(args: argparse.Namespace) -> None:
@@ -76,8 +75,8 @@ def show_explanation(args: argparse.Namespace) -> None:
     if args.output == "json":
         print(as_json({"node": report.node, "sentences": report.sentences, "silent": report.silent}))
     else:
-        print(*report.sentences, sep="\n")
-        print(*(f"Not known: {why}." for why in report.silent), sep="\n", end="\n" if report.silent else "")
+        for sentence in (*report.sentences, *(f"Not known: {why}." for why in report.silent)):
+            print(*wrapped(sentence, terminal_width(), hanging="  "), sep="\n")
 
 
 def switch_off(args: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from colocate.apps.memory.report import PodReport, Report
-from colocate.cli.output import aligned
+from colocate.cli.output import aligned, wrapped
 from colocate.memory.figures import amount, count
 from colocate.model.memory import Bytes
 
@@ -28,7 +28,7 @@ _MEANING = {
 }
 
 
-def status_lines(report: Report, *, colours: bool) -> Iterator[str]:
+def status_lines(report: Report, *, colours: bool, width: int = 0) -> Iterator[str]:
     """Everything, line by line."""
     state = (
         " (switched off)"
@@ -37,15 +37,10 @@ def status_lines(report: Report, *, colours: bool) -> Iterator[str]:
         if report.dry_run
         else ""
     )
-    yield f"{report.node}: {amount(report.bar.capacity)} of memory, sold as {report.resource}{state}"
+    sold = f"{amount(report.bar.capacity)} of memory, sold as {report.resource}"
+    yield from wrapped(f"{report.node}: {sold}{state}", width, hanging="  ")
     yield f"[{drawn(report.bar.parts(), colours)}]"
-    yield from aligned(
-        [
-            [f"  {_mark(name, colours)} {name}", amount(size), _MEANING[name]]
-            for name, size in report.bar.parts()
-            if size or name in ("colocated", "published")
-        ]
-    )
+    yield from _legend(report.bar.parts(), colours)
     blocks = f"{report.offered} free, {report.held} held, {report.withdrawn} withdrawn"
     yield f"blocks of {amount(report.block_size)}: {blocks}"
     if report.debt:
@@ -57,7 +52,14 @@ def status_lines(report: Report, *, colours: bool) -> Iterator[str]:
         rows = [["POD", "BLOCKS", "USED", "LIMIT", "DONE"], *(_row(pod) for pod in report.pods)]
         yield from aligned(rows)
     for why in report.silent:
-        yield f"not known: {why}"
+        yield from wrapped(f"not known: {why}", width, hanging="  ")
+
+
+def _legend(parts: tuple[tuple[str, Bytes], ...], colours: bool) -> Iterator[str]:
+    shown = [(name, size) for name, size in parts if size or name in ("colocated", "published")]
+    lines = aligned([[f"{_MARKS[name][0]} {name}", amount(size), _MEANING[name]] for name, size in shown])
+    for (name, _), line in zip(shown, lines, strict=True):
+        yield f"  {_painted(line[0], name, colours)}{line[1:]}"
 
 
 def drawn(parts: tuple[tuple[str, Bytes], ...], colours: bool, width: int = WIDTH) -> str:
@@ -68,10 +70,6 @@ def drawn(parts: tuple[tuple[str, Bytes], ...], colours: bool, width: int = WIDT
         widest = max(cells, key=lambda name: cells[name])
         cells[widest] -= 1 if excess > 0 else -1
     return "".join(_painted(_MARKS[name][0] * cells[name], name, colours) for name, _ in parts)
-
-
-def _mark(name: str, colours: bool) -> str:
-    return _MARKS[name][0] if not colours else "■"
 
 
 def _painted(text: str, name: str, colours: bool) -> str:

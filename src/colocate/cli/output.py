@@ -1,8 +1,11 @@
 """How commands print: aligned columns for people, JSON and YAML for programs, all from the same data."""
 
 import json
+import os
 import re
 import shutil
+import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,6 +15,8 @@ import yaml
 
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 """What Python has in the place of bytes that are no text, in the name of a file: neither JSON nor YAML can."""
+_NARROWEST = 40
+"""Columns, for sentences: in fewer they cannot be read."""
 
 
 def as_json(value: Any) -> str:
@@ -58,6 +63,29 @@ def aligned(rows: Sequence[Sequence[str]], gap: int = 3) -> Iterator[str]:
 def terminal_width() -> int:
     """Columns of the terminal, or as COLUMNS says; 0 where lines may be as long as they like."""
     return shutil.get_terminal_size((0, 0)).columns
+
+
+def has_colours() -> bool:
+    """Whether what is printed may be coloured; NO_COLOR says that it may not."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def wrapped(text: str, width: int, indent: str = "", hanging: str = "") -> list[str]:
+    """A sentence as lines that fit the width as far as its words do; as one where the width is 0.
+
+    `indent` is before the first line, `hanging` before the others.
+    """
+    if not width:
+        return [f"{indent}{text}"]
+    lines = textwrap.wrap(
+        text,
+        max(width, _NARROWEST),
+        initial_indent=indent,
+        subsequent_indent=hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [indent]
 
 
 def visible(text: str) -> str:

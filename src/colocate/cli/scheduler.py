@@ -21,11 +21,14 @@ from colocate.apps.scheduler.seed_config import Seed
 from colocate.apps.scheduler.settings import SCHEDULER, Act, SchedulerConfig, check
 from colocate.cli import cluster_flags, scheduler_questions
 from colocate.cli.main import GROUPS
+from colocate.cli.output import terminal_width, wrapped
 from colocate.cluster.client import Client
 from colocate.errors import UserError
 from colocate.telemetry import Event
 
 _DEFAULT = Wanted()
+_LEAST = 20
+"""Columns for a comment: in fewer it is not wrapped."""
 _EMPTY = f"version: {VERSION}".encode()
 
 
@@ -193,7 +196,16 @@ def print_kube_config(args: argparse.Namespace) -> None:
         print("\n".join(f"# {line}" for line in seed_config.for_our_settings(seed)))
         for doubt in seed.doubts:
             print(f"warning: {args.seed}: {doubt}", file=sys.stderr)
-    print(kube_config.render(wanted), end="")
+    for line in kube_config.render(wanted).splitlines():
+        print(*_fitted(line, terminal_width()), sep="\n")
+
+
+def _fitted(line: str, width: int) -> list[str]:
+    """A line of YAML whose comment goes on below itself where a terminal has no room for it."""
+    before, mark, comment = line.rpartition("# ")
+    if not mark or before[-1:] not in ("", " ") or not len(before) + _LEAST < width < len(line):
+        return [line]
+    return wrapped(comment, width, f"{before}# ", f"{'':{len(before)}}# ")
 
 
 def _text(path: Path) -> str:

@@ -14,10 +14,11 @@ from colocate.apps.scheduler import asking
 from colocate.apps.scheduler.asking import Where
 from colocate.apps.scheduler.decisions import Told
 from colocate.cli import scheduler_tables
-from colocate.cli.output import as_json, terminal_width
+from colocate.cli.output import as_json, terminal_width, wrapped
 from colocate.errors import UserError
 from colocate.load import NodeRow, Table, compare, decide, explain_all, mix, snapshot, top
 from colocate.load.reading import ApiPod, pod_facts
+from colocate.wire.extender import without_nulls
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -157,7 +158,14 @@ def compare_policies(args: argparse.Namespace) -> None:
 
 
 def _print(args: argparse.Namespace, told: object, lines: Iterable[str]) -> None:
-    print(as_json(told) if args.output == "json" else "\n".join(lines))
+    if args.output == "json":
+        print(as_json(told))
+        return
+    width = terminal_width()
+    for line in lines:
+        # One with columns stays as it is: these know the width, or need it.
+        shown = [line] if "  " in line else wrapped(line, width, hanging="  ")
+        print("\n".join(shown))
 
 
 def _ask(args: argparse.Namespace, path: str, **query: str) -> bytes:
@@ -187,8 +195,8 @@ def _table(args: argparse.Namespace) -> Table:
 def _pod(path: Path) -> ApiPod:
     try:
         text = sys.stdin.read() if path == _STANDARD_INPUT else path.read_text()
-        tree = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        tree = without_nulls(yaml.safe_load(text))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise UserError(f"--pod: {path} cannot be read ({' '.join(str(error).split())}); check it") from None
     return _read_pod(tree, path)
 

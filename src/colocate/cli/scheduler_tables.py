@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from textwrap import wrap
 
 from colocate.apps.scheduler.decisions import Told
-from colocate.cli.output import aligned, visible
+from colocate.apps.scheduler.refusals import Refused
+from colocate.cli.output import aligned, visible, wrapped
 from colocate.load import Comparison, Explanation, Mix, NodeRow
 from colocate.load.explaining import NodeReason, PolicyReason
+from colocate.load.heat import rounded_down
 from colocate.load.policies import Part
 from colocate.load.terms import Freshness
 from colocate.load.top import ResourceRow
@@ -19,13 +20,20 @@ def told(told: Told, width: int = 0) -> Iterator[str]:
     yield _outcome(told)
     if told.shadow:
         yield "shadow mode: the scheduler was told nothing of this; all nodes were answered alike"
+    if told.hot_count:
+        yield f"every candidate was too hot: {told.hot_count} let through all the same (load.filter.allHot)"
     yield from _nodes(told.explanation.nodes, width)
-    if told.refused:
+    yield from _sieved("too hot", told.hot, told.hot_count)
+    yield from _sieved("refused", told.refused, told.refused_count)
+
+
+def _sieved(what: str, some: Sequence[Refused], count: int) -> Iterator[str]:
+    if some:
         yield ""
-    for one in told.refused:
-        yield f"refused {one.node}: {one.reason}"
-    if told.refused_count > len(told.refused):
-        yield f"refused … and {told.refused_count - len(told.refused)} more"
+    for one in some:
+        yield f"{what} {one.node}: {one.reason}"
+    if count > len(some):
+        yield f"{what} … and {count - len(some)} more"
 
 
 def explanation(explained: Explanation, width: int = 0) -> Iterator[str]:
@@ -35,6 +43,10 @@ def explanation(explained: Explanation, width: int = 0) -> Iterator[str]:
 
 def _heading(explained: Explanation) -> Iterator[str]:
     yield visible(explained.pod)
+    if explained.refused:
+        all_of = f"all {explained.candidates} candidates" if explained.candidates > 1 else "its one candidate"
+        yield f"refused on {all_of} at {_moment(explained.at)}"
+        return
     best = "was" if explained.equally_good == 1 else "were"
     yield (
         f"judged by {policies(explained.mix)} at {_moment(explained.at)}: {explained.equally_good} of "
@@ -71,14 +83,9 @@ def _part(part: Part) -> str:
 
 def _wrapped(text: str, width: int) -> Sequence[str]:
     indent = " " * 8
-    if not width:
-        return [f"{indent}{text}"]
     # Lines end after a comma: a number stays with its name.
     bound = text.replace(" ", "\u00a0").replace(",\u00a0", ", ")
-    lines = wrap(
-        bound, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-    )
-    return [line.replace("\u00a0", " ") for line in lines]
+    return [line.replace("\u00a0", " ") for line in wrapped(bound, width, indent, indent)]
 
 
 def _score(node: NodeReason) -> str:
@@ -98,34 +105,37 @@ def _unseen(pods: float) -> str:
 
 
 def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
-    """A line for each; the runner-up is left out where there is no room."""
-    rows = [("TIME (UTC)", "POD", "BEST", "RUNNER-UP", "OF", "WENT TO")]
+    """A line for each; what is left out where there is no room are the runner-up, the day and the number of nodes."""
+    rows: list[tuple[str, ...]] = [("DAY", "TIME (UTC)", "POD", "BEST", "RUNNER-UP", "OF", "WENT TO")]
     for one in latest:
         explained = one.explanation
         best = explained.nodes[0] if explained.nodes else None
         second = explained.runner_up
         rows.append(
             (
-                datetime.fromtimestamp(explained.at, UTC).strftime("%m-%d %H:%M:%S"),
+                *datetime.fromtimestamp(explained.at, UTC).strftime("%m-%d %H:%M:%S").split(),
                 explained.pod,
-                f"{best.node} {best.score}" if best else "",
+                f"{best.node} {best.score}" if best else "refused on all" if explained.refused else "",
                 f"{second.node} {second.score}" if second else "",
-                str(explained.candidates),
+                f"{explained.candidates}{', all hot' if one.hot_count else ''}",
                 _went(one),
             )
         )
     lines = list(aligned(rows, gap=2))
-    if width and max(map(len, lines)) > width:
-        lines = list(aligned([(*row[:3], *row[4:]) for row in rows], gap=2))
+    for column in ("RUNNER-UP", "DAY", "OF"):
+        if width and max(map(len, lines)) > width:
+            place = rows[0].index(column)
+            rows = [(*row[:place], *row[place + 1 :]) for row in rows]
+            lines = list(aligned(rows, gap=2))
     yield from lines
 
 
 def top(rows: Sequence[NodeRow]) -> Iterator[str]:
-    lines = [("NODE", "PRESSURE", "CPU USED/REQ", "MEM USED/REQ", "UNSEEN", "SAMPLE")]
+    lines: list[tuple[str, ...]] = [("NODE", "PRESSURE", "CPU USED/REQ", "MEM USED/REQ", "UNSEEN", "SAMPLE")]
     lines += [
         (
             row.node,
-            f"{row.pressure:3.0f} %",
+            f"{rounded_down(row.pressure):3.0f} %",
             _used_of_requested(row.cpu),
             _used_of_requested(row.memory),
             _unseen(row.unseen_pods),
@@ -133,6 +143,9 @@ def top(rows: Sequence[NodeRow]) -> Iterator[str]:
         )
         for row in rows
     ]
+    if any(row.heat is not None for row in rows):
+        heats = ["HEAT", *("" if row.heat is None else str(row.heat) for row in rows)]
+        lines = [(name, heat, *more) for (name, *more), heat in zip(lines, heats, strict=True)]
     yield from aligned(lines, gap=2)
 
 
@@ -140,7 +153,7 @@ def comparison(compared: Comparison) -> Iterator[str]:
     first, second = policies(compared.first), policies(compared.second)
     agree = "agree on a best node" if compared.agree else "have no best node in common"
     yield visible(compared.pod)
-    yield f"{first} and {second} {agree}; they order {compared.agreement:.0%} of all pairs of nodes alike"
+    yield f"{first} and {second} {agree}; they order {100 * compared.agreement:.0f} % of all pairs of nodes alike"
     yield ""
     rows = [("NODE", first.upper(), second.upper(), "DIFFERENCE")]
     rows += [
@@ -156,6 +169,8 @@ def policies(mix: Mix) -> str:
 def _outcome(told: Told) -> str:
     if told.node is None:
         return "not seen bound yet"
+    if told.explanation.refused:
+        return f"bound to {told.node} at {_moment(told.bound_at or 0)}: not by this answer"
     said = {
         True: "one of the best",
         False: "not one of the best: other plugins of the scheduler weighed more, or it did not ask again",
@@ -173,7 +188,7 @@ def _went(told: Told) -> str:
 
 
 def _used_of_requested(row: ResourceRow) -> str:
-    used = "  ?" if row.used is None else f"{row.used:3.0f}"
+    used = "  ?" if row.used is None else f"{rounded_down(row.used):3.0f}"
     return f"{used} /{row.requested:4.0f} %"
 
 

@@ -29,6 +29,7 @@ from colocate.cluster.errors import (
     unreadable,
 )
 from colocate.cluster.tls import Tls
+from colocate.cluster.trouble import in_words, of_certificate
 from colocate.telemetry import CLUSTER_REQUEST_SECONDS, CLUSTER_REQUESTS
 
 JSON = "application/json"
@@ -210,17 +211,14 @@ class Transport:
         connection = self._connection
         match error:
             case aiohttp.ClientConnectorCertificateError():
-                found = error.certificate_error
-                why = found.verify_message if isinstance(found, ssl.SSLCertVerificationError) else str(found)
                 return Untrusted(
-                    f"cannot {doing}: the certificate of {connection.server} is not trusted ({why}); "
-                    f"check certificate-authority and server in {connection.origin}",
+                    f"cannot {doing}: the certificate of {connection.server} is not trusted "
+                    f"({of_certificate(error)}); check certificate-authority and server in {connection.origin}",
                     sent=False,
                 )
             case aiohttp.ClientConnectorError():
-                reason = error.os_error.strerror or str(error.os_error)
                 kind: type[Unreachable] = Untrusted if isinstance(error, ssl.SSLError) else Unreachable
-                words = f"cannot {doing}: no connection to {connection.server}: {reason.lower()}"
+                words = f"cannot {doing}: no connection to {connection.server}: {in_words(error)}"
                 return kind(words, sent=False)
         if (alert := _certificate_alert(error)) is not None:
             return Untrusted(
@@ -228,9 +226,6 @@ class Transport:
                 f"renew the one in {connection.origin}",
                 sent=False,
             )
-        # An answer's own words would show the proxy's address, and with it a password.
-        said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
-        why = " ".join(said.split()) or type(error).__name__
         end = self._tls.client_certificate_end()
         if end is not None and end < self._clock.time():
             # Servers that check it in the handshake mostly hang up without a word.
@@ -239,7 +234,7 @@ class Transport:
                 f"cannot {doing}: {connection.server} hung up, and our client certificate has expired on "
                 f"{day}; renew the one in {connection.origin}"
             )
-        return Unreachable(f"cannot {doing}: the connection to {connection.server} broke: {why}")
+        return Unreachable(f"cannot {doing}: the connection to {connection.server} broke: {in_words(error)}")
 
 
 async def _beginning(response: aiohttp.ClientResponse, length: int) -> bytes:

@@ -9,7 +9,7 @@ no scheduler is spoken to.
 
 from colocate.load.candidates import Candidates
 from colocate.load.comparing import Comparison, compare
-from colocate.load.decision import Answer, Decision, decide
+from colocate.load.decision import Answer, Decision, decide, refused_everywhere
 from colocate.load.explaining import Explanation, explain, explain_all, explain_node
 from colocate.load.filtering import Refusal, Sifted, sift
 from colocate.load.history import History, Kept
@@ -38,6 +38,7 @@ __all__ = [
     "explain_all",
     "explain_node",
     "mix",
+    "refused_everywhere",
     "sift",
     "top",
 ]

@@ -39,12 +39,20 @@ class Decision(msgspec.Struct, frozen=True):
     """Of those."""
 
     @property
+    def refused(self) -> bool:
+        """Whether the filter has left no candidate to choose from."""
+        return self.candidates > 0 and not self.best_count
+
+    @property
     def score(self) -> int:
         """The highest."""
         return self.scores[0] if self.scores else 0
 
     def followed(self, node: str) -> bool | None:
-        """Whether a scheduler that chose `node` followed; None where too many nodes were equal to say."""
+        """Whether a scheduler that chose `node` followed; None where too many nodes were equal to say, or all were
+        refused."""
+        if self.refused:
+            return None
         if node in self.best:
             return True
         return False if len(self.best) == self.best_count else None
@@ -76,6 +84,7 @@ def decide(
     in a form that takes less room.
     """
     table.advance(now)
+    table.withdraw(pod.uid)
     demand = table.demand(pod)
     mix = mix or table.settings.policy
     scores = table.scores(mix, demand, names)
@@ -97,6 +106,12 @@ def decide(
     if assume and len(best) == best_count:
         table.assume(pod.uid, best, demand, now)
     return Answer(scores, decision, judged)
+
+
+def refused_everywhere(table: Table, pod: PodFacts, candidates: int, now: float, mix: Mix) -> Answer:
+    """The filter has refused the pod on all its candidates: that is recorded, and there is nothing to score."""
+    decision = Decision(pod.uid, pod.key, now, mix, table.demand(pod), candidates, (), 0, (), ())
+    return Answer([], decision, Candidates())
 
 
 def _best(packed: bytes, names: Sequence[str], keep: int) -> tuple[int, tuple[str, ...], list[int]]:

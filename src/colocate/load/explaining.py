@@ -62,10 +62,17 @@ class Explanation(msgspec.Struct, frozen=True):
     """The best first: it and its runners-up, or those that were asked for."""
 
     @property
+    def refused(self) -> bool:
+        """Whether the filter has left no candidate to choose from."""
+        return self.candidates > 0 and not self.equally_good
+
+    @property
     def runner_up(self) -> NodeReason | None:
         return self.nodes[1] if len(self.nodes) > 1 else None
 
     def __str__(self) -> str:
+        if self.refused:
+            return f"{self.pod}: refused on all {self.candidates} candidates"
         policies = ", ".join(
             part.policy if len(self.mix) == 1 else f"{part.policy}={part.weight}" for part in self.mix
         )

@@ -56,8 +56,13 @@ class Sifted(msgspec.Struct, frozen=True):
 
     passed: list[str]
     refused: dict[str, Refusal]
-    all_hot: bool = False
-    """Every candidate was too hot, and those in `passed` were let through all the same."""
+    hot: dict[str, Refusal] = {}
+    """Those in `passed` that are too hot and were let through all the same, as no other candidate was left."""
+
+    @property
+    def all_hot(self) -> bool:
+        """Whether no candidate was cool enough, and some were too hot: these are let through, or refused."""
+        return bool(self.hot) or (not self.passed and any(why.resource for why in self.refused.values()))
 
 
 def sift(table: Table, pod: Demand, names: Sequence[str]) -> Sifted:
@@ -75,8 +80,8 @@ def sift(table: Table, pod: Demand, names: Sequence[str]) -> Sifted:
             refused[name] = refusal
     if passed or table.settings.filter.all_hot is AllHot.REFUSE:
         return Sifted(passed, refused)
-    hot = [name for name, refusal in refused.items() if refusal.resource]
-    return Sifted(hot, {name: why for name, why in refused.items() if not why.resource}, all_hot=bool(hot))
+    hot = {name: why for name, why in refused.items() if why.resource}
+    return Sifted(list(hot), {name: why for name, why in refused.items() if not why.resource}, hot)
 
 
 def refuse(facts: NodeFacts, node: NodeTerms, pod: Demand, settings: Settings) -> Refusal | None:

@@ -6,6 +6,7 @@ pods would go: those few are raised to the level of the next, unless the next ar
 measured keeps its level for a while.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
@@ -59,6 +60,12 @@ def pressures(table: Table) -> dict[str, float]:
     are not measured yet."""
     balanced = Balanced(msgspec.structs.replace(table.settings.balanced, dominant_percent=100))
     return {name: balanced.pressure(table.terms(name), _NO_POD) for name in table.nodes}
+
+
+def rounded_down(pressure: float, digits: int = 0) -> float:
+    """For people: no step seems reached that is not."""
+    scale = 10.0**digits
+    return math.floor(pressure * scale) / scale
 
 
 def held(table: Table, since: float, settings: HeatSettings) -> set[str]:

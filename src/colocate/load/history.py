@@ -46,11 +46,13 @@ class History:
         self._uids[decision.key] = decision.uid
         self._candidates.add(decision.uid, answer.candidates)
         if len(self._kept) > self._most:
-            uid, oldest = self._kept.popitem(last=False)
-            self._candidates.remove(uid)
-            # A pod of the same name may have come since.
-            if self._uids.get(oldest.decision.key) == uid:
-                del self._uids[oldest.decision.key]
+            self._remove(next(iter(self._kept)))
+
+    def let_in(self, uid: str) -> None:
+        """The filter has found candidates for the pod: if all were refused before, that is no more so."""
+        kept = self._kept.get(uid)
+        if kept is not None and kept.decision.refused:
+            self._remove(uid)
 
     def bound(self, uid: str, node: str, at: float) -> Kept | None:
         """A pod is seen on its node; the record of it, the first time that this is so."""
@@ -72,6 +74,13 @@ class History:
         """The youngest first."""
         newest = reversed(self._kept.values())
         return [kept for kept, _ in zip(newest, range(most), strict=False)]
+
+    def _remove(self, uid: str) -> None:
+        key = self._kept.pop(uid).decision.key
+        self._candidates.remove(uid)
+        # A pod of the same name may have come since.
+        if self._uids.get(key) == uid:
+            del self._uids[key]
 
 
 class _KeptCandidates:

@@ -27,6 +27,10 @@ class Entry(msgspec.Struct, frozen=True):
     packing_cpu: int
     share: int = WHOLE
     prod: bool = False
+    request: Amount = NOTHING
+    """Of a pod that is assumed here; that of one that is bound is counted with the pods of its node."""
+    limit: Amount = NOTHING
+    """The same."""
 
 
 class Assumption(msgspec.Struct, frozen=True):
@@ -45,6 +49,10 @@ class Unseen(msgspec.Struct, frozen=True):
     prod: Amount = NOTHING
     packing_cpu: int = 0
     share: int = 0
+    requested: Amount = NOTHING
+    """By pods that are assumed here."""
+    limits: Amount = NOTHING
+    """Of the same."""
 
     @property
     def pods(self) -> float:
@@ -82,27 +90,39 @@ class Ledger:
         """The pod was judged, and these nodes came out best. Too many of them, and it is assumed nowhere."""
         if uid in self._nodes or not uid:
             return set()
-        known = self._assumptions.get(uid)
-        if known is not None and known.nodes == tuple(nodes) and known.demand == demand:
-            # Judged again with the same result, as pods are that wait: nothing to work out anew.
-            self._assumptions[uid] = msgspec.structs.replace(known, since=now)
-            return set()
-        touched = self._drop_assumption(uid)
+        touched = self.withdraw(uid)
         if not 0 < len(nodes) <= min(self._settings.assumed_nodes, 16):
             return touched
         self._assumptions[uid] = Assumption(uid, now, tuple(nodes), demand)
         of = len(nodes)
-        amount = Amount(demand.estimate.cpu // of, demand.estimate.memory // of)
-        entry = Entry(uid, now, amount, demand.packing_cpu // of, WHOLE // of, demand.prod)
+        entry = Entry(
+            uid,
+            now,
+            _part(demand.estimate, of),
+            demand.packing_cpu // of,
+            WHOLE // of,
+            demand.prod,
+            _part(demand.request, of),
+            _part(demand.limit, of),
+        )
         for node in nodes:
             self._assumed.setdefault(node, {})[uid] = entry
         self._next_expiry = min(self._next_expiry, now + self._settings.assumed_expiry)
         return touched | set(nodes)
 
+    def withdraw(self, uid: str) -> set[str]:
+        """What was assumed of the pod holds no more; where it is bound it stays."""
+        assumption = self._assumptions.pop(uid, None)
+        if assumption is None:
+            return set()
+        for node in assumption.nodes:
+            _drop(self._assumed, node, uid)
+        return set(assumption.nodes)
+
     def end(self, uid: str) -> set[str]:
         """The pod is gone, or never came."""
         node = self._nodes.pop(uid, None)
-        touched = self._drop_assumption(uid)
+        touched = self.withdraw(uid)
         if node is None:
             return touched
         _drop(self._bound, node, uid)
@@ -164,7 +184,11 @@ class Ledger:
                 prod_memory += missing_memory
             packing += entry.packing_cpu
             share += entry.share
-        return Unseen(Amount(cpu, memory), Amount(prod_cpu, prod_memory), packing, share)
+        requested, limits = NOTHING, NOTHING
+        for entry in (assumed or {}).values():
+            requested += entry.request
+            limits += entry.limit
+        return Unseen(Amount(cpu, memory), Amount(prod_cpu, prod_memory), packing, share, requested, limits)
 
     @property
     def bound(self) -> tuple[str, ...]:
@@ -180,14 +204,6 @@ class Ledger:
     def assumptions(self) -> tuple[Assumption, ...]:
         return tuple(self._assumptions.values())
 
-    def _drop_assumption(self, uid: str) -> set[str]:
-        assumption = self._assumptions.pop(uid, None)
-        if assumption is None:
-            return set()
-        for node in assumption.nodes:
-            _drop(self._assumed, node, uid)
-        return set(assumption.nodes)
-
     def _expiries(self) -> Iterable[float]:
         for assumption in self._assumptions.values():
             yield assumption.since + self._settings.assumed_expiry
@@ -195,6 +211,10 @@ class Ledger:
             for of_node in self._bound.values():
                 for entry in of_node.values():
                     yield entry.since + self._settings.expiry
+
+
+def _part(amount: Amount, of: int) -> Amount:
+    return Amount(amount.cpu // of, amount.memory // of)
 
 
 def _drop(entries: dict[str, dict[str, Entry]], node: str, uid: str) -> None:

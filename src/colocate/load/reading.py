@@ -1,18 +1,19 @@
 """Pods and nodes of the Kubernetes API, as much of them as load is about, and the facts that they state.
 
-Typed, so that reading thousands of whole nodes is cheap: whatever is not named here is skipped over. What an
-annotation says wrongly is taken as not said: a node's annotation must not stop every pod of the cluster.
+Typed, so that reading thousands of whole nodes is cheap: whatever is not named here is skipped over.
 """
 
-import math
+from collections.abc import Iterator
 from datetime import datetime
-from functools import lru_cache
 
 import msgspec
 
-from colocate.model import go_duration, quantity
+from colocate.load import annotations
+from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
+from colocate.load.demand import limited, requested
+from colocate.load.quantities import Quantities, stated
 from colocate.model.load import (
-    Aggregation,
+    Amount,
     BoundPod,
     ContainerAsk,
     NodeFacts,
@@ -20,19 +21,18 @@ from colocate.model.load import (
     PodFacts,
     PodShape,
     PriorityClass,
-    UsageThresholds,
 )
 
-Quantities = dict[str, str | int | float]
-
-SCALING = "scheduling.koordinator.sh/load-estimated-scaling-factors"
-THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
-RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"
-
+_BY_NAME: dict[str, PriorityClass] = {
+    str(kind): kind for kind in PriorityClass if kind is not PriorityClass.NONE
+}
 _BY_PRIORITY = {9: PriorityClass.PROD, 7: PriorityClass.MID, 5: PriorityClass.BATCH, 3: PriorityClass.FREE}
 """By the thousands of a pod's priority."""
-_MOST = 2**63 - 1
-"""Kubernetes counts no further: a quantity beyond it is taken for it."""
+_BY_QUALITY = {
+    "BE": PriorityClass.BATCH,
+    **dict.fromkeys(("LS", "LSR", "LSE", "SYSTEM"), PriorityClass.PROD),
+}
+"""By Koordinator's quality of service."""
 _PREFIXES = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "kubernetes.io/mid-"}
 
 
@@ -50,7 +50,7 @@ class Labels(_Read, frozen=True):
     """Those that are read: a cluster's pods have many others, which would fill the memory."""
 
     template_hash: str = msgspec.field(name="pod-template-hash", default="")
-    priority_class: str = msgspec.field(name="koordinator.sh/priority-class", default="")
+    priority_class: str | None = msgspec.field(name="koordinator.sh/priority-class", default=None)
     qos: str = msgspec.field(name="koordinator.sh/qosClass", default="")
 
 
@@ -71,19 +71,21 @@ class Metadata(_Read, frozen=True):
     owner_references: tuple[Owner, ...] = ()
 
 
-class ContainerResources(_Read, frozen=True):
+class Resources(_Read, frozen=True):
     requests: Quantities = {}
     limits: Quantities = {}
 
 
 class Container(_Read, frozen=True):
-    resources: ContainerResources = ContainerResources()
+    resources: Resources = Resources()
     restart_policy: str = ""
 
 
 class PodSpec(_Read, frozen=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    resources: Resources = Resources()
+    """Of the pod as a whole."""
     overhead: Quantities = {}
     node_name: str = ""
     priority: int | None = None
@@ -126,16 +128,18 @@ class ApiNode(_Read, frozen=True):
 def pod_facts(pod: ApiPod) -> PodFacts:
     metadata, spec = pod.metadata, pod.spec
     kind = _priority_class(pod)
-    prefix = _PREFIXES.get(kind, "")
-    if prefix and not any(f"{prefix}cpu" in each.resources.requests for each in spec.containers):
-        # A batch pod by its class alone asks in plain CPU and memory.
-        prefix = ""
+    prefix = _prefix(kind, spec)
     shape = PodShape(
-        tuple(_asked(container, prefix) for container in spec.containers),
-        tuple(_asked(container, prefix) for container in spec.init_containers),
-        _stated(spec.overhead, "").stated,
-        _percents(metadata.annotations.scaling),
+        tuple(_asked(container.resources, prefix) for container in spec.containers),
+        tuple(
+            _asked(container.resources, prefix, sidecar=container.restart_policy == "Always")
+            for container in spec.init_containers
+        ),
+        stated(spec.overhead).stated,
+        annotations.percents(metadata.annotations.scaling),
     )
+    if not prefix and (spec.resources.requests or spec.resources.limits):
+        shape = _with(shape, _asked(spec.resources, prefix))
     return PodFacts(
         metadata.uid,
         f"{metadata.namespace}/{metadata.name}",
@@ -158,42 +162,36 @@ def bound_pod(pod: ApiPod, seen_at: float) -> BoundPod | None:
 
 
 def node_facts(node: ApiNode) -> NodeFacts:
-    annotations = node.metadata.annotations
-    capacity = _stated(node.status.capacity, "").stated
+    said = node.metadata.annotations
+    capacity = stated(node.status.capacity).stated
     return NodeFacts(
         node.metadata.name,
         capacity,
-        _stated(node.status.allocatable, "").over(capacity),
-        _raw_allocatable(annotations.raw_allocatable),
-        _thresholds(annotations.thresholds),
+        stated(node.status.allocatable).over(capacity),
+        annotations.raw_allocatable(said.raw_allocatable),
+        annotations.thresholds(said.thresholds),
     )
 
 
-def _asked(container: Container, prefix: str) -> ContainerAsk:
-    resources = container.resources
-    return ContainerAsk(
-        _stated(resources.requests, prefix),
-        _stated(resources.limits, prefix),
-        sidecar=container.restart_policy == "Always",
-    )
+def _asked(resources: Resources, prefix: str, *, sidecar: bool = False) -> ContainerAsk:
+    return ContainerAsk(stated(resources.requests, prefix), stated(resources.limits, prefix), sidecar)
 
 
-def _stated(quantities: Quantities, prefix: str) -> PerResource:
-    cpu, memory = quantities.get(f"{prefix}cpu"), quantities.get(f"{prefix}memory")
-    # Batch and mid CPU are counted in millicores; plain CPU is in cores.
-    scale = 1 if prefix else 1000
+def _with(shape: PodShape, whole: ContainerAsk) -> PodShape:
+    """What a pod states as a whole goes before the sums of its containers, each number by itself; it is then judged
+    like a pod of one container."""
+    if whole.request.empty and whole.limit.empty:
+        return shape
+    bare = PodShape(shape.containers, shape.init)
+    one = ContainerAsk(_over(whole.request, requested(bare)), _over(whole.limit, limited(bare)))
+    return PodShape((one,), (), shape.overhead, shape.scaling)
+
+
+def _over(whole: PerResource, summed: Amount) -> PerResource:
     return PerResource(
-        None if cpu is None else _value(cpu, scale), None if memory is None else _value(memory, 1)
+        whole.cpu if whole.cpu is not None else summed.cpu or None,
+        whole.memory if whole.memory is not None else summed.memory or None,
     )
-
-
-@lru_cache(maxsize=10_000)
-def _value(text: str | int | float, scale: int) -> int | None:
-    # Few different texts, in pods by the hundred thousand.
-    try:
-        return min(_MOST, max(0, math.ceil(quantity.parse(text) * scale)))
-    except ValueError:
-        return None
 
 
 def _owner(metadata: Metadata) -> str:
@@ -208,78 +206,38 @@ def _owner(metadata: Metadata) -> str:
 
 
 def _priority_class(pod: ApiPod) -> PriorityClass:
+    """As it is named, else by the priority; where neither says one, by the quality of service."""
     labels, priority = pod.metadata.labels, pod.spec.priority
-    named = labels.priority_class
-    if named and named in set(PriorityClass):
-        return PriorityClass(named)
-    if priority is not None and priority // 1000 in _BY_PRIORITY:
-        return _BY_PRIORITY[priority // 1000]
-    if labels.qos:
-        return PriorityClass.BATCH if labels.qos == "BE" else PriorityClass.PROD
-    asks = any(
-        container.resources.requests or container.resources.limits
-        for container in (*pod.spec.containers, *pod.spec.init_containers)
-    )
-    return PriorityClass.PROD if asks else PriorityClass.BATCH
+    if labels.priority_class is not None:
+        kind = _BY_NAME.get(labels.priority_class)
+    else:
+        kind = None if priority is None else _BY_PRIORITY.get(priority // 1000)
+    kind = kind or _BY_QUALITY.get(labels.qos)
+    if kind is None:
+        return PriorityClass.BATCH if _best_effort(pod.spec) else PriorityClass.PROD
+    return kind
 
 
-class _AggregatedUsage(_Read, frozen=True):
-    usage_thresholds: PerResource | None = None
-    usage_aggregation_type: Aggregation | None = None
-    usage_aggregated_duration: str | None = None
+def _best_effort(spec: PodSpec) -> bool:
+    """As Kubernetes has it: no CPU and no memory is asked for, whatever else is."""
+    return not any(stated(quantities).positive for quantities in _all_stated(spec))
 
 
-class _CustomThresholds(_Read, frozen=True):
-    usage_thresholds: PerResource | None = None
-    prod_usage_thresholds: PerResource | None = None
-    aggregated_usage: _AggregatedUsage | None = None
+def _prefix(kind: PriorityClass, spec: PodSpec) -> str:
+    """Of the resources that the pod asks for; a batch pod by its class alone asks for plain CPU and memory."""
+    prefix = _PREFIXES.get(kind, "")
+    if not prefix:
+        return ""
+    names = {f"{prefix}cpu", f"{prefix}memory"}
+    return "" if all(names.isdisjoint(quantities) for quantities in _all_stated(spec)) else prefix
 
 
-def _counted(*stated: PerResource | None) -> bool:
-    """Whether all numbers are such as Kubernetes reads."""
-    return all(abs(number or 0) <= _MOST for one in stated if one for number in (one.cpu, one.memory))
-
-
-def _thresholds(annotation: str) -> UsageThresholds | None:
-    if not annotation:
-        return None
-    try:
-        stated = msgspec.json.decode(annotation, type=_CustomThresholds)
-    except msgspec.DecodeError:
-        return None
-    aggregated = stated.aggregated_usage or _AggregatedUsage()
-    if not _counted(stated.usage_thresholds, stated.prod_usage_thresholds, aggregated.usage_thresholds):
-        return None
-    return UsageThresholds(
-        stated.usage_thresholds,
-        stated.prod_usage_thresholds,
-        aggregated.usage_thresholds,
-        aggregated.usage_aggregation_type,
-        _span(aggregated.usage_aggregated_duration or ""),
-    )
-
-
-def _percents(annotation: str) -> PerResource:
-    try:
-        stated = msgspec.json.decode(annotation, type=PerResource) if annotation else PerResource()
-    except msgspec.DecodeError:
-        return PerResource()
-    return stated if _counted(stated) else PerResource()
-
-
-def _raw_allocatable(annotation: str) -> PerResource:
-    try:
-        return _stated(msgspec.json.decode(annotation, type=Quantities), "") if annotation else PerResource()
-    except msgspec.DecodeError:
-        return PerResource()
-
-
-def _span(text: str) -> float:
-    """Seconds; 0 where that is no span of time."""
-    try:
-        return max(0.0, go_duration.seconds(text))
-    except ValueError:
-        return 0.0
+def _all_stated(spec: PodSpec) -> Iterator[Quantities]:
+    for container in (*spec.containers, *spec.init_containers):
+        yield container.resources.requests
+        yield container.resources.limits
+    yield spec.resources.requests
+    yield spec.resources.limits
 
 
 def _time(text: str) -> float | None:

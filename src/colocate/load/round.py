@@ -8,15 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from colocate.load import building
-from colocate.load.building import NOT_MEASURED, Levels
+from colocate.load.building import NOT_MEASURED, Levels, Placed
 from colocate.load.demand import Demand
+from colocate.load.ledger import Unseen
 from colocate.load.policies import RealUsage, min_max
 from colocate.load.scoring import Column, Columns, Scorer
 from colocate.load.settings import Mix, PolicyName
 from colocate.load.standing import Standing
 from colocate.load.terms import NodeTerms
 from colocate.load.typical import Level, Typical, level, typical
-from colocate.model.load import NO_SAMPLES, NodeLoad, Usage
+from colocate.model.load import NO_SAMPLES, NOTHING, NodeLoad, Usage
 
 _LOG_BEYOND_NODES = 1000
 """How many terms may be made anew, beyond one for every node, until a log is begun again."""
@@ -57,6 +58,7 @@ class Round:
             nameless = msgspec.structs.replace(supposed.size, name=name)
             return building.terms(nameless, standing.settings, supposed)
         load = self.loads.get(name, NO_SAMPLES)
+        unseen = standing.ledger.unseen(name, standing.pods.usage)
         made = self._terms[name] = building.terms(
             facts,
             standing.settings,
@@ -64,8 +66,8 @@ class Round:
             load=load,
             levels=self._levels.get(name, NOT_MEASURED),
             sampled_at=standing.settings.staleness.sampled_at(load, standing.now),
-            unseen=standing.ledger.unseen(name, standing.pods.usage),
-            placed=standing.pods.on(name),
+            unseen=unseen,
+            placed=_with_assumed(standing.pods.on(name), unseen),
         )
         self._write(made)
         return made
@@ -175,6 +177,15 @@ class Round:
         if staleness.after and usage.time + staleness.after < self.next_stale:
             self.next_stale = usage.time + staleness.after
         return level(usage, settings.balanced)
+
+
+def _with_assumed(placed: Placed, unseen: Unseen) -> Placed:
+    """Pods that are on their way to a node ask as much of it as those that are there."""
+    if unseen.requested == NOTHING and unseen.limits == NOTHING:
+        return placed
+    return msgspec.structs.replace(
+        placed, requested=placed.requested + unseen.requested, limits=placed.limits + unseen.limits
+    )
 
 
 def steps(names: Sequence[str]) -> list[Sequence[str]]:

@@ -104,6 +104,10 @@ class Table:
         if self.pods.get(uid) is None:
             self._changed(*self._ledger.assume(uid, nodes, demand, now))
 
+    def withdraw(self, uid: str) -> None:
+        """A pod is to be judged, perhaps again: what was assumed of it would count against itself."""
+        self._changed(*self._ledger.withdraw(uid))
+
     def advance(self, now: float) -> None:
         """Time has passed: samples and entries of the ledger may have expired.
 

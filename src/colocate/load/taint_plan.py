@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from colocate.load.heat import Heat
+from colocate.load.heat import Heat, rounded_down
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -16,7 +16,7 @@ class Change(msgspec.Struct, frozen=True):
     pressure: float
 
     def __str__(self) -> str:
-        return f"{self.node}: heat {self.before} → {self.after} at {self.pressure:.0f} %"
+        return f"{self.node}: heat {self.before} → {self.after} at {rounded_down(self.pressure):.0f} %"
 
 
 class TaintPlan(msgspec.Struct, frozen=True):

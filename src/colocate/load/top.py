@@ -1,5 +1,7 @@
 """Every node by what it really uses and what is requested of it, the most loaded first."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from colocate.load.heat import pressures
@@ -26,16 +28,26 @@ class NodeRow(msgspec.Struct, frozen=True):
     freshness: Freshness
     age: float | None
     unseen_pods: float
+    heat: int | None = None
+    """0 to 4, as it shows it by taints; None where nobody knows."""
 
 
-def top(table: Table) -> list[NodeRow]:
-    rows = []
+def top(table: Table, heats: Mapping[str, int] | None = None) -> list[NodeRow]:
+    """With the heat of nodes where that is known."""
+    shown, rows = heats or {}, []
     for name, pressure in pressures(table).items():
         terms = table.terms(name)
         age = None if terms.sampled_at is None else table.now - terms.sampled_at
         rows.append(
             NodeRow(
-                name, pressure, _row(terms.cpu), _row(terms.memory), terms.freshness, age, terms.unseen_pods
+                name,
+                pressure,
+                _row(terms.cpu),
+                _row(terms.memory),
+                terms.freshness,
+                age,
+                terms.unseen_pods,
+                shown.get(name),
             )
         )
     return sorted(rows, key=lambda row: (-row.pressure, row.node))

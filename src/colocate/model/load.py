@@ -45,6 +45,11 @@ class PerResource(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=T
         return self.cpu is None and self.memory is None
 
     @property
+    def positive(self) -> bool:
+        """Whether more than nothing is stated."""
+        return bool(self.cpu or self.memory)
+
+    @property
     def stated(self) -> Amount:
         return Amount(self.cpu or 0, self.memory or 0)
 

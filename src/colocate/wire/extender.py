@@ -290,18 +290,19 @@ def _read_object(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
         if b"null" not in bytes(raw):
             raise
     try:
-        said = _encode(_without_nulls(_read(_anything, raw)))
+        said = _encode(without_nulls(_read(_anything, raw)))
     except RecursionError as error:
         raise Unreadable(f"the body is nested too deeply: {error}") from None
     return _read(decoder, said)
 
 
-def _without_nulls(found: object) -> object:
+def without_nulls(found: object) -> object:
+    """A tree as Go reads it, at every depth."""
     match found:
         case dict():
-            return {name: _without_nulls(one) for name, one in found.items() if one is not None}
+            return {name: without_nulls(one) for name, one in found.items() if one is not None}
         case list():
-            return [_without_nulls(one) for one in found]
+            return [without_nulls(one) for one in found]
     return found
 
 

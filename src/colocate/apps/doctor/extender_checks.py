@@ -17,6 +17,7 @@ from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeSchedule
 from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES
+from colocate.cluster.trouble import in_words
 from colocate.errors import UserError
 from colocate.load.weights import POINTS, weight
 
@@ -152,7 +153,7 @@ async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str])
             f"{remedy}; or write a longer httpTimeout",
         )
     except (aiohttp.ClientError, OSError) as error:
-        return bad(f"{where}: it cannot be asked ({error})", remedy)
+        return bad(f"{where}: it cannot be asked: {in_words(error)}", remedy)
     took = patient.clock.monotonic() - begun
     if response.status != 200:
         said = answer.decode(errors="replace").strip()[:300]

@@ -1,8 +1,9 @@
 """Scheduling by real load: whether samples come, are fresh and join; each finding with the rule or label to add."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 
+import msgspec
 import yaml
 
 from colocate.apps.doctor.check import Patient, Section, check
@@ -26,6 +27,7 @@ from colocate.cluster.usage import (
     rules,
 )
 from colocate.cluster.usage.presets import TIME
+from colocate.cluster.usage.prometheus import asking_for
 from colocate.cluster.usage.signals import duration
 
 _CLOCKS_APART = 30.0
@@ -50,9 +52,8 @@ async def samples(patient: Patient) -> AsyncIterator[Result]:
         )
         return
     taken = await _one_round(patient, config)
-    for health in taken.health:
-        for result in _of_signal(health, usage):
-            yield result
+    for result in _told_once(said for health in taken.health for said in _of_signal(health, usage)):
+        yield result
     for result in _of_windows(config):
         yield result
     for result in _of_nodes(taken, config.load.staleness.after):
@@ -72,29 +73,56 @@ async def _one_round(patient: Patient, config: SchedulerConfig) -> UsageSnapshot
             await prometheus.close()
 
 
-def _of_signal(health: SignalHealth, usage: Usage) -> Iterator[Result]:
+class _Said(msgspec.Struct, frozen=True):
+    """What is found of one signal."""
+
+    signal: str
+    result: Result
+    cause: str = ""
+    """What may have the same effect on others; without it, they share what is word by word the same."""
+
+
+def _told_once(found: Iterable[_Said]) -> Iterator[Result]:
+    """What several signals share is told of all of them, with the remedy of the first."""
+    alike: dict[object, list[_Said]] = {}
+    for said in found:
+        alike.setdefault(said.cause or said.result, []).append(said)
+    for first, *others in alike.values():
+        names = ", ".join(said.signal for said in (first, *others))
+        yield msgspec.structs.replace(first.result, reason=f"{names}: {first.result.reason}")
+
+
+def _of_signal(health: SignalHealth, usage: Usage) -> Iterator[_Said]:
     counts, name = health.counts, health.name
     if health.error:
         where = "the metrics API" if name == METRICS_API else without_login(usage.prometheus.url)
-        yield bad(f"{name}: {health.error}", f"see that {where} answers this: {health.query}")
+        cause = health.error.removeprefix(f"cannot {asking_for(name)}: ")
+        yield _Said(name, bad(cause, f"see that {where} answers this: {health.query}"), cause)
         return
     if not counts.series:
-        yield bad(f"{name}: no series answers {health.query}", _what_makes(name, usage))
+        remedy = _what_makes(name, usage)
+        yield _Said(name, bad(f"no series answers {health.query}", remedy), remedy)
         return
+    for result in _of_series(health, usage):
+        yield _Said(name, result)
+
+
+def _of_series(health: SignalHealth, usage: Usage) -> Iterator[Result]:
+    counts, name = health.counts, health.name
     if counts.unknown:
         labels = dict(health.strangers[0]) if health.strangers else {}
         yield warn(
-            f"{name}: {counts.unknown} of {counts.series} series are of no node here: {json.dumps(labels)}",
+            f"{counts.unknown} of {counts.series} series are of no node here: {json.dumps(labels)}",
             _label_of_own(name) if name in usage.queries else _label_to_add(labels, usage),
         )
     odd = {kind: getattr(counts, kind) for kind in ("not_a_number", "infinite", "negative", "malformed")}
     for kind, number in odd.items():
         if number:
-            yield warn(f"{name}: {number} series are {kind.replace('_', ' ')}", f"look at {health.query}")
+            yield warn(f"{number} series are {kind.replace('_', ' ')}", f"look at {health.query}")
     for said in health.warnings:
-        yield warn(f"{name}: Prometheus says: {said}", f"look at {health.query}")
+        yield warn(f"Prometheus says: {said}", f"look at {health.query}")
     if name != TIME and counts.joined and not counts.missing and not counts.unknown:
-        yield good(f"{name}: every one of {counts.joined} nodes has a value")
+        yield good(f"every one of {counts.joined} nodes has a value")
 
 
 def _of_windows(config: SchedulerConfig) -> Iterator[Result]:

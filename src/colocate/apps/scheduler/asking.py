@@ -8,6 +8,7 @@ import aiohttp
 import msgspec
 
 from colocate.cluster.secret import Secret
+from colocate.cluster.trouble import in_words
 from colocate.errors import ColocateError, UserError
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def ask(where: Where, path: str, **query: str) -> bytes:
-    """The body of an answer; NotAnswered where there is none."""
+    """The body of an answer; NotAnswered where there is none, a UserError where the question cannot be answered."""
     socket = where.url.removeprefix("unix:") if where.url.startswith("unix:") else ""
     if not socket and not where.url.startswith(("http://", "https://")):
         raise UserError(f"--url: {where.url!r} is no address; write http://HOST:PORT or unix:/PATH")
@@ -50,7 +51,8 @@ async def ask(where: Where, path: str, **query: str) -> bytes:
             body = await response.read()
             if response.status != 200:
                 said = body.decode(errors="replace").strip()[:500]
-                raise NotAnswered(said or f"the scheduler answers with status {response.status}")
+                wrong = UserError if response.status == 400 else NotAnswered
+                raise wrong(said or f"the scheduler answers with status {response.status}")
             return body
     except TimeoutError:
         raise NotAnswered(
@@ -58,8 +60,8 @@ async def ask(where: Where, path: str, **query: str) -> bytes:
         ) from None
     except (aiohttp.ClientError, OSError) as error:
         raise NotAnswered(
-            f"the scheduler cannot be asked at {where.url} ({error}); say with --url where it listens, or name a "
-            f"snapshot with --snapshot where that is possible"
+            f"the scheduler cannot be asked at {where.url} ({in_words(error)}); say with --url where it listens, or "
+            f"name a snapshot with --snapshot where that is possible"
         ) from None
 
 

@@ -1,7 +1,8 @@
 """Every decision, kept for whoever asks why: a bounded number in memory, and as JSON lines on disk if wished.
 
-On disk a decision is two lines, once it is made and once the pod is seen bound. They are written by a thread: a
-slow disk delays no answer, and where it cannot follow at all, lines are dropped and counted.
+A pod that the filter has refused on all its candidates is kept as well, with the reasons. On disk a decision is two
+lines, once it is made and once the pod is seen bound. They are written by a thread: a slow disk delays no answer, and
+where it cannot follow at all, lines are dropped and counted.
 """
 
 import asyncio
@@ -39,6 +40,8 @@ _BATCH = 1000
 
 class Happened(StrEnum):
     JUDGED = "judged"
+    REFUSED = "refused"
+    """On all candidates."""
     BOUND = "bound"
 
 
@@ -50,6 +53,9 @@ class Told(msgspec.Struct, frozen=True):
     """Nobody was told these scores: all nodes were answered alike."""
     refused: tuple[Refused, ...] = ()
     refused_count: int = 0
+    hot: tuple[Refused, ...] = ()
+    """Nodes that would have been refused, had any candidate been cool enough: all were let through."""
+    hot_count: int = 0
     node: str | None = None
     """Where the pod went, once that is seen."""
     bound_at: float | None = None
@@ -65,6 +71,14 @@ class Line(msgspec.Struct, frozen=True, tag_field="what", tag="decision"):
     told: Told
 
 
+class _Sieve(msgspec.Struct, frozen=True):
+    """What the filter said before."""
+
+    refused: Refusals
+    hot: Refusals
+    """Refused by right, and let through all the same."""
+
+
 class DecisionLog:
     """Decisions as they are made, and what became of them."""
 
@@ -74,7 +88,8 @@ class DecisionLog:
         self._shadow = shadow
         self._history = History(settings.keep, settings.memory)
         self._refusals = AllRefusals(settings.keep)
-        self._waiting: deque[tuple[Happened, Kept, Refusals | None]] = deque()
+        self._hot = AllRefusals(settings.keep)
+        self._waiting: deque[tuple[Happened, Kept, _Sieve]] = deque()
         self._news = Watched()
         self._writing = threading.Lock()
 
@@ -82,8 +97,17 @@ class DecisionLog:
         return len(self._history)
 
     def sifted(self, uid: str, sifted: Sifted) -> None:
-        """The filter has answered for a pod; its decision, if any node is left, comes next."""
+        """The filter has answered for a pod; its decision comes next."""
         self._refusals.add(uid, sifted.refused)
+        self._hot.add(uid, sifted.hot)
+        if sifted.passed:
+            self._history.let_in(uid)
+
+    def refused(self, answer: Answer) -> None:
+        """The filter has left no candidate."""
+        self._history.add(answer)
+        if self._settings.file is not None:
+            self._write(Happened.REFUSED, Kept(answer.decision))
 
     def judged(self, answer: Answer) -> None:
         self._history.add(answer)
@@ -96,24 +120,29 @@ class DecisionLog:
         kept = self._history.bound(bound.pod.uid, bound.node, bound.bound_at)
         if kept is None:
             return
-        followed = {True: "yes", False: "no", None: "unknown"}[kept.followed]
-        telemetry.SCHEDULER_FOLLOWED.labels(followed).inc()
+        if not kept.decision.refused:
+            followed = {True: "yes", False: "no", None: "unknown"}[kept.followed]
+            telemetry.SCHEDULER_FOLLOWED.labels(followed).inc()
         if self._settings.file is not None:
             self._write(Happened.BOUND, kept)
 
     def find(self, pod: str) -> Told | None:
         """By namespace/name or uid; a bare name is of the namespace `default`."""
         kept = self._find(pod)
-        return None if kept is None else self._told(kept, self._refusals.get(kept.decision.uid))
+        return None if kept is None else self._told(kept, self._sieve(kept))
 
     async def find_all(self, pod: str) -> Told | None:
         """The same, with every candidate. Of thousands that takes a while, for which answers do not wait."""
         kept = self._find(pod)
         if kept is None:
             return None
-        candidates = self._candidates(kept)
-        explained = await in_thread(lambda: explain_all(kept.decision, self._load, candidates))
-        return self._told(kept, self._refusals.get(kept.decision.uid), explained)
+        candidates, sieve = self._candidates(kept), self._sieve(kept)
+
+        def tell() -> Told:
+            told = self._told(kept, sieve, explain_all(kept.decision, self._load, candidates))
+            return msgspec.structs.replace(told, refused=sieve.refused.all_kept, hot=sieve.hot.all_kept)
+
+        return await in_thread(tell)
 
     def find_node(self, pod: str, node: str) -> Told | None:
         """The same, with what is known of one node; without any where nothing is."""
@@ -123,13 +152,18 @@ class DecisionLog:
         explained = explain_node(kept.decision, self._load, self._candidates(kept), node)
         if explained is None:
             explained = msgspec.structs.replace(explain(kept.decision, self._load), nodes=())
-        why = self._refusals.of(kept.decision.uid, node)
-        return self._told(kept, why, explained)
+        uid = kept.decision.uid
+        return self._told(kept, _Sieve(self._refusals.of(uid, node), self._hot.of(uid, node)), explained)
 
     def all_known(self, pod: str) -> bool:
         """Whether all candidates of the pod are still kept."""
         kept = self._find(pod)
-        return kept is not None and self._history.candidates(kept.decision.uid) is not None
+        if kept is None:
+            return False
+        uid = kept.decision.uid
+        if kept.decision.refused:
+            return len(self._refusals.get(uid).by_node) == kept.decision.candidates
+        return self._history.candidates(uid) is not None
 
     def _find(self, pod: str) -> Kept | None:
         return self._history.find(pod) or self._history.find(f"default/{pod}")
@@ -138,16 +172,20 @@ class DecisionLog:
         return self._history.candidates(kept.decision.uid) or Candidates()
 
     def latest(self, most: int) -> list[Told]:
-        return [
-            self._told(kept, self._refusals.get(kept.decision.uid)) for kept in self._history.latest(most)
-        ]
+        return [self._told(kept, self._sieve(kept)) for kept in self._history.latest(most)]
 
-    def _told(self, kept: Kept, refusals: Refusals | None, explained: Explanation | None = None) -> Told:
+    def _sieve(self, kept: Kept) -> _Sieve:
+        uid = kept.decision.uid
+        return _Sieve(self._refusals.get(uid), self._hot.get(uid))
+
+    def _told(self, kept: Kept, sieve: _Sieve, explained: Explanation | None = None) -> Told:
         return Told(
             explained or explain(kept.decision, self._load),
             self._shadow,
-            refusals.some if refusals else (),
-            refusals.count if refusals else 0,
+            sieve.refused.some,
+            sieve.refused.count,
+            sieve.hot.some,
+            sieve.hot.count,
             kept.node,
             kept.bound_at,
             kept.followed,
@@ -159,7 +197,7 @@ class DecisionLog:
         if len(self._waiting) >= _WAITING:
             telemetry.SCHEDULER_LINES_DROPPED.inc()
             return
-        self._waiting.append((happened, kept, self._refusals.get(kept.decision.uid)))
+        self._waiting.append((happened, kept, self._sieve(kept)))
         self._news.changed()
 
     async def run(self) -> NoReturn:
@@ -197,8 +235,8 @@ class DecisionLog:
     def _next_lines(self) -> list[bytes]:
         lines: list[bytes] = []
         while self._waiting and len(lines) < _BATCH:
-            happened, kept, refusals = self._waiting.popleft()
-            line = Line(happened, kept.decision.uid, self._told(kept, refusals))
+            happened, kept, sieve = self._waiting.popleft()
+            line = Line(happened, kept.decision.uid, self._told(kept, sieve))
             lines.append(msgspec.json.encode(line) + b"\n")
         return lines
 

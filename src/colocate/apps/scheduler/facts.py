@@ -23,6 +23,9 @@ from colocate.load import Table
 from colocate.load.reading import ApiNode, ApiPod, NodeStatus, bound_pod, node_facts
 from colocate.model.load import PodUsage
 
+_STEP = 1000
+"""Pods that one step of joining looks at: a few milliseconds."""
+
 
 class Taint(msgspec.Struct, frozen=True):
     key: str = ""
@@ -83,17 +86,20 @@ class Facts:
         while True:
             seen = await poller.changed.beyond(seen)
             latest = poller.latest
-            usages = self._by_uid(latest.pods) if latest.pods or self.table.pods.usages else None
+            usages = await self._by_uid(latest.pods) if latest.pods or self.table.pods.usages else None
             for _ in self.table.observing(latest.nodes, self._clock.time(), usages):
                 # Requests go first: they are answered by what was known before.
                 await asyncio.sleep(0)
             self.sampled.changed()
 
-    def _by_uid(self, usages: Mapping[str, PodUsage]) -> dict[str, PodUsage]:
+    async def _by_uid(self, usages: Mapping[str, PodUsage]) -> dict[str, PodUsage]:
         """Samples name pods as people do; of a name, the pod that has it now, where it is on a node. Its class says
         whether its use is that of prod: samples do not."""
         found = {}
-        for name, usage in usages.items():
+        for number, (name, usage) in enumerate(usages.items()):
+            if number % _STEP == 0:
+                # Here, too, requests go first.
+                await asyncio.sleep(0)
             pod = self.pods.get(Key(*name.split("/", 1)))
             bound = None if pod is None else self.table.pods.get(pod.metadata.uid)
             if bound is not None:

@@ -7,11 +7,13 @@ would have been.
 from collections.abc import Sequence
 
 from colocate import telemetry
+from colocate.apps.scheduler.all_hot import AllHotTold
 from colocate.apps.scheduler.decisions import DecisionLog
 from colocate.apps.scheduler.facts import Facts
 from colocate.apps.scheduler.judge import Sieved
 from colocate.clock import Clock
-from colocate.load import decide, sift
+from colocate.load import Mix, decide, refused_everywhere, sift
+from colocate.load.candidates import Names
 from colocate.load.reading import ApiPod, pod_facts
 from colocate.load.settings import MissingFilter
 from colocate.wire.extender import Asked
@@ -38,6 +40,7 @@ class LoadJudge:
         self._clock = clock
         self._nodes_kept = nodes_kept
         self._shadow = shadow
+        self._all_hot = AllHotTold(shadow=shadow)
         loads = self._table.settings
         self._needs_samples = loads.filter.enabled and loads.staleness.filter is MissingFilter.CLOSED
 
@@ -45,32 +48,50 @@ class LoadJudge:
         return max(_LEAST_BOUND, 2 * len(self._table.nodes))
 
     def prioritize(self, asked: Asked) -> Sequence[int]:
-        pod = asked.pod(ApiPod)
+        scores = self._score(asked.pod(ApiPod), asked.names, asked.kept_names)
+        return [0] * len(asked.names) if self._shadow else scores
+
+    def filter(self, asked: Asked) -> Sieved:
+        asked_for, now = asked.pod(ApiPod), self._clock.time()
+        pod = pod_facts(asked_for)
+        self._table.advance(now)
+        # Where it goes is open again; what it is assumed on is said by the scores, if any node is left.
+        self._table.withdraw(pod.uid)
+        sifted = sift(self._table, self._table.demand(pod), asked.names)
+        if sifted.refused:
+            telemetry.SCHEDULER_REFUSALS.labels(str(self._shadow).lower()).inc(len(sifted.refused))
+        if pod.uid:
+            self._all_hot.sifted(pod.key, sifted, self._clock.monotonic())
+            self._decisions.sifted(pod.uid, sifted)
+            left = asked.names if self._shadow else sifted.passed
+            if len(left) == 1:
+                # Of a single node kube-scheduler asks for no score.
+                self._score(asked_for, left)
+            elif not left and sifted.refused:
+                mix = self._mix(asked_for)
+                self._decisions.refused(refused_everywhere(self._table, pod, len(sifted.refused), now, mix))
+        if self._shadow:
+            return Sieved()
+        return Sieved({name: str(why) for name, why in sifted.refused.items()})
+
+    def _score(self, pod: ApiPod, names: Sequence[str], kept_as: Names | None = None) -> list[int]:
         answer = decide(
             self._table,
             pod_facts(pod),
-            asked.names,
+            names,
             self._clock.time(),
-            mix=self._table.settings.policy_of(pod.spec.scheduler_name),
+            mix=self._mix(pod),
             keep=self._nodes_kept,
             assume=not self._shadow,
-            kept_as=asked.kept_names,
+            kept_as=kept_as,
         )
         if answer.decision.uid:
             # Whoever asks for a pod that is none, such as the doctor, leaves no trace.
             self._decisions.judged(answer)
-        return [0] * len(asked.names) if self._shadow else answer.scores
+        return answer.scores
 
-    def filter(self, asked: Asked) -> Sieved:
-        self._table.advance(self._clock.time())
-        pod = pod_facts(asked.pod(ApiPod))
-        sifted = sift(self._table, self._table.demand(pod), asked.names)
-        self._decisions.sifted(pod.uid, sifted)
-        if sifted.refused:
-            telemetry.SCHEDULER_REFUSALS.labels(str(self._shadow).lower()).inc(len(sifted.refused))
-        if self._shadow:
-            return Sieved()
-        return Sieved({name: str(why) for name, why in sifted.refused.items()})
+    def _mix(self, pod: ApiPod) -> Mix:
+        return self._table.settings.policy_of(pod.spec.scheduler_name)
 
     def unready(self) -> Sequence[str]:
         facts = self._facts

@@ -86,10 +86,10 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
         poller = UsagePoller(
             queries(config.asked()), facts.known_nodes, clock, prometheus, metrics_api, usage.poll()
         )
-        telling = Telling(config, facts, poller, judge, decisions, clock)
         tainting = None
         if Act.TAINTS in config.act:
             tainting = Tainting(config.taints, facts, judge, client, clock, shadow=config.shadow)
+        telling = Telling(config, facts, poller, judge, decisions, clock, tainting)
         # Listening comes first: an address that is taken must be told at once.
         listening = await stack.enter_async_context(serving(config.server, judge, clock, telling.pages()))
         telemetry.logger().info(

@@ -4,7 +4,7 @@ Reasons are put into words when somebody asks.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 import msgspec
@@ -25,12 +25,19 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Refusals(msgspec.Struct, frozen=True):
-    by_node: Mapping[str, Refusal]
-    count: int
+    by_node: Mapping[str, Refusal] = {}
+    count: int = 0
 
     @property
     def some(self) -> tuple[Refused, ...]:
-        return tuple(Refused(node, str(why)) for node, why in islice(self.by_node.items(), _NODES_REFUSED))
+        return _in_words(islice(self.by_node.items(), _NODES_REFUSED))
+
+    @property
+    def all_kept(self) -> tuple[Refused, ...]:
+        return _in_words(self.by_node.items())
+
+
+NO_REFUSALS = Refusals()
 
 
 class AllRefusals:
@@ -43,13 +50,13 @@ class AllRefusals:
         self._whole: OrderedDict[str, None] = OrderedDict()
         """Those with more than a few, the oldest first."""
 
-    def get(self, uid: str) -> Refusals | None:
-        return self._by_uid.get(uid)
+    def get(self, uid: str) -> Refusals:
+        return self._by_uid.get(uid, NO_REFUSALS)
 
-    def of(self, uid: str, node: str) -> Refusals | None:
+    def of(self, uid: str, node: str) -> Refusals:
         """Of that node alone."""
-        why = self._by_uid[uid].by_node.get(node) if uid in self._by_uid else None
-        return None if why is None else Refusals({node: why}, 1)
+        why = self.get(uid).by_node.get(node)
+        return NO_REFUSALS if why is None else Refusals({node: why}, 1)
 
     def add(self, uid: str, refused: Mapping[str, Refusal]) -> None:
         """In place of those before."""
@@ -79,3 +86,7 @@ class AllRefusals:
         self._count -= len(long.by_node)
         del self._whole[uid]
         self._by_uid[uid] = Refusals(dict(islice(long.by_node.items(), _NODES_REFUSED)), long.count)
+
+
+def _in_words(refusals: Iterable[tuple[str, Refusal]]) -> tuple[Refused, ...]:
+    return tuple(Refused(node, str(why)) for node, why in refusals)

@@ -113,9 +113,11 @@ def _tree(text: str, where: str) -> dict[str, Any]:
         raise UserError(
             f"{where}: it holds no {KIND}; name the file that kube-scheduler is given as --config"
         )
-    version, kind = str(tree.pop("apiVersion", None)), tree.pop("kind", None)
+    version, kind = str(tree.pop("apiVersion", None) or ""), tree.pop("kind", None)
     if kind != KIND or version.partition("/")[0] != _GROUP:
-        raise UserError(f"{where}: it holds a {kind} of {version}; a {KIND} of {API_VERSION} is needed")
+        missing = " and ".join(name for name, said in (("apiVersion", version), ("kind", kind)) if not said)
+        found = f"a {kind or 'mapping'} {f'without {missing}' if missing else f'of {version}'}"
+        raise UserError(f"{where}: it holds {found}; a {KIND} of {API_VERSION} is needed")
     return tree
 
 

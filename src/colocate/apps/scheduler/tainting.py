@@ -29,7 +29,7 @@ from colocate.cluster.errors import ClusterError, Conflict, NotFound, Unreachabl
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import NODES, Object
 from colocate.errors import UserError
-from colocate.load.heat import Heat, heats, held, pressures
+from colocate.load.heat import Heat, heats, held, pressures, rounded_down
 from colocate.load.taint_plan import Change, TaintPlan, plan
 from colocate.telemetry import NODE_HEAT, TAINT_WRITES, TAINTS_WAITING, Event
 
@@ -153,7 +153,7 @@ class Tainting:
         """What would be written now."""
         table, now = self._facts.table, self._clock.time()
         table.advance(now)
-        shown = self._shown()
+        shown = self.shown()
         pressed = {name: value for name, value in pressures(table).items() if name in shown}
         before = {
             name: self._heats.get(name) or Heat(pressed[name], shown[name], shown[name])
@@ -168,7 +168,8 @@ class Tainting:
         TAINTS_WAITING.set(made.waiting)
         return made
 
-    def _shown(self) -> dict[str, int]:
+    def shown(self) -> dict[str, int]:
+        """The heat that nodes show, or in shadow mode would; less than 0 where their taints are no level's."""
         shown = {node.metadata.name: level_of(node.spec.taints) for node in self._facts.nodes}
         self._imagined = {name: level for name, level in self._imagined.items() if name in shown}
         return shown | self._imagined
@@ -207,7 +208,7 @@ class Tainting:
             node=change.node,
             before=change.before,
             after=change.after,
-            pressure=round(change.pressure, 1),
+            pressure=rounded_down(change.pressure, 1),
             shadow=self._shadow,
         )
 

@@ -4,7 +4,7 @@ GET /explain?pod=NAMESPACE/NAME     its decision, or 404 with what to do; with &
                                     with &all=true why each had
 GET /decisions?last=20              the latest, the youngest first
 GET /snapshot                       all facts, from which the same answers follow anywhere
-GET /top                            nodes by real and requested load
+GET /top                            nodes by real and requested load, with their heat where taints are kept
 GET /state                          whether it is ready, how the caches and each query of samples are doing
 """
 
@@ -19,7 +19,9 @@ from colocate.apps.scheduler.judge import Judge
 from colocate.apps.scheduler.refused import Outcome, Refused
 from colocate.apps.scheduler.server import Tell
 from colocate.apps.scheduler.settings import Act, SchedulerConfig
+from colocate.apps.scheduler.tainting import Tainting
 from colocate.clock import Clock
+from colocate.cluster.changes import Key
 from colocate.cluster.usage import SignalHealth, UsagePoller
 from colocate.cluster.watch_health import Health
 from colocate.load import snapshot, top
@@ -53,6 +55,7 @@ class Telling:
         judge: Judge,
         decisions: DecisionLog,
         clock: Clock,
+        tainting: Tainting | None = None,
     ) -> None:
         self._config = config
         self._facts = facts
@@ -60,6 +63,7 @@ class Telling:
         self._judge = judge
         self._decisions = decisions
         self._clock = clock
+        self._tainting = tainting
         self._taking = asyncio.Lock()
 
     def pages(self) -> dict[str, Tell]:
@@ -73,23 +77,40 @@ class Telling:
 
     async def _explain(self, query: Mapping[str, str]) -> bytes:
         pod = query.get("pod", "")
-        node = query.get("node", "")
+        if not pod:
+            raise Refused(400, Outcome.UNREADABLE, "no pod is named; name one as NAMESPACE/NAME")
+        node, every = query.get("node", ""), query.get("all", "false")
+        if every not in ("true", "false"):
+            raise Refused(400, Outcome.UNREADABLE, f"all is {every[:20]!r}; say true or false")
         if node:
             told = self._decisions.find_node(pod, node)
-        elif query.get("all") == "true":
+        elif every == "true":
             told = await self._decisions.find_all(pod)
         else:
             told = self._decisions.find(pod)
         if told is None:
-            raise Refused(
-                404,
-                Outcome.UNKNOWN,
-                f"nothing is kept of a pod {pod[:200]!r}: it was not judged by this replica since it started, or "
-                f"{len(self._decisions)} younger decisions have taken its place; name it as NAMESPACE/NAME",
-            )
+            raise Refused(404, Outcome.UNKNOWN, self._not_kept(pod))
         if node and not told.explanation.nodes and not told.refused:
             raise Refused(404, Outcome.UNKNOWN, self._no_candidate(pod, node))
         return msgspec.json.encode(told)
+
+    def _not_kept(self, pod: str) -> str:
+        known = self._facts.pods.get(Key(*pod.split("/", 1)) if "/" in pod else Key("default", pod))
+        if known is not None and known.spec.node_name:
+            found = f"{pod[:200]} is on {known.spec.node_name}, and nothing is kept of why"
+        else:
+            found = f"nothing is kept of a pod {pod[:200]!r}"
+        if Act.EXTENDER not in self._config.act:
+            return (
+                f"{found}: no scheduler asks here (act: [taints]), nodes show by taints how hot they are; "
+                f"'colocate scheduler top' lists them"
+            )
+        keep = self._config.decisions.keep
+        full = len(self._decisions) >= keep
+        younger = f", or {keep} younger decisions have taken its place (decisions.keep)" if full else ""
+        return (
+            f"{found}: it was not judged by this replica since it started{younger}; name it as NAMESPACE/NAME"
+        )
 
     def _no_candidate(self, pod: str, node: str) -> str:
         if not self._decisions.all_known(pod):
@@ -121,7 +142,9 @@ class Telling:
 
     async def _top(self, query: Mapping[str, str]) -> bytes:
         self._facts.table.advance(self._clock.time())
-        return msgspec.json.encode(top(self._facts.table))
+        shown = self._tainting.shown() if self._tainting else {}
+        heats = {name: level for name, level in shown.items() if level >= 0}
+        return msgspec.json.encode(top(self._facts.table, heats))
 
     async def _state(self, query: Mapping[str, str]) -> bytes:
         facts, latest = self._facts, self._poller.latest

@@ -108,7 +108,7 @@ def _check_pods(usage: Usage, load: Load) -> None:
 def _by_prod_usage(load: Load) -> str:
     """What judges prod pods by what prod pods use; empty where nothing does."""
     bounds = load.filter.thresholds.prod
-    if load.filter.enabled and bounds is not None and (bounds.cpu or bounds.memory):
+    if load.filter.enabled and bounds is not None and bounds.positive:
         return "load.filter.thresholds.prod"
     aware = any(part.policy is PolicyName.LOAD_AWARE for one in _mixes(load) for part in one)
     return "load.loadAware.byProdUsage" if aware and load.load_aware.by_prod_usage else ""

@@ -91,6 +91,11 @@ def _pem(file: Path | None) -> Pem | None:
     return Pem(file=file) if file else None
 
 
+def asking_for(name: str) -> Doing:
+    """What is done when a query of this name is asked; its errors begin with it."""
+    return Doing("query", "prometheus", name=name)
+
+
 class Prometheus:
     """Asks one Prometheus."""
 
@@ -109,7 +114,7 @@ class Prometheus:
     async def query(self, name: str, promql: str) -> Vector:
         """What a query answers now. A ClusterError, in a sentence, where it does not; the name is for it."""
         settings = self._settings
-        doing = Doing("query", "prometheus", name=name)
+        doing = asking_for(name)
         request = Request(
             doing,
             "GET",

@@ -11,6 +11,7 @@ import msgspec
 
 from colocate.aio import deadline
 from colocate.clock import Clock
+from colocate.cluster.trouble import in_words
 from colocate.errors import ColocateError
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.objects import encode
@@ -152,7 +153,7 @@ class Extender:
         except TimeoutError:
             raise self._failure(verb, f"has not answered within {self.settings.http_timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise self._failure(verb, f"cannot be asked: {error or type(error).__name__}") from None
+            raise self._failure(verb, f"cannot be asked: {in_words(error)}") from None
         if status != 200:
             raise self._failure(verb, f"answers with HTTP status {status}")
         try:

@@ -25,10 +25,10 @@ class Oversell:
         return (
             Part("requested CPU", _percent(node.cpu), " %"),
             Part("ratio of CPU", cpu),
-            Part("looks like, with this pod", 100 * shares[0], " %"),
+            Part("CPU with this pod looks like", 100 * shares[0], " %"),
             Part("requested memory", _percent(node.memory), " %"),
             Part("ratio of memory", memory),
-            Part("looks like, with this pod", 100 * shares[1], " %"),
+            Part("memory with this pod looks like", 100 * shares[1], " %"),
         )
 
     def _shares(self, node: NodeTerms, pod: Demand) -> tuple[float, float]:

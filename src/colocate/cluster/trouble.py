@@ -1,0 +1,33 @@
+"""What is wrong with a connection, in words for people: aiohttp's own show objects of Python."""
+
+import os
+import socket
+import ssl
+
+import aiohttp
+
+
+def in_words(error: aiohttp.ClientError | OSError) -> str:
+    """What was found, without who was asked: the caller knows how to name that."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            return f"its certificate is not trusted, {of_certificate(error)}"
+        case aiohttp.ClientConnectorError():
+            return in_words(error.os_error)
+        case ssl.SSLError() if error.reason:
+            return error.reason.replace("_", " ").lower()
+        case OSError() if error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
+            # Not its own words, which are "connect call failed" for whatever has happened to a call.
+            return os.strerror(error.errno).lower()
+        case OSError() if error.strerror:
+            return error.strerror.lower()
+        case aiohttp.ClientResponseError():
+            # Its own words would show the address, and with it a proxy's password.
+            return " ".join(error.message.split()) or type(error).__name__
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def of_certificate(error: aiohttp.ClientConnectorCertificateError) -> str:
+    """What a certificate lacks."""
+    found = error.certificate_error
+    return found.verify_message if isinstance(found, ssl.SSLCertVerificationError) else str(found)
