@@ -1,10 +1,15 @@
-"""What the cases of other projects' tables state, as facts and settings of this one."""
+"""What the cases of other projects' tables state, as facts and settings of this one.
+
+Only what these projects do themselves is done here: which of several metrics counts, what stands for one that is
+missing. What follows from it is left to the code that is tested.
+"""
 
 from typing import Any
 
 from colocate.load.settings import (
     EstimateSettings,
     LedgerSettings,
+    MissingFilter,
     MissingScore,
     OvercommitmentSettings,
     Settings,
@@ -15,6 +20,7 @@ from colocate.load.table import Table
 from colocate.load.terms import NodeTerms, ResourceTerms
 from colocate.model.load import (
     NO_SAMPLES,
+    NOTHING,
     Aggregate,
     Aggregation,
     Amount,
@@ -35,7 +41,8 @@ from tests.load.facts import NOW
 Case = dict[str, Any]
 
 AS_ORIGINAL = Staleness(after=180, score=MissingScore.LOWEST)
-EVERY_POD_REPORTS = LedgerSettings(least_percent=0, expiry=0, window=60, wait_for_pod_usage=True)
+_LONG = 1_000_000
+"""Seconds since when a pod has been on its node, where nothing depends on it."""
 
 
 def score_of(case: Case, settings: Settings, policy: str) -> int:
@@ -45,88 +52,134 @@ def score_of(case: Case, settings: Settings, policy: str) -> int:
 
 def table_of(case: Case, settings: Settings) -> Table:
     table = Table(settings)
-    table.add_nodes([node_of(case["node"])])
-    table.observe({"n": load_of(case["node"])}, NOW)
-    pods = [
-        *case.get("assigned_pods", []),
-        *case.get("recently_scheduled_pods", []),
-        *case.get("pods_on_node", []),
-    ]
-    for number, each in enumerate(pods):
-        uid = f"{each.get('namespace', '')}/{each.get('name', number)}"
-        age = each.get("assigned_age_seconds", each.get("age_seconds", 0))
-        table.bind(BoundPod(pod_of(each, uid), "n", NOW - age))
-    metric = case["node"].get("metric") or {}
-    usages = {
-        f"{each['namespace']}/{each['name']}": PodUsage(
-            amount_of(each["usage"]), NOW, each["priority_class"] == PriorityClass.PROD
-        )
-        for each in metric.get("pods", [])
-    }
+    sized_by = "capacity" if _is(case, "TargetLoadPacking") else "allocatable"
+    table.add_nodes([node_of(case["node"], sized_by)])
+    table.observe({"n": load_of(case, settings.staleness)}, NOW)
+    usages, reported = {}, _reported(case["node"].get("metric") or {})
+    just_bound = [*(case.get("assigned_pods") or []), *(case.get("recently_scheduled_pods") or [])]
+    for number, each in enumerate([*just_bound, *(case.get("pods_on_node") or [])]):
+        age = _age(each) if number < len(just_bound) else _LONG
+        table.bind(BoundPod(pod_of(each, str(number)), "n", NOW - age))
+        usage = reported.get(_key(each))
+        if usage is not None:
+            usages[str(number)] = usage
     table.observe_pods(usages)
     return table
 
 
-def node_of(stated: Case) -> NodeFacts:
-    capacity = amount_of(stated.get("capacity") or stated["allocatable"])
+def node_of(stated: Case, sized_by: str = "allocatable") -> NodeFacts:
+    """What is measured of it is in percent of the very size that it is judged by."""
+    size = stated.get(sized_by)
+    allocatable = amount_of(stated.get("capacity", stated.get("allocatable")) if size is None else size)
+    raw = _per_resource(stated.get("raw_allocatable_annotation"))
     custom = stated.get("custom_usage_thresholds")
-    return NodeFacts(
-        "n",
-        capacity,
-        amount_of(stated.get("allocatable") or stated["capacity"]) if capacity.cpu else Amount(),
-        PerResource(**(stated.get("raw_allocatable_annotation") or {})),
-        thresholds_of(custom) if custom else None,
-    )
+    return NodeFacts("n", raw.over(allocatable), allocatable, raw, thresholds_of(custom) if custom else None)
 
 
-def load_of(stated: Case) -> NodeLoad:
-    if "metric" in stated:
-        return _koordinator_load(stated)
-    metrics = stated.get("metrics")
-    return NodeLoad(_usage(metrics, "cpu"), _usage(metrics, "memory")) if metrics else NO_SAMPLES
+def load_of(case: Case, staleness: Staleness) -> NodeLoad:
+    if "metric" in case["node"]:
+        return _koordinator_load(case["node"], staleness)
+    metrics = case["node"].get("metrics")
+    if metrics is None:
+        return NO_SAMPLES
+    if _is(case, "TargetLoadPacking"):
+        percent = _last(metrics, "cpu", "average", "latest")
+        return NO_SAMPLES if percent is None else NodeLoad(Usage(percent, NOW))
+    load = NodeLoad(_usage(metrics, "cpu"), _usage(metrics, "memory"))
+    if load == NO_SAMPLES and _is(case, "LowRiskOverCommitment"):
+        # A node with metrics of neither is judged by what is promised alone, as an idle one is.
+        return NodeLoad(Usage(0, NOW), Usage(0, NOW))
+    return load
+
+
+def _is(case: Case, plugin: str) -> bool:
+    return str(case["algorithm"]).endswith(plugin)
 
 
 def _usage(metrics: list[Case], resource: str) -> Usage | None:
-    values = {metric["operator"]: metric["percent"] for metric in metrics if metric["resource"] == resource}
-    if not values:
+    if all(metric["resource"] != resource for metric in metrics):
         return None
-    percent = values.get("average", values.get("latest", values.get("", 0)))
-    return Usage(percent, NOW, values.get("std", 0))
+    average = _last(metrics, resource, "average")
+    if average is None:
+        average = _last(metrics, resource, "", "latest")
+    return Usage(average or 0, NOW, _last(metrics, resource, "std") or 0)
 
 
-def _koordinator_load(stated: Case) -> NodeLoad:
+def _last(metrics: list[Case], resource: str, *operators: str) -> float | None:
+    of_these = (
+        metric["percent"]
+        for metric in reversed(metrics)
+        if metric["resource"] == resource and (metric.get("operator") or "") in operators
+    )
+    return next(of_these, None)
+
+
+def _koordinator_load(stated: Case, staleness: Staleness) -> NodeLoad:
     metric = stated["metric"]
     if metric is None:
         return NO_SAMPLES
-    age, usage = metric["update_age_seconds"], metric["node_usage"]
+    age, usage = metric.get("update_age_seconds"), metric.get("node_usage")
     time = 0.0 if age is None else NOW - age
-    if usage is None and age is not None and age < 180:
+    # A report without usage says nothing but its age, by which a node may be refused.
+    by_age = staleness.filter is MissingFilter.CLOSE_EXPIRED and staleness.expired(NOW - time)
+    if usage is None and not by_age:
         return NO_SAMPLES
-    size = stated["allocatable"]
+    room = node_of(stated).room
+    aggregated = {
+        (kind, each["duration_seconds"]): amount_of(amounts)
+        for each in metric.get("aggregated_node_usages") or []
+        for kind, amounts in each["usage"].items()
+        if amounts and kind in set(Aggregation)
+    }
 
     def of(resource: str) -> Usage:
-        aggregates = tuple(
-            Aggregate(Aggregation(kind), each["duration_seconds"], _percent(amounts, size, resource))
-            for each in metric.get("aggregated_node_usages", [])
-            for kind, amounts in each["usage"].items()
-            if amounts
+        whole = getattr(room, resource)
+
+        def percent(amount: Amount) -> float:
+            return 100 * getattr(amount, resource) / whole if whole else 0.0
+
+        aggregates = (
+            Aggregate(Aggregation(kind), window, percent(amount))
+            for (kind, window), amount in aggregated.items()
         )
-        return Usage(_percent(usage or {}, size, resource), time, aggregates=aggregates)
+        return Usage(percent(amount_of(usage)), time, aggregates=tuple(aggregates))
 
     return NodeLoad(of("cpu"), of("memory"))
 
 
-def _percent(amounts: Case, size: Case, resource: str) -> float:
-    whole = size.get(resource, 0)
-    return 100 * amounts.get(resource, 0) / whole if whole else 0.0
+def _reported(metric: Case) -> dict[tuple[str, str], PodUsage]:
+    found: dict[tuple[str, str], PodUsage] = {}
+    for each in metric.get("pods") or []:
+        if each.get("usage"):
+            prod = each.get("priority_class") == PriorityClass.PROD
+            found[_key(each)] = PodUsage(amount_of(each["usage"]), NOW, prod)
+    return found
 
 
-def pod_of(stated: Case, uid: str) -> PodFacts:
-    kind = PriorityClass(stated.get("priority_class", ""))
+def _key(stated: Case) -> tuple[str, str]:
+    return stated.get("namespace") or "", stated.get("name") or ""
+
+
+def _age(stated: Case) -> float:
+    return next((age for key, age in stated.items() if key.endswith("age_seconds") and age is not None), 0)
+
+
+def pod_of(stated: Case | None, uid: str) -> PodFacts:
+    stated = stated or {}
+    kind = PriorityClass(stated.get("priority_class") or "")
     prefix = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "kubernetes.io/mid-"}.get(
         kind, ""
     )
-    return PodFacts(uid, uid, shape_of(stated, prefix), priority_class=kind)
+    return PodFacts(uid, uid, shape_of(stated, prefix), priority_class=kind, daemon=_daemon(stated))
+
+
+def _daemon(stated: Case) -> bool:
+    """However it is said: in a word of its own, or by the kind of its owner."""
+    return any(
+        value and "daemon" in f"{key} {value}".lower()
+        for key, value in stated.items()
+        if key not in ("namespace", "name")
+    )
 
 
 def shape_of(stated: Case, prefix: str = "") -> PodShape:
@@ -138,9 +191,11 @@ def shape_of(stated: Case, prefix: str = "") -> PodShape:
             for each in stated.get(key) or []
         )
 
-    scaling = PerResource(**stated.get("custom_estimated_scaling_factors", {}))
     return PodShape(
-        asks("containers"), asks("init_containers"), amount_of(stated.get("overhead") or {}), scaling
+        asks("containers"),
+        asks("init_containers"),
+        _per_resource(stated.get("overhead"), prefix).stated,
+        _per_resource(stated.get("custom_estimated_scaling_factors")),
     )
 
 
@@ -150,30 +205,52 @@ def _per_resource(stated: Case | None, prefix: str = "") -> PerResource:
 
 
 def thresholds_of(stated: Case) -> UsageThresholds:
+    def bounds(percents: Case | None) -> PerResource | None:
+        # Whoever bounds anything bounds the rest not at all: the general bounds are not asked for it.
+        return PerResource(percents.get("cpu", 0), percents.get("memory", 0)) if percents else None
+
     aggregated = stated.get("aggregated") or {}
     kind = aggregated.get("usage_aggregation_type")
-    bounds = aggregated.get("usage_thresholds")
     return UsageThresholds(
-        _per_resource(stated["usage_thresholds"]) if stated["usage_thresholds"] else None,
-        _per_resource(stated["prod_usage_thresholds"]) if stated["prod_usage_thresholds"] else None,
-        _per_resource(bounds) if bounds else None,
+        bounds(stated.get("usage_thresholds")),
+        bounds(stated.get("prod_usage_thresholds")),
+        bounds(aggregated.get("usage_thresholds")),
         Aggregation(kind) if kind else None,
         aggregated.get("usage_aggregated_duration_seconds") or 0,
     )
 
 
+def staleness_of(args: Case) -> Staleness:
+    missing = MissingFilter.OPEN
+    if not args.get("filter_expired_node_metrics"):
+        missing = MissingFilter.LAST_SAMPLE
+    elif args.get("enable_schedule_when_node_metrics_expired") is False:
+        missing = MissingFilter.CLOSE_EXPIRED
+    return Staleness(args.get("node_metric_expiration_seconds") or 0, MissingScore.LOWEST, missing)
+
+
+def ledger_settings(case: Case) -> LedgerSettings:
+    """Every pod is reported, and counts until it is."""
+    metric = case["node"]["metric"] or {}
+    interval = metric.get("report_interval_seconds")
+    return LedgerSettings(
+        least_percent=0, expiry=0, window=60 if interval is None else interval, wait_for_pod_usage=True
+    )
+
+
 def estimate_settings(args: Case) -> EstimateSettings:
-    factors = args["estimated_scaling_factors"]
+    factors = _per_resource(args.get("estimated_scaling_factors")).over(Amount(85, 70))
     return EstimateSettings(
-        factors["cpu"],
-        factors["memory"],
-        obey_annotation=args.get("allow_customize_estimation", False),
+        factors.cpu,
+        factors.memory,
+        obey_annotation=args.get("allow_customize_estimation") or False,
+        defaults_by_class=True,
         calibrate=False,
     )
 
 
 def overcommitment_settings(case: Case) -> OvercommitmentSettings:
-    weights = case["args"]["risk_limit_weights"]
+    weights = {"cpu": 0.5, "memory": 0.5, **(case["args"].get("risk_limit_weights") or {})}
     return OvercommitmentSettings(case["args"]["smoothing_window_size"], weights["cpu"], weights["memory"])
 
 
@@ -185,8 +262,8 @@ def resource_of(node: NodeTerms, resource: str) -> ResourceTerms:
     return node.cpu if resource == "cpu" else node.memory
 
 
-def amount_of(stated: Case) -> Amount:
-    return Amount(stated.get("cpu", 0), stated.get("memory", 0))
+def amount_of(stated: Case | None) -> Amount:
+    return Amount(stated.get("cpu", 0), stated.get("memory", 0)) if stated else NOTHING
 
 
 def at_most(amount: Amount, room: Amount) -> Amount:

@@ -83,6 +83,20 @@ def test_a_node_without_a_fresh_sample_is_open_or_closed_as_declared(
     assert {refusal.cause for refusal in sifted.refused.values()} <= {Cause.EXPIRED, Cause.NEVER}
 
 
+def test_a_node_is_judged_by_its_last_sample_where_that_is_declared() -> None:
+    old = NOW - 1000
+    loads = {
+        "cool": load(10, 10, at=old),
+        "hot": load(90, 10, at=old),
+        "half": load(None, 96, at=old),
+        "never": NodeLoad(),
+    }
+    made = table(loads, settings(staleness=Staleness(filter=MissingFilter.LAST_SAMPLE)))
+    sifted = sift(made, made.demand(pod("new")), list(loads))
+    assert sifted.passed == ["cool", "never"]
+    assert [refusal.resource for refusal in sifted.refused.values()] == ["cpu", "memory"]
+
+
 def test_a_supposed_load_refuses_nobody() -> None:
     made = table({"hot": load(90, 90), "hot too": load(91, 90), "silent": NodeLoad()}, settings())
     assert sift(made, made.demand(pod("new")), list(made.nodes)).passed == ["silent"]
@@ -108,6 +122,26 @@ def test_a_hot_node_is_refused_too_while_its_percentile_is_missing() -> None:
     by_p95 = UsageThresholds(aggregated=PerResource(65, 95), aggregation=Aggregation.P95, window=300)
     made = table(LOADS, settings(thresholds=by_p95))
     assert sift(made, made.demand(pod("new")), list(LOADS)).passed == ["cool"]
+
+
+@pytest.mark.parametrize(
+    "hollow",
+    [
+        UsageThresholds(usage=PerResource(65, 95), aggregated=PerResource(memory=5)),
+        UsageThresholds(usage=PerResource(65, 95), aggregated=PerResource(), aggregation=Aggregation.P95),
+    ],
+)
+def test_thresholds_of_no_aggregation_are_none(hollow: UsageThresholds) -> None:
+    made = table(LOADS, settings(thresholds=hollow))
+    assert sift(made, made.demand(pod("new")), list(LOADS)).passed == ["cool"]
+
+
+@pytest.mark.parametrize("thresholds", [UsageThresholds(), UsageThresholds(usage=PerResource(0, 0))])
+def test_where_nothing_is_bounded_nothing_is_refused(thresholds: UsageThresholds) -> None:
+    loads = {"expired": load(90, 10, at=NOW - 180), "never": NodeLoad()}
+    closed = Staleness(filter=MissingFilter.CLOSED)
+    made = table(loads, settings(AllHot.REFUSE, thresholds, closed))
+    assert sift(made, made.demand(pod("new")), list(loads)).passed == list(loads)
 
 
 def test_pods_of_daemon_sets_belong_everywhere() -> None:

@@ -2,16 +2,20 @@
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from colocate.errors import UserError
 from colocate.load.arithmetic import go_round
+from colocate.load.demand import estimated
 from colocate.load.estimated import taken
 from colocate.load.policies.balanced import Balanced
+from colocate.load.policies.overcommitment import load_risk
 from colocate.load.settings import (
     BalancedSettings,
+    EstimateSettings,
     LoadAwareSettings,
     MissingScore,
     OversellSettings,
@@ -28,9 +32,13 @@ from colocate.model.load import (
     Aggregation,
     Amount,
     BoundPod,
+    ContainerAsk,
     NodeFacts,
     NodeLoad,
     PerResource,
+    PodFacts,
+    PodShape,
+    PriorityClass,
     Usage,
 )
 from tests.load.facts import GIB, NOW, SIZE, load, node, pod, table
@@ -114,6 +122,37 @@ def test_load_aware_goes_by_the_last_value_while_its_percentile_is_missing() -> 
     by_p95 = Settings(load_aware=LoadAwareSettings(aggregation=Aggregation.P95, window=300))
     loads = {"cool": load(10, 20), "hot": load(95, 97)}
     assert scores("load-aware", loads, by_p95) == scores("load-aware", loads)
+
+
+def test_load_aware_goes_by_the_estimates_alone_where_that_is_wished() -> None:
+    by_p95 = LoadAwareSettings(aggregation=Aggregation.P95, window=300, estimates_alone=True)
+    made = table({"hot": load(95, 97), "pods": load(0, 0)}, Settings(load_aware=by_p95))
+    made.bind(BoundPod(pod("old", 4000, 16 * GIB), "pods", NOW - 600))
+    assert [made.terms(name).aware.score for name in ("hot", "pods")] == [Amount(), Amount(3400, 12025908429)]
+
+
+@pytest.mark.parametrize(
+    ("priority_class", "asked", "expected"),
+    [
+        (PriorityClass.BATCH, PerResource(), Amount(250, 200 << 20)),
+        (PriorityClass.MID, PerResource(), Amount()),
+        (PriorityClass.MID, PerResource(1000), Amount(850)),
+        (PriorityClass.FREE, PerResource(1000, GIB), Amount()),
+    ],
+)
+def test_classes_without_defaults_are_estimated_by_what_they_ask_alone(
+    priority_class: PriorityClass, asked: PerResource, expected: Amount
+) -> None:
+    facts = PodFacts("new", "", PodShape((ContainerAsk(asked),)), priority_class=priority_class)
+    assert estimated(facts, EstimateSettings(defaults_by_class=True)) == expected
+    assert min(msgspec.structs.astuple(estimated(facts, EstimateSettings()))) > 0
+
+
+@pytest.mark.parametrize("deviation", [0.0, 1e-12, 1e-9, 3e-9, 1e-8, 1e-6])
+def test_a_load_that_hardly_varies_is_as_risky_as_one_that_does_not(deviation: float) -> None:
+    assert load_risk(0.9, deviation, 400, 4000, 4000) == pytest.approx(1, abs=1e-9)
+    assert load_risk(0.1, deviation, 3600, 4000, 4000) == pytest.approx(0, abs=1e-9)
+    assert load_risk(0.3, deviation, 1600, 2000, 4000) == pytest.approx(0, abs=1e-9)
 
 
 def test_a_mix_is_the_weighted_mean() -> None:

@@ -53,13 +53,13 @@ class Beta(msgspec.Struct, frozen=True):
         )
 
     def below(self, x: float) -> float:
-        """The probability of a value of at most x; 0 beyond [0, 1], where nothing is defined."""
+        """The probability of a value of at most x; 0 where nothing is defined: beyond [0, 1], for one."""
         if not self._exists or not 0 < x <= 1:
             return 0.0
         if x == 1:
             return 1.0
         if not math.isfinite(self.alpha + self.beta):
-            return math.nan
+            return 0.0
         front = math.exp(self.alpha * math.log(x) + self.beta * math.log1p(-x) - self._log_complete())
         # The fraction converges quickly on one side of the mean only; the other side is its complement.
         if x < (self.alpha + 1) / (self.alpha + self.beta + 2):
@@ -77,13 +77,12 @@ def max_variance(mean: float) -> float:
 
 def probability_below(mu: float, sigma: float, threshold: float) -> tuple[float, Beta | None]:
     """How likely a load of that mean and deviation is at most `threshold`, and by which distribution."""
-    if mu == 0 or sigma == 0:
+    second_moment = sigma * sigma + mu * mu
+    # A deviation so small that it is lost next to the mean is none: nothing could be fitted to it.
+    if mu == 0 or second_moment == mu * mu:
         return (1.0 if mu <= threshold else 0.0), None
-    fitted = Beta.matching(mu, sigma * sigma + mu * mu)
-    if fitted is None:
-        return 0.0, None
-    probability = fitted.below(threshold)
-    return (1.0 if math.isnan(probability) else probability), fitted
+    fitted = Beta.matching(mu, second_moment)
+    return (0.0, None) if fitted is None else (fitted.below(threshold), fitted)
 
 
 def _continued_fraction(a: float, b: float, x: float) -> float:

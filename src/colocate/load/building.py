@@ -4,7 +4,7 @@ import msgspec
 
 from colocate.load.arithmetic import go_round
 from colocate.load.ledger import NONE_UNSEEN, Unseen
-from colocate.load.settings import MissingScore, Settings
+from colocate.load.settings import MissingFilter, MissingScore, Settings
 from colocate.load.terms import AwareTerms, Freshness, NodeTerms, ResourceTerms
 from colocate.load.typical import Level, Typical
 from colocate.model.load import (
@@ -60,6 +60,7 @@ def terms(
         room.cpu,
         cpu_level or (typical.cpu if supposing else None),
         measured=cpu_level is not None,
+        sampled=load.cpu is not None,
         ledger=counted.cpu,
         requested=placed.requested.cpu,
         limits=placed.limits.cpu,
@@ -69,6 +70,7 @@ def terms(
         room.memory,
         memory_level or (typical.memory if supposing else None),
         measured=memory_level is not None,
+        sampled=load.memory is not None,
         ledger=counted.memory,
         requested=placed.requested.memory,
         limits=placed.limits.memory,
@@ -90,7 +92,7 @@ def thresholds(facts: NodeFacts, settings: Settings) -> UsageThresholds:
     general, own = settings.filter.thresholds, facts.thresholds
     if own is None:
         return general
-    aggregated = own if own.aggregation and own.aggregated and not own.aggregated.empty else general
+    aggregated = own if own.over_window else general
     return UsageThresholds(
         usage=general.usage if own.usage is None or own.usage.empty else own.usage,
         prod=general.prod if own.prod is None or own.prod.empty else own.prod,
@@ -112,6 +114,7 @@ def _resource(
     level: Level | None,
     *,
     measured: bool,
+    sampled: bool,
     ledger: int,
     requested: int,
     limits: int,
@@ -124,6 +127,7 @@ def _resource(
         deviation=loaded.deviation,
         peak=loaded.peak,
         measured=measured,
+        sampled=sampled,
         known=level is not None,
         ledger=ledger,
         requested=requested,
@@ -153,15 +157,21 @@ def _aware(
     unseen: Unseen,
     placed: Placed,
 ) -> AwareTerms:
-    def used(ledger: Amount, aggregation: Aggregation | None, window: float) -> Amount:
+    def used(ledger: Amount, aggregation: Aggregation | None, window: float, expired: bool) -> Amount:
+        of_cpu = load.cpu if cpu.measured or expired else None
+        of_memory = load.memory if memory.measured or expired else None
         return Amount(
-            _aware_used(cpu, load.cpu, aggregation, window, ledger.cpu, placed.estimates.cpu),
-            _aware_used(memory, load.memory, aggregation, window, ledger.memory, placed.estimates.memory),
+            _aware_used(cpu, of_cpu, aggregation, window, ledger.cpu, placed.estimates.cpu, alone=alone),
+            _aware_used(
+                memory, of_memory, aggregation, window, ledger.memory, placed.estimates.memory, alone=alone
+            ),
         )
 
+    alone = settings.load_aware.estimates_alone
     bounds = thresholds(facts, settings)
-    to_score = (counted, settings.load_aware.aggregation, settings.load_aware.window)
-    to_filter = (unseen.amount, bounds.aggregation if bounds.aggregated else None, bounds.window)
+    by_last = settings.staleness.filter is MissingFilter.LAST_SAMPLE
+    to_score = (counted, settings.load_aware.aggregation, settings.load_aware.window, False)
+    to_filter = (unseen.amount, bounds.aggregation if bounds.over_window else None, bounds.window, by_last)
     score = used(*to_score)
     return AwareTerms(
         score=score,
@@ -179,12 +189,18 @@ def _aware_used(
     window: float,
     ledger: int,
     estimates: int,
+    *,
+    alone: bool,
 ) -> int:
-    """What is measured and what the ledger adds; without that aggregation, what all pods are estimated at, where that
-    is more."""
-    percent, least = terms.percent, 0
-    if terms.measured and usage is not None and aggregation is not None:
+    """What is measured, or supposed where no sample counts, and what the ledger adds; without that aggregation, what
+    all pods are estimated at, where that is more, or alone."""
+    percent, least = terms.percent if usage is None else usage.percent, 0
+    if usage is not None and aggregation is not None:
         aggregated = usage.over(aggregation, window)
-        least = estimates if aggregated is None and window else 0
-        percent = terms.percent if aggregated is None else aggregated
+        if aggregated is not None:
+            percent = aggregated
+        elif window and alone:
+            return estimates
+        elif window:
+            least = estimates
     return max(go_round(percent * terms.capacity / 100) + ledger, least)

@@ -11,7 +11,7 @@ import msgspec
 
 from colocate.load.arithmetic import go_round
 from colocate.load.settings import EstimateSettings, PackingSettings
-from colocate.model.load import NOTHING, Amount, ContainerAsk, PerResource, PodFacts, PodShape
+from colocate.model.load import NOTHING, Amount, ContainerAsk, PerResource, PodFacts, PodShape, PriorityClass
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +49,7 @@ def demand(
     return Demand(
         request=request,
         limit=limited(pod.shape).at_least(request),
-        estimate=_corrected(estimated(pod.shape, estimate), ratio, _stated_limit(pod.shape)),
+        estimate=_corrected(estimated(pod, estimate), ratio, _stated_limit(pod.shape)),
         packing_cpu=predicted_cpu(pod.shape, packing),
         prod=pod.prod,
         daemon=pod.daemon,
@@ -65,14 +65,19 @@ def limited(shape: PodShape) -> Amount:
     return _summed(shape, lambda container: container.limit) + shape.overhead
 
 
-def estimated(shape: PodShape, settings: EstimateSettings) -> Amount:
+def estimated(pod: PodFacts, settings: EstimateSettings) -> Amount:
     """A percentage of the limit, or of the request where that is greater; a default where neither is stated."""
+    shape, default = pod.shape, Amount(settings.default_cpu, settings.default_memory)
+    if settings.defaults_by_class and pod.priority_class is PriorityClass.FREE:
+        return NOTHING
+    if settings.defaults_by_class and pod.priority_class is PriorityClass.MID:
+        default = NOTHING
     own = shape.scaling if settings.obey_annotation else PerResource()
     percent = own.over(Amount(settings.cpu_percent, settings.memory_percent))
     limit, request = _stated_limit(shape), requested(shape)
     return Amount(
-        _share(limit.cpu, request.cpu, percent.cpu, settings.default_cpu),
-        _share(limit.memory, request.memory, percent.memory, settings.default_memory),
+        _share(limit.cpu, request.cpu, percent.cpu, default.cpu),
+        _share(limit.memory, request.memory, percent.memory, default.memory),
     )
 
 

@@ -1,8 +1,8 @@
 """Which candidates a pod may go to at all: not those that are, or with it would be, loaded beyond a threshold.
 
-A node without a fresh sample is let through or refused as the settings declare, never by a supposed load. When
-every candidate is too hot, refusing all would leave the pod pending: by default all are let through then, and
-the scores choose the coolest.
+A node without a fresh sample is let through, refused, or judged by its last one, as the settings declare, and
+never by a supposed load. When every candidate is too hot, refusing all would leave the pod pending: by default
+all are let through then, and the scores choose the coolest.
 """
 
 from collections.abc import Sequence
@@ -88,29 +88,30 @@ def refuse(facts: NodeFacts, node: NodeTerms, pod: Demand, settings: Settings) -
     """Why this node is no candidate for the pod; None where it is one. Pods of a daemon set belong everywhere."""
     if pod.daemon:
         return None
+    bounds = thresholds(facts, settings)
+    used, unseen, bound, cause = node.aware.filter, node.aware.unseen, bounds.usage, Cause.USAGE
+    if pod.prod and _bounds_anything(bounds.prod):
+        used, unseen, bound = node.aware.prod, node.aware.unseen_prod, bounds.prod
+    elif bounds.over_window:
+        bound, cause = bounds.over_window, Cause.AGGREGATED
+    if bound is None or not _bounds_anything(bound):
+        return None
     missing = settings.staleness.filter
-    if node.freshness is Freshness.EXPIRED and missing is not MissingFilter.OPEN:
+    if node.freshness is Freshness.EXPIRED and missing in (MissingFilter.CLOSE_EXPIRED, MissingFilter.CLOSED):
         return Refusal(Cause.EXPIRED)
     if node.freshness is Freshness.NEVER and missing is MissingFilter.CLOSED:
         return Refusal(Cause.NEVER)
-    bounds = thresholds(facts, settings)
-    used, unseen, bound, cause = node.aware.filter, node.aware.unseen, bounds.usage, Cause.USAGE
-    if bounds.prod and _bounds_anything(bounds.prod) and pod.prod:
-        used, unseen, bound = node.aware.prod, node.aware.unseen_prod, bounds.prod
-    elif bounds.aggregated:
-        bound, cause = bounds.aggregated, Cause.AGGREGATED
-    if bound is None:
-        return None
     for resource, terms, total, guessed, threshold in (
         ("cpu", node.cpu, used.cpu + pod.estimate.cpu, unseen.cpu, bound.cpu),
         ("memory", node.memory, used.memory + pod.estimate.memory, unseen.memory, bound.memory),
     ):
-        if threshold and terms.measured and terms.room:
+        counts = terms.measured or (terms.sampled and missing is MissingFilter.LAST_SAMPLE)
+        if threshold and counts and terms.room:
             percent = go_round(total / terms.room * 100)
             if percent > threshold:
                 return Refusal(cause, resource, percent, threshold, go_round(guessed / terms.room * 100))
     return None
 
 
-def _bounds_anything(bound: PerResource) -> bool:
-    return bool(bound.cpu or bound.memory)
+def _bounds_anything(bound: PerResource | None) -> bool:
+    return bound is not None and bool(bound.cpu or bound.memory)

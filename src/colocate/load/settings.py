@@ -76,6 +76,8 @@ class MissingFilter(StrEnum):
     CLOSE_EXPIRED = "close-expired"
     """Not once its samples have expired; a node that never had any is let through, as Koordinator does."""
     CLOSED = "closed"
+    LAST_SAMPLE = "last-sample"
+    """It is judged by the samples that have expired, as Koordinator does where it is told not to filter by age."""
 
 
 class Staleness(_Settings, frozen=True):
@@ -126,6 +128,9 @@ class EstimateSettings(_Settings, frozen=True):
     default_memory: int = 200 << 20
     obey_annotation: bool = False
     """Whether a pod's own percents count."""
+    defaults_by_class: bool = False
+    """Whether pods of the class mid have no defaults, and those of the class free are taken to use nothing, whatever
+    they ask, as Koordinator does."""
     calibrate: bool = True
     """Whether what an owner's earlier pods really used corrects the estimate."""
 
@@ -171,6 +176,9 @@ class LoadAwareSettings(_Settings, frozen=True):
     """Whether pods of the class prod are judged by what prod pods use."""
     aggregation: Aggregation | None = None
     window: float = 0.0
+    estimates_alone: bool = False
+    """Whether a node without that aggregation over its window, or the filter's, is judged by what its pods are
+    estimated at, whatever is measured of it, as Koordinator does."""
 
 
 class AllHot(StrEnum):

@@ -26,6 +26,8 @@ class ResourceTerms(msgspec.Struct, frozen=True, gc=False):
     """The percent that is likely exceeded seldom: by percentile or deviation, whichever is greater."""
     measured: bool = False
     """Whether a fresh sample of this node says so."""
+    sampled: bool = False
+    """Whether there is a sample of this node, fresh or not."""
     known: bool = False
     """Whether there is a percentage to judge by, measured or supposed."""
     ledger: int = 0

@@ -134,6 +134,12 @@ class UsageThresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aggregation: Aggregation | None = None
     window: float = 0.0
 
+    @property
+    def over_window(self) -> PerResource | None:
+        """The bounds of an aggregation, where one is named; they count instead of those of `usage`."""
+        bounds = self.aggregated
+        return None if self.aggregation is None or bounds is None or bounds.empty else bounds
+
 
 class NodeFacts(msgspec.Struct, frozen=True, gc=False):
     """A node's size."""

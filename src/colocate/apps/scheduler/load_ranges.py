@@ -6,6 +6,7 @@ from typing import Any
 
 from colocate.apps.config.words import Problem
 from colocate.load.settings import Settings
+from colocate.model.load import Aggregation
 
 _WEEK = 7 * 86400
 _MOST_CPU = 1_000_000
@@ -61,6 +62,12 @@ def check_ranges(load: Settings) -> None:
             raise Problem(
                 f"load.{_camel(path)}", f"{value:g} is out of range; choose {least:.15g} to {most:.15g}"
             )
+    bounds = load.filter.thresholds
+    if bounds.aggregated is not None and bounds.aggregation is None:
+        raise Problem(
+            "load.filter.thresholds.aggregated",
+            f"it bounds nothing without an aggregation; add aggregation: one of {', '.join(Aggregation)}",
+        )
     aware = load.load_aware
     if not (aware.cpu_weight or aware.memory_weight or aware.dominant_weight):
         raise Problem("load.loadAware", "all weights are 0, and every node would get 0; raise one")
