@@ -18,6 +18,7 @@ from colocate.cluster.usage import (
     QuerySettings,
     UsagePoller,
     UsageSnapshot,
+    Window,
     queries,
 )
 from colocate.model.load import Amount
@@ -84,10 +85,11 @@ async def poller(
     longest_answer: int = 1 << 20,
     nodes: list[KnownNode] | None = None,
     pods: bool = False,
+    windows: tuple[Window, ...] = (),
 ) -> AsyncIterator[UsagePoller]:
     """A poller with the seed's queries, whose luck is always the same."""
     prometheus = Prometheus(PrometheusSettings(url=url, longest_answer=longest_answer), clock, environ={})
-    asked = queries(QuerySettings(preset=Preset.SEED, pods=pods))
+    asked = queries(QuerySettings(preset=Preset.SEED, pods=pods, windows=windows))
     known = NODES if nodes is None else nodes
     try:
         yield UsagePoller(asked, lambda: known, clock, prometheus, metrics_api, settings, lambda: 0.0)

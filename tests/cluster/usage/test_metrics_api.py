@@ -87,7 +87,7 @@ async def test_it_fills_in_what_prometheus_does_not_know(scripted: Scripted, clo
         asked = len(api.seen)
         table.say(CPU, vector({"a": 10, "b": 21, "c": 31}))
         table.say(MEMORY, vector({"a": 40, "b": 51, "c": 61}))
-        table.say(TIME, vector({}))
+        table.say(TIME, vector(dict.fromkeys("abc", START)))
         snapshot = await both.once()
         assert (snapshot.filled, len(api.seen)) == ((), asked)
         assert snapshot.nodes["c"] == NodeLoad(Usage(31, START), Usage(61, START))
