@@ -30,6 +30,7 @@ from tests.support.waiting import until
 from .fake import CPU, MEMORY, NODES, TIME, Table, passing, poller, vector
 
 START = 1_700_000_000.0
+DEEP = b"[" * 10_000 + b"]" * 10_000
 
 
 @pytest.fixture
@@ -58,13 +59,18 @@ def health(snapshot: UsageSnapshot, name: str) -> SignalHealth:
 
 @asynccontextmanager
 async def following(table: Table, clock: ManualClock, settings: PollSettings) -> AsyncIterator[UsagePoller]:
-    async with poller(table.url, clock, settings=settings) as made:
-        task = asyncio.create_task(made.run())
-        try:
-            yield made
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    async with poller(table.url, clock, settings=settings) as made, running(made):
+        yield made
+
+
+@asynccontextmanager
+async def running(follower: UsagePoller) -> AsyncIterator[None]:
+    task = asyncio.create_task(follower.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @contextmanager
@@ -245,6 +251,9 @@ async def test_what_prometheus_warns_of_is_kept(table: Table, clock: ManualClock
         (vector({"a": 1})[:-30], 200, "the answer cannot be read"),
         (b"", 401, "does not accept the credential"),
         (b"not found", 404, "code 404: not found"),
+        (b'{"odd": %b}' % DEEP, 200, "the answer cannot be read: maximum recursion depth"),
+        (b'{"status": "success", "data": {"result": %b}}' % DEEP, 200, "the answer cannot be read"),
+        (b'{"odd": %b}' % DEEP, 500, "code 500"),
     ],
 )
 async def test_an_answer_that_is_none_is_a_reason_and_the_next_is_right(
@@ -391,3 +400,32 @@ async def test_while_nothing_answers_the_pauses_grow_and_the_samples_stay(table:
         assert health(follower.latest, "cpu").failures == 0
         await until(lambda: len(clock.pauses) == 7, "the pause after the recovery")
         assert clock.pauses == [15, 1, 2, 4, 4, 4, 15]
+
+
+async def test_a_series_that_is_too_deep_leaves_the_others_alive(table: Table, clock: ManualClock) -> None:
+    good = vector({"a": 70})
+    odd = b'{"metric": {"node": "b"}, "value": [1, "2"], "odd": [[]]}'.replace(b"[]", b"[" * 900 + b"]" * 900)
+    table.say(MEMORY, good.replace(b'"result": [', b'"result": [%b, ' % odd))
+    async with poller(table.url, clock) as follower:
+        assert memory(await follower.once())["a"] == 70
+
+
+async def test_a_round_that_breaks_off_ends_nothing(table: Table, clock: ManualClock) -> None:
+    faults = [ValueError("an odd node")]
+
+    def nodes() -> list[KnownNode]:
+        if faults:
+            raise faults.pop()
+        return NODES
+
+    async with poller(table.url, clock, nodes=nodes, settings=PollSettings(first_pause=1)) as follower:
+        with logged() as logs:
+            async with running(follower):
+                await follower.changed.beyond(0)
+                assert follower.latest.nodes == {}, "nothing is known, and whoever waits is told so"
+                await clock.until_someone_sleeps()
+                await clock.advance(1)
+                await follower.changed.beyond(1)
+                assert memory(follower.latest) == {"a": 40, "b": 50, "c": 60}
+        [said] = told(logs, Event.USAGE_FAILED)
+        assert str(said["exc_info"]) == "an odd node"

@@ -196,7 +196,7 @@ def _is_news(found: Sample, kept: Sample, now: float) -> bool:
     return found.time > kept.time + _DELAY or kept.time > now + _DELAY
 
 
-def fault_of(value: float, greatest: float) -> str:
+def fault_of(value: float, greatest: float = _GREATEST) -> str:
     """What is wrong with a value, as a field of Counts; empty where it is sound."""
     if math.isnan(value):
         return "not_a_number"

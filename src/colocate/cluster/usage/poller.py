@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import msgspec
 
+from colocate import telemetry
 from colocate.aio import Watched
 from colocate.clock import Clock
 from colocate.cluster.backoff import BackOff, Random
@@ -28,6 +29,7 @@ from colocate.cluster.usage.record import Record
 from colocate.cluster.usage.signals import POD_CPU, POD_MEMORY, Measured, Signal, Statistic
 from colocate.cluster.usage.snapshot import UsageSnapshot, node_loads
 from colocate.errors import UserError
+from colocate.telemetry import Event
 
 _USES = tuple(Signal(measured) for measured in Measured)
 METRICS_API = "metrics-api"
@@ -86,12 +88,19 @@ class UsagePoller:
         """Counts the rounds."""
 
     async def run(self) -> NoReturn:
-        """Ask until cancelled, whatever happens to Prometheus."""
+        """Ask until cancelled, whatever happens to Prometheus, and whatever it answers."""
         settings = self._settings
         back_off = BackOff(settings.first_pause, settings.last_pause, self._random)
         while True:
-            await self.once()
-            if self._record.all_failed:
+            broke_off = False
+            try:
+                await self.once()
+            except Exception as error:  # noqa: BLE001 -- whatever it is, the next round must be tried
+                broke_off = True
+                telemetry.logger().error(Event.USAGE_FAILED, exc_info=error)
+                # What was known stays, and whoever waits for a round has had one.
+                self.changed.changed()
+            if broke_off or self._record.all_failed:
                 pause = back_off.pause()
             else:
                 back_off.reset()
