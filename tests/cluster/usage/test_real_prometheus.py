@@ -71,6 +71,15 @@ async def test_the_seeds_rules_say_which_node_is_busy(metrics: Metrics) -> None:
         assert memory(snapshot) == {"a": near(30), "b": near(15)}
 
 
+async def test_the_seeds_rules_keep_each_label_that_may_say_the_node(tmp_path: Path) -> None:
+    async with Metrics(tmp_path / "metrics", node_label="kubernetes_node") as metrics:
+        await metrics.node("a", memory_percent=60, cpu_percent=30, labels={"instance": "elsewhere:9100"})
+        async with polling(metrics) as poller:
+            await polled_until(
+                poller, lambda seen: (memory(seen), cpu(seen)) == ({"a": near(60)}, {"a": near(30)})
+            )
+
+
 async def test_a_node_whose_exporter_is_gone_keeps_its_last_sample_and_its_age(metrics: Metrics) -> None:
     await metrics.node("a")
     await metrics.node("b", memory_percent=50)
