@@ -98,7 +98,7 @@ async def test_a_rule_that_is_missing_is_told_word_by_word(query: str, rule: str
     assert worst.verdict is Verdict.BAD
     written = json.loads(worst.remedy[worst.remedy.index("{") :])
     assert written["record"] == rule
-    assert "by (node, instance)" in written["expr"]
+    assert "by (node, kubernetes_node, instance)" in written["expr"]
 
 
 async def test_series_that_no_rule_makes_have_a_remedy_of_their_own() -> None:
@@ -133,7 +133,7 @@ async def test_a_rule_that_drops_the_label_is_told_how_to_keep_it() -> None:
     [dropped] = [result for result in found if "of no node here" in result.reason]
     assert dropped.reason.startswith("cpu: 1 of 1 series")
     assert "keep the label node" in dropped.remedy
-    assert "by (node, instance)" in dropped.remedy
+    assert "by (node, kubernetes_node, instance)" in dropped.remedy
 
 
 async def test_an_instance_that_is_no_address_of_a_node_is_told_the_label_to_add() -> None:

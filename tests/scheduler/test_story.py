@@ -1,5 +1,6 @@
 """The story of the seed, with the real process, a real Prometheus and real node-exporters."""
 
+import asyncio
 import json
 
 import msgspec
@@ -114,6 +115,37 @@ async def test_by_taints_any_scheduler_avoids_the_hot_node(metrics: Metrics) -> 
             await metrics.node(HOT, memory_percent=90)
             await story.hot(HOT, 3, 4)
         assert [await story.heat(name) for name in NODES] == [0, 0, 0], "they are removed at the end"
+
+
+async def test_by_taints_nothing_fails_when_one_node_exporter_is_missing(metrics: Metrics) -> None:
+    await calm(metrics)
+    await metrics.node(HOT, memory_percent=90)
+    await metrics.settled()
+    nodes = (*NODES, "k8s-node-04")
+    cool = set(nodes) - {HOT}
+    async with (
+        telling(metrics, nodes, extender=False) as story,
+        story.scheduling(story.config(Act.TAINTS)) as scheduler,
+    ):
+        await story.hot(HOT, 3, 4)
+        assert {await story.heat(name) for name in cool} == {0}
+        await story.deploy("nginx", 30, "default-scheduler")
+        assert set(spread(await story.pods("nginx"))) == cool, "one without samples is as good as the others"
+
+        # Another one goes, whose rules say ever more while they drain.
+        await metrics.exporter(NODES[0]).stop()
+        said = [10.0]
+        async with asyncio.timeout(30):
+            while busy := await metrics.query(f'node_cpu_usage_avg_5m{{node="{NODES[0]}"}}'):
+                said += busy.values()
+                await scheduler.facts.sampled.beyond(scheduler.facts.sampled.count)
+        assert max(said) > 60, "Prometheus itself takes it for busy"
+        assert {await story.heat(name) for name in cool} == {0}
+        assert set(spread(await story.restart("nginx", 30))) == cool
+        state = json.loads(await asking.ask(Where(url=scheduler.listening.url), "/state"))
+        assert state["ready"]
+        missing = next(one["missing"] for one in state["samples"] if one["name"] == "cpu")
+        assert set(missing) >= {NODES[0], nodes[3]}
 
 
 async def test_by_both_ways_at_once(metrics: Metrics) -> None:

@@ -250,7 +250,7 @@ class Client:
 def _decode(body: bytes | msgspec.Raw, shape: type[T], doing: Doing) -> T:
     try:
         return msgspec.json.decode(body, type=shape)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise unreadable(doing, str(error)) from error
 
 

@@ -199,7 +199,7 @@ def redirected(doing: Doing, code: int, location: str) -> Invalid:
 def _read(code: int, body: bytes) -> Status:
     try:
         said = msgspec.json.decode(body, type=_Refusal)
-    except ValueError:
+    except (ValueError, RecursionError):
         # A proxy in front of the API server answers in its own words, mostly HTML.
         shown = " ".join(body[:_SHOWN].decode("utf-8", "replace").split())
         return Status(f"code {code}{f': {shown}' if shown else ''}", "", code)

@@ -88,5 +88,5 @@ async def first_page(ask: Ask, resource: Resource[T], selection: Selection, limi
 def _decode(body: bytes, doing: Doing) -> _List:
     try:
         return msgspec.json.decode(body, type=_List)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise unreadable(doing, str(error)) from error

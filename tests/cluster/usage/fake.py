@@ -18,6 +18,7 @@ from colocate.cluster.usage import (
     QuerySettings,
     UsagePoller,
     UsageSnapshot,
+    Window,
     queries,
 )
 from colocate.model.load import Amount
@@ -82,14 +83,15 @@ async def poller(
     metrics_api: MetricsApi | None = None,
     settings: PollSettings | None = None,
     longest_answer: int = 1 << 20,
-    nodes: list[KnownNode] | None = None,
+    nodes: list[KnownNode] | Callable[[], list[KnownNode]] = NODES,
     pods: bool = False,
+    windows: tuple[Window, ...] = (),
 ) -> AsyncIterator[UsagePoller]:
     """A poller with the seed's queries, whose luck is always the same."""
     prometheus = Prometheus(PrometheusSettings(url=url, longest_answer=longest_answer), clock, environ={})
-    asked = queries(QuerySettings(preset=Preset.SEED, pods=pods))
-    known = NODES if nodes is None else nodes
+    asked = queries(QuerySettings(preset=Preset.SEED, pods=pods, windows=windows))
+    known = nodes if callable(nodes) else lambda: nodes
     try:
-        yield UsagePoller(asked, lambda: known, clock, prometheus, metrics_api, settings, lambda: 0.0)
+        yield UsagePoller(asked, known, clock, prometheus, metrics_api, settings, lambda: 0.0)
     finally:
         await prometheus.close()

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from colocate.cluster.usage.answers import Series
 from colocate.cluster.usage.directory import Directory, KnownNode, NodeShape, host_of
-from colocate.cluster.usage.joining import Joined, Sample, Times, join
+from colocate.cluster.usage.joining import Joined, Sample, Times, join, with_news
 from colocate.cluster.usage.presets import NODE_LABELS
 from colocate.model.load import Amount
 
@@ -26,6 +26,10 @@ NO_TIMES = Times([], NODES, NODE_LABELS, NOW)
 
 def of(value: float, at: float = NOW, /, **labels: str) -> Series:
     return Series(labels, at, value)
+
+
+def scraped(now: float, *series: Series | None, before: Times | None = None) -> Times:
+    return Times(series, NODES, NODE_LABELS, now, before)
 
 
 def joined(*series: Series | None, times: Times = NO_TIMES, labels: tuple[str, ...] = NODE_LABELS) -> Joined:
@@ -117,7 +121,7 @@ def test_of_two_exporters_the_fresher_counts() -> None:
         [of(NOW - 60, node="a", instance="x"), of(NOW - 5, node="a", instance="y")], NODES, NODE_LABELS, NOW
     )
     found = joined(old, fresh, times=times)
-    assert found.samples == {"a": Sample(10, NOW - 5)}
+    assert found.samples == {"a": Sample(10, NOW - 5, NOW - 5)}
 
 
 def test_a_name_goes_over_an_address_that_a_new_node_may_have_from_an_old_one() -> None:
@@ -129,21 +133,121 @@ def test_times_are_ages_on_prometheus_clock_and_so_survive_another_clock() -> No
     ahead = 5000.0
     times = Times([of(NOW + ahead - 30, NOW + ahead, node="a")], NODES, NODE_LABELS, NOW)
     found = joined(of(7, NOW + ahead, node="a"), times=times)
-    assert found.samples == {"a": Sample(7, NOW - 30)}
+    assert found.samples == {"a": Sample(7, NOW - 30, NOW + ahead - 30)}
 
 
 def test_a_time_that_is_known_by_node_serves_series_with_other_labels() -> None:
     times = Times([of(NOW - 30, instance="10.0.0.1:9100")], NODES, NODE_LABELS, NOW)
-    assert joined(of(7, node="a"), times=times).samples == {"a": Sample(7, NOW - 30)}
+    assert joined(of(7, node="a"), times=times).samples == {"a": Sample(7, NOW - 30, NOW - 30)}
 
 
 def test_a_node_that_is_no_longer_scraped_stays_as_old_as_it_was() -> None:
-    times = Times([of(NOW - 1, node="b")], NODES, NODE_LABELS, NOW, before={"a": NOW - 90, "b": NOW - 90})
+    before = scraped(NOW - 90, of(NOW - 90, NOW - 90, node="a"), of(NOW - 90, NOW - 90, node="b"))
+    times = scraped(NOW, of(NOW - 1, node="b"), before=before)
     assert joined(of(7, node="a"), of(8, node="b"), of(9, node="c"), times=times).samples == {
-        "a": Sample(7, NOW - 90),
-        "b": Sample(8, NOW - 1),
+        "a": Sample(7, NOW - 90, NOW - 90),
+        "b": Sample(8, NOW - 1, NOW - 1),
         "c": Sample(9, NOW),
     }
+
+
+def test_where_no_node_is_scraped_any_more_all_stay_as_old_as_they_were() -> None:
+    times = scraped(NOW, before=scraped(NOW - 90, of(NOW - 90, NOW - 90, node="a")))
+    assert joined(of(7, node="a"), times=times).samples == {"a": Sample(7, NOW - 90, NOW - 90)}
+
+
+def test_a_node_that_has_left_the_cluster_is_forgotten() -> None:
+    before = scraped(NOW - 90, of(NOW - 90, NOW - 90, node="a"))
+    without = Times([], Directory([KnownNode("b")]), NODE_LABELS, NOW, before)
+    assert joined(of(7, kubernetes_node="a"), times=without).samples == {"a": Sample(7, NOW)}
+
+
+def test_what_an_exporter_leaves_behind_is_not_taken_for_its_successor() -> None:
+    """Its pod has another address after every restart, and what was at the old one drains next to the new one."""
+    old, new = {"node": "a", "instance": "192.168.0.1:9100"}, {"node": "a", "instance": "192.168.0.2:9100"}
+    before = scraped(NOW - 60, of(NOW - 60, NOW - 60, **old))
+    times = scraped(NOW, of(NOW - 5, **new), before=before)
+    assert joined(of(80, **old), times=times).samples == {"a": Sample(80, NOW - 60, NOW - 60)}
+    assert joined(of(80, **old), of(20, **new), times=times).samples == {"a": Sample(20, NOW - 5, NOW - 5)}
+    # Who has just started knows of no earlier address.
+    times = scraped(NOW, of(NOW - 5, **new))
+    assert values(of(80, **old), of(20, **new), times=times) == {"a": 20}
+
+
+KEPT = Sample(20, NOW, NOW)
+
+
+@pytest.mark.parametrize(
+    ("found", "taken"),
+    [
+        (Sample(90, NOW, NOW), False),
+        (Sample(90, NOW + 200, NOW), False),
+        (Sample(90, NOW - 5, NOW), False),
+        (Sample(90, NOW + 15, NOW + 0.001), True),
+        (Sample(90, NOW - 4000, NOW + 15), True),
+        (Sample(90, NOW - 15, NOW - 15), False),
+        (Sample(90, NOW - 4000, NOW - 4000), False),
+        (Sample(90, NOW + 15, NOW - 4000), False),
+        (Sample(90, NOW + 45, NOW - 4000), True),
+        (Sample(90, NOW + 15), True),
+    ],
+    ids=[
+        "the same scrape",
+        "the same, after Prometheus' clock was set back",
+        "the same, by an answer that was late",
+        "a newer one",
+        "a newer one, after our clock was set back",
+        "an older one, of a replica that lags",
+        "one that is much older, of a replica that is cut off",
+        "another, just after Prometheus' clock was set back",
+        "another, a while after that",
+        "nobody knows when",
+    ],
+)
+def test_a_sample_is_taken_when_it_is_of_another_scrape(found: Sample, taken: bool) -> None:
+    found_next = with_news({"a": KEPT, "b": KEPT}, {"a": found}, now=max(NOW, found.time))
+    assert found_next == {"a": found if taken else KEPT, "b": KEPT}
+
+
+def test_the_first_sample_is_taken_whenever_it_was_scraped() -> None:
+    assert with_news({}, {"a": KEPT}, NOW) == {"a": KEPT}
+    assert with_news({"a": Sample(90, NOW + 15)}, {"a": KEPT}, NOW) == {"a": KEPT}
+
+
+rounds = st.lists(st.tuples(st.booleans(), st.booleans(), st.floats(0, 10), st.floats(0, 100)), max_size=12)
+
+
+@given(rounds, st.floats(-1e6, 1e6))
+def test_values_change_with_scrapes_and_with_nothing_else(
+    rounds: list[tuple[bool, bool, float, float]], ahead: float
+) -> None:
+    """Each round: whether the node is scraped, whether that is told, how late the answer is, and what it says."""
+    times, kept, expected, stamp, told = None, dict[str, Sample](), Sample(0, 0), 0.0, 0.0
+    now = 1e7
+    for is_scraped, is_told, late, value in rounds:
+        now += 15
+        evaluated = now + ahead + late
+        if is_scraped or not stamp:
+            stamp = evaluated - 1
+        news = is_told and stamp > told
+        told = stamp if is_told else told
+        times = scraped(now, *([of(stamp, evaluated, node="a")] if is_told else []), before=times)
+        kept = with_news(kept, joined(of(value, evaluated, node="a"), times=times).samples, now)
+        if news or not told:
+            expected = kept["a"]
+            assert expected.value == value
+        assert kept["a"] == expected
+
+
+@given(st.floats(-1e5, 1e5), st.floats(-1e5, 1e5))
+def test_no_clock_that_is_set_freezes_a_node(ours: float, theirs: float) -> None:
+    begun = 1e6
+    kept = {"a": Sample(20, begun, begun)}
+    for seconds in range(15, 105, 15):
+        at, now = begun + theirs + seconds, begun + ours + seconds
+        found = joined(of(seconds, at, node="a"), times=scraped(now, of(at - 1, at, node="a")))
+        kept = with_news(kept, found.samples, now)
+    assert kept["a"].value > 20
 
 
 def test_times_that_are_none_are_passed_over() -> None:
@@ -154,7 +258,7 @@ def test_times_that_are_none_are_passed_over() -> None:
         NOW,
     )
     found = joined(of(7, node="a"), of(8, node="b"), times=times)
-    assert found.samples == {"a": Sample(7, NOW), "b": Sample(8, NOW)}
+    assert found.samples == {"a": Sample(7, NOW), "b": Sample(8, NOW, NOW + 50)}
 
 
 def test_a_node_object_gives_its_addresses_and_capacity() -> None:

@@ -51,16 +51,59 @@ async def test_it_serves_alone_where_there_is_no_prometheus(scripted: Scripted, 
     assert (health.counts.joined, health.counts.unknown, health.missing) == (2, 1, ("c",))
 
 
-@pytest.mark.parametrize("odd", [("a", "lots", "1Gi"), ("a", "-1", "1Gi")], ids=["no quantity", "negative"])
-async def test_a_use_that_is_none_is_left_out(
-    scripted: Scripted, clock: ManualClock, odd: tuple[str, str, str]
+@pytest.mark.parametrize(
+    ("cpu", "reason"),
+    [
+        ("lots", "malformed"),
+        ("-1Gi", "negative"),
+        ("-1e400", "infinite"),
+        ("999999999999E", "infinite"),
+        ("1e400", "infinite"),
+    ],
+)
+async def test_a_use_that_is_none_is_left_out_and_counted(
+    scripted: Scripted, clock: ManualClock, cpu: str, reason: str
 ) -> None:
-    scripted.say(200, listed(odd))
-    known = [KnownNode("a", (), Amount(4000, 1 << 30)), KnownNode("without capacity")]
+    scripted.say(200, listed(("a", cpu, "1Gi"), ("b", "1", cpu)))
+    known = [KnownNode(name, (), Amount(4000, 1 << 30)) for name in "ab"]
+    known.append(KnownNode("without capacity"))
     async with connect(scripted.url, clock) as client:
         alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
         snapshot = await alone.once()
-    assert snapshot.nodes == {"a": NodeLoad(None, Usage(100, START - 20))}
+    assert snapshot.nodes == {
+        "a": NodeLoad(None, Usage(100, START - 20)),
+        "b": NodeLoad(Usage(25, START - 20), None),
+    }
+    [health] = snapshot.health
+    assert getattr(health.counts, reason) == 1
+
+
+@pytest.mark.parametrize(
+    ("stamp", "time"),
+    [
+        ("2023-11-14T22:13:00Z", START - 20),
+        ("2023-11-14T22:13:00", START - 20),
+        ("0001-01-01T00:00:00", 0),
+        ("9999-12-31T23:59:59-14:00", START),
+    ],
+)
+async def test_no_time_is_too_odd(scripted: Scripted, clock: ManualClock, stamp: str, time: float) -> None:
+    item = {"metadata": {"name": "a"}, "timestamp": stamp, "usage": {"cpu": "1", "memory": "1Gi"}}
+    scripted.say(200, json.dumps({"metadata": {}, "items": [item]}).encode())
+    known = [KnownNode("a", (), Amount(4000, 1 << 30))]
+    async with connect(scripted.url, clock) as client:
+        alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
+        assert (await alone.once()).nodes["a"].time == time
+
+
+async def test_an_answer_that_is_too_deep_is_a_reason(scripted: Scripted, clock: ManualClock) -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    scripted.say(200, b'{"metadata":{},"items":[{"metadata":{"name":"a"},"odd":%b}]}' % deep)
+    known = [KnownNode("a", (), Amount(4000, 1 << 30))]
+    async with connect(scripted.url, clock) as client:
+        alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
+        [health] = (await alone.once()).health
+    assert "list nodes.metrics.k8s.io: the answer cannot be read" in health.error
 
 
 async def test_it_fills_in_what_prometheus_does_not_know(scripted: Scripted, clock: ManualClock) -> None:
@@ -87,7 +130,7 @@ async def test_it_fills_in_what_prometheus_does_not_know(scripted: Scripted, clo
         asked = len(api.seen)
         table.say(CPU, vector({"a": 10, "b": 21, "c": 31}))
         table.say(MEMORY, vector({"a": 40, "b": 51, "c": 61}))
-        table.say(TIME, vector({}))
+        table.say(TIME, vector(dict.fromkeys("abc", START)))
         snapshot = await both.once()
         assert (snapshot.filled, len(api.seen)) == ((), asked)
         assert snapshot.nodes["c"] == NodeLoad(Usage(31, START), Usage(61, START))

@@ -16,16 +16,21 @@ from colocate.cluster.usage import (
     PollSettings,
     PrometheusSettings,
     SignalHealth,
+    Statistic,
     UsagePoller,
     UsageSnapshot,
+    Window,
 )
-from colocate.model.load import Amount, NodeLoad, PodUsage, Usage
+from colocate.model.load import Aggregate, Aggregation, Amount, NodeLoad, PodUsage, Usage
+from colocate.telemetry import Event
 from tests.cluster.serving import Scripted
+from tests.scheduler.story import logged, told
 from tests.support.waiting import until
 
 from .fake import CPU, MEMORY, NODES, TIME, Table, passing, poller, vector
 
 START = 1_700_000_000.0
+DEEP = b"[" * 10_000 + b"]" * 10_000
 
 
 @pytest.fixture
@@ -35,6 +40,11 @@ def table(scripted: Scripted) -> Table:
     made.say(MEMORY, vector({"a": 40, "b": 50, "c": 60}))
     made.say(TIME, vector({"a": START - 5, "b": START - 7, "c": START - 9}))
     return made
+
+
+def scraped(table: Table, at: float, nodes: str = "abc") -> None:
+    """So many seconds after the start, these nodes are scraped."""
+    table.say(TIME, vector(dict.fromkeys(nodes, START + at), START + at))
 
 
 def memory(snapshot: UsageSnapshot) -> dict[str, float]:
@@ -49,13 +59,18 @@ def health(snapshot: UsageSnapshot, name: str) -> SignalHealth:
 
 @asynccontextmanager
 async def following(table: Table, clock: ManualClock, settings: PollSettings) -> AsyncIterator[UsagePoller]:
-    async with poller(table.url, clock, settings=settings) as made:
-        task = asyncio.create_task(made.run())
-        try:
-            yield made
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    async with poller(table.url, clock, settings=settings) as made, running(made):
+        yield made
+
+
+@asynccontextmanager
+async def running(follower: UsagePoller) -> AsyncIterator[None]:
+    task = asyncio.create_task(follower.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @contextmanager
@@ -91,6 +106,7 @@ async def test_one_signal_that_fails_leaves_the_others_alive(table: Table, clock
         await follower.once()
         table.say(CPU, b'{"status":"error","errorType":"execution","error":"many-to-many"}', 422)
         table.say(MEMORY, vector({"a": 90, "b": 50, "c": 60}))
+        scraped(table, 15)
         await clock.advance(15)
         with counted("colocate_usage_queries_total", signal="cpu", outcome="refused") as grown:
             snapshot = await follower.once()
@@ -118,6 +134,7 @@ async def test_a_node_without_a_series_keeps_its_last_sample_until_it_leaves_the
     async with poller(table.url, clock, nodes=known) as follower:
         await follower.once()
         table.say(MEMORY, vector({"a": 41, "b": 51}))
+        scraped(table, 15)
         await clock.advance(15)
         snapshot = await follower.once()
         assert memory(snapshot) == {"a": 41, "b": 51, "c": 60}
@@ -128,18 +145,69 @@ async def test_a_node_without_a_series_keeps_its_last_sample_until_it_leaves_the
         assert set(snapshot.nodes) == {"a", "b"}
 
 
-async def test_a_rule_that_outlives_its_exporter_gives_no_fresh_samples(
-    table: Table, clock: ManualClock
+P95, DEVIATION = f"quantile_over_time(0.95, {CPU}[1h])", f"stddev_over_time({CPU}[15m])"
+
+
+@pytest.mark.parametrize("left", ["ab", ""], ids=["one", "all"])
+async def test_a_rule_that_outlives_its_exporter_changes_nothing(
+    table: Table, clock: ManualClock, left: str
+) -> None:
+    windows = (Window(Statistic.P95, 3600), Window(Statistic.DEVIATION, 900))
+    table.say(P95, vector({"c": 35}))
+    table.say(DEVIATION, vector({"c": 2}))
+    async with poller(table.url, clock, windows=windows) as follower:
+        before = (await follower.once()).nodes["c"]
+        assert before.cpu == Usage(30, START - 9, 2, (Aggregate(Aggregation.P95, 3600, 35),))
+        # Memory goes at once, CPU once the rule's window has passed, and seems busier until then.
+        for seconds, busy in ((15, 40), (30, 60), (45, 99)):
+            values = dict.fromkeys(left, 11)
+            table.say(CPU, vector(values | {"c": busy}))
+            table.say(P95, vector(values | {"c": busy}))
+            table.say(DEVIATION, vector(values | {"c": busy}))
+            table.say(MEMORY, vector(values))
+            scraped(table, seconds, left)
+            await clock.advance(15)
+            snapshot = await follower.once()
+            assert snapshot.nodes["c"] == before
+            times = health(snapshot, "time")
+            assert (times.error, times.counts.missing) == ("", 3 - len(left)), "that is told, too"
+        if left:
+            assert snapshot.nodes["a"].cpu == Usage(
+                11, START + 45, 11, (Aggregate(Aggregation.P95, 3600, 11),)
+            )
+        # It is back: what it says counts at once.
+        table.say(CPU, vector({"c": 33}))
+        scraped(table, 60, left + "c")
+        await clock.advance(15)
+        back = (await follower.once()).nodes["c"].cpu
+        assert back is not None
+        assert (back.percent, back.time) == (33, START + 60)
+
+
+@pytest.mark.parametrize(("body", "code"), [(vector({}), 200), (vector({"x": START}), 200), (b"", 500)])
+async def test_while_nobody_tells_when_nodes_were_scraped_samples_grow_old(
+    table: Table, clock: ManualClock, body: bytes, code: int
 ) -> None:
     async with poller(table.url, clock) as follower:
-        await follower.once()
-        # The exporter of c is gone: its memory at once, its CPU once the rule's window has passed.
-        table.say(MEMORY, vector({"a": 41, "b": 51}))
-        table.say(TIME, vector({"a": START + 14, "b": START + 14}, START + 15))
-        await clock.advance(15)
-        snapshot = await follower.once()
-        assert snapshot.nodes["a"].time == START + 14
-        assert snapshot.nodes["c"].cpu == Usage(30, START - 9)
+        before = await follower.once()
+        table.say(TIME, body, code)
+        table.say(CPU, vector({"a": 91, "b": 92, "c": 93}))
+        with logged() as logs:
+            for _ in range(3):
+                await clock.advance(15)
+                assert (await follower.once()).nodes == before.nodes
+        event = Event.USAGE_MISSING if code == 200 else Event.USAGE_FAILED
+        assert [one["signal"] for one in told(logs, event)] == ["time"], "told once"
+
+
+async def test_a_late_answer_about_the_same_scrape_is_no_news(table: Table, clock: ManualClock) -> None:
+    async with poller(table.url, clock) as follower:
+        for late, busy in ((9, 20), (0, 50), (5, 80)):
+            # Asked at the same time, evaluated later: the scrape seems as much older.
+            table.say(TIME, vector(dict.fromkeys("abc", START - 5), START + late))
+            table.say(CPU, vector({"a": busy}, START + late))
+            cpu = (await follower.once()).nodes["a"].cpu
+            assert cpu == Usage(20, START - 14)
 
 
 async def test_a_node_that_nobody_measures_is_missing_and_nothing_fails(
@@ -183,6 +251,9 @@ async def test_what_prometheus_warns_of_is_kept(table: Table, clock: ManualClock
         (vector({"a": 1})[:-30], 200, "the answer cannot be read"),
         (b"", 401, "does not accept the credential"),
         (b"not found", 404, "code 404: not found"),
+        (b'{"odd": %b}' % DEEP, 200, "the answer cannot be read: maximum recursion depth"),
+        (b'{"status": "success", "data": {"result": %b}}' % DEEP, 200, "the answer cannot be read"),
+        (b'{"odd": %b}' % DEEP, 500, "code 500"),
     ],
 )
 async def test_an_answer_that_is_none_is_a_reason_and_the_next_is_right(
@@ -284,6 +355,7 @@ async def test_rounds_follow_each_other_and_are_announced(table: Table, clock: M
         await follower.changed.beyond(0)
         first = follower.latest
         table.say(MEMORY, vector({"a": 99}))
+        scraped(table, 15)
         await clock.until_someone_sleeps()
         await clock.advance(15)
         await follower.changed.beyond(1)
@@ -328,3 +400,32 @@ async def test_while_nothing_answers_the_pauses_grow_and_the_samples_stay(table:
         assert health(follower.latest, "cpu").failures == 0
         await until(lambda: len(clock.pauses) == 7, "the pause after the recovery")
         assert clock.pauses == [15, 1, 2, 4, 4, 4, 15]
+
+
+async def test_a_series_that_is_too_deep_leaves_the_others_alive(table: Table, clock: ManualClock) -> None:
+    good = vector({"a": 70})
+    odd = b'{"metric": {"node": "b"}, "value": [1, "2"], "odd": [[]]}'.replace(b"[]", b"[" * 900 + b"]" * 900)
+    table.say(MEMORY, good.replace(b'"result": [', b'"result": [%b, ' % odd))
+    async with poller(table.url, clock) as follower:
+        assert memory(await follower.once())["a"] == 70
+
+
+async def test_a_round_that_breaks_off_ends_nothing(table: Table, clock: ManualClock) -> None:
+    faults = [ValueError("an odd node")]
+
+    def nodes() -> list[KnownNode]:
+        if faults:
+            raise faults.pop()
+        return NODES
+
+    async with poller(table.url, clock, nodes=nodes, settings=PollSettings(first_pause=1)) as follower:
+        with logged() as logs:
+            async with running(follower):
+                await follower.changed.beyond(0)
+                assert follower.latest.nodes == {}, "nothing is known, and whoever waits is told so"
+                await clock.until_someone_sleeps()
+                await clock.advance(1)
+                await follower.changed.beyond(1)
+                assert memory(follower.latest) == {"a": 40, "b": 50, "c": 60}
+        [said] = told(logs, Event.USAGE_FAILED)
+        assert str(said["exc_info"]) == "an odd node"

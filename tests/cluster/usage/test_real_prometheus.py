@@ -71,6 +71,15 @@ async def test_the_seeds_rules_say_which_node_is_busy(metrics: Metrics) -> None:
         assert memory(snapshot) == {"a": near(30), "b": near(15)}
 
 
+async def test_the_seeds_rules_keep_each_label_that_may_say_the_node(tmp_path: Path) -> None:
+    async with Metrics(tmp_path / "metrics", node_label="kubernetes_node") as metrics:
+        await metrics.node("a", memory_percent=60, cpu_percent=30, labels={"instance": "elsewhere:9100"})
+        async with polling(metrics) as poller:
+            await polled_until(
+                poller, lambda seen: (memory(seen), cpu(seen)) == ({"a": near(60)}, {"a": near(30)})
+            )
+
+
 async def test_a_node_whose_exporter_is_gone_keeps_its_last_sample_and_its_age(metrics: Metrics) -> None:
     await metrics.node("a")
     await metrics.node("b", memory_percent=50)
@@ -93,6 +102,32 @@ async def test_a_node_whose_exporter_is_gone_keeps_its_last_sample_and_its_age(m
         assert last.time < fresh.time
         await metrics.exporter("b").start()
         await polled_until(poller, lambda seen: not is_missing(seen))
+
+
+@pytest.mark.parametrize("left", ["a", ""], ids=["one", "all"])
+async def test_a_node_whose_exporter_is_gone_does_not_seem_busier(metrics: Metrics, left: str) -> None:
+    for name in "ab":
+        await metrics.node(name, cpu_percent=20)
+    await metrics.settled()
+    raw = QuerySettings(preset=Preset.NODE_EXPORTER, average_seconds=WINDOW)
+    async with polling(metrics) as seed, polling(metrics, raw) as node_exporter:
+        pollers = (seed, node_exporter)
+        steady = pytest.approx({"a": 20, "b": 20}, abs=15)
+        asked = [(await polled_until(one, lambda seen: cpu(seen) == steady)).of("cpu") for one in pollers]
+        for name in set("ab") - set(left):
+            await metrics.exporter(name).stop()
+        said = [{"b": 20.0}]
+        async with asyncio.timeout(30):
+            while any("b" in busy for busy in said[-len(asked) :]):
+                for poller in pollers:
+                    assert cpu(await poller.once()) == steady
+                said += [await metrics.query(one.query) for one in asked if one is not None]
+                await asyncio.sleep(0.1)
+        assert max(busy.get("b", 0) for busy in said) > 50, "Prometheus itself takes it for busy"
+        for poller in pollers:
+            last = poller.latest.nodes["b"].cpu
+            assert last is not None
+            assert last.time < poller.latest.taken - WINDOW / 2
 
 
 async def test_prometheus_may_die_and_come_back(metrics: Metrics) -> None:

@@ -52,7 +52,7 @@ def decode(doing: Doing, body: bytes) -> Vector:
     """The answer's vector; a ServerError says what it is instead."""
     try:
         answer = msgspec.json.decode(body, type=_Answer)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise unreadable(doing, f"{error}{_shown(body)}") from error
     if answer.status == "error":
         raise ServerError(doing, Status(answer.error or answer.errorType, answer.errorType, 200))
@@ -62,7 +62,7 @@ def decode(doing: Doing, body: bytes) -> Vector:
         raise unreadable(doing, _other_type(answer.data.resultType))
     try:
         found = msgspec.json.decode(answer.data.result, type=list[msgspec.Raw] | None) or []
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise unreadable(doing, f"its result is no list: {error}") from error
     return Vector(tuple(found), (*(answer.warnings or ()), *(answer.infos or ())))
 
@@ -72,7 +72,7 @@ def _series(raw: msgspec.Raw) -> Series | None:
         read = msgspec.json.decode(raw, type=_Series)
         time, value = read.value
         return Series(read.metric, time, float(value))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -3,8 +3,9 @@
 It knows the last half minute or so, and nothing of longer windows.
 """
 
+import math
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -13,7 +14,7 @@ from colocate.cluster.client import Client
 from colocate.cluster.errors import ClusterError, NotFound, Unreachable
 from colocate.cluster.resources import Resource
 from colocate.cluster.usage.directory import Directory
-from colocate.cluster.usage.joining import Counts, Joined, Sample
+from colocate.cluster.usage.joining import Counts, Joined, Sample, fault_of
 from colocate.cluster.usage.signals import Measured
 from colocate.model import quantity
 
@@ -66,28 +67,24 @@ def join(measured: Measured, answer: list[NodeMetrics], directory: Directory, no
     """What the answer says of one resource."""
     samples: dict[str, Sample] = {}
     strangers: list[Mapping[str, str]] = []
-    unknown = malformed = 0
+    count = dict.fromkeys(Counts.__struct_fields__, 0)
     for metrics in answer:
         node = directory.nodes.get(metrics.metadata.name)
         if node is None:
-            unknown += 1
+            count["unknown"] += 1
             strangers.append({"name": metrics.metadata.name})
             continue
         capacity = node.capacity.cpu if measured is Measured.CPU else node.capacity.memory
         used = _used(measured, metrics)
-        if used is None or used < 0 or not capacity:
-            malformed += 1
-            continue
-        samples[node.name] = Sample(100 * used / capacity, min(now, max(0.0, metrics.timestamp.timestamp())))
+        if used is None or not capacity:
+            count["malformed"] += 1
+        elif fault := fault_of(percent := _percent(used, capacity)):
+            count[fault] += 1
+        else:
+            samples[node.name] = Sample(max(0.0, percent), min(now, max(0.0, _seconds(metrics.timestamp))))
     missing = [name for name in directory.nodes if name not in samples]
-    counts = Counts(
-        series=len(answer),
-        joined=len(samples),
-        missing=len(missing),
-        unknown=unknown,
-        malformed=malformed,
-    )
-    return Joined(samples, counts, tuple(missing[:_EXAMPLES]), tuple(strangers[:_EXAMPLES]))
+    count |= {"series": len(answer), "joined": len(samples), "missing": len(missing)}
+    return Joined(samples, Counts(**count), tuple(missing[:_EXAMPLES]), tuple(strangers[:_EXAMPLES]))
 
 
 def _used(measured: Measured, metrics: NodeMetrics) -> int | None:
@@ -98,3 +95,15 @@ def _used(measured: Measured, metrics: NodeMetrics) -> int | None:
         return quantity.milli(text) if measured is Measured.CPU else quantity.whole(text)
     except ValueError:
         return None
+
+
+def _percent(used: int, capacity: int) -> float:
+    try:
+        return 100 * used / capacity
+    except OverflowError:
+        return math.inf
+
+
+def _seconds(stamp: datetime) -> float:
+    # One without a zone would else be of ours, and the first years have no such time there.
+    return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp()

@@ -1,7 +1,8 @@
 """Follows the use of nodes: asks every signal once a round, keeps the last good samples, publishes what is known.
 
 A signal that fails leaves the others alone, and its last samples stay, with their time: whoever decides sees how
-old they are. A node that Prometheus says nothing new of is filled in from the metrics API, where that is given.
+old they are. So do those of a node that is no longer scraped, whatever rules go on to say of it. A node that
+Prometheus says nothing new of is filled in from the metrics API, where that is given.
 Nothing here judges a node or forgets a sample, except those of nodes that have left the cluster.
 """
 
@@ -12,13 +13,14 @@ from typing import NoReturn
 
 import msgspec
 
+from colocate import telemetry
 from colocate.aio import Watched
 from colocate.clock import Clock
 from colocate.cluster.backoff import BackOff, Random
 from colocate.cluster.errors import ClusterError
 from colocate.cluster.usage.answers import Vector
 from colocate.cluster.usage.directory import Directory, KnownNode
-from colocate.cluster.usage.joining import LATEST, Joined, Sample, Times, join
+from colocate.cluster.usage.joining import LATEST, Joined, Sample, Times, join, with_news
 from colocate.cluster.usage.metrics_api import MetricsApi
 from colocate.cluster.usage.pods import join_pods, pod_usages
 from colocate.cluster.usage.presets import TIME, Queries
@@ -27,6 +29,7 @@ from colocate.cluster.usage.record import Record
 from colocate.cluster.usage.signals import POD_CPU, POD_MEMORY, Measured, Signal, Statistic
 from colocate.cluster.usage.snapshot import UsageSnapshot, node_loads
 from colocate.errors import UserError
+from colocate.telemetry import Event
 
 _USES = tuple(Signal(measured) for measured in Measured)
 METRICS_API = "metrics-api"
@@ -70,8 +73,8 @@ class UsagePoller:
         """Prometheus' last good ones of each signal, of pods too."""
         self._filled: dict[Signal, dict[str, Sample]] = {}
         """From the metrics API, of nodes that Prometheus says nothing new of."""
-        self._scraped: dict[str, float] = {}
-        """When each node was last scraped."""
+        self._times: Times | None = None
+        """When nodes were last scraped, as far as any answer has told."""
         self._offset: float | None = None
         asked: dict[str, str] = {}
         if prometheus is not None:
@@ -85,12 +88,19 @@ class UsagePoller:
         """Counts the rounds."""
 
     async def run(self) -> NoReturn:
-        """Ask until cancelled, whatever happens to Prometheus."""
+        """Ask until cancelled, whatever happens to Prometheus, and whatever it answers."""
         settings = self._settings
         back_off = BackOff(settings.first_pause, settings.last_pause, self._random)
         while True:
-            await self.once()
-            if self._record.all_failed:
+            broke_off = False
+            try:
+                await self.once()
+            except Exception as error:  # noqa: BLE001 -- whatever it is, the next round must be tried
+                broke_off = True
+                telemetry.logger().error(Event.USAGE_FAILED, exc_info=error)
+                # What was known stays, and whoever waits for a round has had one.
+                self.changed.changed()
+            if broke_off or self._record.all_failed:
                 pause = back_off.pause()
             else:
                 back_off.reset()
@@ -117,12 +127,13 @@ class UsagePoller:
         if queries.time:
             wanted.append((TIME, queries.time))
         answers = dict(await asyncio.gather(*(self._ask(prometheus, *one) for one in wanted)))
-        scraped = answers.get(TIME) or Vector(())
-        # Where it says nothing, samples are as old as their answers: nothing better is known.
+        scraped = answers.get(TIME)
         # In a thread, as all that follows: thousands of series take a while, in which others want answers.
-        times = await asyncio.to_thread(Times, scraped, directory, queries.labels, asked, self._scraped)
-        if answers.get(TIME) is not None:
-            self._scraped = {node: times.by_node[node] for node in times.by_node if node in directory.nodes}
+        times = await asyncio.to_thread(
+            Times, scraped or (), directory, queries.labels, asked, before=self._times
+        )
+        self._times = times
+        if scraped is not None:
             # Joined only to be counted: a node that is in no answer is told of here as well.
             counted = await asyncio.to_thread(join, scraped, directory, queries.labels, times, LATEST)
             self._record.succeeded(TIME, counted, scraped)
@@ -133,7 +144,7 @@ class UsagePoller:
             joined = await self._join(query.signal, answer, directory, times, asked)
             self._record.succeeded(str(query.signal), joined, answer)
             kept = {} if query.signal.statistic is Statistic.POD else self._samples.get(query.signal, {})
-            self._samples[query.signal] = {**kept, **joined.samples}
+            self._samples[query.signal] = await asyncio.to_thread(with_news, kept, joined.samples, asked)
             evaluated = next((series.time for series in answer if series is not None), None)
             self._offset = self._offset if evaluated is None else evaluated - asked
 

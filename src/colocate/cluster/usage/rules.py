@@ -1,6 +1,6 @@
 """What to add to Prometheus so that nodes are found: recording rules, and a label by relabelling. Pure text."""
 
-from colocate.cluster.usage.presets import Preset
+from colocate.cluster.usage.presets import NODE_LABELS, Preset
 from colocate.cluster.usage.signals import duration
 
 RELABELLING = """\
@@ -20,11 +20,11 @@ relabelings:
 def rules(preset: Preset, average_seconds: float = 300.0, interval: float = 30.0) -> str:
     """The rule file that a preset needs; empty where it needs none, or where its source brings them along.
 
-    Both rules keep `node` and `instance`, so that they join by either.
+    Both rules keep every label that may say the node, so that they join by any.
     """
     if preset is not Preset.SEED:
         return ""
-    window = duration(average_seconds)
+    window, by = duration(average_seconds), ", ".join(NODE_LABELS)
     return f"""\
 groups:
   - name: colocate-node-usage
@@ -32,10 +32,11 @@ groups:
     rules:
       - record: node_cpu_usage_avg_5m
         expr: >-
-          clamp_min(100 * (1 - avg by (node, instance)
+          clamp_min(100 * (1 - avg by ({by})
           (rate(node_cpu_seconds_total{{mode="idle"}}[{window}]))), 0)
       - record: node_mem_usage_avg_5m
         expr: >-
-          100 * (1 - avg by (node, instance) (avg_over_time(node_memory_MemAvailable_bytes[{window}]))
-          / avg by (node, instance) (node_memory_MemTotal_bytes))
+          100 * (1 - avg by ({by})
+          (avg_over_time(node_memory_MemAvailable_bytes[{window}]))
+          / avg by ({by}) (node_memory_MemTotal_bytes))
 """
