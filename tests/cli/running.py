@@ -30,7 +30,9 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 def _environment(extra: dict[str, str]) -> dict[str, str]:
+    """This process's, without its settings and the width that pytest may have given it."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("COLOCATE_")}
+    ours.pop("COLUMNS", None)
     return {**ours, **extra}
 
 

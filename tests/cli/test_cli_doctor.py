@@ -47,7 +47,7 @@ async def test_on_a_terminal_sentences_fit_and_hang_below_their_beginning(short:
     assert (
         "    → run this on a node, or say where the kubelet's folder is with\n      --kubelet-root;" in plain
     )
-    piped = (await colocate("doctor", *where, COLUMNS="")).out
+    piped = (await colocate("doctor", *where)).out
     assert "is with --kubelet-root; in a pod, mount it there\n" in piped, "for whoever looks for it with grep"
     assert plain.split() == piped.split()
 

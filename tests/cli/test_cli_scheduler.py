@@ -30,7 +30,7 @@ async def test_kube_config_prints_what_a_kube_scheduler_reads() -> None:
 
 async def test_on_a_terminal_the_reasons_beside_the_lines_of_kube_config_fit() -> None:
     words = ("scheduler", "kube-config", "--filter", "--url", "https://extender:8890")
-    narrow, piped = (await on_terminal(*words)).out, (await colocate(*words, COLUMNS="")).out
+    narrow, piped = (await on_terminal(*words)).out, (await colocate(*words)).out
     assert max(map(len, narrow.splitlines())) <= 80
     assert yaml.safe_load(narrow) == yaml.safe_load(piped)
     assert len(narrow.splitlines()) > len(piped.splitlines())
