@@ -46,3 +46,7 @@ def test_the_address_of_a_proxy_is_not_shown() -> None:
 )
 def test_every_failure_has_some_words(error: aiohttp.ClientError | OSError, words: str) -> None:
     assert in_words(error) == words
+
+
+def test_an_error_of_tls_that_openssl_did_not_find_has_no_reason() -> None:
+    assert in_words(ssl.SSLError(1, "The handshake failed")) == "the handshake failed"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from colocate.errors import UserError
 from colocate.load.arithmetic import go_round
+from colocate.load.decision import decide
 from colocate.load.demand import estimated
 from colocate.load.estimated import taken
 from colocate.load.policies.balanced import Balanced
@@ -116,6 +117,22 @@ def test_packing_fills_up_to_its_target_first() -> None:
     loads = {"idle": load(0, 0), "near": load(35, 0), "over": load(60, 0), "full": load(99.9, 0)}
     found = scores("target-load-packing", loads, Settings(packing=PackingSettings(40, 1.0, 0)))
     assert found == [41, 93, 26, 0]
+
+
+def test_load_aware_by_estimates_alone_spreads_a_burst() -> None:
+    alone = LoadAwareSettings(aggregation=Aggregation.P95, window=300, estimates_alone=True)
+    made = table({f"n{number}": load(20, 20) for number in range(5)}, Settings(load_aware=alone))
+    for number, name in enumerate(made.nodes):
+        made.bind(
+            BoundPod(pod(f"old-{number}", 400 + 400 * number, GIB + number * GIB // 2), name, NOW - 600)
+        )
+    best = []
+    for number in range(5):
+        judged = decide(
+            made, pod(f"p{number}", 2000, 4 * GIB), list(made.nodes), NOW, mix=mix("load-aware"), keep=1
+        )
+        best.append(judged.decision.top[0].name)
+    assert best == list(made.nodes)
 
 
 def test_load_aware_goes_by_the_last_value_while_its_percentile_is_missing() -> None:

@@ -276,3 +276,11 @@ def test_percents_beyond_what_kubernetes_counts_are_as_good_as_none() -> None:
     assert pod_facts(read_pod(metadata={"annotations": {SCALING: huge}})).shape.scaling == PerResource()
     stated = f'{{"usageThresholds":{huge}}}'
     assert node_facts(node_with(**{THRESHOLDS: stated})).thresholds is None
+
+
+def test_annotations_that_are_nested_without_end_say_nothing() -> None:
+    deep = '{"x":' + "[" * 5000 + "]" * 5000 + "}"
+    node = node_facts(node_with(**{THRESHOLDS: deep, RAW_ALLOCATABLE: deep}))
+    assert (node.thresholds, node.raw_allocatable) == (None, PerResource())
+    metadata = {"name": "p", "namespace": "ns", "uid": "u", "annotations": {SCALING: deep}}
+    assert pod_facts(read_pod(metadata=metadata)).shape.scaling == PerResource()

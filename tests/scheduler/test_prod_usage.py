@@ -134,3 +134,19 @@ async def test_requests_go_before_what_pods_use_is_joined() -> None:
         await asyncio.sleep(0)
     following.cancel()
     assert given_way > 40
+
+
+async def test_what_was_measured_too_long_ago_is_not_measured() -> None:
+    async with (
+        pretending(CALM) as prometheus,
+        telling(prometheus.url, NAMES) as story,
+        busy(story, prometheus) as scheduler,
+    ):
+        facts = scheduler.facts
+        old = PodUsage(Amount(3000, 1), facts.table.now - facts.table.settings.staleness.after - 1)
+        latest = UsageSnapshot(pods={"default/web-1": old})
+        poller = Mock(changed=Watched(), latest=latest)
+        following = asyncio.create_task(facts.follow(poller))
+        poller.changed.changed()
+        await until(lambda: not facts.table.pods.usages, "nothing to be measured")
+        following.cancel()

@@ -3,7 +3,7 @@
 import pytest
 
 from colocate.apps.scheduler import refusals
-from colocate.apps.scheduler.refusals import AllRefusals
+from colocate.apps.scheduler.refusals import AllRefusals, Refusals
 from colocate.load import Refusal
 from colocate.load.filtering import Cause
 
@@ -38,3 +38,10 @@ def test_the_pods_are_bounded_too() -> None:
     for number in range(3):
         kept.add(f"p{number}", MANY)
     assert [kept.get(f"p{number}").count > 0 for number in range(3)] == [False, True, True]
+
+
+def test_what_waits_for_the_disk_is_short() -> None:
+    short = Refusals(MANY, len(MANY)).shortened
+    assert (len(short.by_node), short.count) == (20, 50)
+    assert short.some == Refusals(MANY, len(MANY)).some
+    assert short.shortened is short

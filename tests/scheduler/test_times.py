@@ -1,12 +1,15 @@
 """Times that would defeat each other are refused, with what to write instead; those of the seed are made to fit."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 import pytest
 
 from colocate.apps.config.file import Underlay, build_document
 from colocate.apps.config.override import from_assignments
 from colocate.apps.config.schema import Seconds
-from colocate.apps.scheduler.from_seed import said_by
+from colocate.apps.scheduler.from_seed import over_seed
 from colocate.apps.scheduler.seed_config import Asking, Seed
 from colocate.apps.scheduler.settings import SCHEDULER, SchedulerConfig
 from colocate.errors import UserError
@@ -49,9 +52,13 @@ def asking_every(seconds: float) -> Seed:
 
 
 def with_seed(seed: Seed, text: str = "", *flags: str) -> SchedulerConfig:
-    under = Underlay(said_by(seed), "--from seed.yaml")
     blob = f"version: 1\n{text}".encode()
-    return build_document(SCHEDULER, blob, "scheduler.yaml", {}, from_assignments(flags), under).config
+
+    def read(said: Mapping[str, Any]) -> SchedulerConfig:
+        under = Underlay(said, "--from seed.yaml")
+        return build_document(SCHEDULER, blob, "scheduler.yaml", {}, from_assignments(flags), under).config
+
+    return over_seed(seed, read)
 
 
 def test_samples_that_the_seed_asks_for_seldom_outlive_the_next_round() -> None:
@@ -75,3 +82,12 @@ def test_what_the_seed_says_counts_where_nothing_else_is_said() -> None:
 def test_what_is_wrong_with_it_is_said_of_its_file() -> None:
     with pytest.raises(UserError, match=r"--from seed\.yaml: 0s is out of range"):
         with_seed(asking_every(0.0))
+
+
+def test_samples_count_as_long_as_suits_the_interval_that_is_in_force() -> None:
+    def after(*flags: str) -> float:
+        return with_seed(asking_every(600.0), "", *flags).load.staleness.after
+
+    assert after("usage.interval=15s") == 180
+    assert after("usage.interval=300s") == 900
+    assert after("load.staleness.after=700") == 700

@@ -3,18 +3,21 @@
 import argparse
 import os
 import sys
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvloop
 
 from colocate import telemetry
-from colocate.apps.config.file import NOTHING_BELOW, Underlay, build_document, load_document
+from colocate.apps.config.file import Underlay, build_document, load_document
 from colocate.apps.config.override import from_assignments, unknown_variables
 from colocate.apps.config.schema import VERSION
 from colocate.apps.config.words import Problem
 from colocate.apps.scheduler import kube_config, seed_config
-from colocate.apps.scheduler.from_seed import said_by
+from colocate.apps.scheduler.from_seed import over_seed
 from colocate.apps.scheduler.kube_config import DEFAULT_NAME, Profile, TlsFiles, Wanted
 from colocate.apps.scheduler.process import run_scheduler
 from colocate.apps.scheduler.seed_config import Seed
@@ -97,12 +100,8 @@ def _config(args: argparse.Namespace, seed: Seed | None) -> SchedulerConfig:
     """The configuration that the flags name, each over the one before: --from, --config, --set, --act, --shadow."""
     if args.config is None and args.seed is None:
         raise UserError("--config: no configuration is named; name one, or a kube-scheduler's with --from")
-    overrides = from_assignments(args.set)
-    under = Underlay(said_by(seed), f"--from {args.seed}") if seed else NOTHING_BELOW
-    if args.config is not None:
-        config = load_document(SCHEDULER, args.config, os.environ, overrides, under).config
-    else:
-        config = build_document(SCHEDULER, _EMPTY, str(args.seed), os.environ, overrides, under).config
+    read = partial(_read, args)
+    config = over_seed(seed, read) if seed else read({})
     if args.act is not None:
         config = msgspec.structs.replace(config, act=_ways(args.act))
     if args.shadow:
@@ -112,6 +111,14 @@ def _config(args: argparse.Namespace, seed: Seed | None) -> SchedulerConfig:
     except Problem as problem:
         raise UserError(f"{args.config or args.seed}: {problem}") from None
     return config
+
+
+def _read(args: argparse.Namespace, under: Mapping[str, Any]) -> SchedulerConfig:
+    """What --config and --set say, over what lies under them."""
+    below, overrides = Underlay(under, f"--from {args.seed}"), from_assignments(args.set)
+    if args.config is not None:
+        return load_document(SCHEDULER, args.config, os.environ, overrides, below).config
+    return build_document(SCHEDULER, _EMPTY, str(args.seed), os.environ, overrides, below).config
 
 
 def _ways(text: str) -> tuple[Act, ...]:

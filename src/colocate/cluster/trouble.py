@@ -14,8 +14,9 @@ def in_words(error: aiohttp.ClientError | OSError) -> str:
             return f"its certificate is not trusted, {of_certificate(error)}"
         case aiohttp.ClientConnectorError():
             return in_words(error.os_error)
-        case ssl.SSLError() if error.reason:
-            return error.reason.replace("_", " ").lower()
+        case ssl.SSLError() if reason := getattr(error, "reason", None):
+            # Only what OpenSSL found has one.
+            return str(reason).replace("_", " ").lower()
         case OSError() if error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
             # Not its own words, which are "connect call failed" for whatever has happened to a call.
             return os.strerror(error.errno).lower()

@@ -62,7 +62,7 @@ def thresholds(annotation: str) -> UsageThresholds | None:
             _AGGREGATIONS.get(aggregated.usage_aggregation_type or ""),
             _span(aggregated.usage_aggregated_duration or ""),
         )
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -70,14 +70,14 @@ def percents(annotation: str) -> PerResource:
     try:
         read = msgspec.json.decode(annotation, type=_Numbers) if annotation else None
         return _per_resource(read) or PerResource()
-    except ValueError:
+    except (ValueError, RecursionError):
         return PerResource()
 
 
 def raw_allocatable(annotation: str) -> PerResource:
     try:
         return stated(msgspec.json.decode(annotation, type=Quantities)) if annotation else PerResource()
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return PerResource()
 
 

@@ -53,6 +53,8 @@ class Unseen(msgspec.Struct, frozen=True):
     """By pods that are assumed here."""
     limits: Amount = NOTHING
     """Of the same."""
+    assumed: Amount = NOTHING
+    """What the same are estimated to use; it is in `amount`, too."""
 
     @property
     def pods(self) -> float:
@@ -184,11 +186,13 @@ class Ledger:
                 prod_memory += missing_memory
             packing += entry.packing_cpu
             share += entry.share
-        requested, limits = NOTHING, NOTHING
+        requested, limits, estimates = NOTHING, NOTHING, NOTHING
         for entry in (assumed or {}).values():
             requested += entry.request
             limits += entry.limit
-        return Unseen(Amount(cpu, memory), Amount(prod_cpu, prod_memory), packing, share, requested, limits)
+            estimates += entry.estimate
+        prod = Amount(prod_cpu, prod_memory)
+        return Unseen(Amount(cpu, memory), prod, packing, share, requested, limits, estimates)
 
     @property
     def bound(self) -> tuple[str, ...]:

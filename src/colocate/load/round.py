@@ -181,10 +181,13 @@ class Round:
 
 def _with_assumed(placed: Placed, unseen: Unseen) -> Placed:
     """Pods that are on their way to a node ask as much of it as those that are there."""
-    if unseen.requested == NOTHING and unseen.limits == NOTHING:
+    if unseen.requested == NOTHING and unseen.limits == NOTHING and unseen.assumed == NOTHING:
         return placed
     return msgspec.structs.replace(
-        placed, requested=placed.requested + unseen.requested, limits=placed.limits + unseen.limits
+        placed,
+        requested=placed.requested + unseen.requested,
+        limits=placed.limits + unseen.limits,
+        estimates=placed.estimates + unseen.assumed,
     )
 
 

@@ -429,3 +429,9 @@ async def test_a_round_that_breaks_off_ends_nothing(table: Table, clock: ManualC
                 assert memory(follower.latest) == {"a": 40, "b": 50, "c": 60}
         [said] = told(logs, Event.USAGE_FAILED)
         assert str(said["exc_info"]) == "an odd node"
+
+
+async def test_times_are_asked_for_first(table: Table) -> None:
+    async with poller(table.url, ManualClock(START)) as made:
+        await made.once()
+    assert table.asked[0] == TIME

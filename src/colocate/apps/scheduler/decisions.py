@@ -197,7 +197,9 @@ class DecisionLog:
         if len(self._waiting) >= _WAITING:
             telemetry.SCHEDULER_LINES_DROPPED.inc()
             return
-        self._waiting.append((happened, kept, self._sieve(kept)))
+        sieve = self._sieve(kept)
+        # A disk may hang for long, and of thousands of refusals few are written.
+        self._waiting.append((happened, kept, _Sieve(sieve.refused.shortened, sieve.hot.shortened)))
         self._news.changed()
 
     async def run(self) -> NoReturn:

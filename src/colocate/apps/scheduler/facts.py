@@ -94,15 +94,16 @@ class Facts:
 
     async def _by_uid(self, usages: Mapping[str, PodUsage]) -> dict[str, PodUsage]:
         """Samples name pods as people do; of a name, the pod that has it now, where it is on a node. Its class says
-        whether its use is that of prod: samples do not."""
+        whether its use is that of prod: samples do not. What is too old is not measured."""
         found = {}
+        staleness, now = self.table.settings.staleness, self._clock.time()
         for number, (name, usage) in enumerate(usages.items()):
             if number % _STEP == 0:
                 # Here, too, requests go first.
                 await asyncio.sleep(0)
             pod = self.pods.get(Key(*name.split("/", 1)))
             bound = None if pod is None else self.table.pods.get(pod.metadata.uid)
-            if bound is not None:
+            if bound is not None and not staleness.expired(now - usage.time):
                 found[bound.pod.uid] = PodUsage(usage.amount, usage.time, bound.pod.prod)
         return found
 

@@ -33,6 +33,13 @@ class Refusals(msgspec.Struct, frozen=True):
         return _in_words(islice(self.by_node.items(), _NODES_REFUSED))
 
     @property
+    def shortened(self) -> "Refusals":
+        """With no more of them than are told unasked."""
+        if len(self.by_node) <= _NODES_REFUSED:
+            return self
+        return Refusals(dict(islice(self.by_node.items(), _NODES_REFUSED)), self.count)
+
+    @property
     def all_kept(self) -> tuple[Refused, ...]:
         return _in_words(self.by_node.items())
 
@@ -85,7 +92,7 @@ class AllRefusals:
         long = self._by_uid[uid]
         self._count -= len(long.by_node)
         del self._whole[uid]
-        self._by_uid[uid] = Refusals(dict(islice(long.by_node.items(), _NODES_REFUSED)), long.count)
+        self._by_uid[uid] = long.shortened
 
 
 def _in_words(refusals: Iterable[tuple[str, Refusal]]) -> tuple[Refused, ...]:

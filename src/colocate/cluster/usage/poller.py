@@ -123,9 +123,9 @@ class UsagePoller:
     async def _ask_prometheus(self, prometheus: Prometheus, directory: Directory) -> None:
         asked = self._clock.time()
         queries = self._queries
-        wanted = [(str(query.signal), query.promql) for query in queries.signals]
-        if queries.time:
-            wanted.append((TIME, queries.time))
+        # Times first: a scrape in between then makes a value seem old until the next round, and never an old one new.
+        wanted = [(TIME, queries.time)] if queries.time else []
+        wanted += [(str(query.signal), query.promql) for query in queries.signals]
         answers = dict(await asyncio.gather(*(self._ask(prometheus, *one) for one in wanted)))
         scraped = answers.get(TIME)
         # In a thread, as all that follows: thousands of series take a while, in which others want answers.
