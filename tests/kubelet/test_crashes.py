@@ -134,6 +134,8 @@ async def live_a_life(node: TestNode, plugin: Process) -> None:
     await plugin.signal(signal.SIGHUP)
     if not await reach(lambda: kubelet.devices.socket_of(RESOURCE) not in (before, None), "SIGHUP"):
         return
+    if not await reach(lambda: len(healthy()) == 3, "the devices from the new socket"):
+        return
     await plugin.signal(signal.SIGTERM)
     await plugin.exit_code()
 

@@ -142,10 +142,13 @@ async def test_by_taints_nothing_fails_when_one_node_exporter_is_missing(metrics
         assert max(said) > 60, "Prometheus itself takes it for busy"
         assert {await story.heat(name) for name in cool} == {0}
         assert set(spread(await story.restart("nginx", 30))) == cool
-        state = json.loads(await asking.ask(Where(url=scheduler.listening.url), "/state"))
-        assert state["ready"]
-        missing = next(one["missing"] for one in state["samples"] if one["name"] == "cpu")
-        assert set(missing) >= {NODES[0], nodes[3]}
+        missing: set[str] = set()
+        async with asyncio.timeout(30):
+            while not missing >= {NODES[0], nodes[3]}:
+                await scheduler.facts.sampled.beyond(scheduler.facts.sampled.count)
+                state = json.loads(await asking.ask(Where(url=scheduler.listening.url), "/state"))
+                assert state["ready"]
+                missing = set(next(one["missing"] for one in state["samples"] if one["name"] == "cpu"))
 
 
 async def test_by_both_ways_at_once(metrics: Metrics) -> None:
