@@ -3,12 +3,14 @@
 Both are aiohttp servers, each in a process of its own, asked in turn by this one over a connection that stays
 open, as kube-scheduler asks. Prioritize is asked about 5000 names; filter and prioritize, one after the other,
 about 500 whole nodes. Their CPU time is the kernel's count. Both are asked in short turns, each of ours compared
-with the one of the echo right after it: what disturbs the machine for longer disturbs both.
+with the one of the echo right after it: what disturbs the machine for longer disturbs both. Each question is about
+another pod.
 """
 
+import itertools
 import statistics
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -54,15 +56,18 @@ class Side(msgspec.Struct, frozen=True):
 
     caller: Caller
     process: int
+    pods: Iterator[int] = msgspec.field(default_factory=lambda: itertools.count(1))
 
     async def ask(self, questions: Sequence[Question]) -> Turn:
         """Ask all questions some times; those asked together count as one."""
         seconds = []
         before = _cpu_seconds(self.process)
         for _ in range(TURN):
+            pod = next(self.pods)
+            bodies = [(question.path, question.of_pod(pod)) for question in questions]
             started = time.perf_counter()
-            for question in questions:
-                await self.caller.post(question.path, question.body)
+            for path, body in bodies:
+                await self.caller.post(path, body)
             seconds.append(time.perf_counter() - started)
         return Turn(seconds, (_cpu_seconds(self.process) - before) / TURN)
 

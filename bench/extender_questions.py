@@ -4,10 +4,16 @@ from typing import Any
 
 import msgspec
 
+_UID = "32487b56-41ce-4e28-a65d-%012x"
+
 
 class Question(msgspec.Struct, frozen=True):
     path: str
     body: bytes
+
+    def of_pod(self, number: int) -> bytes:
+        """The same about another pod: kube-scheduler asks about one after the other."""
+        return self.body.replace((_UID % 0).encode(), (_UID % number).encode(), 1)
 
 
 def node_names(count: int) -> list[str]:
@@ -40,7 +46,7 @@ def _pod() -> dict[str, Any]:
         "metadata": {
             "name": "nginx-7d9-abcde",
             "namespace": "default",
-            "uid": "32487b56-41ce-4e28-a65d-23da3084d92d",
+            "uid": _UID % 0,
             "labels": {"app": "nginx", "pod-template-hash": "7d9"},
             "ownerReferences": [{"kind": "ReplicaSet", "name": "nginx-7d9", "controller": True}],
         },
