@@ -193,3 +193,13 @@ def test_a_snapshot_is_the_same_in_one_piece_and_in_many(nodes: int, pods: int, 
         made.bind(BoundPod(pod(f"p{number}"), f"n{number % 3}", NOW))
     taken = snapshot.take(made)
     assert b"".join(snapshot.pieces(taken, most)) == msgspec.json.encode(taken)
+
+
+def test_a_pod_that_is_asked_about_again_has_the_same_answer() -> None:
+    made = table({"cool": load(20, 20), "warm": load(25, 25)})
+    large = pod("new", 2000, 4 * GIB)
+    first = decide(made, large, list(made.nodes), NOW)
+    assert first.decision.best == ("cool",)
+    assert made.terms("cool").unseen_pods == 1
+    assert decide(made, large, list(made.nodes), NOW + 1).scores == first.scores
+    assert made.terms("cool").unseen_pods == 1

@@ -1,11 +1,18 @@
 """What the filter refused is kept in bounds: all of the youngest pods', a few of the oldest's."""
 
+import gc
+import weakref
+from pathlib import Path
+
 import pytest
 
 from colocate.apps.scheduler import refusals
-from colocate.apps.scheduler.refusals import AllRefusals, Refusals
-from colocate.load import Refusal
+from colocate.apps.scheduler.decisions import DecisionLog
+from colocate.apps.scheduler.refusals import AllRefusals
+from colocate.apps.scheduler.sections import Decisions
+from colocate.load import Refusal, Settings, Sifted, Table, refused_everywhere
 from colocate.load.filtering import Cause
+from colocate.model.load import PodFacts
 
 MANY = {f"n{number}": Refusal(Cause.NEVER) for number in range(50)}
 
@@ -40,8 +47,18 @@ def test_the_pods_are_bounded_too() -> None:
     assert [kept.get(f"p{number}").count > 0 for number in range(3)] == [False, True, True]
 
 
-def test_what_waits_for_the_disk_is_short() -> None:
-    short = Refusals(MANY, len(MANY)).shortened
-    assert (len(short.by_node), short.count) == (20, 50)
-    assert short.some == Refusals(MANY, len(MANY)).some
-    assert short.shortened is short
+def test_what_waits_for_the_disk_is_short(tmp_path: Path) -> None:
+    class Watched(dict[str, Refusal]):
+        """One of which can be seen that it is gone."""
+
+    log = DecisionLog(Decisions(file=tmp_path / "decisions.jsonl"), Settings(), shadow=False)
+    refused = Watched(MANY)
+    gone = weakref.ref(refused)
+    log.sifted("p", Sifted([], refused))
+    log.refused(
+        refused_everywhere(Table(Settings()), PodFacts("p", "default/p"), len(MANY), 0.0, Settings().policy)
+    )
+    log.sifted("p", Sifted(["n1"], {}))
+    del refused
+    gc.collect()
+    assert gone() is None, "though nothing of it is written yet"

@@ -128,22 +128,6 @@ class Recreate(_PodAction, frozen=True):
     """The node that its affinity rules out."""
 
 
-Action: TypeAlias = (
-    Withdraw
-    | Publish
-    | Drop
-    | SetLimit
-    | Reclaim
-    | RestoreLimit
-    | Throttle
-    | Ease
-    | Unthrottle
-    | MovePages
-    | ReturnPages
-    | Evict
-    | Recreate
-)
-
 PodAction: TypeAlias = (
     SetLimit
     | Reclaim
@@ -156,3 +140,5 @@ PodAction: TypeAlias = (
     | Evict
     | Recreate
 )
+
+Action: TypeAlias = Withdraw | Publish | Drop | PodAction
