@@ -2,6 +2,8 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import pytest
@@ -13,6 +15,7 @@ from colocate.lab.scheduler.loop import Scheduler
 from colocate.lab.scheduler.queue import Queue
 from colocate.lab.scheduler.requests import PodRequests
 from colocate.lab.scheduler.search import enough
+from tests.support.growth import check_growth
 
 from .lab import Lab
 
@@ -43,7 +46,7 @@ async def test_2000_pods_on_500_nodes_at_a_flat_cost() -> None:
     used = Counter(lab.placed().values())
     assert sum(used.values()) == 2000
     assert len(used) > NODES * 0.9
-    assert late < early * 1.5, f"{early * 1e3:.2f} ms for an early pod, {late * 1e3:.2f} ms for a late one"
+    assert late < early * 2, f"{early * 1e3:.2f} ms for an early pod, {late * 1e3:.2f} ms for a late one"
 
 
 @pytest.mark.parametrize(
@@ -55,19 +58,21 @@ def test_how_many_nodes_are_compared(nodes: int, percentage: int, expected: int)
     assert enough(nodes, percentage) == expected
 
 
-def test_a_queue_of_many_costs_as_much_for_each() -> None:
-    def cost(count: int) -> float:
-        queue = Queue()
-        begun = time.process_time()
-        for number in range(count):
-            queue.put(PodFacts("default", "p", str(number), PodRequests()), changed=True, now=0)
-        while (waiting := queue.take(0)) is not None:
-            queue.put_aside(waiting, Cause.RESOURCES, 0)
-        queue.happened(Cause.RESOURCES, 5)
-        while (waiting := queue.take(5)) is not None:
-            queue.drop(waiting.pod.uid)
-        return (time.process_time() - begun) / count
+def _through_a_queue(pods: list[PodFacts]) -> None:
+    queue = Queue()
+    for pod in pods:
+        queue.put(pod, changed=True, now=0)
+    while (waiting := queue.take(0)) is not None:
+        queue.put_aside(waiting, Cause.RESOURCES, 0)
+    queue.happened(Cause.RESOURCES, 5)
+    while (waiting := queue.take(5)) is not None:
+        queue.drop(waiting.pod.uid)
 
-    cost(1000)
-    small = min(cost(1000) for _ in range(3))
-    assert cost(10_000) < small * 3
+
+def test_a_queue_of_many_costs_about_as_much_for_each() -> None:
+    def pods(count: int) -> Callable[[], None]:
+        return partial(
+            _through_a_queue, [PodFacts("default", "p", str(n), PodRequests()) for n in range(count)]
+        )
+
+    check_growth(pods, 500, 10_000, at_most=60)

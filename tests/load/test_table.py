@@ -1,6 +1,6 @@
 """The table: kept up to date fact by fact, it is what it would be if made anew; and expiry as declared."""
 
-import time
+from functools import partial
 from unittest.mock import Mock
 
 import msgspec
@@ -24,6 +24,7 @@ from colocate.load.table import Table
 from colocate.load.terms import Freshness
 from colocate.model.load import Amount, BoundPod, NodeFacts, NodeLoad, PodUsage, PriorityClass
 from tests.load.facts import GIB, NOW, load, node, pod, table
+from tests.support.growth import check_growth
 
 BALANCED = mix("balanced")
 NAMES = ["a", "b", "c", "d"]
@@ -263,17 +264,7 @@ def test_pods_are_not_added_up_again_for_usage_that_changes_no_sum() -> None:
 
 def test_ten_times_the_candidates_take_about_ten_times_as_long() -> None:
     made = table({f"n-{i}": load(20, 20) for i in range(5000)})
-    many = list(made.nodes)
-    few = many[:500]
+    everyone = list(made.nodes)
     asked = made.demand(pod("new"))
-    made.scores(BALANCED, asked, many)
-
-    def quickest(candidates: list[str]) -> float:
-        times = []
-        for _ in range(20):
-            started = time.perf_counter()
-            made.scores(BALANCED, asked, candidates)
-            times.append(time.perf_counter() - started)
-        return min(times)
-
-    assert quickest(many) < 25 * quickest(few)
+    made.scores(BALANCED, asked, everyone)
+    check_growth(lambda count: partial(made.scores, BALANCED, asked, everyone[:count]), 500, 5000, at_most=25)
