@@ -12,7 +12,6 @@ from colocate.cluster.connection import Connection, Login
 from colocate.cluster.errors import Forbidden
 from colocate.cluster.secret import Secret
 from colocate.cluster.transport import Request
-from colocate.cluster.usage.metrics_api import NODE_METRICS
 from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES
 from colocate.lab.api.users import known
 from tests.scheduler.pretending import NAMES, ONE_HOT, pretending
@@ -40,8 +39,6 @@ def single_rights() -> list[Right]:
         for number, one in enumerate(rules())
         for resource in one["rule"]["resources"]
         for verb in one["rule"]["verbs"]
-        # The embedded API server has no metrics API to refuse.
-        if one["rule"]["apiGroups"] != [NODE_METRICS.group]
     ]
 
 

@@ -136,6 +136,16 @@ class Story:
                 await store.changed.beyond(seen)
 
 
+def with_metrics_api(config: SchedulerConfig, *, prometheus: bool) -> SchedulerConfig:
+    """That asks the metrics API, too, or alone."""
+    usage = msgspec.structs.replace(
+        config.usage,
+        metrics_api=True,
+        prometheus=config.usage.prometheus if prometheus else Prometheus(),
+    )
+    return msgspec.structs.replace(config, usage=usage)
+
+
 def spread(pods: Sequence[Placed]) -> Counter[str]:
     return Counter(pod.node for pod in pods)
 

@@ -1,94 +1,113 @@
 """Where Prometheus is missing or away the metrics API fills in; where that is missing too, pods go on."""
 
-import json
-import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-
 import msgspec
+import pytest
 
 from colocate.apps.scheduler.process import Scheduler, running
-from colocate.apps.scheduler.sections import Prometheus
-from colocate.apps.scheduler.settings import SchedulerConfig
+from colocate.apps.scheduler.sections import Load, Policies
+from colocate.apps.scheduler.settings import Act
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client, ClientSettings
+from colocate.cluster.resources import NODES
 from colocate.cluster.transport import Request
 from colocate.cluster.usage.metrics_api import NODE_METRICS
+from colocate.load.terms import Freshness
 from colocate.telemetry import Event
 from tests.scheduler.granting import rules
 from tests.scheduler.pretending import CALM, NAMES, internal_error, pretending
-from tests.scheduler.story import Story, logged, spread, telling, told
+from tests.scheduler.story import Story, logged, spread, telling, told, with_metrics_api
 from tests.scheduler.test_process import prioritized
 from tests.support.waiting import until
 
 
-class WithMetricsServer(Client):
-    """Whose cluster seems to have a metrics-server, which the embedded one has not."""
+class WithoutMetricsApi(Client):
+    """Whose cluster seems to have no metrics-server, which the embedded one has."""
 
-    def __init__(self, story: Story, gibibytes: Mapping[str, int]) -> None:
+    def __init__(self, story: Story) -> None:
         super().__init__(story.client.connection, settings=ClientSettings(attempts=1))
-        self._gibibytes = gibibytes
 
     async def ask_once(self, request: Request) -> bytes:
-        if "metrics.k8s.io" not in request.path:
-            return await super().ask_once(request)
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        items = [
-            {
-                "metadata": {"name": name},
-                "timestamp": now,
-                "window": "10s",
-                "usage": {"cpu": "400m", "memory": f"{used}Gi"},
-            }
-            for name, used in self._gibibytes.items()
-        ]
-        listed = {"kind": "NodeMetricsList", "apiVersion": "metrics.k8s.io/v1beta1", "metadata": {}}
-        return json.dumps(listed | {"items": items}).encode()
+        path = request.path.replace(NODE_METRICS.group, "nowhere.example.com")
+        return await super().ask_once(msgspec.structs.replace(request, path=path))
 
 
-def with_metrics_api(config: SchedulerConfig, *, prometheus: bool) -> SchedulerConfig:
-    usage = msgspec.structs.replace(
-        config.usage,
-        metrics_api=True,
-        prometheus=config.usage.prometheus if prometheus else Prometheus(),
-    )
-    return msgspec.structs.replace(config, usage=usage)
+async def used(story: Story, **gibibytes: int | None) -> None:
+    """Make nodes use so much memory; None: as much as their pods do, which is nothing."""
+    for name, memory in gibibytes.items():
+        told = {"lab.colocate.dev/usage-memory": None if memory is None else f"{memory}Gi"}
+        await story.client.patch(NODES, name, {"metadata": {"annotations": told}})
 
 
-@asynccontextmanager
-async def scheduling(story: Story, client: Client, *, prometheus: bool) -> AsyncIterator[Scheduler]:
-    config = with_metrics_api(story.config(), prometheus=prometheus)
-    async with client, running(config, client, SystemClock()) as scheduler:
-        await until(lambda: not scheduler.judge.unready(), "the scheduler to be ready")
-        yield scheduler
+def percent(scheduler: Scheduler, node: str) -> float | None:
+    load = scheduler.facts.table.loads.get(node)
+    return None if load is None or load.memory is None else load.memory.percent
 
 
-async def test_without_prometheus_a_hot_node_is_avoided_by_the_metrics_api() -> None:
+@pytest.mark.parametrize("policy", ["mem-real-usage", "balanced"])
+async def test_without_prometheus_all_new_pods_avoid_the_hot_node(policy: str) -> None:
     async with telling("http://127.0.0.1:9", NAMES) as story:
-        client = WithMetricsServer(story, {"n1": 2, "n2": 15, "n3": 3})
-        async with scheduling(story, client, prometheus=False) as scheduler:
-            await story.deploy("nginx", 9)
+        await used(story, n1=3, n2=3, n3=3)
+        config = with_metrics_api(story.config(load=Load(policy=Policies(policy))), prometheus=False)
+        async with story.scheduling(config) as scheduler:
+            await story.deploy("nginx", 30)
+            assert set(spread(await story.pods("nginx"))) == set(NAMES)
+
+            await used(story, n2=15)
+            await until(lambda: percent(scheduler, "n2") == 100 * 15 / 16, "the sample of 94 %")
+            assert "n2" not in spread(await story.restart("nginx", 30))
+            latest = scheduler.decisions.latest(1)[0]
+            by_name = {node.node: node for node in latest.explanation.nodes}
+            assert set(by_name) == set(NAMES)
+            assert all(node.freshness is Freshness.FRESH for node in by_name.values())
+
+            await used(story, n2=3)
+            await until(lambda: percent(scheduler, "n2") == 100 * 3 / 16, "the sample of 19 %")
+            assert set(spread(await story.restart("nginx", 30))) == set(NAMES)
+
+
+async def test_so_it_is_by_taints() -> None:
+    async with telling("http://127.0.0.1:9", NAMES, extender=False) as story:
+        await used(story, n1=3, n2=15, n3=3)
+        async with story.scheduling(with_metrics_api(story.config(Act.TAINTS), prometheus=False)):
+            await story.hot("n2", 3, 4)
+            await story.deploy("nginx", 9, "default-scheduler")
             assert "n2" not in spread(await story.pods("nginx"))
-            memory = scheduler.facts.table.loads["n2"].memory
-            assert memory is not None
-            assert round(memory.percent) == round(100 * 15 / 16)
+            await used(story, n2=None)
+            await story.hot("n2", 0)
 
 
 async def test_so_it_is_while_prometheus_is_away() -> None:
     async with pretending(CALM) as prometheus, telling(prometheus.url, NAMES) as story:
         prometheus.ill(internal_error)
-        client = WithMetricsServer(story, {"n1": 2, "n2": 15, "n3": 3})
-        async with scheduling(story, client, prometheus=True):
+        await used(story, n1=2, n2=15, n3=3)
+        async with story.scheduling(with_metrics_api(story.config(), prometheus=True)):
             await story.deploy("nginx", 9)
             assert "n2" not in spread(await story.pods("nginx"))
 
 
+async def test_a_node_that_the_metrics_api_leaves_out_is_neither_favoured_nor_shunned() -> None:
+    async with telling("http://127.0.0.1:9", NAMES) as story:
+        await used(story, n1=3, n2=15)
+        unmeasured = {"metadata": {"annotations": {"lab.colocate.dev/usage-cpu": "none"}}}
+        await story.client.patch(NODES, "n3", unmeasured)
+        async with story.scheduling(with_metrics_api(story.config(), prometheus=False)) as scheduler:
+            assert percent(scheduler, "n3") is None
+            await story.deploy("nginx", 30)
+            assert set(spread(await story.pods("nginx"))) == {"n1", "n3"}
+
+
 async def test_without_either_all_nodes_are_alike_and_each_source_is_told_once() -> None:
-    async with pretending(CALM) as prometheus, telling(prometheus.url, NAMES) as story:
+    async with (
+        pretending(CALM) as prometheus,
+        telling(prometheus.url, NAMES) as story,
+        WithoutMetricsApi(story) as client,
+    ):
         prometheus.ill(internal_error)
-        client = Client(story.client.connection, settings=ClientSettings(attempts=1))
         with logged() as logs:
-            async with scheduling(story, client, prometheus=True) as scheduler:
+            async with running(
+                with_metrics_api(story.config(), prometheus=True), client, SystemClock()
+            ) as scheduler:
+                await until(lambda: not scheduler.judge.unready(), "the scheduler to be ready")
                 rounds = scheduler.facts.sampled.count
                 await story.deploy("nginx", 9)
                 assert len(set((await prioritized(scheduler.listening.url, "n1", "n2", "n3")).values())) == 1

@@ -3,15 +3,24 @@
 import pytest
 
 from colocate.apps.scheduler.process import running
+from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.clock import SystemClock
+from colocate.lab.cluster import MACHINE
 from tests.scheduler.granting import Right, one_hot, single_rights
+from tests.scheduler.story import Story, with_metrics_api
 from tests.support.waiting import until
+
+
+def everything(story: Story) -> SchedulerConfig:
+    """By taints, and by the metrics API where Prometheus says nothing of a node: this machine is one."""
+    return with_metrics_api(story.tainting(), prometheus=True)
 
 
 async def test_the_rights_of_the_example_are_enough() -> None:
     async with one_hot() as (story, client):
-        async with running(story.tainting(), client, SystemClock()):
+        async with running(everything(story), client, SystemClock()) as scheduler:
             await story.hot("n2", 4)
+            await until(lambda: MACHINE in scheduler.facts.table.loads, "a sample of the metrics API")
         assert await story.heat("n2") == 0
         assert client.refused == []
 
@@ -20,6 +29,6 @@ async def test_the_rights_of_the_example_are_enough() -> None:
 async def test_and_none_of_them_is_too_much(missing: Right) -> None:
     _, resource, verb = missing
     async with one_hot(missing) as (story, client):
-        async with running(story.tainting(), client, SystemClock()):
+        async with running(everything(story), client, SystemClock()):
             await until(lambda: bool(client.refused), f"{verb} {resource} to be refused")
         assert f"{verb} {resource}" in client.refused[0]

@@ -18,6 +18,7 @@ from colocate.lab.api.store import Store
 from colocate.lab.device_manager import STOP_GRACE
 from colocate.lab.kubelet import STATUS_SYNC, EmbeddedKubelet
 from colocate.lab.nodes.machine import MachineNode
+from colocate.lab.nodes.meter import NodesMeter
 from colocate.lab.nodes.shape import NodeShape, this_machine
 from colocate.lab.nodes.simulated import SimulatedNodes
 from colocate.lab.pod_runtime import PodRuntime
@@ -60,6 +61,8 @@ class LabCluster:
         )
         self.machine = MachineNode(self.registry, self.clock, self.kubelet, this_machine(MACHINE))
         self.simulated = SimulatedNodes(self.registry, self.clock, nodes or [])
+        self.meter = NodesMeter(self.kubelet, self.simulated, self.clock)
+        self.server.metrics.meter = self.meter
         self._scheduling = scheduling
 
     @asynccontextmanager
@@ -70,7 +73,7 @@ class LabCluster:
             self.simulated.register()
             await self.kubelet.start()
             async with asyncio.TaskGroup() as parts:
-                work = (self.machine.run(), self.simulated.run(), self.simulated.beat())
+                work = (self.machine.run(), self.simulated.run(), self.simulated.beat(), self.meter.run())
                 tasks = [parts.create_task(one) for one in work]
                 async with Scheduler(self.registry, self._scheduling, Random()):
                     yield self

@@ -7,8 +7,11 @@ from datetime import UTC, datetime
 import pytest
 
 from colocate.clock import ManualClock
-from colocate.cluster.client import ClientSettings
+from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.usage import METRICS_API, KnownNode, MetricsApi, QuerySettings, UsagePoller, queries
+from colocate.cluster.usage.directory import NODE_ADDRESSES
+from colocate.lab.api.resources import NODES
+from colocate.lab.api.server import ApiServer
 from colocate.model.load import Amount, NodeLoad, Usage
 from tests.cluster.serving import Scripted, connect
 
@@ -49,6 +52,26 @@ async def test_it_serves_alone_where_there_is_no_prometheus(scripted: Scripted, 
     [health] = snapshot.health
     assert health.name == METRICS_API
     assert (health.counts.joined, health.counts.unknown, health.missing) == (2, 1, ("c",))
+
+
+async def test_the_embedded_clusters_is_understood(
+    server: ApiServer, client: Client, clock: ManualClock
+) -> None:
+    used = {"a": ("1", "512Mi"), "b": ("123456789n", "1Gi"), "c": ("none", "1Gi")}
+    for name, (cpu, memory) in used.items():
+        told = {"lab.colocate.dev/usage-cpu": cpu, "lab.colocate.dev/usage-memory": memory}
+        capacity = {"cpu": "4", "memory": "1Gi"}
+        body = {"metadata": {"name": name, "annotations": told}, "status": {"capacity": capacity}}
+        server.registry.create(NODES, "", body)
+    known = [node.known for node in await client.list(NODE_ADDRESSES)]
+    alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
+    snapshot = await alone.once()
+    assert snapshot.nodes == {
+        "a": NodeLoad(Usage(25, START), Usage(50, START)),
+        "b": NodeLoad(Usage(3.1, START), Usage(100, START)),
+    }
+    [health] = snapshot.health
+    assert (health.error, health.counts.joined, health.missing) == ("", 2, ("c",))
 
 
 @pytest.mark.parametrize(

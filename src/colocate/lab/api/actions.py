@@ -10,6 +10,7 @@ from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import DeleteOptions, Outcome, delete, read_options
 from colocate.lab.api.listing import Lister, select
 from colocate.lab.api.managed_fields import Writer
+from colocate.lab.api.metrics import Metrics
 from colocate.lab.api.objects import Object, encode, name_of, uid_of
 from colocate.lab.api.patch import PatchType
 from colocate.lab.api.paths import Target
@@ -49,16 +50,19 @@ class Answer(msgspec.Struct, frozen=True):
 class Actions:
     """The verbs."""
 
-    def __init__(self, registry: Registry, lister: Lister, reviews: Reviews) -> None:
+    def __init__(self, registry: Registry, lister: Lister, reviews: Reviews, metrics: Metrics) -> None:
         self._registry = registry
         self._lister = lister
         self._reviews = reviews
+        self._metrics = metrics
 
     def perform(self, call: Call) -> Answer:
         """Do what is asked; raises the Status of what cannot be done."""
         target = call.target
         if target.subresource in ("binding", "eviction", "scale", "token"):
             return self._part(call)
+        if target.resource.measured:
+            return self._measured(call)
         match target.verb:
             case "get":
                 found = self._registry.get(target.resource, target.namespace, target.name)
@@ -83,6 +87,15 @@ class Actions:
         page = self._lister.page(target.resource, target.namespace, selection, call.query)
         renderer = Renderer(target.resource, call.view, self._registry.clock.time())
         return Answer(200, renderer.listing(page.found, page.metadata))
+
+    def _measured(self, call: Call) -> Answer:
+        target = call.target
+        if target.verb == "get":
+            return self._shown(call, self._metrics.get(target.resource, target.namespace, target.name))
+        selection = call.query.selection(target.resource.storage)
+        found = self._metrics.select(target.resource, target.namespace, selection)
+        renderer = Renderer(target.resource, call.view, self._registry.clock.time())
+        return Answer(200, renderer.listing(found, {}))
 
     def _create(self, call: Call) -> Answer:
         target, body = call.target, bodies.read(call.content_type, call.body)

@@ -15,6 +15,7 @@ _VIEWED = {
     "apps": [
         f"{plural}{part}" for plural in ("deployments", "replicasets") for part in ("", "/scale", "/status")
     ],
+    "metrics.k8s.io": ["nodes", "pods"],
     "policy": ["poddisruptionbudgets", "poddisruptionbudgets/status"],
 }
 

@@ -1,12 +1,14 @@
 """What `kubectl get` shows of each kind: the columns and how their cells are read. Pure."""
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 
 import msgspec
 
 from colocate.lab.api import pod_columns
 from colocate.lab.api.ages import age
 from colocate.lab.api.objects import Object, at, condition, labels_of, metadata
+from colocate.lab.api.quantities import in_binary, in_decimal, parse
 from colocate.lab.api.selectors import to_text
 
 Cells = Callable[[Object, float], list[object]]
@@ -112,6 +114,15 @@ def _event(event: Object, now: float) -> list[object]:
     ]
 
 
+def _use(metrics: Object, now: float) -> list[object]:
+    usages: list[Object] = (
+        [metrics["usage"]] if "usage" in metrics else [one["usage"] for one in metrics["containers"]]
+    )
+    cpu = sum((parse(one["cpu"]) for one in usages), Decimal())
+    memory = sum((parse(one["memory"]) for one in usages), Decimal())
+    return [_name(metrics), in_decimal(cpu), in_binary(memory), metrics["window"]]
+
+
 def _lease(lease: Object, now: float) -> list[object]:
     return [_name(lease), at(lease, "spec", "holderIdentity") or "", _age(lease, now)]
 
@@ -200,6 +211,15 @@ def _priority_class(priority: Object, now: float) -> list[object]:
 _TEMPLATE = _wide("Containers", "Images", "Selector")
 _BINDING = Layout((_NAME, Column("Role"), _AGE, *_wide("Users", "Groups", "ServiceAccounts")), _binding)
 _ROLES = Layout((_NAME, _CREATED), _role)
+_USE = Layout(
+    (
+        _NAME,
+        Column("cpu", format="quantity"),
+        Column("memory", format="quantity"),
+        Column("Window", format="duration"),
+    ),
+    _use,
+)
 
 PLAIN = Layout((_NAME, _AGE), _plain)
 
@@ -293,4 +313,6 @@ LAYOUTS: Mapping[str, Layout] = {
         ),
         _priority_class,
     ),
+    "nodes.metrics.k8s.io": _USE,
+    "pods.metrics.k8s.io": _USE,
 }

@@ -73,8 +73,8 @@ def _target(
         allowed = part.verbs
     else:
         allowed = resource.verbs
-    if verb not in allowed:
-        raise method_not_allowed()
     if verb == "list" and watch:
         verb = "watch"
+    if verb not in allowed:
+        raise method_not_allowed()
     return Target(verb, resource, namespace, name, subresource)

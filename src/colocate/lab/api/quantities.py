@@ -32,8 +32,11 @@ def _parse(text: str) -> Decimal:
 def canonical(value: Any) -> str:
     """The form that an API server gives back: 0.5 is 500m, 1.5Gi is 1536Mi, the number 4 is "4"."""
     amount = parse(value)
-    if str(value).endswith("i") and abs(amount) >= 1024:
-        return _binary(amount)
+    return in_binary(amount) if str(value).endswith("i") else in_decimal(amount)
+
+
+def in_decimal(amount: Decimal) -> str:
+    """With a decimal unit, as amounts of CPU have it."""
     for suffix, power in sorted(_DECIMAL.items(), key=lambda unit: -unit[1]):
         scaled = amount / Decimal(10) ** power
         if scaled == int(scaled):
@@ -42,7 +45,10 @@ def canonical(value: Any) -> str:
     return f"{int((amount * 10**9).to_integral_value('ROUND_CEILING'))}n"
 
 
-def _binary(amount: Decimal) -> str:
+def in_binary(amount: Decimal) -> str:
+    """With a binary unit, as amounts of memory have it where there is enough for one."""
+    if abs(amount) < 1024:
+        return in_decimal(amount)
     whole = int(amount.to_integral_value("ROUND_CEILING"))
     for suffix, power in reversed(_BINARY.items()):
         if whole % 1024**power == 0:

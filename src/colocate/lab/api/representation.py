@@ -70,7 +70,8 @@ class Renderer:
         """One object."""
         match self.view.form:
             case Form.TABLE:
-                return encode(self._table([stored], {"resourceVersion": str(stored.revision)}, True))
+                version: Object = {"resourceVersion": str(stored.revision)} if self.resource.is_stored else {}
+                return encode(self._table([stored], version, True))
             case Form.METADATA:
                 return encode(tables.partial(stored.body))
             case Form.OBJECT:

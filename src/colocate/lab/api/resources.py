@@ -40,10 +40,13 @@ class Resource(msgspec.Struct, frozen=True):
     """Whether metadata.generation counts the changes of its spec."""
     stored_as: str = ""
     """The resource whose objects it shows, where it is another view of them."""
+    measured: bool = False
+    """Whether its objects are worked out when they are asked for, and never kept."""
 
     @property
     def singular(self) -> str:
-        return self.kind.lower()
+        # A metrics-server names none: `kubectl get node` means the nodes themselves.
+        return "" if self.measured else self.kind.lower()
 
     @property
     def qualified(self) -> str:
@@ -61,7 +64,7 @@ class Resource(msgspec.Struct, frozen=True):
     @property
     def is_stored(self) -> bool:
         """Whether objects of it are kept, or only answered."""
-        return "get" in self.verbs
+        return "get" in self.verbs and not self.measured
 
     @property
     def has_status(self) -> bool:
@@ -96,6 +99,8 @@ _AUTHZ = "authorization.k8s.io"
 _DRA = "resource.k8s.io"
 _STORAGE = "storage.k8s.io"
 _CREATE = ("create",)
+_METRICS = "metrics.k8s.io"
+_ASK = ("get", "list")
 _READ = ("get", "list", "watch")
 _NAMESPACE_VERBS = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
 _NAMESPACE_PARTS = (Subresource("finalize", ("update",)), _STATUS)
@@ -150,6 +155,11 @@ CLUSTER_ROLE_BINDINGS = Resource("clusterrolebindings", "ClusterRoleBinding", _R
 ROLES = Resource("roles", "Role", _RBAC)
 ROLE_BINDINGS = Resource("rolebindings", "RoleBinding", _RBAC)
 
+NODE_METRICS = Resource(
+    "nodes", "NodeMetrics", _METRICS, "v1beta1", namespaced=False, verbs=_ASK, measured=True
+)
+POD_METRICS = Resource("pods", "PodMetrics", _METRICS, "v1beta1", verbs=_ASK, measured=True)
+
 NEVER_ANY = (
     Resource("persistentvolumeclaims", "PersistentVolumeClaim", verbs=_READ, short=("pvc",)),
     Resource("persistentvolumes", "PersistentVolume", namespaced=False, verbs=_READ, short=("pv",)),
@@ -194,6 +204,8 @@ RESOURCES = (
     PRIORITY_CLASSES,
     LEASES,
     *NEVER_ANY,
+    NODE_METRICS,
+    POD_METRICS,
 )
 
 _BY_PATH = {(one.group, one.version, one.plural): one for one in RESOURCES}

@@ -20,6 +20,7 @@ from colocate.lab.api.identities import Identities
 from colocate.lab.api.kubeconfig import Credential
 from colocate.lab.api.listing import Lister
 from colocate.lab.api.managed_fields import manager_of
+from colocate.lab.api.metrics import Metrics
 from colocate.lab.api.objects import encode
 from colocate.lab.api.query import Query
 from colocate.lab.api.rbac import Authorizer, Deed
@@ -53,7 +54,8 @@ class ApiServer:
         self.authenticator = Authenticator(store, self.clock, tokens)
         self.authorizer = Authorizer(store)
         reviews = Reviews(self.registry, self.authenticator, self.authorizer)
-        self._actions = Actions(self.registry, Lister(store), reviews)
+        self.metrics = Metrics(store, self.clock)
+        self._actions = Actions(self.registry, Lister(store), reviews, self.metrics)
         self._authority: Authority | None = None
         self._runner: web.AppRunner | None = None
         self._controlling: asyncio.Task[None] | None = None

@@ -42,6 +42,9 @@ class SimulatedNodes:
         for name in self._addresses:
             renew(self._registry, name, now)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._addresses
+
     async def run(self) -> None:
         """Run the pods of these nodes."""
         pods = FollowedPods(
