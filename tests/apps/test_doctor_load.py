@@ -24,6 +24,7 @@ from colocate.apps.scheduler.sections import Load, Prometheus, Usage
 from colocate.apps.scheduler.settings import Callers, SchedulerConfig, Tls
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
+from colocate.cluster.resources import NODES as CLIENT_NODES
 from colocate.cluster.usage import Preset
 from colocate.errors import UserError
 from colocate.kubelet import KubeletPaths
@@ -191,6 +192,31 @@ async def test_series_that_are_all_missing_for_the_same_reason_are_told_once() -
     [missing] = [result for result in found if result.verdict is Verdict.BAD]
     assert missing.reason.startswith("cpu, memory, ")
     assert missing.remedy == "let Prometheus scrape node-exporter on every node"
+
+
+async def by_the_metrics_api(**used: str) -> list[Result]:
+    """What is found where the metrics API is asked alone; it knows the nodes that use something."""
+    async with cluster_of(*NAMES) as client:
+        for name, memory in used.items():
+            told = {"metadata": {"annotations": {"lab.colocate.dev/usage-memory": memory}}}
+            await client.patch(CLIENT_NODES, name, told)
+        return await examined("samples", client, usage=Usage(metrics_api=True))
+
+
+async def test_the_metrics_api_alone_is_enough() -> None:
+    found = await by_the_metrics_api(a="1Gi", b="2Gi", c="3Gi")
+    assert "metrics-api: every one of 3 nodes has a value" in [result.reason for result in found]
+    assert found[-1].reason == "all 3 nodes have fresh samples"
+
+
+@pytest.mark.parametrize("used", [{"a": "1Gi"}, {}])
+async def test_what_the_metrics_api_does_not_know_is_not_mended_by_a_prometheus(used: dict[str, str]) -> None:
+    found = await by_the_metrics_api(**used)
+    missing = [result for result in found if "no sample" in result.reason or "no series" in result.reason]
+    assert missing
+    for result in missing:
+        assert "metrics-server" in result.remedy
+        assert "rometheus" not in result.remedy
 
 
 async def test_without_an_address_or_a_cluster_that_is_the_finding() -> None:

@@ -32,6 +32,9 @@ from colocate.cluster.usage.signals import duration
 
 _CLOCKS_APART = 30.0
 _SOME = 5
+_MEASURED = (
+    "see in the log of metrics-server why it does not measure them: it must reach every node's kubelet"
+)
 
 
 @check(Section.LOAD, "samples")
@@ -141,10 +144,13 @@ def _of_windows(config: SchedulerConfig) -> Iterator[Result]:
 def _of_nodes(taken: UsageSnapshot, stale_after: float) -> Iterator[Result]:
     known = {name for health in taken.health for name in health.missing}
     missing = sorted(known - taken.nodes.keys())
+    by_prometheus = any(health.name != METRICS_API for health in taken.health)
     if missing:
         yield warn(
             f"{_named(missing)}: no sample; such nodes are judged as the median of the others",
-            "run node-exporter there, let Prometheus scrape it, and give the target the label node",
+            "run node-exporter there, let Prometheus scrape it, and give the target the label node"
+            if by_prometheus
+            else _MEASURED,
         )
     old = sorted(
         name
@@ -154,7 +160,9 @@ def _of_nodes(taken: UsageSnapshot, stale_after: float) -> Iterator[Result]:
     if old:
         yield warn(
             f"{_named(old)}: the last sample is older than {stale_after:g} s and counts no more",
-            "look at the target's state in Prometheus (up == 0), and at node-exporter there",
+            "look at the target's state in Prometheus (up == 0), and at node-exporter there"
+            if by_prometheus
+            else _MEASURED,
         )
     if taken.ambiguous:
         yield warn(
@@ -172,6 +180,8 @@ def _of_nodes(taken: UsageSnapshot, stale_after: float) -> Iterator[Result]:
 
 def _what_makes(name: str, usage: Usage) -> str:
     """What brings the series of a signal about."""
+    if name == METRICS_API:
+        return _MEASURED
     if name in usage.queries:
         return f"see why the query of usage.queries.{name} answers nothing, or leave it out"
     if name.startswith("pod."):
