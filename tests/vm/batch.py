@@ -1,7 +1,7 @@
 """One boot's worth of tests: a VM runs them all while this machine takes their reports.
 
 A VM that dies or hangs fails the test that was running then, with the console's last lines, and every test that
-it did not get to.
+it did not get to. One that hangs before it is up has run nothing, and is booted once more.
 """
 
 import json
@@ -16,14 +16,17 @@ from typing import Any
 from tests.vm import guest
 from tests.vm.events import Exited, Ready, Reported, Said, Started
 from tests.vm.image import Order
-from tests.vm.machine import Machine, MachineFailed
+from tests.vm.machine import Machine, MachineFailed, MachineSilent
 from tests.vm.topology import TOPOLOGIES
 
 TEST_SECONDS = 120.0
 """How long a test in a VM may take, unless it is marked otherwise."""
 
 SLACK_SECONDS = 60.0
-"""A VM that says nothing for this much longer than a test may take hangs; it also has this long to boot."""
+"""A VM that says nothing for this much longer than a test may take hangs; while it boots, for as long in all."""
+
+BOOTS = 2
+"""An emulated machine of many CPUs hangs in one of a few hundred boots, before its kernel says a word."""
 
 _PASSED_ON = ("CI", "COLOCATE_TEST_LOG_LEVEL")
 
@@ -43,7 +46,8 @@ class Batch:
         self.booted = 0.0
         """Seconds until the VM was up; 0 if it never was."""
         self.took = 0.0
-        """Seconds from the boot to the end."""
+        """Seconds from the last boot to the end."""
+        self.boots = 0
         self._silence = longest + SLACK_SECONDS
         self._reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._early: dict[str, list[dict[str, Any]]] = {}
@@ -100,17 +104,26 @@ class Batch:
 
     def _run(self) -> None:
         try:
-            with self._boot() as machine:
-                self._machine = machine
-                if not self._unwanted:
-                    self._ending = self._listen(machine)
-                    self._details.append(f"The console's last lines:\n{machine.console()}")
-                self.took = time.monotonic() - machine.started
+            for _ in range(BOOTS):
+                if not self._run_once():
+                    break
         except Exception as error:
             self._ending = f"the VM could not be started: {error!r}"
             raise
         finally:
             self._reports.put(None)
+
+    def _run_once(self) -> bool:
+        """Boot, and run the tests; whether that is worth another try."""
+        hung = False
+        with self._boot() as machine:
+            self._machine = machine
+            if not self._unwanted:
+                self.boots += 1
+                self._ending, hung = self._listen(machine)
+                self._details.append(f"The console's last lines:\n{machine.console()}")
+            self.took = time.monotonic() - machine.started
+        return hung and not self.booted and not self._unwanted
 
     def _boot(self) -> Machine:
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
@@ -118,8 +131,9 @@ class Batch:
         command = guest.command(sys.executable, self.tests, TEST_SECONDS, self._options)
         return Machine(TOPOLOGIES[self.topology], Order(command, environment))
 
-    def _listen(self, machine: Machine) -> str:
-        """Take in all that the VM tells, and say how it ended."""
+    def _listen(self, machine: Machine) -> tuple[str, bool]:
+        """Take in all that the VM tells; how it ended, and whether it hung."""
+        hung = False
         try:
             for event in machine.events(self._silence):
                 match event:
@@ -134,5 +148,5 @@ class Batch:
                     case Exited(code):
                         ending = f"pytest in the VM ended with exit code {code}"
         except MachineFailed as error:
-            ending = str(error)
-        return ending
+            ending, hung = str(error), isinstance(error, MachineSilent)
+        return ending, hung

@@ -47,6 +47,10 @@ class MachineFailed(Exception):
     """The VM ended or fell silent before its command had ended."""
 
 
+class MachineSilent(MachineFailed):
+    """It runs, as far as can be told, and says nothing."""
+
+
 class Machine:
     """A VM that runs an order. As a context manager it is started, and killed at the end if it still runs."""
 
@@ -120,7 +124,7 @@ class Machine:
             while True:
                 ready = selector.select(max(0.0, heard + silence - time.monotonic()))
                 if not ready:
-                    raise MachineFailed(f"the VM said nothing for {silence:g} s")
+                    raise MachineSilent(f"the VM said nothing for {silence:g} s")
                 for key, _ in ready:
                     data = self._receive(key.fileobj)
                     if key.fileobj is self._terminal:

@@ -162,6 +162,7 @@ class VmRunner:
         for place in (_HERE, *TOPOLOGIES):
             if batch := self._batches.get(place):
                 boot = f"up after {batch.booted:.0f} s" if batch.booted else "never up"
+                boot += f" in {batch.boots} boots" if batch.boots > 1 else ""
                 terminalreporter.write_line(
                     f"{place}: {len(batch.tests)} tests, {boot}, {batch.took:.0f} s in all"
                 )
