@@ -15,7 +15,7 @@ from colocate.apps.scheduler.listening import Listening
 from colocate.apps.scheduler.server import serving
 from colocate.apps.scheduler.settings import Endpoint, Limits, Server
 from colocate.clock import Clock, SystemClock
-from colocate.wire.extender import Asked
+from colocate.wire.extender_questions import Asked
 
 RECORDED = [
     json.loads(line)

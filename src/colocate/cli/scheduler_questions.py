@@ -18,7 +18,7 @@ from colocate.cli.output import as_json, terminal_width, wrapped
 from colocate.errors import UserError
 from colocate.load import NodeRow, Table, compare, decide, explain_all, mix, snapshot, top
 from colocate.load.reading import ApiPod, pod_facts
-from colocate.wire.extender import without_nulls
+from colocate.wire.extender_questions import without_nulls
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
