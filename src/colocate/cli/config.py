@@ -13,7 +13,8 @@ import yaml
 
 from colocate.apps.config.file import Loaded, load
 from colocate.apps.config.override import unknown_variables
-from colocate.apps.config.schema import Config, encode
+from colocate.apps.config.schema import Config
+from colocate.apps.config.values import encode
 from colocate.apps.mock.devices import ids_of
 from colocate.cli.main import GROUPS
 from colocate.cli.overrides import add_flags, from_flags
