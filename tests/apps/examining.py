@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from tests.support.rights import bind_role, user
+
 from colocate.apps.doctor.check import Patient
 from colocate.apps.doctor.examination import chosen, examine
 from colocate.apps.doctor.report import Result
 from colocate.clock import Clock, SystemClock
 from colocate.cluster.client import Client
 from colocate.kubelet import KubeletPaths
-from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES
 from colocate.lab.api.server import ApiServer
 
 NOWHERE = "no cluster here"
@@ -28,11 +29,5 @@ async def only(who: Patient, name: str) -> Result:
     return result
 
 
-def grant(server: ApiServer, user: str, *rules: dict[str, Any]) -> None:
-    server.registry.create(CLUSTER_ROLES, "", {"metadata": {"name": user}, "rules": list(rules)})
-    binding = {
-        "metadata": {"name": user},
-        "roleRef": {"kind": "ClusterRole", "name": user},
-        "subjects": [{"kind": "User", "name": user}],
-    }
-    server.registry.create(CLUSTER_ROLE_BINDINGS, "", binding)
+def grant(server: ApiServer, name: str, *rules: dict[str, Any]) -> None:
+    bind_role(server.registry, name, rules, user(name))
