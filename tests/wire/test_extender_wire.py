@@ -2,13 +2,13 @@
 
 import json
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.extender_calls import RECORDED
 
 from colocate.wire import extender_answers as answers
 from colocate.wire.extender_questions import (
@@ -20,16 +20,9 @@ from colocate.wire.extender_questions import (
     read_question,
 )
 
-RECORDED = [
-    json.loads(line)["request"]
-    for line in (
-        Path(__file__).parents[1] / "data" / "recordings" / "scheduler" / "kube-scheduler-1.34-extender.jsonl"
-    )
-    .read_text()
-    .splitlines()
-]
-OF_NAMES = RECORDED[0]
-OF_NODES = next(request for request in RECORDED if request["Nodes"])
+REQUESTS = [call["request"] for call in RECORDED]
+OF_NAMES = REQUESTS[0]
+OF_NODES = next(request for request in REQUESTS if request["Nodes"])
 
 
 def body(request: Any) -> bytes:
@@ -66,7 +59,7 @@ def _seen(asked: Asked) -> tuple[Any, ...]:
 
 
 class TestQuestions:
-    @pytest.mark.parametrize("request_", RECORDED, ids=range(len(RECORDED)))
+    @pytest.mark.parametrize("request_", REQUESTS, ids=range(len(REQUESTS)))
     def test_recorded_ones_are_read(self, request_: Any) -> None:
         asked = read_question(body(request_))
         sent = request_["NodeNames"] or [node["metadata"]["name"] for node in request_["Nodes"]["items"]]
