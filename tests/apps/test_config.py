@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from colocate.apps.config.file import MAX_BYTES, Loaded, build, load
 from colocate.apps.config.override import Override, from_assignments, settable, unknown_variables
-from colocate.apps.config.schema import Config, Kubelet, to_seconds
+from colocate.apps.config.schema import Config, Kubelet
+from colocate.apps.config.values import to_seconds
 from colocate.cli.config import render
 from colocate.errors import UserError
 from colocate.kubelet import OnStop, Registration

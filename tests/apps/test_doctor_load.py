@@ -118,7 +118,7 @@ async def test_series_that_no_rule_makes_have_a_remedy_of_their_own() -> None:
 
 async def test_a_label_of_ones_own_query_is_not_mended_by_a_rule() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
-        say(prometheus, "my_cpu", {"host": "a"})
+        say(prometheus, "my_cpu", {"host": "rack 7"})
         usage = Usage(prometheus=Prometheus(url=prometheus.url), queries={"cpu": "my_cpu"}, windows=())
         found = await examined("samples", client, usage=usage)
     [dropped] = [result for result in found if "of no node here" in result.reason]

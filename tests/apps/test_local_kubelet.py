@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.apps.lab_resources import ResourceLab
 from tests.support.plugins import FAN, Fans
+from tests.support.rights import bind_role, user
 
 from colocate.apps.doctor.check import Patient
 from colocate.apps.doctor.examination import chosen, examine
@@ -15,7 +16,7 @@ from colocate.errors import UserError
 from colocate.host.identity import Identity, this_machine
 from colocate.kubelet.paths import KubeletPaths
 from colocate.lab.api.objects import Object
-from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NODES
+from colocate.lab.api.resources import NODES
 from colocate.lab.api.users import known
 from colocate.lab.cluster import MACHINE
 
@@ -152,14 +153,7 @@ async def test_who_may_not_list_nodes_is_shown_what_the_api_says(lab: ResourceLa
     await lab.node.devices(FAN, 1)
     await lab.sync()
     rules = [{"verbs": ["get"], "resources": ["nodes"]}, {"verbs": ["list"], "resources": ["pods"]}]
-    body = {"metadata": {"name": "few"}, "rules": [{"apiGroups": [""], **rule} for rule in rules]}
-    lab.cluster.registry.create(CLUSTER_ROLES, "", body)
-    binding = {
-        "metadata": {"name": "few"},
-        "roleRef": {"kind": "ClusterRole", "name": "few"},
-        "subjects": [{"kind": "User", "name": "few"}],
-    }
-    lab.cluster.registry.create(CLUSTER_ROLE_BINDINGS, "", binding)
+    bind_role(lab.cluster.registry, "few", [{"apiGroups": [""], **rule} for rule in rules], user("few"))
     lab.let_in("few-token", known("few"))
     async with lab.client("few-token") as client:
         found = (await lab.observer(client, on_node=True).node(MACHINE)).find(FAN)

@@ -7,11 +7,12 @@ import pytest
 import yaml
 from tests.apps.lab_resources import ResourceLab, dead_plugin
 from tests.support.plugins import FAN
+from tests.support.rights import bind_role, user
 
 from colocate.apps.resources.errors import NotRemoved
 from colocate.cluster.errors import Forbidden
 from colocate.lab.api import deletion
-from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES
+from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS
 from colocate.lab.api.users import known
 
 RBAC = Path(__file__).parents[2] / "examples" / "resource-rbac.yaml"
@@ -23,15 +24,8 @@ def roles() -> list[dict[str, Any]]:
 
 def grant(lab: ResourceLab, rules: dict[str, list[dict[str, Any]]]) -> None:
     """Apply roles of these names and rules, and bind them all to the user `tidy`."""
-    registry = lab.cluster.registry
     for name, given in rules.items():
-        registry.create(CLUSTER_ROLES, "", {"metadata": {"name": name}, "rules": given})
-        body = {
-            "metadata": {"name": name},
-            "roleRef": {"kind": "ClusterRole", "name": name},
-            "subjects": [{"kind": "User", "name": "tidy"}],
-        }
-        registry.create(CLUSTER_ROLE_BINDINGS, "", body)
+        bind_role(lab.cluster.registry, name, given, user("tidy"))
     lab.let_in("tidy-token", known("tidy"))
 
 

@@ -13,12 +13,11 @@ from colocate.lab.api.rbac import Authorizer, Deed
 from colocate.lab.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
-    ROLE_BINDINGS,
-    ROLES,
     SERVICE_ACCOUNTS,
 )
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.users import User, known, service_account
+from tests.support.rights import bind_role
 
 from .asking import Http
 from .conftest import serving
@@ -35,13 +34,7 @@ def rule(verbs: str, resources: str, group: str = "", **more: Any) -> dict[str, 
 
 def grant(server: ApiServer, subject: dict[str, str], *rules: dict[str, Any], namespace: str = "") -> None:
     """Bind a new role to a subject, in a namespace or cluster-wide."""
-    registry = server.registry
-    name = f"r{registry.store.revision}"
-    role, binding = (ROLES, ROLE_BINDINGS) if namespace else (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS)
-    registry.create(role, namespace, {"metadata": {"name": name}, "rules": list(rules)})
-    reference = {"kind": role.kind, "name": name}
-    body = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
-    registry.create(binding, namespace, body)
+    bind_role(server.registry, f"r{server.registry.store.revision}", rules, subject, namespace)
 
 
 USER = {"kind": "User", "name": "ann"}

@@ -125,8 +125,11 @@ def test_no_timeout_is_the_default_timeout() -> None:
     ("text", "complaint"),
     [
         ("[", "is not YAML"),
-        ("- a", "it is list, not a mapping"),
-        ("kind: Pod\napiVersion: v1", "holds a Pod of v1"),
+        ("", "it is empty"),
+        ("- a", "it is no mapping"),
+        ("kind: Pod\napiVersion: v1", "its kind is Pod, its apiVersion is v1"),
+        ("kind: Pod", "its kind is Pod, its apiVersion is not said"),
+        ("profiles: []", "its kind is not said, its apiVersion is not said"),
         (HEAD + "profiles: []", "profiles is empty"),
         (HEAD + "profiles: [{schedulerName: a}, {schedulerName: a}]", "appears twice"),
         (HEAD + "profiles: 3", "Expected `array`"),

@@ -16,19 +16,11 @@ from colocate.lab.api.resources import EVENTS, PODS
 from colocate.lab.api.store import Store
 from colocate.lab.scheduler.configuration import Configuration, ExtenderSettings, ManagedResource, Tls
 from colocate.lab.scheduler.extender import arguments
+from tests.support.extender_calls import RECORDED
 
 from .conftest import scheduling
 from .extending import FakeExtender, extending
 from .lab import GPU, Lab
-
-RECORDED = [
-    json.loads(line)
-    for line in (
-        Path(__file__).parents[1] / "data" / "recordings" / "scheduler" / "kube-scheduler-1.34-extender.jsonl"
-    )
-    .read_text()
-    .splitlines()
-]
 
 
 @pytest.fixture

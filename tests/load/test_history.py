@@ -85,3 +85,13 @@ def test_nodes_are_listed_by_load_with_what_is_requested_of_them() -> None:
     assert (busy.memory.used, busy.age) == (70, 20)
     assert silent.cpu.used is None
     assert (idle.cpu.requested, idle.memory.requested) == (50, 25)
+
+
+def test_what_is_requested_of_a_node_is_what_its_pods_request_and_not_those_on_their_way() -> None:
+    made = table({"idle": load(5, 5)})
+    made.bind(BoundPod(pod("bound", 4000, 8 * GIB), "idle", NOW - 600))
+    made.assume("coming", ["idle"], made.demand(pod("coming", 2000, 4 * GIB)), NOW)
+    [row] = top(made)
+    assert (row.cpu.requested, row.memory.requested) == (50, 25)
+    assert (row.unseen_pods, row.cpu.unseen > 0) == (1, True), "they are told as unseen"
+    assert made.terms("idle").cpu.requested == 6000, "policies count both"

@@ -20,6 +20,7 @@ from colocate.model.load import (
     UsageThresholds,
 )
 from tests.load.facts import GIB, NOW, load, table
+from tests.support.extender_calls import RECORDED
 
 
 def read_pod(**stated: object) -> ApiPod:
@@ -34,9 +35,8 @@ def named(priority_class: str) -> dict[str, object]:
     return {"metadata": {"labels": {"koordinator.sh/priority-class": priority_class}}}
 
 
-def test_the_pod_that_a_real_scheduler_sends_is_read(recordings: Path) -> None:
-    first = (recordings / "scheduler/kube-scheduler-1.34-extender.jsonl").read_text().splitlines()[0]
-    pod = pod_facts(msgspec.convert(json.loads(first)["request"]["Pod"], ApiPod))
+def test_the_pod_that_a_real_scheduler_sends_is_read() -> None:
+    pod = pod_facts(msgspec.convert(RECORDED[0]["request"]["Pod"], ApiPod))
     assert pod.key == "default/s1"
     assert pod.shape == PodShape((ContainerAsk(PerResource(50, 100 << 20)),))
     assert pod.priority_class is PriorityClass.PROD

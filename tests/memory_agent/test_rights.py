@@ -9,12 +9,12 @@ import yaml
 
 from colocate.apps.config.file import build
 from colocate.apps.memory.objects import MAY_MOVE
-from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES
 from colocate.lab.api.users import known
 from colocate.memory.facts import Result
 from tests.memory_agent.driving import MIB, Driven
 from tests.memory_agent.eating import Eater
 from tests.memory_agent.lab import NAMESPACE, RESOURCE, MemoryLab, memory_lab
+from tests.support.rights import bind_role, user
 from tests.support.waiting import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "memory"
@@ -45,13 +45,7 @@ def grant(lab: MemoryLab, without: tuple[str, str] | None = None) -> None:
         for resource, verb in RIGHTS
         if (resource, verb) != without
     ]
-    lab.cluster.registry.create(CLUSTER_ROLES, "", {"metadata": {"name": USER}, "rules": rules})
-    binding = {
-        "metadata": {"name": USER},
-        "roleRef": {"kind": "ClusterRole", "name": USER},
-        "subjects": [{"kind": "User", "name": USER}],
-    }
-    lab.cluster.registry.create(CLUSTER_ROLE_BINDINGS, "", binding)
+    bind_role(lab.cluster.registry, USER, rules, user(USER))
     lab.cluster.server.authenticator.add_token(TOKEN, known(USER))
     kubeconfig = yaml.safe_load((lab.root / "kubeconfig").read_text())
     kubeconfig["users"][0]["user"] = {"token": TOKEN}

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,16 +14,9 @@ from colocate.apps.scheduler.listening import Listening
 from colocate.apps.scheduler.server import serving
 from colocate.apps.scheduler.settings import Endpoint, Limits, Server
 from colocate.clock import Clock, SystemClock
-from colocate.wire.extender import Asked
+from colocate.wire.extender_questions import Asked
+from tests.support.extender_calls import RECORDED
 
-RECORDED = [
-    json.loads(line)
-    for line in (
-        Path(__file__).parents[1] / "data" / "recordings" / "scheduler" / "kube-scheduler-1.34-extender.jsonl"
-    )
-    .read_text()
-    .splitlines()
-]
 ANY_PORT = Endpoint("127.0.0.1:0")
 POD = RECORDED[0]["request"]["Pod"]
 

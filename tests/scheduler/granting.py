@@ -12,10 +12,10 @@ from colocate.cluster.connection import Connection, Login
 from colocate.cluster.errors import Forbidden
 from colocate.cluster.secret import Secret
 from colocate.cluster.transport import Request
-from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES
 from colocate.lab.api.users import known
 from tests.scheduler.pretending import NAMES, ONE_HOT, pretending
 from tests.scheduler.story import Story, telling
+from tests.support.rights import bind_role, user
 
 RBAC = Path(__file__).parents[2] / "examples" / "scheduler" / "rbac.yaml"
 
@@ -69,7 +69,6 @@ class Recording(Client):
 @asynccontextmanager
 async def granted(story: Story, without: Right | None = None) -> AsyncIterator[Recording]:
     """A client that may do what the example allows, but for one thing."""
-    registry = story.cluster.registry
     for number, one in enumerate(rules()):
         name, rule = f"sched-{number}", one["rule"]
         given = [
@@ -78,13 +77,7 @@ async def granted(story: Story, without: Right | None = None) -> AsyncIterator[R
             for verb in rule["verbs"]
             if (number, resource, verb) != without
         ]
-        cluster_wide = one["kind"] == "ClusterRole"
-        kinds = (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS) if cluster_wide else (ROLES, ROLE_BINDINGS)
-        registry.create(kinds[0], one["namespace"], {"metadata": {"name": name}, "rules": given})
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": one["kind"], "name": name}
-        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "sched"}
-        body = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
-        registry.create(kinds[1], one["namespace"], body)
+        bind_role(story.cluster.registry, name, given, user("sched"), one["namespace"])
     story.cluster.server.authenticator.add_token("sched-token", known("sched"))
     connection = Connection(
         story.cluster.server.url, "the test", insecure=True, login=Login(token=Secret("sched-token"))

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 from structlog.testing import capture_logs
 
-from colocate.apps.config.schema import Seconds
+from colocate.apps.config.values import Seconds
 from colocate.apps.scheduler import kube_config
 from colocate.apps.scheduler.kube_config import Profile, Wanted
 from colocate.apps.scheduler.process import Scheduler, running

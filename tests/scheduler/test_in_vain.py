@@ -2,7 +2,7 @@
 
 import msgspec
 
-from colocate.apps.config.schema import Seconds
+from colocate.apps.config.values import Seconds
 from colocate.apps.scheduler.in_vain import InVain
 from colocate.apps.scheduler.process import running
 from colocate.apps.scheduler.sections import Lease

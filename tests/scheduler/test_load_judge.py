@@ -32,9 +32,10 @@ from colocate.load.reading import ApiPod, pod_facts
 from colocate.load.settings import AllHot, FilterSettings, MissingFilter, Staleness
 from colocate.model.load import Amount, NodeFacts, NodeLoad, Usage
 from colocate.telemetry import Event
-from colocate.wire.extender import read_question
-from tests.scheduler.asking import POD, RECORDED, Asking, question, server
+from colocate.wire.extender_questions import read_question
+from tests.scheduler.asking import POD, Asking, question, server
 from tests.scheduler.story import logged
+from tests.support.extender_calls import RECORDED
 
 SIZE = Amount(4000, 16 << 30)
 PARSED = msgspec.convert(POD, ApiPod)

@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from colocate.apps.config.schema import Seconds
+from colocate.apps.config.values import Seconds
 from colocate.apps.scheduler import asking
 from colocate.apps.scheduler.asking import NotAnswered, Where
 from colocate.apps.scheduler.decisions import Told

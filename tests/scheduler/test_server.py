@@ -14,7 +14,8 @@ from prometheus_client import REGISTRY
 
 from colocate.apps.scheduler.settings import Endpoint
 from colocate.errors import UserError
-from tests.scheduler.asking import POD, RECORDED, Asking, SteeredJudge, asking, question, server
+from tests.scheduler.asking import POD, Asking, SteeredJudge, asking, question, server
+from tests.support.extender_calls import RECORDED
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from prometheus_client import REGISTRY
 
-from colocate.apps.config.schema import Seconds
+from colocate.apps.config.values import Seconds
 from colocate.apps.scheduler.settings import Size
 from colocate.clock import ManualClock
 from tests.scheduler.asking import POD, SteeredJudge, asking, question, server

@@ -9,7 +9,7 @@ import pytest
 from colocate.apps.config import words
 from colocate.apps.config.file import build_document, load_document
 from colocate.apps.config.override import from_assignments, settable, unknown_variables
-from colocate.apps.config.schema import Seconds
+from colocate.apps.config.values import Seconds
 from colocate.apps.scheduler.sections import Load
 from colocate.apps.scheduler.settings import (
     SCHEDULER,

@@ -20,7 +20,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -163,14 +163,16 @@ class Metrics:
         node_label: str = "node",
         web: Mapping[str, object] | None = None,
         more_rules: Mapping[str, str] | None = None,
+        relabelling: Sequence[Mapping[str, object]] = (),
     ) -> None:
         """`node_label` is the label that names a target's node; empty for none, so that only `instance` does.
 
-        `more_rules` are recording rules, PromQL by name. `web` is Prometheus' web configuration: TLS and
-        passwords. Readiness is then asked for by the caller.
+        `more_rules` are recording rules, PromQL by name; `relabelling` is done to all that is scraped. `web` is
+        Prometheus' web configuration: TLS and passwords. Readiness is then asked for by the caller.
         """
         self.folder = folder
         self._node_label = node_label
+        self._relabelling = relabelling
         self._exporters: dict[str, Exporter] = {}
         self._labels: dict[str, dict[str, str]] = {}
         self._port = free_port("127.0.0.1")
@@ -211,6 +213,7 @@ class Metrics:
                 {
                     "job_name": "node-exporter",
                     "file_sd_configs": [{"files": [str(self.folder / "targets" / "*.json")]}],
+                    "metric_relabel_configs": [dict(rule) for rule in self._relabelling],
                 }
             ],
         }

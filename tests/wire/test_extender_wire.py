@@ -2,27 +2,27 @@
 
 import json
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.extender_calls import RECORDED
 
-from colocate.wire import extender
-from colocate.wire.extender import Asked, MetaPod, MetaVictims, Unreadable
+from colocate.wire import extender_answers as answers
+from colocate.wire.extender_questions import (
+    Asked,
+    MetaPod,
+    MetaVictims,
+    Unreadable,
+    read_preemption,
+    read_question,
+)
 
-RECORDED = [
-    json.loads(line)["request"]
-    for line in (
-        Path(__file__).parents[1] / "data" / "recordings" / "scheduler" / "kube-scheduler-1.34-extender.jsonl"
-    )
-    .read_text()
-    .splitlines()
-]
-OF_NAMES = RECORDED[0]
-OF_NODES = next(request for request in RECORDED if request["Nodes"])
+REQUESTS = [call["request"] for call in RECORDED]
+OF_NAMES = REQUESTS[0]
+OF_NODES = next(request for request in REQUESTS if request["Nodes"])
 
 
 def body(request: Any) -> bytes:
@@ -59,9 +59,9 @@ def _seen(asked: Asked) -> tuple[Any, ...]:
 
 
 class TestQuestions:
-    @pytest.mark.parametrize("request_", RECORDED, ids=range(len(RECORDED)))
+    @pytest.mark.parametrize("request_", REQUESTS, ids=range(len(REQUESTS)))
     def test_recorded_ones_are_read(self, request_: Any) -> None:
-        asked = extender.read_question(body(request_))
+        asked = read_question(body(request_))
         sent = request_["NodeNames"] or [node["metadata"]["name"] for node in request_["Nodes"]["items"]]
         assert list(asked.names) == sent
         pod = asked.pod(Pod)
@@ -70,18 +70,16 @@ class TestQuestions:
         assert container.resources["requests"] == {"cpu": "50m", "memory": "100Mi"}
 
     def test_whole_nodes_bring_what_a_type_asks_for(self) -> None:
-        asked = extender.read_question(body(OF_NODES))
+        asked = read_question(body(OF_NODES))
         nodes = asked.nodes(Node)
         assert nodes is not None
         assert [node.metadata.name for node in nodes] == list(asked.names)
         offered = [node["status"]["allocatable"] for node in OF_NODES["Nodes"]["items"]]
         assert [node.status["allocatable"] for node in nodes] == offered
-        assert extender.read_question(body(OF_NAMES)).nodes(Node) is None
+        assert read_question(body(OF_NAMES)).nodes(Node) is None
 
     def test_a_pod_that_does_not_fit_the_type_is_unreadable(self) -> None:
-        asked = extender.read_question(
-            b'{"Pod": {"metadata": {"name": 3}}, "Nodes": null, "NodeNames": ["a"]}'
-        )
+        asked = read_question(b'{"Pod": {"metadata": {"name": 3}}, "Nodes": null, "NodeNames": ["a"]}')
         with pytest.raises(Unreadable, match="Expected `str`, got `int`"):
             asked.pod(Pod)
 
@@ -91,18 +89,16 @@ class TestQuestions:
         other = {respell(name): value for name, value in request_.items()}
         if request_["Nodes"]:
             other[respell("Nodes")] = {respell(name): value for name, value in request_["Nodes"].items()}
-        assert _seen(extender.read_question(body(other))) == _seen(extender.read_question(body(request_)))
+        assert _seen(read_question(body(other))) == _seen(read_question(body(request_)))
 
     def test_unknown_fields_are_passed_over(self) -> None:
-        later = extender.read_question(body({**OF_NAMES, "Later": {"a": [1]}}))
-        assert _seen(later) == _seen(extender.read_question(body(OF_NAMES)))
+        later = read_question(body({**OF_NAMES, "Later": {"a": [1]}}))
+        assert _seen(later) == _seen(read_question(body(OF_NAMES)))
 
     def test_null_is_nothing(self) -> None:
-        asked = extender.read_question(
-            body({"Pod": {}, "Nodes": {"metadata": {}, "items": None}, "NodeNames": None})
-        )
+        asked = read_question(body({"Pod": {}, "Nodes": {"metadata": {}, "items": None}, "NodeNames": None}))
         assert (list(asked.names), asked.nodes(Node)) == ([], [])
-        assert list(extender.read_question(body({"Pod": {}, "Nodes": None, "NodeNames": []})).names) == []
+        assert list(read_question(body({"Pod": {}, "Nodes": None, "NodeNames": []})).names) == []
 
     @pytest.mark.parametrize(
         ("text", "complaint"),
@@ -127,30 +123,30 @@ class TestQuestions:
     )  # fmt: skip
     def test_anything_else_is_unreadable_in_a_sentence(self, text: bytes, complaint: str) -> None:
         with pytest.raises(Unreadable, match=complaint) as refused:
-            extender.read_question(text)
+            read_question(text)
         assert "\n" not in str(refused.value)
 
 
 class TestAnswers:
     def test_scores_are_integers_under_gos_names(self) -> None:
-        assert extender.priorities(["a", 'b"\n'], [7, -3]) == (
+        assert answers.priorities(["a", 'b"\n'], [7, -3]) == (
             b'[{"Host":"a","Score":7},{"Host":"b\\"\\n","Score":-3}]'
         )
-        assert extender.priorities([], []) == b"[]"
+        assert answers.priorities([], []) == b"[]"
 
     def test_a_score_for_every_node_and_no_other(self) -> None:
         with pytest.raises(ValueError, match="1 scores for 2 nodes"):
-            extender.priorities(["a", "b"], [1])
+            answers.priorities(["a", "b"], [1])
 
     def test_names_are_plain_where_none_is_escaped_whatever_the_pod_says(self) -> None:
         pod = {"metadata": {"annotations": {"note": 'a "quoted" word\n'}}}
-        assert extender.read_question(body({"Pod": pod, "Nodes": None, "NodeNames": ["n1", "n2"]})).plain
-        assert not extender.read_question(body({"Pod": pod, "Nodes": None, "NodeNames": ["n1", 'n"']})).plain
+        assert read_question(body({"Pod": pod, "Nodes": None, "NodeNames": ["n1", "n2"]})).plain
+        assert not read_question(body({"Pod": pod, "Nodes": None, "NodeNames": ["n1", 'n"']})).plain
 
     def test_names_are_answered_with_names(self) -> None:
-        asked = extender.read_question(body(OF_NAMES))
+        asked = read_question(body(OF_NAMES))
         out, never = asked.names[0], asked.names[1]
-        assert json.loads(extender.filtered(asked, {out: "too hot"}, {never: "no sample"})) == {
+        assert json.loads(answers.filtered(asked, {out: "too hot"}, {never: "no sample"})) == {
             "Nodes": None,
             "NodeNames": asked.names[2:],
             "FailedNodes": {out: "too hot"},
@@ -159,21 +155,21 @@ class TestAnswers:
         }
 
     def test_whole_nodes_go_back_byte_for_byte(self) -> None:
-        asked = extender.read_question(body(OF_NODES))
+        asked = read_question(body(OF_NODES))
         nodes = [body(node) for node in OF_NODES["Nodes"]["items"]]
-        answer = extender.filtered(asked, {}, {})
+        answer = answers.filtered(asked, {}, {})
         assert answer.startswith(b'{"Nodes":{"items":[' + b",".join(nodes) + b']},"NodeNames":null,')
-        answer = extender.filtered(asked, {asked.names[0]: "too hot"}, {})
+        answer = answers.filtered(asked, {asked.names[0]: "too hot"}, {})
         assert answer.startswith(b'{"Nodes":{"items":[' + b",".join(nodes[1:]) + b']},"NodeNames":null,')
 
     def test_where_all_fail_the_lists_are_empty_and_not_null(self) -> None:
         for request in (OF_NAMES, OF_NODES):
-            asked = extender.read_question(body(request))
-            answer = json.loads(extender.filtered(asked, dict.fromkeys(asked.names, "hot"), {}))
+            asked = read_question(body(request))
+            answer = json.loads(answers.filtered(asked, dict.fromkeys(asked.names, "hot"), {}))
             assert answer["NodeNames"] == [] if request is OF_NAMES else answer["Nodes"] == {"items": []}
 
     def test_an_error_is_told(self) -> None:
-        assert json.loads(extender.filter_error("no metrics"))["Error"] == "no metrics"
+        assert json.loads(answers.filter_error("no metrics"))["Error"] == "no metrics"
 
 
 class TestPreemption:
@@ -181,14 +177,14 @@ class TestPreemption:
 
     def test_metadata_of_victims_is_passed_through(self) -> None:
         meta = {"n1": {"Pods": [{"UID": "u1"}, {"UID": "u2"}], "NumPDBViolations": 1}, "n2": {"Pods": None}}
-        asked = extender.read_preemption(
+        asked = read_preemption(
             body({"Pod": self.POD, "NodeNameToVictims": None, "NodeNameToMetaVictims": meta})
         )
         assert asked.victims == {
             "n1": MetaVictims([MetaPod("u1"), MetaPod("u2")], 1),
             "n2": MetaVictims(None, 0),
         }
-        assert json.loads(extender.preempting(asked.victims)) == {
+        assert json.loads(answers.preempting(asked.victims)) == {
             "NodeNameToMetaVictims": {
                 "n1": {"Pods": [{"UID": "u1"}, {"UID": "u2"}], "NumPDBViolations": 1},
                 "n2": {"Pods": None, "NumPDBViolations": 0},
@@ -197,19 +193,19 @@ class TestPreemption:
 
     def test_whole_victims_are_answered_by_their_uids(self) -> None:
         whole = {"n1": {"Pods": [{**self.POD, "metadata": {"uid": "u1"}}], "NumPDBViolations": 2}, "n2": None}
-        asked = extender.read_preemption(
+        asked = read_preemption(
             body({"Pod": self.POD, "NodeNameToVictims": whole, "NodeNameToMetaVictims": None})
         )
         assert asked.victims == {"n1": MetaVictims([MetaPod("u1")], 2), "n2": MetaVictims([], 0)}
 
     def test_field_names_may_be_of_any_case(self) -> None:
         meta = {"N1": {"pods": [{"UID": "u1"}], "numpdbviolations": 3}, "n2": None}
-        asked = extender.read_preemption(body({"pod": self.POD, "nodenametometavictims": meta}))
+        asked = read_preemption(body({"pod": self.POD, "nodenametometavictims": meta}))
         assert asked.victims == {"N1": MetaVictims([MetaPod("u1")], 3), "n2": MetaVictims()}
 
     def test_without_a_pod_it_is_unreadable(self) -> None:
         with pytest.raises(Unreadable, match="has no Pod"):
-            extender.read_preemption(b"{}")
+            read_preemption(b"{}")
 
 
 _NAME = st.text(min_size=1, max_size=20)
@@ -217,9 +213,9 @@ _NAME = st.text(min_size=1, max_size=20)
 
 @given(names=st.lists(_NAME, unique=True, max_size=30), failing=st.data())
 def test_every_node_passes_or_fails_and_none_is_invented(names: list[str], failing: st.DataObject) -> None:
-    asked = extender.read_question(body({"Pod": OF_NAMES["Pod"], "Nodes": None, "NodeNames": names}))
+    asked = read_question(body({"Pod": OF_NAMES["Pod"], "Nodes": None, "NodeNames": names}))
     reasons = failing.draw(st.dictionaries(st.sampled_from(names), st.text())) if names else {}
-    answer = json.loads(extender.filtered(asked, reasons, {}))
+    answer = json.loads(answers.filtered(asked, reasons, {}))
     assert answer["NodeNames"] == [name for name in names if name not in reasons]
     assert answer["FailedNodes"] == reasons
 
@@ -239,11 +235,9 @@ def test_joined_or_encoded_an_answer_is_the_same(
     names, scores = [name for name, _ in scored], [score for _, score in scored]
     fields = {"Pod": pod, "Nodes": None, "NodeNames": names}
     sent = dict(reversed(fields.items())) if reverse else fields
-    asked = extender.read_question(
-        json.dumps(sent, ensure_ascii=escaped, separators=(",", ":")).encode("utf-8")
-    )
+    asked = read_question(json.dumps(sent, ensure_ascii=escaped, separators=(",", ":")).encode("utf-8"))
     assert asked.names == (names or ())
-    assert extender.priorities(asked.names, scores, plain=asked.plain) == extender.priorities(names, scores)
+    assert answers.priorities(asked.names, scores, plain=asked.plain) == answers.priorities(names, scores)
 
 
 _KEYS = st.sampled_from(["Pod", "pod", "Nodes", "NODENAMES", "items", "metadata", "Pods"]) | st.text()
@@ -255,21 +249,21 @@ _ANY = st.recursive(
 
 @given(_ANY)
 def test_any_json_is_read_or_unreadable(value: Any) -> None:
-    for read in (extender.read_question, extender.read_preemption):
+    for read in (read_question, read_preemption):
         with suppress(Unreadable):
             read(body(value))
 
 
 @pytest.mark.parametrize("asked_about", [OF_NAMES, OF_NODES], ids=["names", "nodes"])
 def test_names_that_are_kept_read_as_those_that_were_asked_about(asked_about: dict[str, Any]) -> None:
-    asked = extender.read_question(body(asked_about))
+    asked = read_question(body(asked_about))
     assert list(asked.kept_names.read()) == list(asked.names)
     assert asked.kept_names.size < 200
 
 
 def test_many_are_kept_as_they_came() -> None:
     sent = body({**OF_NAMES, "NodeNames": [f"node-{number}" for number in range(1000)]})
-    assert extender.read_question(sent).kept_names.body is sent
+    assert read_question(sent).kept_names.body is sent
 
 
 @given(st.lists(st.text()))
@@ -278,4 +272,4 @@ def test_odd_ones_are_kept_too(names: list[str]) -> None:
     of_names: dict[str, Any] = {"Pod": {}, "Nodes": None, "NodeNames": names}
     of_nodes: dict[str, Any] = {"Pod": {}, "Nodes": nodes, "NodeNames": None}
     for asked_about in (of_names, of_nodes):
-        assert list(extender.read_question(body(asked_about)).kept_names.read()) == names
+        assert list(read_question(body(asked_about)).kept_names.read()) == names

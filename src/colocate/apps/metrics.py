@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from prometheus_client import start_http_server
 
-from colocate.apps.config.schema import Address
+from colocate.apps.config.values import Address
 from colocate.errors import UserError
 
 

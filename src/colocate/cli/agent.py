@@ -10,11 +10,12 @@ from colocate.apps.agent import run_agent
 from colocate.apps.config.file import load
 from colocate.apps.config.override import Override, unknown_variables
 from colocate.apps.config.schema import Config
+from colocate.cli.commands import Commands
 from colocate.cli.main import GROUPS
 from colocate.cli.overrides import add_flags, from_flags
 
 
-def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "agent",
         help=GROUPS["agent"],

@@ -5,13 +5,13 @@ import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
 from colocate.apps.checkpoint import file as files
 from colocate.apps.checkpoint.mending import Plan, Wish, living_losers, plan, why_not_now
 from colocate.apps.checkpoint.reports import Comparison, Report, shown
 from colocate.apps.checkpoint.sources import Asked, Cluster, ask_everything, ask_for_names, ask_for_pods
 from colocate.cli import checkpoint_tables, cluster_flags, confirm, findings
+from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, as_yaml, visible
 from colocate.clock import SystemClock
@@ -29,8 +29,6 @@ _STANDARD_INPUT = Path("-")
 _FOUND = 1
 _REPORTS = ("table", "json", "yaml")
 _CLOCK = SystemClock()
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add(groups: Commands) -> None:
@@ -74,13 +72,11 @@ def _command(
     about: str,
     formats: tuple[str, ...] = (),
 ) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=about, description=f"{about[0].upper()}{about[1:]}."
-    )
+    command = add_command(commands, name, about)
     source = "the kubelet's own unless given"
     if formats:
         source += "; - is standard input"
-        command.add_argument("-o", "--output", choices=formats, default=formats[0], help=" or ".join(formats))
+        add_output(command, *formats)
     command.add_argument("file", nargs="?", type=_file, metavar="FILE", help=source)
     command.set_defaults(run=run)
     return command

@@ -13,25 +13,26 @@ import yaml
 
 from colocate.apps.config.file import Loaded, load
 from colocate.apps.config.override import unknown_variables
-from colocate.apps.config.schema import Config, encode
+from colocate.apps.config.schema import Config
+from colocate.apps.config.values import encode
 from colocate.apps.mock.devices import ids_of
+from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
 from colocate.cli.overrides import add_flags, from_flags
 
 
-def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(groups: Commands) -> None:
     parser = groups.add_parser("config", help=GROUPS["config"], description="The agent's configuration.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for name, run, about in (
         ("check", check, "say whether an agent could run with this file"),
         ("show", show, "print the configuration in effect, and where each overridden value comes from"),
     ):
-        command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        command = add_command(commands, name, about)
         command.add_argument("file", metavar="FILE", type=Path)
         add_flags(command)
         command.set_defaults(run=run)
-    about = "print a commented example with every field"
-    command = commands.add_parser("example", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    command = add_command(commands, "example", "print a commented example with every field")
     command.set_defaults(run=example)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from textwrap import indent
 
+from colocate.cli.commands import Commands
 from colocate.cli.main import GROUPS
 from colocate.errors import ColocateError, UserError
 from colocate.lab.nodes.shape import NodeShape, from_file, generated
@@ -31,7 +32,7 @@ _PAUSE = 1.5
 _COLOURS = ("cyan", "magenta", "yellow", "blue")
 
 
-def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "demo",
         help=GROUPS["demo"],

@@ -9,8 +9,6 @@ import uvloop
 
 from colocate import telemetry
 from colocate.apps.config.file import load_document
-from colocate.apps.config.override import settable
-from colocate.apps.config.schema import DEFAULT_CONTROL_SOCKET
 from colocate.apps.doctor import examination
 from colocate.apps.doctor.check import Check, Patient, Scheduling, Section
 from colocate.apps.doctor.report import Examined, Verdict
@@ -18,6 +16,8 @@ from colocate.apps.scheduler.kube_extender import read_kube_scheduler
 from colocate.apps.scheduler.settings import SCHEDULER
 from colocate.apps.this_node import VARIABLE, this_node
 from colocate.cli import cluster_flags
+from colocate.cli.agent_socket import control_socket
+from colocate.cli.commands import Commands, add_output
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, has_colours, terminal_width, visible, wrapped
 from colocate.clock import SystemClock
@@ -39,7 +39,7 @@ class Written(msgspec.Struct, frozen=True):
     remedy: str
 
 
-def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "doctor",
         help=GROUPS["doctor"],
@@ -49,7 +49,7 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "checks", nargs="*", metavar="CHECK", help="only the checks that match, as in 'kubelet*'"
     )
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="text or json")
+    add_output(parser, "text", "json")
     parser.add_argument("--list", action="store_true", help="name the checks and make none")
     parser.add_argument("--kubelet-root", type=Path, metavar="DIR", help="the kubelet's folder")
     parser.add_argument(
@@ -102,11 +102,12 @@ def _check_named(names: list[str]) -> None:
 
 async def _examine(args: argparse.Namespace, checks: list[Check]) -> Verdict:
     paths = KubeletPaths(args.kubelet_root) if args.kubelet_root else KubeletPaths.from_environment()
-    control = Path(os.environ.get(settable()["control.socket"].variable) or DEFAULT_CONTROL_SOCKET)
     cluster = _cluster(args)
     printer = _Printer(args.output)
     try:
-        patient = Patient(paths, control, args.node or this_node(), SystemClock(), cluster, _scheduling(args))
+        patient = Patient(
+            paths, control_socket(), args.node or this_node(), SystemClock(), cluster, _scheduling(args)
+        )
         async for examined in examination.examine(patient, checks):
             printer.show(examined)
     finally:

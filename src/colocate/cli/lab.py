@@ -10,6 +10,7 @@ from pathlib import Path
 
 import uvloop
 
+from colocate.cli.commands import Commands
 from colocate.cli.main import GROUPS
 from colocate.cli.spans import positive_seconds
 from colocate.errors import UserError
@@ -26,7 +27,7 @@ from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.scheduler import configuration
 
 
-def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "lab",
         help=GROUPS["lab"],

@@ -2,39 +2,37 @@
 
 import argparse
 import asyncio
-import os
 import time
 from pathlib import Path
 
 from colocate.apps import control
-from colocate.apps.config.override import settable
-from colocate.apps.config.schema import DEFAULT_CONTROL_SOCKET
 from colocate.apps.memory.control import REPORT, SWITCH, AskReport, Switch
 from colocate.apps.memory.report import Report
+from colocate.cli.agent_socket import add_asking
+from colocate.cli.commands import Commands, add_output
 from colocate.cli.main import GROUPS
 from colocate.cli.memory_status import status_lines
 from colocate.cli.output import as_json, has_colours, terminal_width, wrapped
 from colocate.cli.spans import seconds
 from colocate.errors import UserError
 
-_SOCKET_VARIABLE = settable()["control.socket"].variable
 _LOOK_AGAIN = 0.5
 
 
-def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "memory",
         help=GROUPS["memory"],
         description="Ask the agent of this node about the memory that it sells.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
-    status = _command(commands, "status", "where this node's memory is, and who holds blocks")
+    status = add_asking(commands, "status", "where this node's memory is, and who holds blocks")
     status.set_defaults(run=show_status)
-    why = _command(commands, "explain", "why so many blocks are offered, in sentences")
+    why = add_asking(commands, "explain", "why so many blocks are offered, in sentences")
     why.set_defaults(run=show_explanation)
     for command in (status, why):
-        command.add_argument("-o", "--output", choices=("text", "json"), default="text", help="text or json")
-    off = _command(commands, "off", "withdraw every block and restore every limit, until switched on again")
+        add_output(command, "text", "json")
+    off = add_asking(commands, "off", "withdraw every block and restore every limit, until switched on again")
     off.add_argument(
         "--timeout",
         default="2m",
@@ -42,24 +40,8 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         help="how long to wait until all is restored (2m); 0 waits not",
     )
     off.set_defaults(run=switch_off)
-    on = _command(commands, "on", "sell memory again")
+    on = add_asking(commands, "on", "sell memory again")
     on.set_defaults(run=switch_on)
-
-
-def _command(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, about: str
-) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=about, description=f"{about[0].upper()}{about[1:]}."
-    )
-    command.add_argument(
-        "--socket",
-        metavar="PATH",
-        type=Path,
-        default=Path(os.environ.get(_SOCKET_VARIABLE) or DEFAULT_CONTROL_SOCKET),
-        help=f"the agent's control socket; else {_SOCKET_VARIABLE}, else {DEFAULT_CONTROL_SOCKET}",
-    )
-    return command
 
 
 def show_status(args: argparse.Namespace) -> None:

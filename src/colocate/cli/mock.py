@@ -2,30 +2,26 @@
 
 import argparse
 import asyncio
-import os
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import msgspec
 
 from colocate.apps import control
-from colocate.apps.config.override import settable
-from colocate.apps.config.schema import DEFAULT_CONTROL_SOCKET
 from colocate.apps.config.words import list_of
 from colocate.apps.mock.control import LIST, SET, ListMocks, ResourceStatus, SetFault, no_such_resource
 from colocate.apps.mock.faults import Change, Clear, Fail, Hang, Healthy, Return, Slow, Unhealthy, Vanish
+from colocate.cli.agent_socket import add_asking
+from colocate.cli.commands import Commands, add_output
 from colocate.cli.main import GROUPS
 from colocate.cli.spans import seconds
 from colocate.errors import UserError
 from colocate.model.device import Health
 
-_SOCKET_VARIABLE = settable()["control.socket"].variable
-
 Build = Callable[[argparse.Namespace], Change]
 
 
-def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "mock", help=GROUPS["mock"], description="Make mock devices of a running agent fail, and work again."
     )
@@ -50,10 +46,8 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _command(commands, "clear", "everything of a resource works again", lambda _: Clear())
 
 
-def _command(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, about: str, build: Build
-) -> argparse.ArgumentParser:
-    command = _parser(commands, name, about)
+def _command(commands: Commands, name: str, about: str, build: Build) -> argparse.ArgumentParser:
+    command = add_asking(commands, name, about)
     command.add_argument("resource", metavar="RESOURCE", help="such as mock/gpu")
     command.set_defaults(run=lambda args: change(args, build(args)))
     return command
@@ -63,27 +57,11 @@ def _with_ids(of: Callable[[tuple[str, ...]], Change]) -> Build:
     return lambda args: of(tuple(args.ids))
 
 
-def _add_list(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    command = _parser(commands, "list", "show the mock resources, or the devices of one")
+def _add_list(commands: Commands) -> None:
+    command = add_asking(commands, "list", "show the mock resources, or the devices of one")
     command.add_argument("resource", nargs="?", metavar="RESOURCE", help="such as mock/gpu")
-    command.add_argument("-o", "--output", choices=("text", "json"), default="text", help="text or json")
+    add_output(command, "text", "json")
     command.set_defaults(run=show)
-
-
-def _parser(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, about: str
-) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=about, description=f"{about[0].upper()}{about[1:]}."
-    )
-    command.add_argument(
-        "--socket",
-        metavar="PATH",
-        type=Path,
-        default=Path(os.environ.get(_SOCKET_VARIABLE) or DEFAULT_CONTROL_SOCKET),
-        help=f"the agent's control socket; else {_SOCKET_VARIABLE}, else {DEFAULT_CONTROL_SOCKET}",
-    )
-    return command
 
 
 def change(args: argparse.Namespace, change: Change) -> None:

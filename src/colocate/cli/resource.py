@@ -16,6 +16,7 @@ from colocate.apps.resources.observe import Look, Observer
 from colocate.apps.resources.removal import Removal, Settings
 from colocate.apps.this_node import this_node
 from colocate.cli import cluster_flags, confirm
+from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, as_yaml
 from colocate.cli.resource_progress import Progress
@@ -39,7 +40,7 @@ EXIT_CODES = (
 )
 
 
-def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "resource",
         help=GROUPS["resource"],
@@ -51,7 +52,7 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _add_remove(commands)
 
 
-def _add_list(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_list(commands: Commands) -> None:
     command = _command(
         commands,
         "list",
@@ -66,7 +67,7 @@ def _add_list(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     command.set_defaults(run=show)
 
 
-def _add_advertise(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_advertise(commands: Commands) -> None:
     command = _command(
         commands,
         "advertise",
@@ -79,7 +80,7 @@ def _add_advertise(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     command.set_defaults(run=advertise)
 
 
-def _add_remove(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_remove(commands: Commands) -> None:
     command = _command(
         commands,
         "remove",
@@ -102,12 +103,8 @@ def _add_remove(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     command.set_defaults(run=remove)
 
 
-def _command(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, about: str, more: str
-) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=about, description=f"{about[0].upper()}{about[1:]}. {more}"
-    )
+def _command(commands: Commands, name: str, about: str, more: str) -> argparse.ArgumentParser:
+    command = add_command(commands, name, about, more)
     cluster_flags.add_flags(command)
     command.add_argument(
         "--kubelet-root",

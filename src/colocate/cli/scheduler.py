@@ -23,6 +23,7 @@ from colocate.apps.scheduler.process import run_scheduler
 from colocate.apps.scheduler.seed_config import Seed
 from colocate.apps.scheduler.settings import SCHEDULER, Act, SchedulerConfig, check
 from colocate.cli import cluster_flags, scheduler_questions
+from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
 from colocate.cli.output import terminal_width, wrapped
 from colocate.cluster.client import Client
@@ -35,7 +36,7 @@ _LEAST = 20
 _EMPTY = f"version: {VERSION}".encode()
 
 
-def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "scheduler", help=GROUPS["scheduler"], description="Scheduling by what nodes really use."
     )
@@ -45,7 +46,7 @@ def add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _add_kube_config(commands)
 
 
-def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_serve(commands: Commands) -> None:
     command = commands.add_parser(
         "serve",
         help="run the scheduler's process: follow the cluster and Prometheus, answer kube-scheduler, write taints",
@@ -130,13 +131,12 @@ def _ways(text: str) -> tuple[Act, ...]:
         ) from None
 
 
-def _add_kube_config(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    about = "print the configuration of a second, stock kube-scheduler that asks the extender"
-    command = commands.add_parser(
+def _add_kube_config(commands: Commands) -> None:
+    command = add_command(
+        commands,
         "kube-config",
-        help=about,
-        description=f"{about[0].upper()}{about[1:]}. Every line says why it is there; the extender's weight is "
-        "worked out from the plugins that score beside it.",
+        "print the configuration of a second, stock kube-scheduler that asks the extender",
+        "Every line says why it is there; the extender's weight is worked out from the plugins that score beside it.",
     )
     command.add_argument(
         "--scheduler-name",

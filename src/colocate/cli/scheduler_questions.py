@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import uvloop
@@ -14,13 +14,12 @@ from colocate.apps.scheduler import asking
 from colocate.apps.scheduler.asking import Where
 from colocate.apps.scheduler.decisions import Told
 from colocate.cli import scheduler_tables
+from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.output import as_json, terminal_width, wrapped
 from colocate.errors import UserError
 from colocate.load import NodeRow, Table, compare, decide, explain_all, mix, snapshot, top
 from colocate.load.reading import ApiPod, pod_facts
-from colocate.wire.extender import without_nulls
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from colocate.wire.extender_questions import without_nulls
 
 _STANDARD_INPUT = Path("-")
 
@@ -68,11 +67,9 @@ def _command(
     about: str,
     formats: tuple[str, ...] = ("table", "json"),
 ) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=about, description=f"{about[0].upper()}{about[1:]}."
-    )
+    command = add_command(commands, name, about)
     if formats:
-        command.add_argument("-o", "--output", choices=formats, default=formats[0], help=" or ".join(formats))
+        add_output(command, *formats)
     command.set_defaults(run=run)
     return command
 

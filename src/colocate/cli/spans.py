@@ -1,6 +1,6 @@
 """Spans of time on the command line: 90, 500ms, 15m."""
 
-from colocate.apps.config.schema import to_seconds
+from colocate.apps.config.values import to_seconds
 from colocate.errors import UserError
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from colocate.host import memory_files
 from colocate.host.high_mark import read_mark
 from colocate.host.kept_files import DescriptorBudget, KeptFile
-from colocate.host.memory_files import StatParser
+from colocate.host.memory_files import Stat, StatParser
 from colocate.model.memory import Bytes, PodMemory, PodUid, TierMemory
 from colocate.model.pod import QosClass
 
@@ -68,15 +68,7 @@ class V2Files:
         )
 
     def tier(self, qos: QosClass | None) -> TierMemory:
-        stat = _V2_STAT.parse(self._stat.read())
-        return TierMemory(
-            qos=qos,
-            usage=memory_files.number(self._usage.read()),
-            anon=stat.anon,
-            file=stat.file,
-            inactive_file=stat.inactive_file,
-            limit=memory_files.limit(self._max.read()),
-        )
+        return _tier(qos, _V2_STAT.parse(self._stat.read()), self._usage, self._max)
 
     def close(self) -> None:
         for file in (
@@ -122,15 +114,7 @@ class V1Files:
         return max(0, both - limit) if both is not None and limit is not None else None
 
     def tier(self, qos: QosClass | None) -> TierMemory:
-        stat = _V1_STAT.parse(self._stat.read())
-        return TierMemory(
-            qos=qos,
-            usage=memory_files.number(self._usage.read()),
-            anon=stat.anon,
-            file=stat.file,
-            inactive_file=stat.inactive_file,
-            limit=memory_files.limit(self._limit.read()),
-        )
+        return _tier(qos, _V1_STAT.parse(self._stat.read()), self._usage, self._limit)
 
     def close(self) -> None:
         for file in (
@@ -141,6 +125,17 @@ class V1Files:
             *([self._numa] if self._numa else []),
         ):
             file.close()
+
+
+def _tier(qos: QosClass | None, stat: Stat, usage: KeptFile, limit: KeptFile) -> TierMemory:
+    return TierMemory(
+        qos=qos,
+        usage=memory_files.number(usage.read()),
+        anon=stat.anon,
+        file=stat.file,
+        inactive_file=stat.inactive_file,
+        limit=memory_files.limit(limit.read()),
+    )
 
 
 def group_files(version: int, folder: Path, budget: DescriptorBudget, *, by_node: bool = False) -> GroupFiles:

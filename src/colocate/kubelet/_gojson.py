@@ -1,24 +1,20 @@
-"""JSON as Go's encoding/json understands it: reads bytes, then decodes them into Go-like values.
+"""JSON as Go's encoding/json reads it, from bytes to a tree; `_godecoding` makes Go-like values of the tree.
 
-The kubelet reads its own files with that package, so whether a file loads is decided by its habits: names
-match in any case, a repeated name decodes over what is already there, null leaves a string as it is, bytes
-that are not UTF-8 turn into U+FFFD. Python's json module has other habits; hence a reader of our own. It is
-one regular expression per token and one stack, so its cost is linear and depth costs no recursion.
+The kubelet reads its own files with that package, so whether a file loads is decided by its habits: a name may be
+there twice, a number stays as it is written, bytes that are not UTF-8 turn into U+FFFD. Python's json module has
+other habits; hence a reader of our own. It is one regular expression per token and one stack, so its cost is linear
+and depth costs no recursion.
 
 No I/O, and no knowledge of checkpoints.
 """
 
 import codecs
 import re
-from collections.abc import Callable, Mapping, MutableSequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
-from colocate.kubelet._gotext import fold, from_base64, from_utf8, parse_int64, unescape
+from colocate.kubelet._gotext import from_utf8, unescape
 
 MAX_DEPTH = 10_000  # where Go stops, too
-
-T = TypeVar("T")
-K = TypeVar("K")
 
 
 class Array(list["Json"]):
@@ -31,9 +27,6 @@ class Object(list[tuple[str, "Json"]]):
 
 # A number stays the literal that was read: 1.0, 1e0 and 1 differ for whoever wants an integer.
 Json: TypeAlias = "bool | str | bytes | Array | Object | None"
-
-# Takes what was read and the value that is already there, as Go decodes into existing memory.
-Decoder: TypeAlias = Callable[[Json, T], T]
 
 
 class Malformed(Exception):
@@ -51,39 +44,6 @@ def _found(blob: bytes, at: int) -> str:
         return "a byte order mark, which some editors write"
     return repr(chr(blob[at])) if blob[at] < 0x80 else f"the byte {blob[at]:#x}"
 
-
-class Mismatch(Exception):
-    """Valid JSON, but not of the type wanted; knows the path of the value that does not fit."""
-
-    def __init__(self, wanted: str, found: Json) -> None:
-        self.path = ""
-        self.wanted = wanted
-        self.found = _describe(found)
-        super().__init__()
-
-    def within(self, step: str) -> "Mismatch":
-        """Add a step to the front of the path, on the way out of the decoders."""
-        self.path = step + self.path
-        return self
-
-    def __str__(self) -> str:
-        return f"{self.path.lstrip('.') or 'the document'} should be {self.wanted} but is {self.found}"
-
-
-def _describe(value: Json) -> str:
-    if isinstance(value, bytes):
-        text = value.decode("ascii")
-        return f"the number {text[:40]}{'…' if len(text) > 40 else ''}"
-    if isinstance(value, str):
-        return f"the string {value[:40]!r}{'…' if len(value) > 40 else ''}"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value is None:
-        return "null"
-    return "a list" if isinstance(value, Array) else "an object"
-
-
-# Reading ---------------------------------------------------------------------------------------------
 
 _WS = rb"[ \t\r\n]*"
 _CHARS = rb'[^"\\\x00-\x1f]*+'
@@ -175,146 +135,3 @@ def read(blob: bytes) -> Json:
             if blank is None or blank.end() != len(blob):
                 raise malformed("the end of the file", at)
             return value
-
-
-# Decoding --------------------------------------------------------------------------------------------
-
-
-class Slice(Generic[T]):
-    """A Go slice: what was decoded into it before stays behind its end, and shows when it grows again."""
-
-    __slots__ = ("backing", "length")
-
-    def __init__(self, backing: MutableSequence[T], length: int) -> None:
-        self.backing = backing
-        self.length = length
-
-    @property
-    def values(self) -> MutableSequence[T]:
-        return self.backing[: self.length]
-
-
-def string(value: Json, old: str) -> str:
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return old
-    raise Mismatch("a string", value)
-
-
-def uint(bits: int) -> Decoder[int]:
-    """Digits and nothing else: 1.0 and 1e0 are refused, as is what does not fit into the bits."""
-    longest = len(str(2**bits))
-
-    def decode(value: Json, old: int) -> int:
-        if value is None:
-            return old
-        if isinstance(value, bytes) and value.isdigit() and len(value) <= longest:
-            number = int(value)
-            if number < 2**bits:
-                return number
-        raise Mismatch(f"a whole number from 0 to 2^{bits}-1", value)
-
-    return decode
-
-
-def int64_key(name: str) -> int:
-    number = parse_int64(name)
-    if number is None:
-        raise Mismatch("named by a whole number of 64 bits", name)
-    return number
-
-
-def string_key(name: str) -> str:
-    return name
-
-
-def slice_of(element: Decoder[T], zero: Callable[[], T]) -> Decoder[Slice[T] | None]:
-    """Null is a nil slice; a list decodes over the elements that are there, and drops the rest."""
-
-    def decode(value: Json, old: Slice[T] | None) -> Slice[T] | None:
-        if value is None:
-            return None
-        if not isinstance(value, Array):
-            raise Mismatch("a list", value)
-        backing: MutableSequence[T] = old.backing if old and value else []
-        known = len(backing)
-        for i, item in enumerate(value):
-            try:
-                if i < known:
-                    backing[i] = element(item, backing[i])
-                else:
-                    backing.append(element(item, zero()))
-            except Mismatch as mismatch:
-                raise mismatch.within(f"[{i}]") from None
-        return Slice(backing, len(value))
-
-    return decode
-
-
-def map_of(key: Callable[[str], K], element: Decoder[T], zero: Callable[[], T]) -> Decoder[dict[K, T] | None]:
-    """Null is a nil map; an object adds to what is there, but never merges into a value."""
-
-    def decode(value: Json, old: dict[K, T] | None) -> dict[K, T] | None:
-        if value is None:
-            return None
-        if not isinstance(value, Object):
-            raise Mismatch("an object", value)
-        result = {} if old is None else old
-        for name, item in value:
-            try:
-                result[key(name)] = element(item, zero())
-            except Mismatch as mismatch:
-                raise mismatch.within(f"[{name[:40]!r}]") from None
-        return result
-
-    return decode
-
-
-class Struct:
-    """What an object is decoded into."""
-
-    def __init__(self) -> None:
-        self.unknown: list[str] = []
-        """Names in the object for which there is no field."""
-
-
-def struct_of(fields: Mapping[str, tuple[str, Decoder[Any]]]) -> Decoder[Any]:
-    """Decode into the attributes of a Struct: fields is {Go's name: (attribute, decoder)}.
-
-    Null changes nothing, an unknown name is passed over, a repeated one decodes over what is there.
-    """
-    folded = {fold(name): (name, *rest) for name, rest in fields.items()}
-
-    def decode(value: Json, old: Any) -> Any:
-        if value is None:
-            return old
-        if not isinstance(value, Object):
-            raise Mismatch("an object", value)
-        for name, item in value:
-            field = folded.get(fold(name))
-            if field is None:
-                old.unknown.append(name)
-                continue
-            known_as, attribute, decoder = field
-            try:
-                setattr(old, attribute, decoder(item, getattr(old, attribute)))
-            except Mismatch as mismatch:
-                raise mismatch.within(f".{known_as}") from None
-        return old
-
-    return decode
-
-
-_byte_list = slice_of(uint(8), int)
-
-
-def byte_slice(value: Json, old: Slice[int] | None) -> Slice[int] | None:
-    """Base64 with its padding, line breaks ignored; or, as Go also accepts, a list of small numbers."""
-    if value is None or isinstance(value, Array):
-        return _byte_list(value, old)
-    if isinstance(value, str):
-        decoded = from_base64(value)
-        if decoded is not None:
-            return Slice(bytearray(decoded), len(decoded))
-    raise Mismatch("base64 with padding", value)

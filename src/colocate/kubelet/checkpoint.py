@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from colocate.errors import UserError
+from colocate.kubelet import _godecoding as go
 from colocate.kubelet import _gojson as gojson
 from colocate.kubelet import allocation
 from colocate.kubelet._gotext import fnv1a, fold, json_list, json_map, printed_list, printed_map, quote
@@ -55,14 +56,14 @@ class Document(msgspec.Struct, frozen=True, dict=True):
 # Reading ---------------------------------------------------------------------------------------------
 
 
-class _EntryState(gojson.Struct):
+class _EntryState(go.Struct):
     """A PodDevicesEntry while it is being decoded; it may be decoded into more than once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pod_uid = self.container = self.resource = ""
-        self.devices: dict[int, gojson.Slice[str] | None] | gojson.Slice[str] | None = None
-        self.alloc_resp: gojson.Slice[int] | None = None
+        self.devices: dict[int, go.Slice[str] | None] | go.Slice[str] | None = None
+        self.alloc_resp: go.Slice[int] | None = None
 
     def freeze(self) -> Entry:
         devices: dict[int, Ids] | Ids
@@ -74,11 +75,11 @@ class _EntryState(gojson.Struct):
         return Entry(self.pod_uid, self.container, self.resource, devices, response)
 
 
-class _DataState(gojson.Struct):
+class _DataState(go.Struct):
     def __init__(self) -> None:
         super().__init__()
-        self.entries: gojson.Slice[_EntryState] | None = None
-        self.registered: dict[str, gojson.Slice[str] | None] | None = None
+        self.entries: go.Slice[_EntryState] | None = None
+        self.registered: dict[str, go.Slice[str] | None] | None = None
 
     def freeze(self) -> Checkpoint:
         entries = None if self.entries is None else tuple(e.freeze() for e in self.entries.values)
@@ -93,48 +94,48 @@ class _DataState(gojson.Struct):
             yield from (f"{prefix}PodDeviceEntries[].{name}" for name in entry.unknown)
 
 
-class _FileState(gojson.Struct):
+class _FileState(go.Struct):
     def __init__(self) -> None:
         super().__init__()
         self.data = _DataState()
         self.checksum: int | None = None
 
 
-def _ids(ids: gojson.Slice[str] | None) -> Ids:
+def _ids(ids: go.Slice[str] | None) -> Ids:
     return None if ids is None else tuple(ids.values)
 
 
-_strings = gojson.slice_of(gojson.string, str)
+_strings = go.slice_of(go.string, str)
 
 
-def _no_ids() -> gojson.Slice[str] | None:
+def _no_ids() -> go.Slice[str] | None:
     return None
 
 
-def _data_decoder(device_ids: gojson.Decoder[Any]) -> gojson.Decoder[_DataState]:
-    entry: gojson.Decoder[_EntryState] = gojson.struct_of(
+def _data_decoder(device_ids: go.Decoder[Any]) -> go.Decoder[_DataState]:
+    entry: go.Decoder[_EntryState] = go.struct_of(
         {
-            "PodUID": ("pod_uid", gojson.string),
-            "ContainerName": ("container", gojson.string),
-            "ResourceName": ("resource", gojson.string),
+            "PodUID": ("pod_uid", go.string),
+            "ContainerName": ("container", go.string),
+            "ResourceName": ("resource", go.string),
             "DeviceIDs": ("devices", device_ids),
-            "AllocResp": ("alloc_resp", gojson.byte_slice),
+            "AllocResp": ("alloc_resp", go.byte_slice),
         }
     )
-    return gojson.struct_of(
+    return go.struct_of(
         {
-            "PodDeviceEntries": ("entries", gojson.slice_of(entry, _EntryState)),
-            "RegisteredDevices": ("registered", gojson.map_of(gojson.string_key, _strings, _no_ids)),
+            "PodDeviceEntries": ("entries", go.slice_of(entry, _EntryState)),
+            "RegisteredDevices": ("registered", go.map_of(go.string_key, _strings, _no_ids)),
         }
     )
 
 
-def _file_decoder(data: gojson.Decoder[_DataState]) -> gojson.Decoder[_FileState]:
-    return gojson.struct_of({"Data": ("data", data), "Checksum": ("checksum", gojson.uint(64))})
+def _file_decoder(data: go.Decoder[_DataState]) -> go.Decoder[_FileState]:
+    return go.struct_of({"Data": ("data", data), "Checksum": ("checksum", go.uint(64))})
 
 
 _list_data = _data_decoder(_strings)
-_numa_data = _data_decoder(gojson.map_of(gojson.int64_key, _strings, _no_ids))
+_numa_data = _data_decoder(go.map_of(go.int64_key, _strings, _no_ids))
 _DATA = {Format.PLAIN: _list_data, Format.LIST: _list_data, Format.NUMA: _numa_data}
 _FILE = {Format.LIST: _file_decoder(_list_data), Format.NUMA: _file_decoder(_numa_data)}
 
@@ -153,7 +154,7 @@ def parse(blob: bytes, format: Format | None = None) -> Document:
             f"the checkpoint is not a whole JSON document: {error}; check that it is the kubelet's"
             " kubelet_internal_checkpoint and that it was copied to its end"
         ) from None
-    except gojson.Mismatch as error:
+    except go.Mismatch as error:
         raise CheckpointError(
             f"the checkpoint holds what no kubelet writes: {error}; undo what was edited by hand, or fetch"
             " the kubelet's own file again"
@@ -184,7 +185,7 @@ def _recognise(tree: gojson.Json) -> Document:
         return _decode(tree, Format.PLAIN)
     try:
         newest = _decode(tree, Format.NUMA)
-    except gojson.Mismatch as as_numa:
+    except go.Mismatch as as_numa:
         if not as_numa.path.endswith("DeviceIDs"):
             raise  # both would stumble over this, or it is within a map by NUMA node
         return _decode(tree, Format.LIST)
@@ -192,7 +193,7 @@ def _recognise(tree: gojson.Json) -> Document:
     if entries and all(entry.devices is None for entry in entries) and not newest.sound:
         try:
             older = _decode(tree, Format.LIST)
-        except gojson.Mismatch:
+        except go.Mismatch:
             return newest
         return older if older.sound else newest
     return newest

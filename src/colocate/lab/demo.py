@@ -8,16 +8,15 @@ import json
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from colocate.errors import ColocateError
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import DEPLOYMENTS, EVENTS, NAMESPACES, NODES, PODS
 from colocate.lab.cluster import LabCluster
+from colocate.lab.demo_commands import DemoFailed, ask, begin, end
 from colocate.lab.demo_files import SAY_LIMIT, agent_config, deployment
 from colocate.lab.demo_load import HOT, NAME, DemoLoad
 from colocate.lab.nodes.shape import NodeShape
@@ -34,10 +33,6 @@ BLOCKS = 3
 PATIENCE = 60
 
 
-class DemoFailed(ColocateError):
-    """Something in the demo was not as it should be."""
-
-
 class Demo:
     """One run of the demo, in a folder of its own."""
 
@@ -50,6 +45,7 @@ class Demo:
         self.kubeconfig = self.root / "kubeconfig"
         self.config = self.root / "agent.yaml"
         self.agent: asyncio.subprocess.Process | None = None
+        self._log = self.root / "agent.log"
         self._nodes = nodes
         names = [one.name for shape in nodes for one in shape.each()]
         self.load = DemoLoad(self.root, names) if len(names) > 1 else None
@@ -156,7 +152,7 @@ class Demo:
         await run("by-load-first", 1)
         [first] = running()
         words = ("scheduler", "explain", first["metadata"]["name"], "--node", load.hot, "--url", load.url)
-        _, _, why = (await self._ask(*words)).partition("\n\n")
+        _, _, why = (await ask(*words)).partition("\n\n")
         await run("by-load-more", BY_LOAD - 1)
         nodes = {pod["spec"]["nodeName"] for pod in running()}
         self._expect(load.hot not in nodes, f"pods went to {', '.join(sorted(nodes))}")
@@ -230,8 +226,7 @@ class Demo:
 
     def agent_log(self) -> str:
         """What the agent has logged: the place to look when the demo fails."""
-        log = self.root / "agent.log"
-        return log.read_text() if log.exists() else ""
+        return self._log.read_text() if self._log.exists() else ""
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -250,33 +245,16 @@ class Demo:
         await asyncio.to_thread(shutil.rmtree, self.root, ignore_errors=True)
 
     async def _spawn_agent(self) -> None:
-        command = [sys.executable, "-m", "colocate.cli.main", "agent", "--config", str(self.config)]
-        with (self.root / "agent.log").open("ab") as log:
-            self.agent = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+        self.agent = await begin(self._log, "agent", "--config", str(self.config))
 
     async def _stop_agent(self, number: signal.Signals) -> None:
         if self.agent is not None:
-            if self.agent.returncode is None:
-                self.agent.send_signal(number)
-            await self.agent.wait()
+            await end(self.agent, number)
             self.agent = None
 
     async def _ask_agent(self, *words: str) -> str:
         """Run a command that talks to the agent; what it prints."""
-        return await self._ask(*words, "--socket", str(self.root / "agent.sock"))
-
-    async def _ask(self, *words: str) -> str:
-        process = await asyncio.create_subprocess_exec(
-            *[sys.executable, "-m", "colocate.cli.main", *words],
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        output, _ = await process.communicate()
-        said = output.decode().strip()
-        self._expect(process.returncode == 0, f"colocate {words[0]} said: {said}")
-        return said
+        return await ask(*words, "--socket", str(self.root / "agent.sock"))
 
     def _create_pod(
         self, name: str, count: int, script: str, *, resource: str = RESOURCE, namespace: str = "default"

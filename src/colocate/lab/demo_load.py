@@ -3,8 +3,8 @@ as a process, and a second scheduler that asks it."""
 
 import asyncio
 import json
+import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,6 +13,7 @@ from pathlib import Path
 from aiohttp import web
 
 from colocate.lab.api.registry import Registry
+from colocate.lab.demo_commands import begin, end
 from colocate.lab.scheduler import configuration
 from colocate.lab.scheduler.loop import Scheduler
 
@@ -57,14 +58,7 @@ class DemoLoad:
         second = configuration.read(_SECOND_SCHEDULER.format(name=NAME, url=self.url))
         await self._open.enter_async_context(Scheduler(registry, second))
         words = ["scheduler", "serve", "--config", str(config), "--kubeconfig", str(kubeconfig)]
-        with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *[sys.executable, "-m", "colocate.cli.main", *words],
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.process = await begin(self.log, *words)
 
     @property
     def ready(self) -> bool:
@@ -72,9 +66,7 @@ class DemoLoad:
 
     async def close(self) -> None:
         if self.process is not None:
-            if self.process.returncode is None:
-                self.process.terminate()
-            await self.process.wait()
+            await end(self.process, signal.SIGTERM)
         await self._open.aclose()
 
 

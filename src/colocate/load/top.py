@@ -15,9 +15,9 @@ class ResourceRow(msgspec.Struct, frozen=True):
     used: float | None
     """Of the capacity; None without a fresh sample."""
     requested: float
-    """Of what pods can have."""
+    """Of what pods can have, by those that are bound: as kubectl describe has it."""
     unseen: float
-    """Of the same, for pods that the samples do not show yet."""
+    """Of the same, what the ledger counts for pods that the samples do not show yet, and for those on their way."""
 
 
 class NodeRow(msgspec.Struct, frozen=True):
@@ -36,14 +36,14 @@ def top(table: Table, heats: Mapping[str, int] | None = None) -> list[NodeRow]:
     """With the heat of nodes where that is known."""
     shown, rows = heats or {}, []
     for name, pressure in pressures(table).items():
-        terms = table.terms(name)
+        terms, requested = table.terms(name), table.pods.on(name).requested
         age = None if terms.sampled_at is None else table.now - terms.sampled_at
         rows.append(
             NodeRow(
                 name,
                 pressure,
-                _row(terms.cpu),
-                _row(terms.memory),
+                _row(terms.cpu, requested.cpu),
+                _row(terms.memory, requested.memory),
                 terms.freshness,
                 age,
                 terms.unseen_pods,
@@ -53,9 +53,9 @@ def top(table: Table, heats: Mapping[str, int] | None = None) -> list[NodeRow]:
     return sorted(rows, key=lambda row: (-row.pressure, row.node))
 
 
-def _row(terms: ResourceTerms) -> ResourceRow:
+def _row(terms: ResourceTerms, requested: int) -> ResourceRow:
     return ResourceRow(
         terms.percent if terms.measured else None,
-        terms.requested * terms.per_unit,
+        requested * terms.per_unit,
         terms.ledger * terms.per_unit,
     )

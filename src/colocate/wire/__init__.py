@@ -1,1 +1,1 @@
-"""Foreign protocols, nothing more: .proto files, the code generated from them, gRPC over unix sockets."""
+"""Foreign protocols, nothing more: .proto files and code generated from them, gRPC over unix sockets, extenders."""

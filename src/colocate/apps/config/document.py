@@ -5,7 +5,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from colocate.apps.config import check, schema
+from colocate.apps.config import check, schema, values
 
 C = TypeVar("C")
 
@@ -23,5 +23,5 @@ class Document(msgspec.Struct, Generic[C], frozen=True):
 
 
 AGENT = Document(
-    schema.Config, check.check, schema.decode, "'colocate config example' prints one to start from"
+    schema.Config, check.check, values.decode, "'colocate config example' prints one to start from"
 )

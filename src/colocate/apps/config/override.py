@@ -12,7 +12,7 @@ from msgspec import inspect
 
 from colocate.apps.config import words
 from colocate.apps.config.document import AGENT, Document
-from colocate.apps.config.schema import encode
+from colocate.apps.config.values import encode
 from colocate.errors import UserError
 
 PREFIX = "COLOCATE_"

@@ -4,10 +4,10 @@ import json
 from collections.abc import AsyncIterator, Iterable, Iterator
 
 import msgspec
-import yaml
 
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.doctor.strangers import Remedies
 from colocate.apps.scheduler.addresses import without_login
 from colocate.apps.scheduler.sections import Usage
 from colocate.apps.scheduler.settings import Act, SchedulerConfig
@@ -16,7 +16,7 @@ from colocate.cluster.client import Client
 from colocate.cluster.usage import (
     METRICS_API,
     NODE_ADDRESSES,
-    RELABELLING,
+    KnownNode,
     MetricsApi,
     Preset,
     Prometheus,
@@ -24,8 +24,8 @@ from colocate.cluster.usage import (
     UsagePoller,
     UsageSnapshot,
     queries,
-    rules,
 )
+from colocate.cluster.usage.directory import Directory
 from colocate.cluster.usage.presets import TIME
 from colocate.cluster.usage.prometheus import asking_for
 from colocate.cluster.usage.signals import duration
@@ -54,18 +54,19 @@ async def samples(patient: Patient) -> AsyncIterator[Result]:
             f"without the cluster nobody knows its nodes: {patient.cluster}", "name it with --kubeconfig"
         )
         return
-    taken = await _one_round(patient, config)
-    for result in _told_once(said for health in taken.health for said in _of_signal(health, usage)):
+    nodes = [node.known for node in await patient.client.list(NODE_ADDRESSES)]
+    taken = await _one_round(patient, config, nodes)
+    remedies = Remedies(usage, Directory(nodes), taken.health)
+    for result in _told_once(said for health in taken.health for said in _of_signal(health, usage, remedies)):
         yield result
     for result in _of_windows(config):
         yield result
-    for result in _of_nodes(taken, config.load.staleness.after):
+    for result in _of_nodes(taken, config.load.staleness.after, remedies):
         yield result
 
 
-async def _one_round(patient: Patient, config: SchedulerConfig) -> UsageSnapshot:
+async def _one_round(patient: Patient, config: SchedulerConfig, nodes: list[KnownNode]) -> UsageSnapshot:
     usage = config.usage
-    nodes = [node.known for node in await patient.client.list(NODE_ADDRESSES)]
     prometheus = Prometheus(usage.prometheus.settings(), patient.clock) if usage.prometheus.url else None
     metrics_api = MetricsApi(patient.client, usage.prometheus.timeout) if usage.metrics_api else None
     try:
@@ -95,7 +96,7 @@ def _told_once(found: Iterable[_Said]) -> Iterator[Result]:
         yield msgspec.structs.replace(first.result, reason=f"{names}: {first.result.reason}")
 
 
-def _of_signal(health: SignalHealth, usage: Usage) -> Iterator[_Said]:
+def _of_signal(health: SignalHealth, usage: Usage, remedies: Remedies) -> Iterator[_Said]:
     counts, name = health.counts, health.name
     if health.error:
         where = "the metrics API" if name == METRICS_API else without_login(usage.prometheus.url)
@@ -103,20 +104,20 @@ def _of_signal(health: SignalHealth, usage: Usage) -> Iterator[_Said]:
         yield _Said(name, bad(cause, f"see that {where} answers this: {health.query}"), cause)
         return
     if not counts.series:
-        remedy = _what_makes(name, usage)
+        remedy = _what_makes(name, usage, remedies)
         yield _Said(name, bad(f"no series answers {health.query}", remedy), remedy)
         return
-    for result in _of_series(health, usage):
+    for result in _of_series(health, remedies):
         yield _Said(name, result)
 
 
-def _of_series(health: SignalHealth, usage: Usage) -> Iterator[Result]:
+def _of_series(health: SignalHealth, remedies: Remedies) -> Iterator[Result]:
     counts, name = health.counts, health.name
     if counts.unknown:
         labels = dict(health.strangers[0]) if health.strangers else {}
         yield warn(
             f"{counts.unknown} of {counts.series} series are of no node here: {json.dumps(labels)}",
-            _label_of_own(name) if name in usage.queries else _label_to_add(labels, usage),
+            remedies.of(health),
         )
     odd = {kind: getattr(counts, kind) for kind in ("not_a_number", "infinite", "negative", "malformed")}
     for kind, number in odd.items():
@@ -141,7 +142,7 @@ def _of_windows(config: SchedulerConfig) -> Iterator[Result]:
         )
 
 
-def _of_nodes(taken: UsageSnapshot, stale_after: float) -> Iterator[Result]:
+def _of_nodes(taken: UsageSnapshot, stale_after: float, remedies: Remedies) -> Iterator[Result]:
     known = {name for health in taken.health for name in health.missing}
     missing = sorted(known - taken.nodes.keys())
     by_prometheus = any(health.name != METRICS_API for health in taken.health)
@@ -167,7 +168,7 @@ def _of_nodes(taken: UsageSnapshot, stale_after: float) -> Iterator[Result]:
     if taken.ambiguous:
         yield warn(
             f"{_named(taken.ambiguous)}: several nodes have this address, so nothing joins by it",
-            _label_to_add({}, None),
+            remedies.relabelling(),
         )
     if taken.clock_offset is not None and abs(taken.clock_offset) > _CLOCKS_APART:
         yield warn(
@@ -178,7 +179,7 @@ def _of_nodes(taken: UsageSnapshot, stale_after: float) -> Iterator[Result]:
         yield good(f"all {len(taken.nodes)} nodes have fresh samples")
 
 
-def _what_makes(name: str, usage: Usage) -> str:
+def _what_makes(name: str, usage: Usage, remedies: Remedies) -> str:
     """What brings the series of a signal about."""
     if name == METRICS_API:
         return _MEASURED
@@ -194,31 +195,11 @@ def _what_makes(name: str, usage: Usage) -> str:
         )
     match usage.preset:
         case Preset.SEED:
-            return f"add this recording rule to Prometheus: {_rule(name)}"
+            return f"add this recording rule to Prometheus: {remedies.rule(name)}"
         case Preset.NODE_EXPORTER:
             return "let Prometheus scrape node-exporter on every node"
         case Preset.KUBE_PROMETHEUS_STACK:
             return "install the recording rules of kube-prometheus-stack for node-exporter, or choose another preset"
-
-
-def _rule(name: str) -> str:
-    found = yaml.safe_load(rules(Preset.SEED))["groups"][0]["rules"]
-    wanted = "node_cpu_usage_avg_5m" if name.startswith("cpu") else "node_mem_usage_avg_5m"
-    return json.dumps(next(rule for rule in found if rule["record"] == wanted))
-
-
-def _label_to_add(labels: dict[str, str], usage: Usage | None) -> str:
-    relabel = json.dumps(yaml.safe_load(RELABELLING)["relabel_configs"][0])
-    if usage is not None and usage.preset is Preset.SEED and not {"node", "instance"} & labels.keys():
-        return f"keep the label node in the rules, as these do: {_rule('cpu')}, {_rule('memory')}"
-    return f"add this to the relabel_configs of node-exporter's scrape: {relabel}"
-
-
-def _label_of_own(name: str) -> str:
-    return (
-        f"let the query of usage.queries.{name} keep the label node, or name in usage.labels the one that says the "
-        f"node"
-    )
 
 
 def _named(names: "tuple[str, ...] | list[str]") -> str:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from colocate.wire.extender import Asked
+from colocate.wire.extender_questions import Asked
 
 
 class Sieved(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from colocate.load import Mix, decide, refused_everywhere, sift
 from colocate.load.candidates import Names
 from colocate.load.reading import ApiPod, pod_facts
 from colocate.load.settings import MissingFilter
-from colocate.wire.extender import Asked
+from colocate.wire.extender_questions import Asked
 
 _LEAST_BOUND = 10_000
 """Candidates that are judged at once however few nodes are known, as none are at the start."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from colocate.apps.config.schema import Seconds, Section
+from colocate.apps.config.schema import Section
+from colocate.apps.config.values import Seconds
 from colocate.apps.config.words import Problem
 from colocate.apps.scheduler.load_ranges import check_ranges
 from colocate.apps.scheduler.sizes import Size

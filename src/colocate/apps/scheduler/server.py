@@ -25,8 +25,8 @@ from colocate.apps.scheduler.refused import Outcome, Refused
 from colocate.apps.scheduler.settings import Server
 from colocate.clock import Clock
 from colocate.telemetry import Event
-from colocate.wire import extender
-from colocate.wire.extender import Asked, TooMany, Unreadable
+from colocate.wire import extender_answers as answers
+from colocate.wire.extender_questions import Asked, TooMany, Unreadable, read_preemption, read_question
 
 Tell = Callable[[Mapping[str, str]], Awaitable[bytes]]
 """From the query of a URL to JSON; Refused where it asks for what is not there."""
@@ -112,7 +112,7 @@ class Extender:
             sentence = _fault(error)
             if path == "/filter":
                 # The one verb whose answer has a place for it: kube-scheduler shows it in the pod's events.
-                return web.Response(body=extender.filter_error(sentence), content_type=_JSON), Outcome.FAULT
+                return web.Response(body=answers.filter_error(sentence), content_type=_JSON), Outcome.FAULT
             return _page(500, sentence), Outcome.FAULT
 
     async def _send(self, request: web.BaseRequest, response: web.Response) -> Outcome | None:
@@ -132,21 +132,21 @@ class Extender:
 
     def _prioritize(self, body: bytes) -> bytes:
         asked = self._asked(body)
-        return extender.priorities(asked.names, self._judge.prioritize(asked), plain=asked.plain)
+        return answers.priorities(asked.names, self._judge.prioritize(asked), plain=asked.plain)
 
     def _filter(self, body: bytes) -> bytes:
         asked = self._asked(body)
         sieved = self._judge.filter(asked)
-        return extender.filtered(asked, sieved.failed, sieved.unresolvable)
+        return answers.filtered(asked, sieved.failed, sieved.unresolvable)
 
     def _asked(self, body: bytes) -> Asked:
         try:
-            return extender.read_question(body, self._judge.most_candidates())
+            return read_question(body, self._judge.most_candidates())
         except TooMany as error:
             raise Refused(413, Outcome.TOO_LARGE, f"{error}; ask about the nodes of this cluster") from None
 
     def _preempt(self, body: bytes) -> bytes:
-        return extender.preempting(extender.read_preemption(body).victims)
+        return answers.preempting(read_preemption(body).victims)
 
     def _health(self) -> web.Response:
         return _page(200, "ok")

@@ -8,9 +8,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from colocate.apps.config import schema
+from colocate.apps.config import values
 from colocate.apps.config.document import Document
-from colocate.apps.config.schema import VERSION, Log, Metrics, Seconds, Section
+from colocate.apps.config.schema import VERSION, Log, Metrics, Section
+from colocate.apps.config.values import Seconds
 from colocate.apps.config.words import Problem, show
 from colocate.apps.scheduler.sections import (
     Decisions,
@@ -137,7 +138,7 @@ def to_endpoint(value: object) -> Endpoint:
     if isinstance(value, str) and re.fullmatch(rf"{_UNIX}/[^\0]+", value):
         return Endpoint(value)
     try:
-        if (address := schema.to_address(value)) != "off":
+        if (address := values.to_address(value)) != "off":
             return Endpoint(address)
     except ValueError:
         pass
@@ -151,7 +152,7 @@ _READ = {Size: to_size, Endpoint: to_endpoint, Policies: to_policies}
 
 def decode(kind: type, value: Any) -> Any:
     """Build the types above from what a file can hold (a msgspec dec_hook)."""
-    return _READ[kind](value) if kind in _READ else schema.decode(kind, value)
+    return _READ[kind](value) if kind in _READ else values.decode(kind, value)
 
 
 def check(config: SchedulerConfig) -> None:

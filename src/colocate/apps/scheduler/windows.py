@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from colocate.apps.config.schema import Seconds
+from colocate.apps.config.values import Seconds
 from colocate.apps.config.words import Problem
 from colocate.apps.scheduler.sections import Load, Usage, Window
 from colocate.cluster.usage import QuerySettings

@@ -1,5 +1,7 @@
 """What to add to Prometheus so that nodes are found: recording rules, and a label by relabelling. Pure text."""
 
+from collections.abc import Sequence
+
 from colocate.cluster.usage.presets import NODE_LABELS, Preset
 from colocate.cluster.usage.signals import duration
 
@@ -17,14 +19,19 @@ relabelings:
 """
 
 
-def rules(preset: Preset, average_seconds: float = 300.0, interval: float = 30.0) -> str:
+def rules(
+    preset: Preset,
+    average_seconds: float = 300.0,
+    interval: float = 30.0,
+    labels: Sequence[str] = NODE_LABELS,
+) -> str:
     """The rule file that a preset needs; empty where it needs none, or where its source brings them along.
 
     Both rules keep every label that may say the node, so that they join by any.
     """
     if preset is not Preset.SEED:
         return ""
-    window, by = duration(average_seconds), ", ".join(NODE_LABELS)
+    window, by = duration(average_seconds), ", ".join(labels)
     return f"""\
 groups:
   - name: colocate-node-usage

@@ -111,10 +111,13 @@ def read(text: str | bytes, where: str = "the scheduler's configuration") -> Con
     except yaml.YAMLError as error:
         raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(given, dict):
-        raise UserError(f"{where} holds no {KIND}: it is {type(given).__name__}, not a mapping")
+        raise UserError(f"{where} holds no {KIND}: it is {'empty' if given is None else 'no mapping'}")
     version, kind = given.pop("apiVersion", None), given.pop("kind", None)
     if kind != KIND or not str(version).startswith(_GROUP):
-        raise UserError(f"{where} holds a {kind} of {version}: write a {KIND} of {_GROUP}v1")
+        raise UserError(
+            f"{where} holds no {KIND} of {_GROUP}v1: its kind is {kind or 'not said'}, its apiVersion is "
+            f"{version or 'not said'}"
+        )
     ignored = tuple(_unknown(given, Configuration, ""))
     try:
         given = _with_seconds(given)

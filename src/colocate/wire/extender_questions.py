@@ -1,13 +1,10 @@
-"""What kube-scheduler posts to an HTTP extender, and what it reads back: bytes to structs and structs to bytes.
+"""What kube-scheduler posts to an HTTP extender: bytes to structs. What it reads back: `extender_answers`.
 
-The protocol's own field names are read in any case of their letters and written in Go's. Scores are integers,
-or Go would refuse the whole answer. Whole nodes go back byte for byte as they came. Of pods and nodes only their
-names are read here: whoever asks for more says by a type of its own what it wants to know. Nothing is decided.
+The protocol's own field names are read in any case of their letters. Of pods and nodes only their names are read
+here: whoever asks for more says by a type of its own what it wants to know. Nothing is decided.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from operator import itemgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -128,23 +125,6 @@ class _PreemptionArguments(msgspec.Struct, frozen=True, rename="pascal"):
     node_name_to_meta_victims: dict[str, MetaVictims | None] | UnsetType | None = UNSET
 
 
-class _Priority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
-    host: str
-    score: int
-
-
-class _FilterReply(msgspec.Struct, frozen=True, rename="pascal"):
-    nodes: _NodeList | None = None
-    node_names: Sequence[str] | None = None
-    failed_nodes: Mapping[str, str] = {}
-    failed_and_unresolvable_nodes: Mapping[str, str] = {}
-    error: str = ""
-
-
-class _PreemptionReply(msgspec.Struct, frozen=True):
-    victims: Mapping[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims")
-
-
 _arguments = msgspec.json.Decoder(_Arguments)
 _preemption_arguments = msgspec.json.Decoder(_PreemptionArguments)
 _node = msgspec.json.Decoder(_Node)
@@ -186,59 +166,6 @@ def read_preemption(body: bytes) -> Preemption:
         return Preemption(pod, meta)
     whole = given.node_name_to_victims or {}
     return Preemption(pod, {node: _meta(one or _Victims()) for node, one in whole.items()})
-
-
-def priorities(names: Sequence[str], scores: Sequence[int], *, plain: bool = False) -> bytes:
-    """The answer to a prioritize call: a score for each name, in their order.
-
-    Names that are plain are joined with what stands between them: several times quicker than to encode them.
-    """
-    if len(names) != len(scores):
-        raise ValueError(f"{len(scores)} scores for {len(names)} nodes")
-    if plain and len(names) > 1:
-        # With a score that no policy gives, it is encoded after all.
-        with suppress(KeyError):
-            return _joined(names, scores)
-    return _encode(list(map(_Priority, names, scores)))
-
-
-def filtered(asked: Asked, failed: Mapping[str, str], unresolvable: Mapping[str, str]) -> bytes:
-    """The answer to a filter call: every node that was asked about passes but those that fail, with a reason.
-
-    Preemption cannot help on an unresolvable one.
-    """
-    if not failed and not unresolvable:
-        names, nodes = asked.names, asked.sent_nodes
-    else:
-        out = failed.keys() | unresolvable.keys()
-        left = [number for number, name in enumerate(asked.names) if name not in out]
-        names = [asked.names[number] for number in left]
-        nodes = None if asked.sent_nodes is None else [asked.sent_nodes[number] for number in left]
-    if nodes is None:
-        return _encode(_FilterReply(None, names, failed, unresolvable))
-    return _encode(_FilterReply(_NodeList(list(nodes)), None, failed, unresolvable))
-
-
-def filter_error(reason: str) -> bytes:
-    """The answer to a filter call that could not be judged; kube-scheduler tells the reason in an event."""
-    return _encode(_FilterReply(error=reason))
-
-
-def preempting(victims: Mapping[str, MetaVictims]) -> bytes:
-    """The answer to a preempt call: the nodes where preemption may go on, and who leaves them."""
-    return _encode(_PreemptionReply(victims))
-
-
-_BETWEEN = {score: f'","Score":{score}}},{{"Host":"' for score in range(101)}
-"""What stands between two names, by the score of the first."""
-
-
-def _joined(names: Sequence[str], scores: Sequence[int]) -> bytes:
-    pieces = ['[{"Host":"'] * (1 + 2 * len(names))
-    pieces[1::2] = names
-    pieces[2::2] = itemgetter(*scores)(_BETWEEN)
-    pieces[-1] = f'","Score":{scores[-1]}}}]'
-    return "".join(pieces).encode()
 
 
 def _escapes_nothing_but(pod: Raw, body: bytes) -> bool:

@@ -1,0 +1,29 @@
+"""Commands that ask the agent of this machine, and where it listens to them."""
+
+import argparse
+import os
+from pathlib import Path
+
+from colocate.apps.config.override import settable
+from colocate.apps.config.schema import DEFAULT_CONTROL_SOCKET
+from colocate.cli.commands import Commands, add_command
+
+_VARIABLE = settable()["control.socket"].variable
+
+
+def control_socket() -> Path:
+    """Its socket, as the environment names it, or the usual one."""
+    return Path(os.environ.get(_VARIABLE) or DEFAULT_CONTROL_SOCKET)
+
+
+def add_asking(commands: Commands, name: str, about: str) -> argparse.ArgumentParser:
+    """A command that asks the agent, with the flag that names its socket."""
+    command = add_command(commands, name, about)
+    command.add_argument(
+        "--socket",
+        metavar="PATH",
+        type=Path,
+        default=control_socket(),
+        help=f"the agent's control socket; else {_VARIABLE}, else {DEFAULT_CONTROL_SOCKET}",
+    )
+    return command

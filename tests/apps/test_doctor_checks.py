@@ -1,0 +1,89 @@
+"""The doctor's checks themselves: what one is, and what becomes of one that fails or hangs."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.apps.examining import found, patient
+
+from colocate.apps.doctor.check import CHECKS, Check, Patient, Section, check
+from colocate.apps.doctor.examination import PATIENCE, chosen, examine
+from colocate.apps.doctor.report import Examined, Result, Verdict, good, warn
+from colocate.apps.this_node import this_node
+from colocate.clock import ManualClock
+from colocate.errors import UserError
+
+
+async def test_a_check_is_one_function(tmp_path: Path) -> None:
+    @check(Section.MACHINE, "fans turn")
+    async def fans(patient: Patient) -> AsyncIterator[Result]:
+        yield warn(f"{patient.node} is warm", "dust it")
+
+    try:
+        assert await found(patient(tmp_path), "fans*") == {"fans turn": (warn("worker is warm", "dust it"),)}
+    finally:
+        CHECKS.pop()
+
+
+async def test_a_check_that_fails_or_hangs_is_a_finding_and_stops_no_other(tmp_path: Path) -> None:
+    async def breaks(_: Patient) -> AsyncIterator[Result]:
+        yield good("so far")
+        raise ZeroDivisionError("by zero")
+
+    async def refuses(patient: Patient) -> AsyncIterator[Result]:
+        if patient:
+            raise UserError("cannot do that")
+        yield good("never")
+
+    async def hangs(_: Patient) -> AsyncIterator[Result]:
+        await asyncio.Event().wait()
+        yield good("never")
+
+    async def works(_: Patient) -> AsyncIterator[Result]:
+        yield good("fine")
+
+    clock = ManualClock()
+    checks = [Check(Section.MACHINE, look.__name__, look) for look in (breaks, refuses, hangs, works)]
+
+    async def gather() -> list[Examined]:
+        return [e async for e in examine(patient(tmp_path, clock=clock), checks)]
+
+    looking = asyncio.create_task(gather())
+    while not looking.done():
+        await clock.advance(PATIENCE)
+    broken, refused, hung, fine = await looking
+    assert [r.verdict for r in broken.results] == [Verdict.GOOD, Verdict.BAD]
+    assert "ZeroDivisionError: by zero" in broken.results[1].reason
+    assert refused.results[0].reason == "cannot do that"
+    assert hung.results[0].reason == "no answer within 30 s"
+    assert fine.worst is Verdict.GOOD
+
+
+async def test_what_this_user_may_not_look_at_is_said_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path, **_: object) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    async def looks(patient: Patient) -> AsyncIterator[Result]:
+        yield good(str(denied(patient.paths.checkpoint)))
+
+    checks = [Check(Section.KUBELET, "looks", looks)]
+    [one] = [e async for e in examine(patient(tmp_path), checks)]
+    assert one.results[0].reason.endswith("kubelet_internal_checkpoint may not be looked at by this user")
+    assert one.results[0].remedy == "run this as root"
+    monkeypatch.setattr(Path, "is_dir", denied)
+    [whole] = [e async for e in examine(patient(tmp_path), checks)]
+    assert (whole.check, whole.results[0].remedy) == ("presence", "run this as root")
+
+
+def test_every_check_has_a_name_of_its_own_and_says_what_it_looks_at() -> None:
+    checks = chosen()
+    assert len({check.name for check in checks}) == len(checks)
+    assert all(check.look.__doc__ for check in checks)
+
+
+def test_a_node_is_named_by_its_pod_or_by_its_machine() -> None:
+    assert this_node({"NODE_NAME": "worker-1"}) == "worker-1"
+    assert this_node({}) == this_node({}).lower() != ""
