@@ -27,7 +27,8 @@ from tests.vm.topology import CPU, MACHINE, Topology
 NEEDS = ("qemu", "kernel", "busybox", "kmod")
 """Components without which no VM boots."""
 
-BOOT_SECONDS = 180.0
+BOOT_SECONDS = 120.0
+"""Several times what a boot takes on a busy machine."""
 CONSOLE_LINES = 200
 
 AT_ONCE = 2
@@ -114,17 +115,21 @@ class Machine:
         self._qemu.kill()
         self._qemu.wait()
 
-    def events(self, silence: float) -> Iterator[Event]:
-        """What the VM tells, to the end of its command; MachineFailed if it ends before, or is silent for so long."""
+    def events(self, silence: float, boot: float | None = None) -> Iterator[Event]:
+        """What the VM tells, to the end of its command; MachineFailed if it ends before, or is silent for so long.
+
+        Until its first word `boot` is how long it may be silent, if given.
+        """
+        patience = silence if boot is None else boot
         selector = selectors.DefaultSelector()
         selector.register(self._port, selectors.EVENT_READ)
         selector.register(self._terminal, selectors.EVENT_READ)
         heard = time.monotonic()
         with selector:
             while True:
-                ready = selector.select(max(0.0, heard + silence - time.monotonic()))
+                ready = selector.select(max(0.0, heard + patience - time.monotonic()))
                 if not ready:
-                    raise MachineSilent(f"the VM said nothing for {silence:g} s")
+                    raise MachineSilent(f"the VM said nothing for {patience:g} s")
                 for key, _ in ready:
                     data = self._receive(key.fileobj)
                     if key.fileobj is self._terminal:
@@ -134,7 +139,7 @@ class Machine:
                         continue
                     if not data:
                         raise MachineFailed(f"the VM ended: {self._end_of_qemu()}")
-                    heard = time.monotonic()
+                    heard, patience = time.monotonic(), silence
                     for event in self._split(data):
                         yield event
                         if isinstance(event, events.Exited):

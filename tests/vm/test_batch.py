@@ -1,11 +1,11 @@
-"""A VM that hangs before it is up is booted once more; whatever happens later is told as it is."""
+"""A VM that hangs before it is up is booted again; whatever happens later is told as it is."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.vm import batch
-from tests.vm.batch import Batch, Lost
+from tests.vm.batch import BOOTS, Batch, Lost
 from tests.vm.events import Event, Exited, Ready, Reported, Started
 from tests.vm.machine import MachineFailed, MachineSilent
 
@@ -33,7 +33,7 @@ class Pretended:
     def console(self) -> str:
         return "nothing"
 
-    def events(self, silence: float) -> Iterator[Event]:
+    def events(self, silence: float, boot: float) -> Iterator[Event]:
         for told in self._told:
             if isinstance(told, MachineFailed):
                 raise told
@@ -52,7 +52,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *machines: Pretended) -> tuple[Batch, l
         return made, [str(lost)]
 
 
-def test_a_vm_that_hangs_before_it_is_up_is_booted_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vm_that_hangs_before_it_is_up_is_booted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made, reported = run(monkeypatch, Pretended(MachineSilent("hangs")), Pretended(*PASSED))
     assert reported == ["teardown"]
     made.join()
@@ -62,7 +62,7 @@ def test_a_vm_that_hangs_before_it_is_up_is_booted_once_more(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("machines", "reason"),
     [
-        ([Pretended(MachineSilent("it hangs")), Pretended(MachineSilent("it hangs"))], "it hangs, before its first"),
+        ([Pretended(MachineSilent("it hangs"))] * BOOTS, "it hangs, before its first"),
         ([Pretended(MachineFailed("it ended"))], "it ended, before its first"),
         ([Pretended(Ready(), MachineSilent("it hangs"))], "it hangs, before its first"),
         ([Pretended(Ready(), Started(TEST), MachineSilent("it hangs"))], "this test was running, it hangs"),
