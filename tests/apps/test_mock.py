@@ -20,17 +20,22 @@ def gpus(count: int) -> MockResource:
     return MockResource(name=GPU, count=count)
 
 
-async def test_a_pod_gets_mock_devices(node: TestNode) -> None:
-    await node.serve(MockPlugin(gpus(3), node.clock))
+async def three_gpus(node: TestNode) -> MockPlugin:
+    """A plugin whose devices the kubelet knows."""
+    mock = MockPlugin(gpus(3), node.clock)
+    await node.serve(mock)
     await node.devices(GPU, 3)
+    return mock
+
+
+async def test_a_pod_gets_mock_devices(node: TestNode) -> None:
+    await three_gpus(node)
     pod = await node.run_pod({GPU: 2})
     assert node.env(pod) == {"MOCK_GPU": ",".join(sorted(node.held(pod)))}
 
 
 async def test_a_device_breaks_and_works_again(node: TestNode) -> None:
-    mock = MockPlugin(gpus(3), node.clock)
-    await node.serve(mock)
-    await node.devices(GPU, 3)
+    mock = await three_gpus(node)
     mock.change(Unhealthy(("gpu-0001",)))
     await node.devices(GPU, 2)
     mock.change(Healthy(("gpu-0001",)))
@@ -38,9 +43,7 @@ async def test_a_device_breaks_and_works_again(node: TestNode) -> None:
 
 
 async def test_a_device_vanishes_and_returns(node: TestNode) -> None:
-    mock = MockPlugin(gpus(3), node.clock)
-    await node.serve(mock)
-    await node.devices(GPU, 3)
+    mock = await three_gpus(node)
     mock.change(Vanish(("gpu-0000", "gpu-0002")))
     await node.devices(GPU, 1)
     mock.change(Return(("gpu-0000", "gpu-0002")))
@@ -48,9 +51,7 @@ async def test_a_device_vanishes_and_returns(node: TestNode) -> None:
 
 
 async def test_allocate_fails_as_often_as_ordered(node: TestNode) -> None:
-    mock = MockPlugin(gpus(3), node.clock)
-    await node.serve(mock)
-    await node.devices(GPU, 3)
+    mock = await three_gpus(node)
     mock.change(Fail("the fan is broken", times=1))
     refused = await node.run_pod({GPU: 1}, phase=Phase.FAILED)
     assert "the fan is broken" in str(refused.status)
@@ -103,9 +104,7 @@ def test_an_unknown_device_is_refused_with_those_that_exist() -> None:
 
 
 async def test_faults_stay_with_the_devices_that_are_still_there_after_a_reload(node: TestNode) -> None:
-    mock = MockPlugin(gpus(3), node.clock)
-    await node.serve(mock)
-    await node.devices(GPU, 3)
+    mock = await three_gpus(node)
     mock.change(Unhealthy(("gpu-0001", "gpu-0002")))
     mock.change(Fail("no"))
     mock.configure(gpus(2))

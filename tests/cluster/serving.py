@@ -118,6 +118,9 @@ class Wire:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
+    def lead_to(self, server: ApiServer) -> None:
+        self.target = int(server.url.rpartition(":")[2])
+
     def cut(self) -> None:
         """Reset every connection."""
         for writer in list(self._open):

@@ -147,7 +147,7 @@ async def test_a_watch_ends_after_its_time_and_goes_on(
 @pytest.fixture
 async def wire(server: ApiServer) -> AsyncIterator[Wire]:
     made = Wire()
-    made.target = int(server.url.rpartition(":")[2])
+    made.lead_to(server)
     await made.start()
     yield made
     await made.stop()
@@ -199,7 +199,7 @@ async def test_a_server_that_has_lost_its_state_is_listed_again(clock: ManualClo
     for number in range(50):
         put(before, "busy", str(number))
     put(before, "a", "1")
-    wire.target = int(before.url.rpartition(":")[2])
+    wire.lead_to(before)
     async with connect(wire.url, clock) as client, following(client) as it:
         it.listener.take()
         await before.stop()
@@ -209,7 +209,7 @@ async def test_a_server_that_has_lost_its_state_is_listed_again(clock: ManualClo
             put(after, "c", str(number))
         assert (after.store.revision > before.store.revision) == bool(more)
         await after.start(tls=False)
-        wire.target = int(after.url.rpartition(":")[2])
+        wire.lead_to(after)
         while not it.cache.health.relists:
             await pass_time(clock, 1)
         assert dict(it.cache.items()) == held(after) == it.listener.objects
@@ -228,11 +228,11 @@ async def test_an_empty_server_whose_versions_begin_again_is_not_waited_for_in_v
         put(before, "a")
         drop(before, "a")
     await before.start(tls=False)
-    wire.target = int(before.url.rpartition(":")[2])
+    wire.lead_to(before)
     async with connect(wire.url, clock) as client, following(client) as it:
         await before.stop()
         await after.start(tls=False)
-        wire.target = int(after.url.rpartition(":")[2])
+        wire.lead_to(after)
         await pass_time(clock, 30)
         await until(lambda: it.cache.health.last_error == "", "a watch")
         put(after, "a")
@@ -255,11 +255,11 @@ async def test_a_server_that_was_restored_to_an_earlier_state_is_listed_again(cl
     wire = Wire()
     await wire.start()
     await before.start(tls=False)
-    wire.target = int(before.url.rpartition(":")[2])
+    wire.lead_to(before)
     async with connect(wire.url, clock) as client, following(client) as it:
         await before.stop()
         await after.start(tls=False)
-        wire.target = int(after.url.rpartition(":")[2])
+        wire.lead_to(after)
         while not it.cache.health.relists:
             await pass_time(clock, 1)
         assert dict(it.cache.items()) == held(after)

@@ -240,7 +240,7 @@ async def test_it_starts_before_its_server_does(clock: ManualClock) -> None:
         server = new_server(clock, Store())
         put(server, "a")
         await server.start(tls=False)
-        wire.target = int(server.url.rpartition(":")[2])
+        wire.lead_to(server)
         while not made.cache.health.synced:
             await pass_time(clock, 1)
         assert key("a") in made.cache

@@ -63,7 +63,7 @@ class Follow(RuleBasedStateMachine):
 
     async def _serve(self) -> None:
         await self.server.start(tls=False)
-        self.wire.target = int(self.server.url.rpartition(":")[2])
+        self.wire.lead_to(self.server)
 
     async def _restart(self, store: Store) -> None:
         # What the old one has open it ends at once; that it waits for the ends need not hold us up.
@@ -102,7 +102,7 @@ class Follow(RuleBasedStateMachine):
 
     @rule()
     def come_back(self) -> None:
-        self.wire.target = int(self.server.url.rpartition(":")[2])
+        self.wire.lead_to(self.server)
 
     @rule()
     def restart(self) -> None:

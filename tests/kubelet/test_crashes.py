@@ -9,21 +9,20 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.support.crashing_plugin import IDS, RESOURCE
+from tests.support.lives import Lives, Violations
 from tests.support.waiting import until
 
 from colocate.clock import SystemClock
 from colocate.kubelet import Registration
-from colocate.lab.device_table import DeviceTable
 from colocate.lab.pod_worker import PodRecord
 from colocate.model.pod import Phase, Pod
 from colocate.testing import TestNode, embedded_kubelet
-from colocate.wire import deviceplugin_pb2 as dp
 
 STRIDE = 4
 """The deaths are dealt out to so many tests, which run side by side."""
@@ -40,26 +39,6 @@ EVERY_LIFE = {
 """Side effects that every way of registering has."""
 
 REPO = Path(__file__).parents[2]
-
-
-class Violations:
-    """Watches every list that reaches a kubelet: an id that a pod holds must be in it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.found: list[str] = []
-        replace = DeviceTable.replace
-
-        def watched(table: DeviceTable, resource: str, devices: Iterable[dp.Device]) -> None:
-            listed = {device.ID for device in devices}
-            running = [held for held in table.held.values() if held.resource == resource]
-            self.found += [
-                f"{held.pod_uid} lost {held.ids - listed}" for held in running if held.ids - listed
-            ]
-            holders = [id for held in running for id in held.ids]
-            self.found += [f"{id} is held twice" for id in set(holders) if holders.count(id) > 1]
-            replace(table, resource, devices)
-
-        monkeypatch.setattr(DeviceTable, "replace", watched)
 
 
 class Process:
@@ -178,10 +157,8 @@ async def test_a_plugin_killed_at_any_side_effect_is_put_right_by_its_successor(
     record_property: Callable[[str, object], None],
 ) -> None:
     violations = Violations(monkeypatch)
-    points: set[str] = set()
-    died = 0
-    for crash_at in range(start + 1, 500, STRIDE):
-        log = tmp_path / f"points-{crash_at}"
+    lives = Lives(start, STRIDE, tmp_path)
+    for crash_at, log in lives:
         async with embedded_kubelet(clock=SystemClock()) as node:
             async with Process(node, way, crash_at, log) as plugin:
                 await live_a_life(node, plugin)
@@ -191,13 +168,6 @@ async def test_a_plugin_killed_at_any_side_effect_is_put_right_by_its_successor(
                 await put_right(node, way)
             assert not node.kubelet.panics
         assert not violations.found, f"killed at {log.read_text().splitlines()[-1]}"
-        points.update(line.split(maxsplit=1)[1] for line in log.read_text().splitlines())
-        if survived:
-            break
-        died += 1
-    else:
-        pytest.fail("the plugin never came to the end of its life")
-    assert died >= 5
-    record_property("deaths", died)
-    record_property("crash points", sorted(points))
-    assert points == EVERY_LIFE | ONE_WAY[way]
+        lives.over(log, survived=survived)
+    lives.tell(record_property)
+    assert lives.points == EVERY_LIFE | ONE_WAY[way]

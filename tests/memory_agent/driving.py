@@ -51,21 +51,29 @@ class Driven:
         self._plugins = Plugins(self.part.plugin, settings=Settings(paths=lab.cluster.kubelet.paths))
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator["Driven"]:
-        """The plugin is served and the cluster followed; turns are the test's."""
+    async def following(self) -> AsyncIterator[None]:
+        """The cluster is followed, and no more; at the end all is closed."""
         following = asyncio.create_task(self.cluster.run())
-        serving = asyncio.create_task(self._plugins.run())
         try:
-            await until(lambda: self.cluster.is_synced, "the API's first lists")
-            yield self
+            yield
         finally:
-            self._plugins.stop()
-            await serving
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await self.part.executor.close()
             await self.cluster.client.close()
             self.store.close()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Driven"]:
+        """The plugin is served and the cluster followed; turns are the test's."""
+        async with self.following():
+            serving = asyncio.create_task(self._plugins.run())
+            try:
+                await until(lambda: self.cluster.is_synced, "the API's first lists")
+                yield self
+            finally:
+                self._plugins.stop()
+                await serving
 
     async def turn(self, seconds: float = 10.0) -> Decision:
         """Let time pass and look; long deeds that this begins are waited for."""
@@ -85,6 +93,12 @@ class Driven:
         """Wait until the kubelet has the list of this decision."""
         healthy = sorted(decision.state.blocks.healthy())
         await until(lambda: self.lab.healthy() == healthy, f"the kubelet to have {healthy}")
+
+    async def run_pod(self, name: str, blocks: int) -> None:
+        """Create a pod, and wait until it runs and the watch has heard of it."""
+        self.lab.create_pod(name, blocks)
+        await self.lab.until_running(name)
+        await self.until_known(name)
 
     async def until_known(self, *names: str) -> None:
         """Wait until the watch has heard of pods, and of nothing but that they run."""

@@ -98,9 +98,7 @@ async def test_a_limit_that_somebody_resets_is_set_again_at_the_next_turn() -> N
     async with driven() as node:
         lab = node.lab
         await started(node)
-        lab.create_pod("batch", 3)
-        await lab.until_running("batch")
-        await node.until_known("batch")
+        await node.run_pod("batch", 3)
         assert not (await node.turn()).plan.actions
         set_limits(lab.group("batch"), Limits())
         await node.turn()
@@ -113,9 +111,7 @@ async def test_a_cordoned_node_offers_nothing_and_pods_keep_their_blocks() -> No
     async with driven() as node:
         lab = node.lab
         await started(node)
-        lab.create_pod("batch", 3)
-        await lab.until_running("batch")
-        await node.until_known("batch")
+        await node.run_pod("batch", 3)
 
         def cordon(body: Object) -> None:
             body["spec"]["unschedulable"] = True
@@ -155,9 +151,7 @@ async def test_switched_off_all_limits_are_restored_all_blocks_withdrawn_and_tha
     async with memory_lab() as lab:
         async with Driven(lab).running() as node:
             await started(node)
-            lab.create_pod("batch", 3)
-            await lab.until_running("batch")
-            await node.until_known("batch")
+            await node.run_pod("batch", 3)
             await node.turn()
             node.part.switch(True)
             await node.turns(2)
@@ -231,9 +225,7 @@ async def test_size_and_name_of_blocks_do_not_change_while_a_pod_holds_one() -> 
     async with memory_lab() as lab:
         async with Driven(lab).running() as node:
             await started(node)
-            lab.create_pod("batch", 3)
-            await lab.until_running("batch")
-            await node.until_known("batch")
+            await node.run_pod("batch", 3)
             await node.turn()
         larger = msgspec.structs.replace(SETTINGS, block_size=2 * BLOCK)
         async with Driven(lab, larger, clock=node.clock).running() as again:

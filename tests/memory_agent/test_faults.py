@@ -295,15 +295,9 @@ async def without_the_api(lab: MemoryLab, clock: ManualClock) -> AsyncIterator[D
     """A part that starts while the API server is away."""
     await lab.cluster.server.stop()
     again = Driven(lab, clock=clock)
-    following = asyncio.create_task(again.cluster.run())
-    try:
+    async with again.following():
         await until(lambda: "has not answered" not in again.cluster.trouble, "a refused connection")
         yield again
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await again.cluster.client.close()
-        again.store.close()
 
 
 async def test_an_agent_that_starts_while_the_api_server_is_away_holds_pods_as_it_knew_them() -> None:

@@ -14,12 +14,12 @@ import pytest
 
 from colocate.apps.memory.objects import MAY_MOVE
 from colocate.model.pod import Phase
-from tests.kubelet.test_crashes import Violations
 from tests.memory_agent.agent_process import Process
 from tests.memory_agent.driving import BLOCK, MIB
 from tests.memory_agent.eating import Eater
 from tests.memory_agent.lab import MemoryLab, memory_lab
 from tests.memory_agent.small_machine import SYSTEM
+from tests.support.lives import Lives, Violations
 from tests.support.waiting import until
 
 STRIDE = 8
@@ -120,10 +120,8 @@ async def test_a_memory_part_killed_at_any_side_effect_is_put_right_by_its_succe
     record_property: Callable[[str, object], None],
 ) -> None:
     violations = Violations(monkeypatch)
-    points: set[str] = set()
-    died = 0
-    for crash_at in range(start + 1, 500, STRIDE):
-        log = tmp_path / f"points-{crash_at}"
+    lives = Lives(start, STRIDE, tmp_path)
+    for crash_at, log in lives:
         async with memory_lab() as lab:
             async with Process(lab, 1, crash_at, log) as agent:
                 await live_a_life(lab, agent)
@@ -137,13 +135,6 @@ async def test_a_memory_part_killed_at_any_side_effect_is_put_right_by_its_succe
                 assert not there or lab.pod("mover") is not None, "no pod is lost on its way"
             assert not lab.cluster.kubelet.panics
         assert not violations.found, f"killed at {log.read_text().splitlines()[-1]}"
-        points.update(line.split(maxsplit=1)[1] for line in log.read_text().splitlines())
-        if survived:
-            break
-        died += 1
-    else:
-        pytest.fail("the agent never came to the end of its life")
-    assert died >= 5
-    record_property("deaths", died)
-    record_property("crash points", sorted(points))
-    assert points >= EVERY_LIFE
+        lives.over(log, survived=survived)
+    lives.tell(record_property)
+    assert lives.points >= EVERY_LIFE

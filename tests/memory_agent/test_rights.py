@@ -56,8 +56,7 @@ async def everything(lab: MemoryLab) -> set[str]:
     """All that an agent ever asks of the API server; what could not be done."""
     missing: set[str] = set()
     node = Driven(lab)
-    following = asyncio.create_task(node.cluster.run())
-    try:
+    async with node.following():
         followed = (node.cluster._pods, node.cluster._nodes)
         await until(
             lambda: (
@@ -67,11 +66,6 @@ async def everything(lab: MemoryLab) -> set[str]:
         )
         if node.cluster.trouble:
             return {node.cluster.trouble}
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await node.cluster.client.close()
-        node.store.close()
     async with Driven(lab).running() as node:
         await node.listed(await node.turn())
         bare = await Eater(lab, "bare", 4).ready()
