@@ -19,7 +19,8 @@ from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Connection, Login
 from colocate.cluster.secret import Secret
 from colocate.cluster.transport import Request
-from colocate.host.identity import Identity, this_machine
+from colocate.host.identity import this_machine
+from colocate.kubelet.paths import KubeletPaths
 from colocate.lab.api.managed_fields import Writer
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import NODES, PODS
@@ -29,7 +30,7 @@ from colocate.lab.nodes.shape import NodeShape
 from colocate.testing import TestNode
 
 ADMIN = "admin-token"
-ELSEWHERE = Identity("another boot", "another machine", "elsewhere")
+ELSEWHERE = KubeletPaths(Path("/nowhere"))
 
 Deed = Callable[[], Awaitable[None]]
 
@@ -112,8 +113,8 @@ class ResourceLab:
         self.cluster.server.authenticator.add_token(token, user)
 
     def observer(self, client: Client, *, on_node: bool = False, said: str = "") -> Observer:
-        machine = this_machine() if on_node else ELSEWHERE
-        kubelet = LocalKubelet(self.cluster.kubelet.paths, machine, SystemClock(), node=said)
+        paths = self.cluster.kubelet.paths if on_node else ELSEWHERE
+        kubelet = LocalKubelet(paths, this_machine(), SystemClock(), node=said)
         return Observer(client, kubelet, self.pacer)
 
     async def look(self, *, on_node: bool = False, node: str = MACHINE) -> Look:

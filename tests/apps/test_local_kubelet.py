@@ -1,5 +1,6 @@
 """Which node is this machine, and what its kubelet adds to what the API shows."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.rights import bind_role, user
 from colocate.apps.doctor.check import Patient
 from colocate.apps.doctor.examination import chosen, examine
 from colocate.apps.resources.local_kubelet import LocalKubelet, NodeIdentity, NodeMarks
+from colocate.apps.resources.observe import Observer
 from colocate.clock import SystemClock
 from colocate.devices.extended_resources import State
 from colocate.errors import UserError
@@ -90,10 +92,36 @@ def share_kernel(lab: ResourceLab) -> None:
     """The simulated node is another container on this machine, as in kind."""
 
     def change(body: Object) -> None:
-        body["status"]["nodeInfo"]["bootID"] = this_machine().boot_id
-        body["status"]["nodeInfo"]["machineID"] = lab.status()["nodeInfo"]["machineID"]
+        body["status"]["nodeInfo"] = lab.status()["nodeInfo"]
 
     lab.cluster.registry.force(NODES, lab.cluster.registry.get(NODES, "", "other"), change)
+
+
+async def test_a_kubelet_and_an_embedded_one_on_one_machine_do_not_speak_for_each_other(
+    lab: ResourceLab, tmp_path: Path
+) -> None:
+    if not this_machine().boot_id:
+        pytest.skip("this machine has no boot id")
+    here, clock, embedded = this_machine(), SystemClock(), lab.cluster.kubelet.paths
+    await lab.node.serve(Fans("fan-0"))
+    await lab.node.devices(FAN, 1)
+    real = KubeletPaths(tmp_path)
+    real.device_plugins.mkdir()
+    shutil.copy(embedded.checkpoint, real.checkpoint)
+    info = lab.status()["nodeInfo"]
+    of_lab = marks(MACHINE, MACHINE, info["bootID"], info["machineID"])
+    of_host = marks("host", here.hostname.lower(), here.boot_id, here.machine_id)
+    for said in ("", MACHINE, "host"):
+        one, other = (LocalKubelet(paths, here, clock, node=said) for paths in (embedded, real))
+        assert (one.which([of_lab]), one.which([of_host])) == (MACHINE, None)
+        assert (other.which([of_lab]), other.which([of_host])) == (None, "host")
+    lab.patch_by_hand("example.com/hand", "1")
+    async with lab.client() as client:
+        for paths, certain in ((embedded, True), (real, False)):
+            look = await Observer(client, LocalKubelet(paths, here, clock), lab.pacer).node(MACHINE)
+            found = look.find("example.com/hand")
+            assert found is not None
+            assert found.certain == certain, "whether a checkpoint was read, which does not know it"
 
 
 async def test_of_nodes_that_share_a_kernel_none_takes_the_word_of_the_kubelet_of_another(

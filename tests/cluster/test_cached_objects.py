@@ -68,6 +68,17 @@ def test_an_object_that_cannot_be_read_is_skipped_and_its_last_state_kept() -> N
     assert not objects.skipped
 
 
+def test_an_object_nested_beyond_all_measure_is_skipped_too() -> None:
+    objects = CachedObjects(Pod)
+    put(objects, "a", "x")
+    marks = marks_of(raw("a", "x"))
+    deep = raw("a", 0).replace(b'"node":0', b'"node":"x","more":' + b"[" * 100_000 + b"]" * 100_000)
+    assert objects.put(marks, deep) == []
+    assert list(objects.skipped) == [A]
+    assert objects.agrees(marks, deep)
+    assert objects.remove(marks, deep) == [Deleted(A, Pod("x"))]
+
+
 def test_an_unreadable_successor_takes_the_place_of_the_old_object() -> None:
     objects = CachedObjects(Pod)
     put(objects, "a", "x", "u1")

@@ -105,13 +105,31 @@ async def test_a_write_is_repeated_where_nobody_listened(clock: ManualClock) -> 
     assert clock.monotonic() >= 0.5 + 1 + 2
 
 
-@pytest.mark.parametrize("body", [b'{"metadata": {"na', b"", b"[]", b'{"metadata": 7}'])
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"metadata": {"na', b"", b"[]", b'{"metadata": 7}', b'{"metadata": {}, "items": [' + DEEP + b"]}"],
+    ids=["half", "nothing", "no list", "no metadata", "deep"],
+)
 async def test_an_answer_that_cannot_be_read_is_the_servers_fault(
     scripted: Scripted, asking: Client, body: bytes
 ) -> None:
     scripted.say(200, body)
     with pytest.raises(ServerError, match="the answer cannot be read"):
         await asking.list(CONFIG_MAPS)
+
+
+async def test_an_answer_nested_beyond_all_measure_is_the_servers_fault(
+    scripted: Scripted, asking: Client
+) -> None:
+    scripted.say(200, b'{"data": ' + DEEP + b"}")
+    scripted.say(403, b'{"message": ' + DEEP + b"}")
+    with pytest.raises(ServerError, match="the answer cannot be read"):
+        await asking.get(CONFIG_MAPS, "a")
+    with pytest.raises(Forbidden):
+        await asking.get(CONFIG_MAPS, "a")
 
 
 async def test_half_an_answer_is_no_answer(scripted: Scripted, asking: Client, clock: ManualClock) -> None:

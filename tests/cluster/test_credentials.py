@@ -175,6 +175,7 @@ async def test_a_command_may_print_a_certificate(tmp_path: Path) -> None:
     [
         ("print('to log in\\nvisit', file=sys.stderr); sys.exit(3)", "ended with 3: to log in visit"),
         ("print('s3cr3t')", "printed no ExecCredential; check its arguments"),
+        ("print('{\"more\": ' + '[' * 100000)", "printed no ExecCredential; check its arguments"),
         ("print('{}')", "printed nothing of no version, not ExecCredential of client"),
         (PRINT.replace("STATUS", "{}"), "printed neither a token nor a certificate with its key"),
     ],

@@ -16,6 +16,8 @@ from tests.support.waiting import until
 from .following import DEFAULT, MAPS, Following, following, key, pass_time, put
 from .serving import Scripted, Wire, connect, new_server
 
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
 
 def listed(*objects: Any, version: str = "5", **metadata: Any) -> bytes:
     return msgspec.json.encode({"metadata": {"resourceVersion": version, **metadata}, "items": list(objects)})
@@ -90,7 +92,15 @@ async def test_an_object_that_cannot_be_read_is_skipped(scripted: Scripted, aski
 
 @pytest.mark.parametrize(
     "line",
-    [b"nonsense\n", b'{"type": "ADDED"}\n', b'{"type": "ADDED", "object": {"metadata": 7}}\n', b"[]\n"],
+    [
+        b"nonsense\n",
+        b'{"type": "ADDED"}\n',
+        b'{"type": "ADDED", "object": {"metadata": 7}}\n',
+        b"[]\n",
+        b'{"type": "ADDED", "object": {"metadata": {"name": "d"}, "data": ' + DEEP + b"}}\n",
+        b'{"type": "ERROR", "object": {"code": 500, "details": ' + DEEP + b"}}\n",
+    ],
+    ids=["nonsense", "half", "no object", "no event", "deep object", "deep error"],
 )
 async def test_a_line_that_is_no_event_costs_a_list(
     scripted: Scripted, asking: Client, clock: ManualClock, line: bytes
@@ -197,6 +207,7 @@ async def test_a_server_that_ends_watches_at_once_is_not_hammered(
 async def test_a_list_that_cannot_be_read_is_tried_again(scripted: Scripted, clock: ManualClock) -> None:
     scripted.say(200, b'{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": 3}]}')
     scripted.say(200, b'{"metadata": {}, "items": [{"')
+    scripted.say(200, b'{"metadata": {"resourceVersion": "1"}, "items": [' + DEEP + b"]}")
     scripted.say(200, listed(config_map("a")))
     scripted.hang()
     async with connect(scripted.url, clock) as asking:
@@ -205,7 +216,7 @@ async def test_a_list_that_cannot_be_read_is_tried_again(scripted: Scripted, clo
         while not made.cache.health.synced:
             await pass_time(clock, 1)
         assert made.listener.take() == ["Added a"]
-        assert made.cache.health.errors == 2
+        assert made.cache.health.errors == 3
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from tests.support.plugins import FAN, Fans, ids, metric, until_ids
+from tests.support.waiting import until
 
 from colocate.errors import UserError
 from colocate.kubelet import (
@@ -192,6 +193,101 @@ async def test_withdraw_leaves_what_pods_hold(node: TestNode) -> None:
     await node.run_pod({FAN: 1})
     await node.stop(group)
     await until_ids(node, fan_0=Health.UNHEALTHY)
+
+
+async def reload(node: TestNode, group: Plugins) -> None:
+    await group.reload()
+
+
+async def lose_stream(node: TestNode, group: Plugins) -> None:
+    await node.kubelet.devices._clients[FAN].disconnect()
+
+
+async def lose_socket(node: TestNode, group: Plugins) -> None:
+    mine = node.kubelet.devices.socket_of(FAN)
+    assert mine is not None
+    mine.unlink()
+
+
+async def another_kubelet(node: TestNode, group: Plugins) -> None:
+    await node.kubelet.restart()
+
+
+@pytest.mark.parametrize("steps", [0, 5, 20, 80])
+@pytest.mark.parametrize("cause", [reload, lose_stream, lose_socket, another_kubelet])
+async def test_withdraw_empties_the_list_also_between_two_registrations(
+    node: TestNode, cause: Callable[[TestNode, Plugins], Awaitable[None]], steps: int
+) -> None:
+    group = await node.serve(Fans("fan-0", "fan-1"), on_stop=OnStop.WITHDRAW, stop_grace=10.0)
+    await node.devices(FAN, 2)
+    await cause(node, group)
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await node.stop(group)
+    await until_ids(node)
+    assert node.kubelet.sync_status().capacity == {FAN: 0}
+
+
+@pytest.mark.parametrize("steps", [5, 20, 80])
+async def test_a_plugin_watcher_is_given_an_empty_list_between_two_registrations_too(
+    node: TestNode, steps: int
+) -> None:
+    fans, watcher = Fans("fan-0", "fan-1"), Registration.WATCHER
+    group = await node.serve(fans, registration=watcher, on_stop=OnStop.WITHDRAW, stop_grace=10.0)
+    await node.devices(FAN, 2)
+    await group.reload()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await node.stop(group)
+    assert metric("colocate_plugin_devices", resource=FAN, health="healthy") == 0
+    assert metric("colocate_plugin_devices", resource=FAN, health="unhealthy") == 0
+
+
+async def test_withdraw_lets_a_registration_in_flight_end(node: TestNode) -> None:
+    group = await node.serve(Fans("fan-0", "fan-1"), on_stop=OnStop.WITHDRAW, stop_grace=3.0)
+    await node.devices(FAN, 2)
+    node.kubelet.faults.register_delay = 2.0
+    await group.reload()
+    await registering(node)
+    await node.stop(group)
+    await until_ids(node)
+
+
+async def test_withdraw_waits_no_longer_than_its_grace_for_a_kubelet_that_hangs(node: TestNode) -> None:
+    group = await node.serve(Fans("fan-0"), on_stop=OnStop.WITHDRAW, stop_grace=3.0)
+    await node.devices(FAN, 1)
+    node.kubelet.faults.register_delay = 1000.0
+    await group.reload()
+    await registering(node)
+    told = node.clock.monotonic()
+    await node.stop(group)
+    assert node.clock.monotonic() - told < 2 * 3.0 + 1, "one registration in flight, and one more"
+
+
+async def registering(node: TestNode) -> None:
+    """Wait until the plugin has a new socket that the kubelet does not know yet."""
+
+    def unknown() -> bool:
+        return node.kubelet.devices.socket_of(FAN) is None and any(
+            node.paths.device_plugins.glob("colocate-*.sock")
+        )
+
+    await until(unknown, "a registration")
+
+
+@pytest.mark.parametrize("left", [True, False])
+async def test_withdraw_does_not_wait_for_a_kubelet_that_is_gone(node: TestNode, left: bool) -> None:
+    """One that was killed leaves its socket behind."""
+    group = await node.serve(Fans("fan-0"), on_stop=OnStop.WITHDRAW, stop_grace=3.0)
+    await node.devices(FAN, 1)
+    await node.kubelet.stop()
+    if not left:
+        node.paths.kubelet_socket.unlink()
+    await until(lambda: not metric("colocate_plugin_registered", resource=FAN), "the end of the stream")
+    told = node.clock.monotonic()
+    await node.stop(group)
+    assert node.clock.monotonic() - told < 1
+    await node.kubelet.start()
 
 
 async def test_a_plugin_can_be_stopped_while_it_waits_for_a_kubelet(node: TestNode) -> None:

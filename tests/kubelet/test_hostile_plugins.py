@@ -99,6 +99,23 @@ async def test_a_reload_lets_an_allocate_in_flight_end(node: TestNode) -> None:
     await node.devices(FAN, 2)
 
 
+async def test_withdrawal_follows_a_reload_that_waits_for_an_allocate_in_flight(node: TestNode) -> None:
+    slow = Slow("fan-0", "fan-1")
+    group = await node.serve(slow, on_stop=OnStop.WITHDRAW)
+    await node.devices(FAN, 2)
+    pod = asyncio.create_task(node.run_pod({FAN: 1}))
+    await until(lambda: bool(slow.allocated), "Allocate")
+    await group.reload()
+    await node.clock.advance(0.1)
+    stopped = asyncio.create_task(node.stop(group))
+    await asyncio.sleep(0)
+    slow.go.set()
+    record = await pod
+    await stopped
+    await node.kubelet.until(lambda: set(ids(node)) == node.held(record), "a list of what is held alone")
+    assert not node.kubelet.panics
+
+
 async def test_a_reload_that_hangs_or_fails_keeps_no_other_plugin_from_reloading(node: TestNode) -> None:
     class Hanging(Fans):
         async def reload(self) -> None:

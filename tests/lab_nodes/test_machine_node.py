@@ -79,6 +79,16 @@ async def test_the_node_has_what_a_recorded_one_has(cluster: Cluster, recordings
     ]
 
 
+async def test_a_node_that_was_there_before_has_the_boot_id_of_the_kubelet_that_takes_it_over(
+    cluster: Cluster,
+) -> None:
+    kubelet = cluster.node.kubelet
+    assert cluster.status()["nodeInfo"]["bootID"] == kubelet.paths.boot_id.read_text() == kubelet.boot_id
+    kubelet.boot_id = "another"
+    await kubelet.restart()
+    assert cluster.status()["nodeInfo"]["bootID"] == kubelet.paths.boot_id.read_text() == "another"
+
+
 async def test_devices_come_with_a_sync_and_capacity_goes_after_the_grace(cluster: Cluster) -> None:
     node = cluster.node
     group = await node.serve(Fans("fan-0", "fan-1"))

@@ -31,7 +31,7 @@ _MARKS = msgspec.json.Decoder(_Marked)
 
 
 def marks_of(raw: bytes | msgspec.Raw) -> Marks:
-    """Raises ValueError (msgspec's) where it is no object at all."""
+    """Raises ValueError (msgspec's), or RecursionError, where it is no object at all."""
     return _MARKS.decode(raw).metadata
 
 
@@ -116,7 +116,7 @@ class CachedObjects(Generic[T]):
         held = self._held.get(key)
         try:
             value = self._decoder.decode(raw)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.skipped[key] = str(error)
             # The old one under that name is another object, and it is gone.
             return self._drop(key, None) if held is not None and held.uid != marks.uid else []
@@ -141,7 +141,7 @@ class CachedObjects(Generic[T]):
             return []
         try:
             last: T | None = self._decoder.decode(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             last = None
         return self._drop(key, last)
 
@@ -176,5 +176,5 @@ class CachedObjects(Generic[T]):
         held = self._held.get(key)
         try:
             return held is not None and held.value == self._decoder.decode(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             return key in self.skipped

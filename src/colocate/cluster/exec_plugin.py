@@ -128,7 +128,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 def _read(spec: ExecSpec, output: bytes) -> Printed:
     try:
         document = msgspec.json.decode(output, type=_Document)
-    except ValueError:
+    except (ValueError, RecursionError):
         # Not what was printed: it may be a token.
         raise UserError(
             f"{spec.place}: {spec.command} printed no ExecCredential; check its arguments"

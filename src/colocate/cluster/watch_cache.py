@@ -179,7 +179,7 @@ class WatchCache(Generic[T]):
     def _marks(self, raw: msgspec.Raw) -> Marks:
         try:
             return marks_of(raw)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise unreadable(self._doing("list"), str(error)) from error
 
     async def _check_history(self) -> None:

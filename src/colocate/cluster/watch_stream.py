@@ -66,6 +66,6 @@ def event_of(doing: Doing, line: bytes) -> WatchEvent:
             status = _STATUS.decode(read.object)
         else:
             return WatchEvent(read.type, marks_of(read.object), read.object)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unreadable(f"cannot {doing}: an event cannot be read: {error}") from error
     raise from_status(doing, status)

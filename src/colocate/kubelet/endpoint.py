@@ -54,6 +54,8 @@ class Endpoint:
         self._on_stop = settings.on_stop
         self._again = Watched()
         self._stopping = asyncio.Event()
+        self._listed = False
+        """Whether a kubelet has taken our list, and was not told since that the devices go."""
         self._failures = 0
         self._log = telemetry.logger(resource=self.resource)
 
@@ -64,6 +66,9 @@ class Endpoint:
             async with asyncio.TaskGroup() as tasks:
                 helpers = [tasks.create_task(self._feed.follow()), tasks.create_task(self._feed.retire())]
                 while not self._stopping.is_set():
+                    await self._serve_once()
+                if self._must_withdraw:
+                    # Told to stop between two registrations: it takes one more to tell the kubelet.
                     await self._serve_once()
                 for task in helpers:
                     task.cancel()
@@ -88,11 +93,15 @@ class Endpoint:
             )
         self._again.changed()
 
+    @property
+    def _must_withdraw(self) -> bool:
+        return self._listed and self._on_stop is OnStop.WITHDRAW
+
     async def _serve_once(self) -> None:
         """Serve on one fresh socket until there is a reason to serve on another."""
         seen = self._again.count
         kubelet = await self._kubelet()
-        if self._stopping.is_set():
+        if self._stopping.is_set() and not (self._must_withdraw and (kubelet or not self._by_call)):
             return
         if not await self._feed.keep_held():
             await self._retry_later("nobody can say which devices pods hold", kubelet, seen)
@@ -156,9 +165,16 @@ class Endpoint:
         registering = register(
             self._settings.paths, socket, self.resource, self._service.options, self._clock
         )
-        if await first(registering, self._stopping.wait()) == 0:
+        if await first(registering, self._not_needed()) == 0:
             telemetry.PLUGIN_REGISTRATIONS.labels(self.resource, "ok").inc()
             self._log.info(Event.PLUGIN_REGISTERED, way="register", socket=socket.name)
+
+    async def _not_needed(self) -> None:
+        """Return when a plugin that stops need not register; TimeoutError once one that must has had its time."""
+        await self._stopping.wait()
+        if self._on_stop is OnStop.WITHDRAW:
+            await self._clock.sleep(self._settings.stop_grace)
+            raise TimeoutError
 
     async def _until_over(self, socket: Path, kubelet: Identity | None, seen: int) -> tuple[str | None, bool]:
         """Wait for the end of this registration.
@@ -197,6 +213,7 @@ class Endpoint:
         )
         await first(self._broadcast.listened(), in_time)
         while self._broadcast.listeners:
+            self._listed = True
             registered.set(1)
             await self._broadcast.abandoned()
             registered.set(0)
@@ -210,12 +227,15 @@ class Endpoint:
         be given a device that is about to go.
         """
         grace = self._settings.stop_grace
-        await first(self._broadcast.listened(), self._clock.sleep(grace))
+        if await first(self._broadcast.listened(), self._clock.sleep(grace)) != 0:
+            self._listed &= self._by_call  # A plugin watcher would have found the socket by now.
+            return
         await self._feed.withdraw_all()
         reached("withdraw.unhealthy")
         self._service.refuse("the plugin is stopping")
         await first(self._service.idle(), self._clock.sleep(self._settings.allocate_timeout))
         await self._feed.drop_all_unheld()
+        self._listed = not self._broadcast.listeners
 
     async def _stop_server(self, server: grpc.aio.Server, socket: Path, drain: bool) -> None:
         """Let calls in flight end if somebody still waits for them, then end the streams and go.

@@ -36,5 +36,10 @@ class KubeletPaths(msgspec.Struct, frozen=True):
         return self.root / "plugins_registry"
 
     @property
+    def boot_id(self) -> Path:
+        """Left by an embedded kubelet alone: the boot id of its node. Any other kubelet reports the kernel's."""
+        return self.root / "boot_id"
+
+    @property
     def pod_resources_socket(self) -> Path:
         return self.root / "pod-resources" / "kubelet.sock"

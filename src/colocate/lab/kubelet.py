@@ -15,6 +15,7 @@ import msgspec
 from colocate.aio import Watched, deadline
 from colocate.clock import Clock, SystemClock
 from colocate.errors import ColocateError, Unavailable
+from colocate.host.files import write_atomically
 from colocate.kubelet.paths import KubeletPaths
 from colocate.lab.device_manager import STOP_GRACE, DeviceManager, KubeletPanic
 from colocate.lab.device_table import Pick
@@ -80,6 +81,8 @@ class EmbeddedKubelet:
     ) -> None:
         self.paths = paths
         self.node = node
+        self.boot_id = str(uuid.uuid4())
+        """Not the kernel's: by it, and its folder, it is told from another kubelet of this machine."""
         self.clock = clock or SystemClock()
         self.runtime: PodRuntime = SimulatedRuntime() if runtime is None else runtime
         self.faults = Faults()
@@ -118,6 +121,7 @@ class EmbeddedKubelet:
             stop_grace=self._stop_grace,
         )
         self.paths.device_plugins.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.paths.boot_id, self.boot_id.encode())
         fresh = not self.paths.checkpoint.exists()
         self.devices.load()
         self.devices.active_pods = lambda: [uid for uid, r in self.records.items() if not r.finished]

@@ -6,6 +6,7 @@ read is left out, and the judgement says that it infers.
 
 import asyncio
 from collections.abc import Iterable
+from functools import cached_property
 
 import msgspec
 
@@ -44,9 +45,20 @@ class LocalKubelet:
         self._node = node
 
     def may_be_of(self, node: NodeMarks) -> bool:
-        """Whether the node runs on this kernel; nodes that are containers share it with one another."""
-        here = self._machine.boot_id
-        return bool(here) and node.identity.boot_id == here
+        """Whether the node runs on this kernel; nodes that are containers share it with one another.
+
+        An embedded kubelet has a boot id of its own, and with it another node than the machine's own kubelet.
+        """
+        return bool(self._boot_id) and node.identity.boot_id == self._boot_id
+
+    @cached_property
+    def _boot_id(self) -> str:
+        try:
+            return self._paths.boot_id.read_text().strip()
+        except FileNotFoundError:
+            return self._machine.boot_id
+        except (OSError, ValueError):
+            return ""
 
     def is_surely_of(self, node: NodeMarks) -> bool:
         """Whether the node calls itself as this machine does: then no other can be it."""

@@ -55,14 +55,21 @@ class MachineNode:
     def started(self, fresh: bool) -> None:
         """Create the Node, or take over the one that is there."""
         self._beaten = None  # A kubelet that starts says so with its first sync, whatever has changed.
+        identity = msgspec.structs.replace(this_machine(), boot_id=self._kubelet.boot_id)
+        body = node_object(
+            self._shape, self._now(), address=self._address, runtime=RUNTIME, identity=identity
+        )
         if self._registry.find(NODES, "", self._shape.name) is None:
-            body = node_object(
-                self._shape, self._now(), address=self._address, runtime=RUNTIME, identity=this_machine()
-            )
             self._registry.create(NODES, "", body, writer=KUBELET)
             renew(self._registry, self._shape.name, self._now())
-        elif fresh:
-            self._write(lambda status: status.update(capacity=zeroed(status.get("capacity") or {})))
+            return
+
+        def take_over(status: Object) -> None:
+            status["nodeInfo"] = body["status"]["nodeInfo"]
+            if fresh:
+                status["capacity"] = zeroed(status.get("capacity") or {})
+
+        self._write(take_over)
 
     def synced(self, capacity: dict[str, int], allocatable: dict[str, int]) -> None:
         """Write the status where it has changed, and now and then to say that the node lives."""
