@@ -1,6 +1,7 @@
 """Lists on their way to the kubelet: the bytes are right, none is lost, many at once are one."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
@@ -49,10 +50,31 @@ async def test_a_listener_gets_the_newest_list_and_every_later_one() -> None:
     broadcast.publish([Device("c")])
     broadcast.publish([Device("d")])
     assert b"d" in await pending
-    broadcast.hang_up()
+    hanging_up = asyncio.ensure_future(broadcast.hang_up())
+    await asyncio.sleep(0)
     with pytest.raises(StopAsyncIteration):
         await anext(stream)
+    await hanging_up
     assert broadcast.listeners == 0
+
+
+async def test_streams_that_open_while_all_are_ended_are_ended_too_and_later_ones_served() -> None:
+    async def last(stream: AsyncIterator[bytes]) -> list[bytes]:
+        return [taken async for taken in stream]
+
+    broadcast = Broadcast("example.com/fan")
+    broadcast.publish([Device("a")])
+    open_one = broadcast.lists()
+    await anext(open_one)
+    hanging_up = asyncio.ensure_future(broadcast.hang_up())
+    await asyncio.sleep(0)
+    late = asyncio.ensure_future(last(broadcast.lists()))
+    await asyncio.sleep(0)
+    assert await last(open_one) == []
+    async with asyncio.timeout(30):
+        assert len(await late) == 1
+        await hanging_up
+    assert b"a" in await anext(broadcast.lists())
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.sampled_from(Health)), max_size=20), st.integers(0, 3))

@@ -65,10 +65,15 @@ class Broadcast:
         self._changes.changed()
         return True
 
-    def hang_up(self) -> None:
-        """End every open stream once it has sent the newest list; later ones are served."""
-        self._calls += 1
-        self._changes.changed()
+    async def hang_up(self) -> None:
+        """End every open stream once it has sent the newest list, those too that open meanwhile.
+
+        Returns once none is open; later ones are served.
+        """
+        while self._listeners:
+            self._calls += 1
+            self._changes.changed()
+            await self._listening.beyond(self._listening.count)
 
     @property
     def listeners(self) -> int:

@@ -56,6 +56,8 @@ class Endpoint:
         self._stopping = asyncio.Event()
         self._listed = False
         """Whether a kubelet has taken our list, and was not told since that the devices go."""
+        self._opened = False
+        """Whether it has opened a stream since we registered last."""
         self._failures = 0
         self._log = telemetry.logger(resource=self.resource)
 
@@ -113,13 +115,14 @@ class Endpoint:
         except (OSError, RuntimeError) as error:
             await self._retry_later(f"cannot serve in {folder}: {error}", kubelet, seen)
             return
+        served = identity(socket)  # Known before anybody is told of it: it may be deleted in the next moment.
         started = self._clock.monotonic()
         reason: str | None = None
         drain = True
         try:
             if self._by_call:
                 await self._register(socket)
-            reason, drain = await self._until_over(socket, kubelet, seen)
+            reason, drain = await self._until_over(socket, served, kubelet, seen)
         except grpc.RpcError as error:
             telemetry.PLUGIN_REGISTRATIONS.labels(self.resource, "failed").inc()
             reason = f"the kubelet did not take the registration: {error.details() or error.code()}"
@@ -176,18 +179,21 @@ class Endpoint:
             await self._clock.sleep(self._settings.stop_grace)
             raise TimeoutError
 
-    async def _until_over(self, socket: Path, kubelet: Identity | None, seen: int) -> tuple[str | None, bool]:
+    async def _until_over(
+        self, socket: Path, served: Identity | None, kubelet: Identity | None, seen: int
+    ) -> tuple[str | None, bool]:
         """Wait for the end of this registration.
 
         Returns the reason if it is one to back off for, and whether calls in flight may still be answered.
         """
+        self._opened = False
         ends = [
             self._stopping.wait(),
             self._again.beyond(seen),
             self._lost(),
             # Another instance of this plugin took our place, and has gone: the kubelet listens to nobody now.
             self._watch.one_goes(sockets.pattern(self.resource), but=socket),
-            self._watch.differs(socket, identity(socket)),
+            self._watch.differs(socket, served),
         ]
         if self._by_call:
             ends.append(self._watch.differs(self._settings.paths.kubelet_socket, kubelet))
@@ -213,7 +219,7 @@ class Endpoint:
         )
         await first(self._broadcast.listened(), in_time)
         while self._broadcast.listeners:
-            self._listed = True
+            self._listed = self._opened = True
             registered.set(1)
             await self._broadcast.abandoned()
             registered.set(0)
@@ -227,6 +233,8 @@ class Endpoint:
         be given a device that is about to go.
         """
         grace = self._settings.stop_grace
+        if self._by_call and self._opened and not self._broadcast.listeners:
+            return  # A kubelet opens no second stream for one registration.
         if await first(self._broadcast.listened(), self._clock.sleep(grace)) != 0:
             self._listed &= self._by_call  # A plugin watcher would have found the socket by now.
             return
@@ -247,9 +255,8 @@ class Endpoint:
                 stopping = self._stopping.is_set()
                 grace = self._settings.stop_grace if stopping else self._settings.allocate_timeout
                 await first(self._service.idle(), self._clock.sleep(grace))
-            self._broadcast.hang_up()
             pause = self._settings.stop_grace if drain else 0
-            await first(self._broadcast.abandoned(), self._clock.sleep(pause))
+            await first(self._broadcast.hang_up(), self._clock.sleep(pause))
         finally:
             try:
                 await stop_server(server)
