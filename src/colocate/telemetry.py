@@ -73,6 +73,7 @@ class Event(StrEnum):
     TAINTS_CHANGED = "taints.changed"
     TAINTS_FAILED = "taints.failed"
     TAINTS_HANDED_OVER = "taints.handed_over"
+    TAINTS_PASSED_ON = "taints.passed_on"
     TAINTS_REMOVED = "taints.removed"
     TAINTS_LEFT = "taints.left"
     LEASE_TAKEN = "lease.taken"

@@ -3,8 +3,9 @@
 A node of heat n has the taints 1 to n, all PreferNoSchedule: nothing is ever kept off a node by them. One process
 writes at a time, by a lease, asked before every single write; a bounded number of times a minute; and no taint
 but these is ever changed: a node that somebody else writes meanwhile is left for the next round. Whoever can write
-nothing, or knows too little to, for four times the lease's duration leaves the lease to another for as long. In
-shadow mode nothing is written, no lease is taken, and each change is told once, as if it had been written.
+nothing, or knows too little to, for four times the lease's duration leaves the lease to another for as long. Who
+ends leaves taints and lease to another that waits for it; where none does, the taints are removed. In shadow mode
+nothing is written, no lease is taken, and each change is told once, as if it had been written.
 """
 
 import asyncio
@@ -82,7 +83,8 @@ class Tainting:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Write for as long as the body runs; then take the taints away, unless told otherwise."""
+        """Write for as long as the body runs; then leave the taints to another, or take them away, unless told
+        otherwise."""
         if self._shadow:
             # Who writes nothing must not keep from writing who does.
             async with self._rounds():
@@ -94,7 +96,7 @@ class Tainting:
                     yield
             finally:
                 if self._settings.on_stop is OnStop.REMOVE:
-                    await self._remove_all()
+                    await self._end()
 
     @asynccontextmanager
     async def _rounds(self) -> AsyncIterator[None]:
@@ -230,6 +232,13 @@ class Tainting:
             raise
         TAINT_WRITES.labels("written").inc()
         return True
+
+    async def _end(self) -> None:
+        if await self.lease.leave() or not self.lease.another:
+            await self._remove_all()
+        else:
+            nodes = len(_tainted(self._facts.nodes))
+            telemetry.logger().info(Event.TAINTS_PASSED_ON, nodes=nodes, holder=self.lease.another)
 
     async def _remove_all(self) -> None:
         """All at once, and not a few a minute: nobody will come back for those that are left."""
