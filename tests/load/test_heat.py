@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from colocate.load.heat import Heat, HeatSettings, heats, held, own_level, pressures, rounded_down
 from colocate.load.table import Table
 from colocate.load.taint_plan import plan
-from colocate.model.load import BoundPod, NodeLoad, Usage
+from colocate.model.load import Access, BoundPod, NodeLoad, Taint, Usage
 from tests.load.facts import NOW, load, pod, table
 
 SETTINGS = HeatSettings()
@@ -84,6 +84,36 @@ def test_the_lowest_level_is_shared_by_enough_nodes() -> None:
     several = {**{f"cool-{i}": 10.0 for i in range(3)}, **{f"hot-{i}": 65.0 for i in range(17)}}
     assert Counter(heat.level for heat in heats(several, {}, SETTINGS).values()) == {0: 3, 1: 17}
     assert heats(one_cool, {}, ALONE)["cool"].level == 0
+
+
+CONTROL_PLANE = Access(taints=(Taint("node-role.kubernetes.io/control-plane", "NoSchedule"),))
+NOT_READY = Access(taints=(Taint("node.kubernetes.io/not-ready", "NoExecute"),))
+GPU = Access(taints=(Taint("gpu", "NoSchedule"),))
+CORDONED = Access(cordoned=True)
+
+
+@pytest.mark.parametrize("access", [CONTROL_PLANE, NOT_READY, CORDONED])
+def test_nodes_that_no_pod_can_use_are_none_of_the_cool_ones(access: Access) -> None:
+    idle = [f"idle-{i}" for i in range(3)]
+    nodes = dict.fromkeys(idle, 20.0) | {"cool": 50.0} | {f"n-{i}": 72.0 for i in range(12)}
+    assert heats(nodes, {}, SETTINGS)["cool"].level == 0
+    found = heats(nodes, {}, SETTINGS, access=dict.fromkeys(idle, access))
+    assert found["cool"].level == 2
+
+
+def test_a_node_that_is_open_again_is_not_alone_at_the_lowest_level() -> None:
+    nodes = {"cordoned": 20.0} | {f"n-{i}": 72.0 for i in range(12)}
+    assert heats(nodes, {}, SETTINGS, access={"cordoned": CORDONED})["cordoned"].level == 2
+    alone = {"master": 20.0} | {f"n-{i}": 72.0 for i in range(12)}
+    assert heats(alone, {}, SETTINGS, access={"master": CONTROL_PLANE})["master"].level == 0
+
+
+def test_nodes_of_one_pool_share_the_lowest_level_among_themselves() -> None:
+    gpu = [f"gpu-{i}" for i in range(8)]
+    nodes = dict.fromkeys(gpu, 72.0) | {"gpu-0": 20.0} | {f"n-{i}": 20.0 for i in range(12)}
+    found = heats(nodes, {}, SETTINGS, access=dict.fromkeys(gpu, GPU))
+    assert {found[name].level for name in gpu} == {2}
+    assert {found[f"n-{i}"].level for i in range(12)} == {0}
 
 
 def test_of_few_nodes_the_hot_one_shows_it() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from colocate.apps.scheduler.facts import Taint
+from colocate.model.load import Taint
 
 PREFIX = "colocate.dev/load-"
 EFFECT = "PreferNoSchedule"

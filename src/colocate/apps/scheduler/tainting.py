@@ -163,7 +163,8 @@ class Tainting:
             if name in self._heats or shown[name] > 0
         }
         unmeasured = held(table, self._begun, self._settings.heat)
-        self._heats = heats(pressed, before, self._settings.heat, unmeasured)
+        access = {name: node.access for name, node in table.nodes.items()}
+        self._heats = heats(pressed, before, self._settings.heat, unmeasured, access)
         for level in range(LEVELS + 1):
             NODE_HEAT.labels(str(level)).set(sum(heat.level == level for heat in self._heats.values()))
         made = plan(shown, self._heats, self._written, self._clock.monotonic(), self._settings.per_minute)
