@@ -3,15 +3,17 @@
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from colocate.load.heat import Heat, HeatSettings, heats, held, own_level, pressures, rounded_down
+from colocate.load.settings import MissingScore, Settings, Staleness
 from colocate.load.table import Table
 from colocate.load.taint_plan import plan
 from colocate.model.load import Access, BoundPod, NodeLoad, Taint, Usage
-from tests.load.facts import NOW, load, pod, table
+from tests.load.facts import NOW, load, node, pod, table
 
 SETTINGS = HeatSettings()
 ALONE = HeatSettings(cool_percent=0, cool_nodes=1)
@@ -177,6 +179,36 @@ def test_it_is_held_too_when_only_the_samples_of_one_resource_stop() -> None:
     made.observe(stopped, NOW + 300)
     assert held(made, NOW, SETTINGS) == set(made.nodes)
     assert heats(pressures(made), before, SETTINGS, held(made, NOW, SETTINGS))["hot"].level == 4
+
+
+def with_new(hot: int, new: int, age: float, missing: MissingScore = MissingScore.NEUTRAL) -> Table:
+    """Hot nodes, and some that were made lately and never had a sample."""
+    loads = {f"n-{i}": load(10, 95) for i in range(hot)} | {f"new-{i}": NodeLoad() for i in range(new)}
+    made = table(loads, Settings(staleness=Staleness(score=missing)))
+    made.add_nodes(msgspec.structs.replace(node(f"new-{i}"), created=NOW - age) for i in range(new))
+    return made
+
+
+@pytest.mark.parametrize("missing", list(MissingScore))
+def test_a_new_node_is_cool_before_its_first_sample_and_after_a_while_like_the_others(
+    missing: MissingScore,
+) -> None:
+    for age, level in ((0, 0), (299, 0), (300, 4), (-60, 0)):
+        made = with_new(3, 1, age, missing)
+        assert heats(pressures(made), {}, ALONE)["new-0"].level == level, age
+
+
+def test_a_new_node_becomes_hot_by_the_pods_that_go_there() -> None:
+    made = with_new(8, 2, 0)
+    placed = burst(made, SETTINGS, react=10)
+    assert set(placed) == {"new-0", "new-1"}
+    assert max(placed.values()) <= 1.3 * 100
+
+
+def test_a_node_that_has_been_measured_is_new_no_more() -> None:
+    made = with_new(3, 1, 0)
+    made.observe({"new-0": load(10, 20, at=NOW - 200)}, NOW)
+    assert pressures(made)["new-0"] > 90, "its sample has expired: it is supposed to be like the others"
 
 
 def test_a_node_without_samples_may_still_be_found_hotter() -> None:

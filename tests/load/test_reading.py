@@ -47,6 +47,8 @@ def test_the_pod_that_a_real_scheduler_sends_is_read() -> None:
 def test_a_recorded_node_and_its_pods_are_read(recordings: Path) -> None:
     node = node_facts(msgspec.json.decode((recordings / "api/node.json").read_bytes(), type=ApiNode))
     assert 0 < node.room.memory <= node.capacity.memory
+    assert node.created is not None
+    assert 1.7e9 < node.created < 4e9
     assert node.room.cpu > 0
     running = msgspec.json.decode((recordings / "api/pod-running.json").read_bytes(), type=ApiPod)
     bound = bound_pod(running, 4e9)

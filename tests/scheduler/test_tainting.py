@@ -237,3 +237,18 @@ async def test_nodes_that_no_pod_can_use_do_not_leave_the_coolest_one_alone() ->
         await story.client.patch(NODES, nodes[2], {"spec": {"unschedulable": True}})
         async with story.scheduling(story.tainting()):
             await story.hot("n03", 2)
+
+
+async def test_a_node_that_has_just_come_and_has_no_sample_yet_is_not_written_as_the_hottest() -> None:
+    hot = dict.fromkeys(NAMES, (10.0, 95.0))
+    async with (
+        pretending(hot) as prometheus,
+        telling(prometheus.url, (*NAMES, "new"), extender=False) as story,
+        story.scheduling(story.tainting()) as scheduler,
+    ):
+        for name in NAMES:
+            await story.hot(name, 4)
+        tainting = scheduler.tainting
+        assert tainting is not None
+        await until(lambda: not tainting.planned().changes, "all to be written")
+        assert tainting.shown()["new"] < 4

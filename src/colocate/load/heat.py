@@ -3,7 +3,7 @@
 Levels are coarse and strong: a scheduler takes any node of a lower level first. So they change reluctantly, up
 at a step and down only well below it; and the lowest level is never left to a few nodes alone, on which all
 pods would go: those few are raised to the level of the next, unless the next are hot. A node that is no longer
-measured keeps its level for a while.
+measured keeps its level for a while; one that is new and not measured yet is cool.
 """
 
 import math
@@ -15,9 +15,12 @@ import msgspec
 from colocate.load.demand import Demand
 from colocate.load.policies.balanced import Balanced
 from colocate.load.table import Table
-from colocate.model.load import NO_SAMPLES, NOTHING, OPEN, Access, Taint
+from colocate.load.terms import Freshness, NodeTerms, ResourceTerms
+from colocate.model.load import NO_SAMPLES, NOTHING, OPEN, Access, NodeFacts, Taint
 
 _NO_POD = Demand(NOTHING, NOTHING, NOTHING, 0)
+_NEW = 300.0
+"""Seconds after it was made in which a node may be without any sample yet."""
 
 
 class HeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -60,7 +63,19 @@ def pressures(table: Table) -> dict[str, float]:
     """How loaded every node is by its more loaded resource, in percent, at its busy times and with pods that
     are not measured yet."""
     balanced = Balanced(msgspec.structs.replace(table.settings.balanced, dominant_percent=100))
-    return {name: balanced.pressure(table.terms(name), _NO_POD) for name in table.nodes}
+    return {name: balanced.pressure(_terms(table, node), _NO_POD) for name, node in table.nodes.items()}
+
+
+def _terms(table: Table, node: NodeFacts) -> NodeTerms:
+    """What a node is judged by. One that is new and was never measured is empty, but for the pods that went there."""
+    terms = table.terms(node.name)
+    if terms.freshness is not Freshness.NEVER or node.created is None or table.now >= node.created + _NEW:
+        return terms
+    return msgspec.structs.replace(terms, cpu=_empty(terms.cpu), memory=_empty(terms.memory))
+
+
+def _empty(terms: ResourceTerms) -> ResourceTerms:
+    return msgspec.structs.replace(terms, known=True, occupied=0.0)
 
 
 def rounded_down(pressure: float, digits: int = 0) -> float:

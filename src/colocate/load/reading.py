@@ -119,6 +119,10 @@ class ApiPod(_Read, frozen=True):
         return self.status.phase in ("Succeeded", "Failed")
 
 
+class NodeMetadata(Metadata, frozen=True):
+    creation_timestamp: str = ""
+
+
 class NodeSpec(_Read, frozen=True):
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
@@ -130,7 +134,7 @@ class NodeStatus(_Read, frozen=True):
 
 
 class ApiNode(_Read, frozen=True):
-    metadata: Metadata = Metadata()
+    metadata: NodeMetadata = NodeMetadata()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
@@ -181,6 +185,7 @@ def node_facts(node: ApiNode) -> NodeFacts:
         annotations.raw_allocatable(said.raw_allocatable),
         annotations.thresholds(said.thresholds),
         _access(node.spec),
+        _time(node.metadata.creation_timestamp),
     )
 
 

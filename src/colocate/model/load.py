@@ -183,6 +183,8 @@ class NodeFacts(msgspec.Struct, frozen=True, gc=False):
     thresholds: UsageThresholds | None = None
     """Bounds of this node's own."""
     access: Access = OPEN
+    created: float | None = None
+    """When the cluster got it, where that is told."""
 
     def judged_like(self, other: "NodeFacts | None") -> bool:
         """Whether the two differ in nothing but whom they let in."""
