@@ -70,6 +70,7 @@ class Event(StrEnum):
     FILTER_ALL_HOT = "filter.all_hot"
     FILTER_COOLER = "filter.cooler"
     DECISIONS_NOT_WRITTEN = "decisions.not_written"
+    TAINTS_FOUND = "taints.found"
     TAINTS_CHANGED = "taints.changed"
     TAINTS_FAILED = "taints.failed"
     TAINTS_HANDED_OVER = "taints.handed_over"

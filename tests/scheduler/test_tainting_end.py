@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 import pytest
 
+from colocate.apps.scheduler.heat_taints import REMOVAL
 from colocate.apps.scheduler.process import running
 from colocate.apps.scheduler.settings import Endpoint, SchedulerConfig
 from colocate.clock import SystemClock
@@ -190,4 +191,4 @@ async def test_a_taint_that_was_not_removed_does_not_count_as_removed(
         assert await story.heat("n2") == 4
         assert told(logs, Event.TAINTS_REMOVED) == []
         (left,) = told(logs, Event.TAINTS_LEFT)
-        assert (left["nodes"], left["removed"]) == (1, 0)
+        assert (left["nodes"], left["removed"], left["remedy"]) == (1, 0, REMOVAL)

@@ -13,13 +13,13 @@ import os
 import socket
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from colocate import telemetry
 from colocate.aio import deadline, seen_through
 from colocate.apps.scheduler.facts import Facts, WatchedNode
-from colocate.apps.scheduler.heat_taints import LEVELS, level_of, with_level
+from colocate.apps.scheduler.heat_taints import LEVELS, REMOVAL, level_of, tainted, with_level
 from colocate.apps.scheduler.in_vain import InVain
 from colocate.apps.scheduler.judge import Judge
 from colocate.apps.scheduler.sections import OnStop, Taints
@@ -238,12 +238,12 @@ class Tainting:
         if await self.lease.leave() or not self.lease.another:
             await self._remove_all()
         else:
-            nodes = len(_tainted(self._facts.nodes))
+            nodes = len(tainted(self._facts.nodes))
             telemetry.logger().info(Event.TAINTS_PASSED_ON, nodes=nodes, holder=self.lease.another)
 
     async def _remove_all(self) -> None:
         """All at once, and not a few a minute: nobody will come back for those that are left."""
-        tainted: Sequence[str] = _tainted(self._facts.nodes)
+        hot: Sequence[str] = tainted(self._facts.nodes)
         removed: list[str] = []
         room = asyncio.Semaphore(_AT_ONCE)
 
@@ -257,19 +257,23 @@ class Tainting:
             async with deadline(self._clock, _REMOVING):
                 if self.lease.held:
                     # Not as the cache has it: the last writes may not have come back yet.
-                    tainted = _tainted(await self._client.list(NODES.read_as(WatchedNode)))
-                    await asyncio.gather(*map(remove, tainted))
+                    hot = tainted(await self._client.list(NODES.read_as(WatchedNode)))
+                    await asyncio.gather(*map(remove, hot))
         except TimeoutError:
             reason = f"the API server did not answer in {_REMOVING:g} s"
         except (ClusterError, UserError) as error:
             reason = str(error)
-        if not reason and len(removed) == len(tainted):
+        if not reason and len(removed) == len(hot):
             telemetry.logger().info(Event.TAINTS_REMOVED, nodes=len(removed))
             return
         if not self.lease.held:
             reason = reason or self.lease.error or "this process does not hold the lease"
         telemetry.logger().warning(
-            Event.TAINTS_LEFT, nodes=len(tainted) - len(removed), removed=len(removed), reason=reason
+            Event.TAINTS_LEFT,
+            nodes=len(hot) - len(removed),
+            removed=len(removed),
+            reason=reason,
+            remedy=REMOVAL,
         )
 
     async def _removed(self, name: str) -> bool:
@@ -286,10 +290,6 @@ class Tainting:
                 telemetry.logger().warning(Event.TAINTS_FAILED, node=name, error=str(error))
                 return False
         return False
-
-
-def _tainted(nodes: Iterable[WatchedNode]) -> list[str]:
-    return [node.metadata.name for node in nodes if level_of(node.spec.taints) != 0]
 
 
 def _outcome(error: ClusterError) -> str:
