@@ -1,9 +1,10 @@
 """A node's heat in five levels, for schedulers that know taints and no extender.
 
-Levels are coarse and strong: a scheduler takes any node of a lower level first. So they change reluctantly, up
-at a step and down only well below it; and the lowest level is never left to a few nodes alone, on which all
-pods would go: those few are raised to the level of the next, unless the next are hot. A node that is no longer
-measured keeps its level for a while; one that is new and not measured yet is cool.
+Levels are coarse, and strong where they are apart: a kube-scheduler measures a node's taints against the greatest
+number among the candidates, so that one step is a quarter to all of the 300 points by which the hottest loses. So
+they change reluctantly, up at a step and down only well below it; and the lowest level is never left to a few nodes
+alone, on which all pods would go: those few are raised to the level of the next, unless the next are hot. A node
+that is no longer measured keeps its level for a while; one that is new and not measured yet is cool.
 """
 
 import math
