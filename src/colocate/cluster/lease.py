@@ -28,7 +28,7 @@ _LOOK = 1.0
 """Seconds after which those who wait for it look again, at most."""
 _OFFERED = 3
 """Times as long for which it is left to them by who ends: one that waits looks at least twice."""
-_DURATIONS = 4
+_DURATIONS = 2
 """After which a lease that is not renewed has no holder, in the eyes of who looks once."""
 
 
@@ -58,8 +58,8 @@ class _Lease(msgspec.Struct, frozen=True):
 
 
 async def held_by(client: Client, namespace: str, name: str, now: float) -> str:
-    """Who holds a lease, for whoever looks once; empty where nobody does. As clocks of machines differ, a holder is
-    taken for gone only some durations after it should have renewed."""
+    """Who holds a lease, for whoever looks once; empty where nobody does. As clocks of machines differ, one that has
+    run out by ours is allowed as long again."""
     try:
         spec = (await client.get(LEASES.read_as(_Lease), name, namespace)).spec
         renewed = datetime.fromisoformat(spec.renew_time or "").timestamp()
