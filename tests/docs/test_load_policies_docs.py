@@ -2,8 +2,13 @@
 
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.lab_scheduler.lab import Candidate, node_facts, pod_facts, taint
 from tests.load.facts import load, table
 
+from colocate.lab.scheduler import scores as kube
+from colocate.lab.scheduler.requests import Account, PodRequests
 from colocate.load.demand import Demand
 from colocate.load.policies.balanced import Balanced
 from colocate.load.policies.oversell import overcommit_ratio
@@ -43,3 +48,42 @@ def test_the_example_of_weights_holds() -> None:
     half, hot = (Balanced(BalancedSettings()).score(scores.terms(name), nothing) for name in ("half", "hot"))
     assert f"make {half - hot} points" in DOCS
     assert (half - hot) * found.weight * 10 > found.others, "a hot node really loses"
+
+
+def shown(level: int, cpu: int = 0, memory: int = 0) -> Candidate:
+    """A node of 4 CPUs and 16 Gi, with its heat and what is requested of it, in thousandths."""
+    account = Account()
+    asked = {"cpu": 4 * cpu, "memory": (16 << 30) * memory // 1000}
+    account.enter("other", PodRequests(asked, asked["cpu"], asked["memory"]))
+    taints = [taint(f"colocate.dev/load-{number + 1}", "PreferNoSchedule") for number in range(level)]
+    return Candidate(node_facts(name=f"at-{level}", taints=taints), account)
+
+
+def test_a_step_of_heat_is_worth_what_is_said() -> None:
+    steps = []
+    for greatest in range(1, 5):
+        best, next_, *_ = kube.taint_scores(pod_facts(), [shown(level) for level in range(greatest + 1)])
+        steps.append(kube.TAINTS * (best - next_))
+    assert f"| one step, in points | {' | '.join(map(str, steps))} |" in DOCS
+
+
+booked = st.integers(0, 990)
+
+
+@given(booked, booked, booked, booked, st.integers(2, 4))
+def test_two_steps_of_heat_decide_whatever_is_requested(
+    cpu: int, memory: int, other_cpu: int, other_memory: int, level: int
+) -> None:
+    nodes = [shown(0, cpu, memory), shown(level, other_cpu, other_memory), shown(4)]
+    totals = kube.totals(
+        pod_facts(requests={"cpu": "10m", "memory": "10Mi"}), nodes[: 2 if level == 4 else 3]
+    )
+    assert totals["at-0"] > totals[f"at-{level}"]
+
+
+def test_one_step_may_lose_against_a_node_of_which_much_less_is_requested() -> None:
+    plain = pod_facts(requests={"cpu": "10m", "memory": "10Mi"})
+    totals = kube.totals(plain, [shown(0, 875), shown(1), shown(4)])
+    assert totals["at-1"] > totals["at-0"]
+    totals = kube.totals(plain, [shown(0, 875), shown(1), shown(3)])
+    assert totals["at-0"] > totals["at-1"]
