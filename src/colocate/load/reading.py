@@ -128,18 +128,9 @@ class ApiNode(_Read, frozen=True):
 def pod_facts(pod: ApiPod) -> PodFacts:
     metadata, spec = pod.metadata, pod.spec
     kind = _priority_class(pod)
-    prefix = _prefix(kind, spec)
-    shape = PodShape(
-        tuple(_asked(container.resources, prefix) for container in spec.containers),
-        tuple(
-            _asked(container.resources, prefix, sidecar=container.restart_policy == "Always")
-            for container in spec.init_containers
-        ),
-        stated(spec.overhead).stated,
-        annotations.percents(metadata.annotations.scaling),
-    )
-    if not prefix and (spec.resources.requests or spec.resources.limits):
-        shape = _with(shape, _asked(spec.resources, prefix))
+    of_class = _PREFIXES.get(kind, "")
+    shape = _shape(pod, _prefix(of_class, spec), stated(spec.overhead))
+    by_class = _shape(pod, of_class, stated(spec.overhead, of_class)) if of_class else shape
     return PodFacts(
         metadata.uid,
         f"{metadata.namespace}/{metadata.name}",
@@ -147,6 +138,7 @@ def pod_facts(pod: ApiPod) -> PodFacts:
         _owner(metadata),
         kind,
         any(owner.kind == "DaemonSet" for owner in metadata.owner_references),
+        None if by_class == shape else by_class,
     )
 
 
@@ -171,6 +163,23 @@ def node_facts(node: ApiNode) -> NodeFacts:
         annotations.raw_allocatable(said.raw_allocatable),
         annotations.thresholds(said.thresholds),
     )
+
+
+def _shape(pod: ApiPod, prefix: str, overhead: PerResource) -> PodShape:
+    """What the pod asks in resources of that prefix."""
+    spec = pod.spec
+    shape = PodShape(
+        tuple(_asked(container.resources, prefix) for container in spec.containers),
+        tuple(
+            _asked(container.resources, prefix, sidecar=container.restart_policy == "Always")
+            for container in spec.init_containers
+        ),
+        overhead.stated,
+        annotations.percents(pod.metadata.annotations.scaling),
+    )
+    if not prefix and (spec.resources.requests or spec.resources.limits):
+        return _with(shape, _asked(spec.resources, prefix))
+    return shape
 
 
 def _asked(resources: Resources, prefix: str, *, sidecar: bool = False) -> ContainerAsk:
@@ -223,9 +232,8 @@ def _best_effort(spec: PodSpec) -> bool:
     return not any(stated(quantities).positive for quantities in _all_stated(spec))
 
 
-def _prefix(kind: PriorityClass, spec: PodSpec) -> str:
+def _prefix(prefix: str, spec: PodSpec) -> str:
     """Of the resources that the pod asks for; a batch pod by its class alone asks for plain CPU and memory."""
-    prefix = _PREFIXES.get(kind, "")
     if not prefix:
         return ""
     names = {f"{prefix}cpu", f"{prefix}memory"}
