@@ -142,14 +142,16 @@ def pod_facts(pod: ApiPod) -> PodFacts:
     )
 
 
-def bound_pod(pod: ApiPod, seen_at: float) -> BoundPod | None:
-    """The pod on its node, since its binding as the API tells it; None where it is on none, or has ended."""
+def bound_pod(pod: ApiPod, seen_at: float, ahead: float = 0.0) -> BoundPod | None:
+    """The pod on its node, since its binding as the API tells it, whose clock is `ahead` of ours by so many seconds;
+    None where it is on none, or has ended."""
     if not pod.spec.node_name or pod.ended:
         return None
     since = seen_at
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "True" and condition.last_transition_time:
-            since = min(seen_at, _time(condition.last_transition_time) or seen_at)
+            told = _time(condition.last_transition_time)
+            since = seen_at if told is None else min(seen_at, told - ahead)
     return BoundPod(pod_facts(pod), pod.spec.node_name, since)
 
 
