@@ -11,7 +11,7 @@ from tests.cluster.serving import connect
 from colocate.apps.doctor.check import Section
 from colocate.apps.doctor.examination import chosen, examine
 from colocate.apps.doctor.report import Verdict
-from colocate.clock import SystemClock
+from colocate.clock import ManualClock, SystemClock
 from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NODES, ROLE_BINDINGS, ROLES
 from colocate.lab.api.server import ApiServer
 
@@ -21,7 +21,7 @@ async def test_an_administrator_on_a_ready_node_has_nothing_to_complain_of(
 ) -> None:
     ready = {"type": "Ready", "status": "True"}
     server.registry.create(NODES, "", {"metadata": {"name": "worker"}, "status": {"conditions": [ready]}})
-    async with connect(server.url, SystemClock()) as client:
+    async with connect(server.url, server.clock) as client:
         results = await found(patient(tmp_path, client), "api server", "node", "permissions")
     assert {r.verdict for all in results.values() for r in all} == {Verdict.GOOD}
     [permissions] = results["permissions"]
@@ -106,6 +106,23 @@ async def test_a_server_that_does_not_take_the_token_is_bad(server: ApiServer, t
     async with connect(server.url, SystemClock(), token="old") as client:
         result = await only(patient(tmp_path, client), "api server")
     assert result.verdict is Verdict.BAD
+
+
+@pytest.mark.parametrize(
+    ("apart", "said"),
+    [
+        (20, []),
+        (-90, ["its clock is +90 s from this machine's"]),
+        (90, ["its clock is -90 s from this machine's"]),
+    ],
+)
+async def test_a_server_whose_clock_shows_another_time_is_told(
+    server: ApiServer, tmp_path: Path, apart: float, said: list[str]
+) -> None:
+    async with connect(server.url, ManualClock(server.clock.time() + apart)) as client:
+        answers, *rest = (await found(patient(tmp_path, client), "api server"))["api server"]
+    assert answers.verdict is Verdict.GOOD
+    assert [result.reason for result in rest if result.verdict is Verdict.WARN] == said
 
 
 async def test_without_a_cluster_that_is_said_once(tmp_path: Path) -> None:

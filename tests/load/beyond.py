@@ -132,6 +132,13 @@ def _reported(priority_class: str, usage: Case) -> list[Case]:
 
 _HOT, _COOL = {"cpu": 90_000, "memory": 0}, {"cpu": 20_000, "memory": 0}
 _PROD = {"priority_class": "koord-prod", "containers": [{"requests": {"cpu": 40_000, "memory": _GIB}}]}
+_AT_PROD = {"priority_class": "koord-prod", "priority": 9500}
+_MID = {"priority_class": "koord-mid", "priority": 7500}
+_BATCH = {"priority_class": "koord-batch", "priority": 5500}
+_FREE = {"priority_class": "koord-free", "priority": 3500}
+_BEST_EFFORT = {"priority_class": "koord-batch", "qos_label": "BE"}
+_BATCH_CPU = {"requests": {"kubernetes.io/batch-cpu": 1000, "memory": _GIB}}
+_ONLY_BATCH_CPU = {"limits": {"kubernetes.io/batch-cpu": 1000}}
 _OLD_PROD = {**_PROD, "assigned_age_seconds": 300}
 _AS_BATCH = _reported("koord-batch", {"cpu": 1000, "memory": _GIB})
 _AS_PROD = _reported("koord-prod", {"cpu": 1000, "memory": _GIB})
@@ -225,10 +232,31 @@ def _estimate(id: str, cpu: int, memory: int, **pod: Any) -> Case:
 
 
 _ESTIMATES = [
-    _estimate("mid, nothing asked", 0, 0, priority_class="koord-mid", containers=[{}]),
-    _estimate("free", 0, 0, **{**_PROD, "priority_class": "koord-free"}),
-    _estimate("batch, asked as prod", 250, 200 << 20, **{**_PROD, "priority_class": "koord-batch"}),
-    _estimate("batch, with overhead", 250, 200 << 20, priority_class="koord-batch", overhead={"cpu": 4000}),
+    _estimate("mid, nothing asked", 0, 0, **_MID, containers=[{}]),
+    _estimate("mid, asked as prod", 0, 0, **{**_PROD, **_MID}),
+    _estimate("mid", 850, 0, **_MID, containers=[{"requests": {"kubernetes.io/mid-cpu": 1000, "cpu": 9000}}]),
+    _estimate("mid, asked as batch", 0, 0, **_MID, containers=[_BATCH_CPU]),
+    _estimate("free", 0, 0, **{**_PROD, **_FREE}),
+    _estimate("free, asked as batch", 0, 0, **_FREE, containers=[_BATCH_CPU]),
+    _estimate("batch, asked as prod", 250, 200 << 20, **{**_PROD, **_BATCH}),
+    _estimate("batch, little asked as prod", 250, 200 << 20, **_BATCH, containers=[{"limits": {"cpu": 10}}]),
+    _estimate("batch, memory asked as prod", 850, 200 << 20, **_BATCH, containers=[_BATCH_CPU]),
+    _estimate("batch, with overhead", 250, 200 << 20, **_BATCH, overhead={"cpu": 4000}),
+    _estimate("batch, by no priority", 250, 200 << 20, priority_class="koord-batch", overhead={"cpu": 4000}),
+    _estimate(
+        "batch, with overhead of its own",
+        1700,
+        200 << 20,
+        **_BATCH,
+        containers=[_BATCH_CPU],
+        overhead={"kubernetes.io/batch-cpu": 1000},
+    ),
+    _estimate(
+        "batch, by nothing", 850, 200 << 20, priority_class="koord-batch", containers=[_ONLY_BATCH_CPU]
+    ),
+    _estimate("prod, asked as batch", 250, 751_619_277, **_AT_PROD, containers=[_BATCH_CPU]),
+    _estimate("no class by its priority", 34_000, 751_619_277, **_PROD, priority=2_000_000_000),
+    _estimate("best effort by its label", 250, 200 << 20, **{**_PROD, **_BEST_EFFORT}),
     _estimate("no factors of its own", 34_000, 751_619_277, **_PROD, custom_estimated_scaling_factors=None),
 ]
 

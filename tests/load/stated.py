@@ -1,11 +1,19 @@
-"""What the cases of other projects' tables state, as facts and settings of this one.
+"""What the cases of other projects' tables state, as pods, nodes and settings of this one.
 
-Only what these projects do themselves is done here: which of several metrics counts, what stands for one that is
-missing. What follows from it is left to the code that is tested.
+Pods and nodes are written as the API would have them, and read as any others. Only what these projects do themselves
+is done here: which of several metrics counts, what stands for one that is missing. What follows from it is left to
+the code that is tested.
 """
 
+import json
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
+from colocate.load import decide
+from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
+from colocate.load.reading import ApiNode, ApiPod, bound_pod, node_facts, pod_facts
 from colocate.load.settings import (
     EstimateSettings,
     LedgerSettings,
@@ -25,7 +33,6 @@ from colocate.model.load import (
     Aggregation,
     Amount,
     BoundPod,
-    ContainerAsk,
     NodeFacts,
     NodeLoad,
     PerResource,
@@ -46,8 +53,8 @@ _LONG = 1_000_000
 
 
 def score_of(case: Case, settings: Settings, policy: str) -> int:
-    table = table_of(case, settings)
-    return table.scores(mix(policy), table.demand(pod_of(case["pod"], "new")), ["n"])[0]
+    pod = pod_of(case["pod"], "new")
+    return decide(table_of(case, settings), pod, ["n"], NOW, mix=mix(policy), assume=False).scores[0]
 
 
 def table_of(case: Case, settings: Settings) -> Table:
@@ -59,7 +66,7 @@ def table_of(case: Case, settings: Settings) -> Table:
     just_bound = [*(case.get("assigned_pods") or []), *(case.get("recently_scheduled_pods") or [])]
     for number, each in enumerate([*just_bound, *(case.get("pods_on_node") or [])]):
         age = _age(each) if number < len(just_bound) else _LONG
-        table.bind(BoundPod(pod_of(each, str(number)), "n", NOW - age))
+        table.bind(_on_node(each, str(number), NOW - age))
         usage = reported.get(_key(each))
         if usage is not None:
             usages[str(number)] = usage
@@ -70,10 +77,35 @@ def table_of(case: Case, settings: Settings) -> Table:
 def node_of(stated: Case, sized_by: str = "allocatable") -> NodeFacts:
     """What is measured of it is in percent of the very size that it is judged by."""
     size = stated.get(sized_by)
-    allocatable = amount_of(stated.get("capacity", stated.get("allocatable")) if size is None else size)
-    raw = _per_resource(stated.get("raw_allocatable_annotation"))
+    allocatable = stated.get("capacity", stated.get("allocatable")) if size is None else size
+    raw = stated.get("raw_allocatable_annotation")
     custom = stated.get("custom_usage_thresholds")
-    return NodeFacts("n", raw.over(allocatable), allocatable, raw, thresholds_of(custom) if custom else None)
+    annotations = {
+        RAW_ALLOCATABLE: json.dumps(_quantities(raw)) if raw else None,
+        THRESHOLDS: json.dumps(_annotated(custom)) if custom else None,
+    }
+    status = {
+        "capacity": _quantities({**(allocatable or {}), **(raw or {})}),
+        "allocatable": _quantities(allocatable),
+    }
+    metadata = {"name": "n", "annotations": _without_none(annotations)}
+    return node_facts(msgspec.convert({"metadata": metadata, "status": status}, ApiNode))
+
+
+def _annotated(custom: Case) -> Case:
+    """A node's own thresholds, in the words of their annotation."""
+    aggregated = custom.get("aggregated") or {}
+    seconds = aggregated.get("usage_aggregated_duration_seconds")
+    over_window = {
+        "usageThresholds": aggregated.get("usage_thresholds"),
+        "usageAggregationType": aggregated.get("usage_aggregation_type"),
+        "usageAggregatedDuration": f"{seconds}s" if seconds else None,
+    }
+    return {
+        "usageThresholds": custom.get("usage_thresholds"),
+        "prodUsageThresholds": custom.get("prod_usage_thresholds"),
+        "aggregatedUsage": _without_none(over_window) if aggregated else None,
+    }
 
 
 def load_of(case: Case, staleness: Staleness) -> NodeLoad:
@@ -165,12 +197,56 @@ def _age(stated: Case) -> float:
 
 
 def pod_of(stated: Case | None, uid: str) -> PodFacts:
-    stated = stated or {}
-    kind = PriorityClass(stated.get("priority_class") or "")
-    prefix = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "kubernetes.io/mid-"}.get(
-        kind, ""
-    )
-    return PodFacts(uid, uid, shape_of(stated, prefix), priority_class=kind, daemon=_daemon(stated))
+    pod = pod_facts(_api_pod(stated or {}, uid))
+    in_force = (stated or {}).get("priority_class")
+    assert in_force in (None, pod.priority_class), "its priority, or its quality of service, says so"
+    return pod
+
+
+def _on_node(stated: Case, uid: str, since: float) -> BoundPod:
+    bound = bound_pod(_api_pod(stated, uid, since), NOW)
+    assert bound is not None
+    return bound
+
+
+def _api_pod(stated: Case, uid: str, bound_at: float | None = None) -> ApiPod:
+    factors = stated.get("custom_estimated_scaling_factors")
+    metadata = {
+        "namespace": stated.get("namespace") or "",
+        "name": stated.get("name") or uid,
+        "uid": uid,
+        "labels": _without_none({"koordinator.sh/qosClass": stated.get("qos_label")}),
+        "annotations": {SCALING: json.dumps(factors)} if factors else {},
+        "ownerReferences": [{"kind": "DaemonSet", "name": "d"}] if _daemon(stated) else [],
+    }
+    spec = {
+        "containers": _containers(stated.get("containers")),
+        "initContainers": _containers(stated.get("init_containers")),
+        "overhead": _quantities(stated.get("overhead")),
+        "priority": stated.get("priority"),
+    }
+    status: Case = {}
+    if bound_at is not None:
+        spec["nodeName"] = "n"
+        since = datetime.fromtimestamp(bound_at, UTC).isoformat()
+        status["conditions"] = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": since}]
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, ApiPod)
+
+
+def _containers(stated: list[Case] | None) -> list[Case]:
+    return [
+        {"resources": {name: _quantities(each.get(name)) for name in ("requests", "limits")}}
+        for each in stated or []
+    ]
+
+
+def _quantities(stated: Case | None) -> Case:
+    """Plain CPU is stated in millicores here."""
+    return {name: f"{amount}m" if name == "cpu" else amount for name, amount in _without_none(stated).items()}
+
+
+def _without_none(stated: Case | None) -> Case:
+    return {name: value for name, value in (stated or {}).items() if value is not None}
 
 
 def _daemon(stated: Case) -> bool:
@@ -182,26 +258,13 @@ def _daemon(stated: Case) -> bool:
     )
 
 
-def shape_of(stated: Case, prefix: str = "") -> PodShape:
-    def asks(key: str) -> tuple[ContainerAsk, ...]:
-        return tuple(
-            ContainerAsk(
-                _per_resource(each.get("requests"), prefix), _per_resource(each.get("limits"), prefix)
-            )
-            for each in stated.get(key) or []
-        )
-
-    return PodShape(
-        asks("containers"),
-        asks("init_containers"),
-        _per_resource(stated.get("overhead"), prefix).stated,
-        _per_resource(stated.get("custom_estimated_scaling_factors")),
-    )
+def shape_of(stated: Case) -> PodShape:
+    return pod_of(stated, "").shape
 
 
-def _per_resource(stated: Case | None, prefix: str = "") -> PerResource:
+def _per_resource(stated: Case | None) -> PerResource:
     amounts = stated or {}
-    return PerResource(amounts.get(f"{prefix}cpu"), amounts.get(f"{prefix}memory"))
+    return PerResource(amounts.get("cpu"), amounts.get("memory"))
 
 
 def thresholds_of(stated: Case) -> UsageThresholds:

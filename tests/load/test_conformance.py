@@ -9,12 +9,13 @@ import pytest
 from colocate.load.arithmetic import go_round
 from colocate.load.beta import Beta, max_variance
 from colocate.load.demand import estimated, limited, requested
-from colocate.load.filtering import refuse
+from colocate.load.filtering import sift
 from colocate.load.policies import Part
 from colocate.load.policies.overcommitment import LowRiskOvercommitment
 from colocate.load.policies.oversell import overcommit_ratio
 from colocate.load.policies.risk_balancing import mu_sigma, risk_score
 from colocate.load.settings import (
+    AllHot,
     FilterSettings,
     LedgerSettings,
     LoadAwareSettings,
@@ -228,11 +229,10 @@ def _filter(case: Case) -> None:
         ledger=ledger_settings(case),
         estimate=estimate_settings(args),
         load_aware=LoadAwareSettings(estimates_alone=True),
-        filter=FilterSettings(enabled=True, thresholds=thresholds_of(args)),
+        filter=FilterSettings(enabled=True, thresholds=thresholds_of(args), all_hot=AllHot.REFUSE),
     )
     table = table_of(case, settings)
-    pod = table.demand(pod_of(case["pod"], "new"))
-    refusal = refuse(table.nodes["n"], table.terms("n"), pod, settings)
+    refusal = sift(table, table.demand(pod_of(case["pod"], "new")), ["n"]).refused.get("n")
     expected = case["expected"]
     assert (refusal is None) == expected["schedulable"]
     if refusal is not None:

@@ -143,6 +143,42 @@ def test_a_batch_pod_asks_in_batch_resources_wherever_it_states_one_and_else_in_
     assert pod_facts(read_pod(spec=init, **named("koord-batch"))).shape.init == (expected,)
 
 
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({"spec": {"priority": 9500}}, Amount(3400, 6_012_954_214)),
+        ({"spec": {"priority": 7500}}, Amount()),
+        ({"spec": {"priority": 5500}}, Amount(250, 200 << 20)),
+        ({"spec": {"priority": 3500}}, Amount()),
+        ({"spec": {"priority": 100}}, Amount(3400, 6_012_954_214)),
+        (named("koord-prod"), Amount(3400, 6_012_954_214)),
+        (named("koord-mid"), Amount()),
+        (named("koord-batch"), Amount(250, 200 << 20)),
+        (named("koord-free"), Amount()),
+        (named("other"), Amount(3400, 6_012_954_214)),
+    ],
+)
+@pytest.mark.parametrize("how", ["requests", "limits", "whole"])
+def test_what_a_class_asks_in_plain_resources_counts_unless_it_is_estimated_by_its_class(
+    stated: dict[str, dict[str, object]], expected: Amount, how: str
+) -> None:
+    asked = {"cpu": "4", "memory": "8Gi"}
+    resources = with_resources(**{how: asked})
+    if how == "whole":
+        resources = {"containers": [{}], "resources": {"requests": asked, "limits": asked}}
+    pod = pod_facts(read_pod(**{**stated, "spec": {**stated.get("spec", {}), **resources}}))
+    by_class = EstimateSettings(defaults_by_class=True)
+    assert demand(pod, by_class, PackingSettings()).estimate == expected
+    assert demand(pod, EstimateSettings(), PackingSettings()).estimate == Amount(3400, 6_012_954_214)
+
+
+def test_a_default_by_class_is_not_cut_off_by_a_limit_of_another_resource() -> None:
+    pod = pod_facts(read_pod(spec=with_resources(limits={"cpu": "10m"}), **named("koord-batch")))
+    by_class = demand(pod, EstimateSettings(defaults_by_class=True), PackingSettings())
+    assert by_class.estimate == Amount(250, 200 << 20)
+    assert by_class.limit == Amount(10), "which is what it may use all the same"
+
+
 AT_LIMITS = {"requests": {"cpu": "3", "memory": "10Gi"}, "limits": {"cpu": "3", "memory": "10Gi"}}
 
 

@@ -262,7 +262,7 @@ class Metrics:
             self._labels[name] = {self._node_label: name} if self._node_label else {}
         if labels is not None:
             self._labels[name] |= labels
-        self._write_target(name)
+        self.scrape(name, exporter.address, self._labels[name])
         return exporter
 
     def exporter(self, name: str) -> Exporter:
@@ -305,8 +305,9 @@ class Metrics:
                 self._process.check()
                 await asyncio.sleep(_TICK)
 
-    def _write_target(self, name: str) -> None:
-        target = {"targets": [self._exporters[name].address], "labels": self._labels[name]}
+    def scrape(self, name: str, address: str, labels: Mapping[str, str]) -> None:
+        """Let Prometheus scrape what is at this address."""
+        target = {"targets": [address], "labels": dict(labels)}
         # Prometheus reads the folder when a file is moved into it: never half of one.
         fresh = self.folder / f"target-{name}"
         fresh.write_text(json.dumps([target]))

@@ -91,6 +91,11 @@ class Client:
     async def close(self) -> None:
         await self._transport.close()
 
+    @property
+    def clock_offset(self) -> float | None:
+        """Seconds by which the server's clock is ahead of ours, as its last answer told; to a second or so."""
+        return self._transport.clock_offset
+
     async def get(self, resource: Resource[T], name: str, namespace: str = "") -> T:
         """One object."""
         place = self._place(resource, namespace)

@@ -7,8 +7,9 @@ that is refused is renewed and tried once more, since a request that was refused
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 import aiohttp
 import msgspec
@@ -63,6 +64,8 @@ class Transport:
         self._credentials = credentials or Credentials(connection.login, clock)
         self._tls = Tls(connection)
         self._session: aiohttp.ClientSession | None = None
+        self.clock_offset: float | None = None
+        """Seconds by which the server's clock is ahead of ours, where it tells."""
 
     async def close(self) -> None:
         if self._session is not None:
@@ -166,6 +169,7 @@ class Transport:
             allow_redirects=False,
             auto_decompress=request.at_most is None,
         )
+        self._compare_clocks(response.headers.get("Date", ""))
         if response.status < 300:
             return response
         async with response:
@@ -179,6 +183,11 @@ class Transport:
             body,
             json_patch=request.content_type == JSON_PATCH,
         )
+
+    def _compare_clocks(self, date: str) -> None:
+        with suppress(ValueError, OverflowError):
+            # What is told is cut off to the second.
+            self.clock_offset = parsedate_to_datetime(date).timestamp() + 0.5 - self._clock.time()
 
     def _headers(self, request: Request, shown: Shown) -> list[tuple[str, str]]:
         login = self._connection.login

@@ -46,10 +46,11 @@ def demand(
     pod: PodFacts, estimate: EstimateSettings, packing: PackingSettings, ratio: Ratio = AS_ESTIMATED
 ) -> Demand:
     request = requested(pod.shape)
+    limit = _stated_limit(_estimated_by(pod, estimate))
     return Demand(
         request=request,
         limit=limited(pod.shape).at_least(request),
-        estimate=_corrected(estimated(pod, estimate), ratio, _stated_limit(pod.shape)),
+        estimate=_corrected(estimated(pod, estimate), ratio, limit),
         packing_cpu=predicted_cpu(pod.shape, packing),
         prod=pod.prod,
         daemon=pod.daemon,
@@ -67,7 +68,7 @@ def limited(shape: PodShape) -> Amount:
 
 def estimated(pod: PodFacts, settings: EstimateSettings) -> Amount:
     """A percentage of the limit, or of the request where that is greater; a default where neither is stated."""
-    shape, default = pod.shape, Amount(settings.default_cpu, settings.default_memory)
+    shape, default = _estimated_by(pod, settings), Amount(settings.default_cpu, settings.default_memory)
     if settings.defaults_by_class and pod.priority_class is PriorityClass.FREE:
         return NOTHING
     if settings.defaults_by_class and pod.priority_class is PriorityClass.MID:
@@ -79,6 +80,10 @@ def estimated(pod: PodFacts, settings: EstimateSettings) -> Amount:
         _share(limit.cpu, request.cpu, percent.cpu, default.cpu),
         _share(limit.memory, request.memory, percent.memory, default.memory),
     )
+
+
+def _estimated_by(pod: PodFacts, settings: EstimateSettings) -> PodShape:
+    return (pod.by_class if settings.defaults_by_class else None) or pod.shape
 
 
 def predicted_cpu(shape: PodShape, settings: PackingSettings) -> int:

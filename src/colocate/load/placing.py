@@ -114,7 +114,9 @@ class Pods:
         if ratio != AS_ESTIMATED:
             return demand(pod, settings.estimate, settings.packing, ratio)
         # Shapes are few where pods are many.
-        alike = PodFacts("", "", pod.shape, priority_class=pod.priority_class, daemon=pod.daemon)
+        alike = PodFacts(
+            "", "", pod.shape, priority_class=pod.priority_class, daemon=pod.daemon, by_class=pod.by_class
+        )
         known = self._alike.get(alike)
         if known is None:
             if len(self._alike) >= _DEMANDS:

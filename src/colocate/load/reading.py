@@ -142,18 +142,9 @@ class ApiNode(_Read, frozen=True):
 def pod_facts(pod: ApiPod) -> PodFacts:
     metadata, spec = pod.metadata, pod.spec
     kind = _priority_class(pod)
-    prefix = _prefix(kind, spec)
-    shape = PodShape(
-        tuple(_asked(container.resources, prefix) for container in spec.containers),
-        tuple(
-            _asked(container.resources, prefix, sidecar=container.restart_policy == "Always")
-            for container in spec.init_containers
-        ),
-        stated(spec.overhead).stated,
-        annotations.percents(metadata.annotations.scaling),
-    )
-    if not prefix and (spec.resources.requests or spec.resources.limits):
-        shape = _with(shape, _asked(spec.resources, prefix))
+    of_class = _PREFIXES.get(kind, "")
+    shape = _shape(pod, _prefix(of_class, spec), stated(spec.overhead))
+    by_class = _shape(pod, of_class, stated(spec.overhead, of_class)) if of_class else shape
     return PodFacts(
         metadata.uid,
         f"{metadata.namespace}/{metadata.name}",
@@ -161,17 +152,20 @@ def pod_facts(pod: ApiPod) -> PodFacts:
         _owner(metadata),
         kind,
         any(owner.kind == "DaemonSet" for owner in metadata.owner_references),
+        None if by_class == shape else by_class,
     )
 
 
-def bound_pod(pod: ApiPod, seen_at: float) -> BoundPod | None:
-    """The pod on its node, since its binding as the API tells it; None where it is on none, or has ended."""
+def bound_pod(pod: ApiPod, seen_at: float, ahead: float = 0.0) -> BoundPod | None:
+    """The pod on its node, since its binding as the API tells it, whose clock is `ahead` of ours by so many seconds;
+    None where it is on none, or has ended."""
     if not pod.spec.node_name or pod.ended:
         return None
     since = seen_at
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "True" and condition.last_transition_time:
-            since = min(seen_at, _time(condition.last_transition_time) or seen_at)
+            told = _time(condition.last_transition_time)
+            since = seen_at if told is None else min(seen_at, told - ahead)
     return BoundPod(pod_facts(pod), pod.spec.node_name, since)
 
 
@@ -191,6 +185,23 @@ def node_facts(node: ApiNode) -> NodeFacts:
 
 def _access(spec: NodeSpec) -> Access:
     return Access(spec.unschedulable, tuple(sorted(taint for taint in spec.taints if taint.effect in _HARD)))
+
+
+def _shape(pod: ApiPod, prefix: str, overhead: PerResource) -> PodShape:
+    """What the pod asks in resources of that prefix."""
+    spec = pod.spec
+    shape = PodShape(
+        tuple(_asked(container.resources, prefix) for container in spec.containers),
+        tuple(
+            _asked(container.resources, prefix, sidecar=container.restart_policy == "Always")
+            for container in spec.init_containers
+        ),
+        overhead.stated,
+        annotations.percents(pod.metadata.annotations.scaling),
+    )
+    if not prefix and (spec.resources.requests or spec.resources.limits):
+        return _with(shape, _asked(spec.resources, prefix))
+    return shape
 
 
 def _asked(resources: Resources, prefix: str, *, sidecar: bool = False) -> ContainerAsk:
@@ -243,9 +254,8 @@ def _best_effort(spec: PodSpec) -> bool:
     return not any(stated(quantities).positive for quantities in _all_stated(spec))
 
 
-def _prefix(kind: PriorityClass, spec: PodSpec) -> str:
+def _prefix(prefix: str, spec: PodSpec) -> str:
     """Of the resources that the pod asks for; a batch pod by its class alone asks for plain CPU and memory."""
-    prefix = _PREFIXES.get(kind, "")
     if not prefix:
         return ""
     names = {f"{prefix}cpu", f"{prefix}memory"}

@@ -129,8 +129,9 @@ class EstimateSettings(_Settings, frozen=True):
     obey_annotation: bool = False
     """Whether a pod's own percents count."""
     defaults_by_class: bool = False
-    """Whether pods of the class mid have no defaults, and those of the class free are taken to use nothing, whatever
-    they ask, as Koordinator does."""
+    """Whether pods are estimated by their class, as Koordinator does: those of batch and mid by what they ask in
+    resources of that name alone, those of mid without defaults, and those of free as using nothing, whatever they
+    ask."""
     calibrate: bool = True
     """Whether what an owner's earlier pods really used corrects the estimate."""
 

@@ -236,6 +236,8 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     """What made it, such as `default/ReplicaSet/nginx-7d9`: its pods behave alike."""
     priority_class: PriorityClass = PriorityClass.NONE
     daemon: bool = False
+    by_class: PodShape | None = None
+    """What it asks in the resources of its class alone, where that is something else."""
 
     @property
     def prod(self) -> bool:

@@ -105,3 +105,104 @@ def test_the_percentile_of_what_is_used_is_the_other_one_of_what_is_available() 
 )
 def test_durations_are_written_as_prometheus_reads_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+STEADY = "0+15x20"
+"""Half a core, told every 30 seconds."""
+ENDED, BEGUN = "0+15x6 stale", "_x6 0+15x14"
+"""The same, by the two lives of a container that is started again."""
+GIB = 1 << 30
+HELD = f"{GIB}+0x20"
+
+
+def container(**labels: str) -> str:
+    """The labels of one of cAdvisor's series, with what is said otherwise; an empty one is not there."""
+    stated = {
+        "namespace": "d",
+        "pod": "p",
+        "container": "main",
+        "id": "/1",
+        "image": "i",
+        "name": "c1",
+        **labels,
+    }
+    return "{" + ", ".join(f'{name}="{value}"' for name, value in stated.items() if value) + "}"
+
+
+def says(metric: str, signal: str, expected: float, series: dict[str, str], folder: Path) -> str:
+    """What Prometheus has against it that the pod uses so much after six minutes, give or take a fifteenth."""
+    query = promql(QuerySettings(pods=True))[signal]
+    about = f"abs({query} - {expected:g}) <= bool {expected / 15:g}"
+    test = {
+        "interval": "30s",
+        "input_series": [{"series": metric + labels, "values": values} for labels, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": about,
+                "eval_time": "6m",
+                "exp_samples": [{"labels": '{namespace="d", pod="p"}', "value": 1}],
+            }
+        ],
+    }
+    path = folder / "test.yaml"
+    path.write_text(yaml.safe_dump({"tests": [test]}))
+    done = subprocess.run(
+        [str(components.find("promtool")), "test", "rules", str(path)], capture_output=True, text=True
+    )
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+TWICE = [
+    pytest.param({"prometheus_replica": "a"}, {"prometheus_replica": "b"}, id="two replicas"),
+    pytest.param({"job": "kubelet"}, {"job": "cadvisor"}, id="two jobs"),
+    pytest.param({"job": "kubelet"}, {"job": "cadvisor", "id": "/docker/1"}, id="two jobs, other groups"),
+    pytest.param(
+        {"job": "kubelet"}, {"job": "cadvisor", "id": "", "name": ""}, id="two jobs, one without groups"
+    ),
+    pytest.param({}, {"image": ""}, id="once without an image"),
+    pytest.param({}, {"container": "", "image": "", "name": "", "id": "/"}, id="its whole group"),
+    pytest.param({}, {"container": "POD", "id": "/2", "name": "c2"}, id="its sandbox"),
+]
+
+
+@pytest.mark.needs("promtool")
+@pytest.mark.parametrize(("one", "other"), TWICE)
+def test_what_is_told_twice_of_a_pod_counts_once(
+    one: dict[str, str], other: dict[str, str], tmp_path: Path
+) -> None:
+    cpu = {container(**one): STEADY, container(**other): STEADY}
+    assert not says("container_cpu_usage_seconds_total", "pod.cpu", 500, cpu, tmp_path)
+    memory = {container(**one): HELD, container(**other): HELD}
+    assert not says("container_memory_working_set_bytes", "pod.memory", GIB, memory, tmp_path)
+
+
+@pytest.mark.needs("promtool")
+@pytest.mark.parametrize("replicas", [("",), ("a", "b")], ids=["one", "pair"])
+def test_containers_of_a_pod_are_summed(replicas: tuple[str, ...], tmp_path: Path) -> None:
+    both = [
+        container(
+            prometheus_replica=replica, container=name, id=f"/{name}", name=name, container_label_of=name
+        )
+        for replica in replicas
+        for name in ("main", "sidecar")
+    ]
+    assert not says(
+        "container_cpu_usage_seconds_total", "pod.cpu", 1000, dict.fromkeys(both, STEADY), tmp_path
+    )
+    held = dict.fromkeys(both, HELD)
+    assert not says("container_memory_working_set_bytes", "pod.memory", 2 * GIB, held, tmp_path)
+
+
+@pytest.mark.needs("promtool")
+@pytest.mark.parametrize("replicas", [("",), ("a", "b")], ids=["one", "pair"])
+def test_the_lives_of_a_container_add_up_to_its_cpu_and_its_memory_is_that_of_one(
+    replicas: tuple[str, ...], tmp_path: Path
+) -> None:
+    cpu: dict[str, str] = {}
+    memory: dict[str, str] = {}
+    for replica in replicas:
+        lives = [container(prometheus_replica=replica, id=f"/{life}", name=life) for life in ("c1", "c2")]
+        cpu |= dict(zip(lives, (ENDED, BEGUN), strict=True))
+        memory |= dict.fromkeys(lives, HELD)
+    assert not says("container_cpu_usage_seconds_total", "pod.cpu", 500, cpu, tmp_path)
+    assert not says("container_memory_working_set_bytes", "pod.memory", GIB, memory, tmp_path)

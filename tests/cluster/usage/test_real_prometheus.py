@@ -1,11 +1,13 @@
 """A real Prometheus with real node-exporters, asked as in production."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from colocate.clock import SystemClock
 from colocate.cluster.usage import (
@@ -20,7 +22,7 @@ from colocate.cluster.usage import (
     queries,
 )
 from colocate.model.load import NodeLoad
-from tests.support.prometheus import WINDOW, Metrics
+from tests.support.prometheus import WINDOW, Metrics, free_port
 
 pytestmark = pytest.mark.needs("prometheus", "node-exporter")
 
@@ -227,3 +229,43 @@ async def test_a_node_label_that_names_nobody_is_shown_to_whoever_asks_why(metri
         assert health.missing == (exporter.name,)
         assert dict(health.strangers[0]).items() >= {"node": "renamed", "instance": "elsewhere:9100"}.items()
         assert snapshot.nodes == {}
+
+
+@asynccontextmanager
+async def cadvisor(**containers: float) -> AsyncIterator[str]:
+    """The address of one that tells of a pod's containers, by the cores that they use; each has a GiB of memory. It
+    speaks as through a pair of Prometheus' replicas."""
+
+    async def tell(_: web.Request) -> web.Response:
+        lines = []
+        for replica in "ab":
+            for name, cores in containers.items():
+                labels = (
+                    f'namespace="d",pod="p",container="{name}",id="/{name}",prometheus_replica="{replica}"'
+                )
+                lines.append(f"container_cpu_usage_seconds_total{{{labels}}} {time.monotonic() * cores}")
+                lines.append(f"container_memory_working_set_bytes{{{labels}}} {1 << 30}")
+        return web.Response(text="\n".join([*lines, ""]))
+
+    app = web.Application()
+    app.router.add_get("/metrics", tell)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    port = free_port("127.0.0.1")
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_what_a_pair_of_replicas_tells_of_a_pod_counts_once(metrics: Metrics) -> None:
+    settings = QuerySettings(pods=True, average_seconds=WINDOW)
+    async with cadvisor(main=0.5, sidecar=0.25) as address, polling(metrics, settings) as poller:
+        metrics.scrape("cadvisor", address, {})
+        snapshot = await polled_until(
+            poller, lambda seen: "d/p" in seen.pods and seen.pods["d/p"].amount.cpu > 700
+        )
+        used = snapshot.pods["d/p"].amount
+        assert used.cpu == pytest.approx(750, abs=50)
+        assert used.memory == 2 << 30

@@ -11,6 +11,8 @@ from colocate.cluster.errors import ClusterError, Doing, Forbidden, NotFound
 from colocate.cluster.resources import NODES
 from colocate.cluster.transport import Request
 
+_CLOCKS_APART = 30.0
+
 
 class _Version(msgspec.Struct, frozen=True):
     gitVersion: str
@@ -37,7 +39,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 @check(Section.CLUSTER, "api server")
 async def api_server(patient: Patient) -> AsyncIterator[Result]:
-    """It answers, and takes our credential."""
+    """It answers, and takes our credential; its clock shows what ours does."""
     client = patient.client
     where = f"{client.connection.server} (from {client.connection.origin})"
     try:
@@ -49,6 +51,12 @@ async def api_server(patient: Patient) -> AsyncIterator[Result]:
         )
         return
     yield good(f"{where} answers: Kubernetes {version}")
+    offset = client.clock_offset
+    if offset is not None and abs(offset) > _CLOCKS_APART:
+        yield warn(
+            f"its clock is {offset:+.0f} s from this machine's",
+            "let both be set by NTP: what it dates seems older or younger than it is",
+        )
 
 
 @check(Section.CLUSTER, "node")

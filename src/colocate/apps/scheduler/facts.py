@@ -21,10 +21,12 @@ from colocate.cluster.usage import KnownNode, UsagePoller
 from colocate.cluster.watch_cache import WatchCache
 from colocate.load import Table
 from colocate.load.reading import ApiNode, ApiPod, NodeStatus, bound_pod, node_facts
-from colocate.model.load import PodUsage
+from colocate.model.load import BoundPod, PodUsage
 
 _STEP = 1000
 """Pods that one step of joining looks at: a few milliseconds."""
+_CLOCKS_AGREE = 2.0
+"""Seconds by which a clock that is as good as ours may seem to differ: it is told in whole seconds."""
 
 
 class _Address(msgspec.Struct, frozen=True):
@@ -53,6 +55,7 @@ class Facts:
     def __init__(self, table: Table, decisions: DecisionLog, client: Client, clock: Clock) -> None:
         self.table = table
         self._decisions = decisions
+        self._client = client
         self._clock = clock
         self.nodes: WatchCache[WatchedNode] = WatchCache(client, NODES.read_as(WatchedNode))
         self.pods: WatchCache[ApiPod] = WatchCache(client, PODS.read_as(ApiPod))
@@ -118,9 +121,21 @@ class Facts:
                     self.table.end(old.metadata.uid)
             case Added(new=pod):
                 pass
-        bound = bound_pod(pod, now)
+        bound = self._bound(pod, now)
         if bound is not None:
             self.table.bind(bound)
             self._decisions.bound(bound)
         elif pod.ended:
             self.table.end(pod.metadata.uid)
+
+    def _bound(self, pod: ApiPod, now: float) -> BoundPod | None:
+        """The pod on its node. A binding that was seen to happen counts from then: the API's clock may be another
+        than ours, and is asked only about pods that were there before we looked."""
+        offset = self._client.clock_offset or 0.0
+        bound = bound_pod(pod, now, offset if abs(offset) > _CLOCKS_AGREE else 0.0)
+        if bound is None:
+            return None
+        before = self.table.pods.get(bound.pod.uid)
+        if before is not None and before.node == bound.node:
+            return BoundPod(bound.pod, bound.node, min(now, before.bound_at))
+        return BoundPod(bound.pod, bound.node, now) if self.pods.health.synced else bound

@@ -173,16 +173,23 @@ class _Promql:
         return f"100 * (1 - {_over_time(signal, available, turned=True)} / {total})"
 
     def _pod(self, measured: Measured) -> str:
-        if measured is Measured.CPU:
-            series = self._select("container_cpu_usage_seconds_total", 'container!=""')
-            window = duration(self._settings.average_seconds or 300)
-            return f"1000 * sum by (namespace, pod) (rate({series}[{window}]))"
-        series = self._select("container_memory_working_set_bytes", 'container!=""')
-        return f"sum by (namespace, pod) ({series})"
+        # Neither the groups of whole pods nor their sandboxes.
+        containers = 'container!~"|POD"'
+        if measured is Measured.MEMORY:
+            return _of_pods(self._select("container_memory_working_set_bytes", containers))
+        series = self._select("container_cpu_usage_seconds_total", containers)
+        window = duration(self._settings.average_seconds or 300)
+        # A container that was started again has had two groups: each has its share of the window.
+        return f"1000 * {_of_pods(f'sum without (id, name) (rate({series}[{window}]))')}"
 
     def _select(self, metric: str, *matchers: str) -> str:
         inside = ", ".join(one for one in (*matchers, self._matchers) if one)
         return f"{metric}{{{inside}}}" if inside else metric
+
+
+def _of_pods(containers: str) -> str:
+    """The sum over a pod's containers; where two replicas of Prometheus, or two jobs, tell of one, the greater."""
+    return f"sum by (namespace, pod) (max by (namespace, pod, container) ({containers}))"
 
 
 def _over_time(signal: Signal, series: str, step: str = "", turned: bool = False) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ class ApiServer:
         self._stopping = asyncio.get_running_loop().create_future()
         app = web.Application(client_max_size=MAX_BODY)
         app.router.add_route("*", "/{path:.*}", self._handle)
+        app.on_response_prepare.append(self._date)
         self._runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=_STOP_SECONDS
         )
@@ -121,6 +123,10 @@ class ApiServer:
         ca = self.authority.certificate if self._tls else None
         config = kubeconfig.document(self.url, ca, credential or self.admin(), namespace)
         kubeconfig.write(path, config)
+
+    async def _date(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Answers are dated by the clock that objects are."""
+        response.headers["Date"] = formatdate(self.clock.time(), usegmt=True)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         try:
