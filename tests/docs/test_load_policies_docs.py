@@ -1,12 +1,13 @@
 """docs/load-policies.md names every policy, and its examples hold."""
 
+from fractions import Fraction
 from pathlib import Path
 
 from tests.load.facts import load, table
 
 from colocate.load.demand import Demand
 from colocate.load.policies.balanced import Balanced
-from colocate.load.policies.oversell import overcommit_ratio
+from colocate.load.policies.oversell import overcommit_ratio, written
 from colocate.load.settings import BalancedSettings, PolicyName, Settings
 from colocate.load.weights import weight
 from colocate.model.load import NOTHING
@@ -30,7 +31,8 @@ def test_the_examples_of_balanced_hold() -> None:
 
 def test_the_example_of_oversell_holds() -> None:
     settings = Settings().oversell
-    ratio = overcommit_ratio(80, 20, 100, settings.memory_target, settings.memory_floor)
+    target, floor = written(settings.memory_target), written(settings.memory_floor)
+    ratio = float(overcommit_ratio(80, Fraction(20), 100, target, floor))
     assert f"the ratio is {ratio:.2f}, and 80 % look like {80 / ratio:.0f} %" in DOCS
 
 
