@@ -130,6 +130,21 @@ def test_a_snapshot_can_be_asked_what_other_settings_would_do() -> None:
     assert decide(other, pod("new"), ["hot"], NOW).decision.mix == mix("target-load-packing")
 
 
+@pytest.mark.parametrize("policy", PolicyName)
+@pytest.mark.parametrize("uid", ["runs", ""])
+def test_without_a_pod_that_runs_it_does_not_count_against_itself(policy: PolicyName, uid: str) -> None:
+    runs = pod("runs", 6000, 4 * GIB)
+    asked = msgspec.structs.replace(runs, uid=uid)
+    for bound_at in (NOW, NOW - 600):
+        made = table({"its": load(50, 50), "equal": load(50, 50)})
+        made.bind(BoundPod(runs, "its", bound_at))
+        made.bind(BoundPod(pod("other", 1000, GIB), "its", bound_at))
+        made.bind(BoundPod(pod("another", 1000, GIB), "equal", bound_at))
+        alone = snapshot.restore(snapshot.without(snapshot.take(made), asked))
+        its, equal = decide(alone, asked, list(made.nodes), NOW, mix=mix(policy), assume=False).scores
+        assert its == equal
+
+
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"version":1}', b'{"version":1,"taken_at":"x"}'])
 def test_what_is_no_snapshot_is_said_so(text: bytes) -> None:
     with pytest.raises(UserError, match=r"^old\.json .* take it again"):

@@ -4,22 +4,20 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import uvloop
-import yaml
 
 from colocate.apps.scheduler import asking
 from colocate.apps.scheduler.asking import Where
 from colocate.apps.scheduler.decisions import Told
-from colocate.cli import scheduler_tables
+from colocate.cli import scheduler_pod_file, scheduler_tables
 from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.output import as_json, terminal_width, wrapped
 from colocate.errors import UserError
 from colocate.load import NodeRow, Table, compare, decide, explain_all, mix, snapshot, top
-from colocate.load.reading import ApiPod, pod_facts
-from colocate.wire.extender_questions import without_nulls
+from colocate.load.reading import pod_facts
+from colocate.load.snapshot import Snapshot
+from colocate.model.load import PodFacts
 
 _STANDARD_INPUT = Path("-")
 
@@ -121,7 +119,10 @@ def show_decisions(args: argparse.Namespace) -> None:
 
 
 def show_top(args: argparse.Namespace) -> None:
-    rows = top(_table(args)) if args.snapshot else asking.decoded(_ask(args, "/top"), list[NodeRow])
+    if args.snapshot:
+        rows = top(snapshot.restore(_snapshot(args)))
+    else:
+        rows = asking.decoded(_ask(args, "/top"), list[NodeRow])
     _print(args, rows, scheduler_tables.top(rows))
 
 
@@ -139,18 +140,17 @@ def write_snapshot(args: argparse.Namespace) -> None:
 
 
 def score(args: argparse.Namespace) -> None:
-    table, pod = _table(args), _pod(args.pod)
-    wanted = mix(args.policy) if args.policy else table.settings.policy_of(pod.spec.scheduler_name)
-    names = list(table.nodes)
-    answer = decide(table, pod_facts(pod), names, table.now, mix=wanted, assume=False)
+    table, pod, scheduler = _asked(args)
+    wanted = mix(args.policy) if args.policy else table.settings.policy_of(scheduler)
+    answer = decide(table, pod, list(table.nodes), table.now, mix=wanted, assume=False)
     explained = explain_all(answer.decision, table.settings, answer.candidates)
     _print(args, explained, scheduler_tables.explanation(explained, terminal_width()))
 
 
 def compare_policies(args: argparse.Namespace) -> None:
     first, second = mix(args.first), mix(args.second)
-    table, pod = _table(args), _pod(args.pod)
-    compared = compare(table, pod_facts(pod), list(table.nodes), first, second, table.now)
+    table, pod, _ = _asked(args)
+    compared = compare(table, pod, list(table.nodes), first, second, table.now)
     _print(args, compared, scheduler_tables.comparison(compared))
 
 
@@ -177,41 +177,21 @@ def _ask(args: argparse.Namespace, path: str, **query: str) -> bytes:
     return uvloop.run(asking.ask(where, path, **query))
 
 
-def _table(args: argparse.Namespace) -> Table:
+def _asked(args: argparse.Namespace) -> tuple[Table, PodFacts, str]:
+    """All facts but those of the pod in question, that pod, and its scheduler's name."""
+    facts, given = _snapshot(args), scheduler_pod_file.read(args.pod)
+    pod = pod_facts(given.pod)
+    table = snapshot.restore(snapshot.without(facts, pod) if given.made else facts)
+    return table, pod, given.pod.spec.scheduler_name
+
+
+def _snapshot(args: argparse.Namespace) -> Snapshot:
     if args.snapshot is None:
-        return snapshot.restore(snapshot.decode(_ask(args, "/snapshot"), f"the answer of {args.url}"))
+        return snapshot.decode(_ask(args, "/snapshot"), f"the answer of {args.url}")
     try:
         blob = args.snapshot.read_bytes()
     except OSError as error:
         raise UserError(
             f"--snapshot: {args.snapshot} cannot be read ({(error.strerror or str(error)).lower()}); check the path"
         ) from None
-    return snapshot.restore(snapshot.decode(blob, str(args.snapshot)))
-
-
-def _pod(path: Path) -> ApiPod:
-    try:
-        text = sys.stdin.read() if path == _STANDARD_INPUT else path.read_text()
-        tree = without_nulls(yaml.safe_load(text))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"--pod: {path} cannot be read ({' '.join(str(error).split())}); check it") from None
-    return _read_pod(tree, path)
-
-
-def _read_pod(tree: Any, path: Path) -> ApiPod:
-    """A pod, or the first pod that a deployment, a job or the like would make."""
-    spec = tree.get("spec") if isinstance(tree, dict) else None
-    if not isinstance(spec, dict):
-        raise UserError(f"--pod: {path} holds no pod; give one that 'kubectl get pod -o yaml' prints")
-    metadata = tree.get("metadata") or {}
-    if isinstance(spec.get("jobTemplate"), dict):
-        spec = spec["jobTemplate"].get("spec") or {}
-    if isinstance(spec.get("template"), dict):
-        template = spec["template"]
-        metadata = {**metadata, **(template.get("metadata") or {})}
-        spec = template.get("spec") or {}
-    metadata = {"namespace": "default", **metadata}
-    try:
-        return msgspec.convert({"metadata": metadata, "spec": spec}, ApiPod)
-    except msgspec.ValidationError as error:
-        raise UserError(f"--pod: {path} is not a pod as Kubernetes writes it: {error}; correct it") from None
+    return snapshot.decode(blob, str(args.snapshot))

@@ -11,7 +11,7 @@ from colocate.load.demand import AS_ESTIMATED, Ratio
 from colocate.load.ledger import Assumption
 from colocate.load.settings import Settings
 from colocate.load.table import Table
-from colocate.model.load import BoundPod, NodeFacts, NodeLoad, PodUsage
+from colocate.model.load import BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage
 
 VERSION = 1
 
@@ -47,6 +47,12 @@ def take(table: Table) -> Snapshot:
         table.ledger.assumptions,
         pods.calibration.learned,
     )
+
+
+def without(snapshot: Snapshot, pod: PodFacts) -> Snapshot:
+    """The same without that pod, by its uid or its name: where it runs, it would count against itself."""
+    pods = tuple(one for one in snapshot.pods if pod.uid != one.pod.uid and pod.key != one.pod.key)
+    return msgspec.structs.replace(snapshot, pods=pods)
 
 
 def restore(snapshot: Snapshot, settings: Settings | None = None) -> Table:
