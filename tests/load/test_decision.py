@@ -1,5 +1,7 @@
 """A decision can be told later: who was best, why, who came next, and whether the scheduler followed."""
 
+from itertools import combinations
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -113,6 +115,15 @@ def test_two_policies_are_compared_node_by_node() -> None:
     same = compare(made, pod("new"), ["idle", "busy"], mix("balanced"), mix("balanced"), NOW)
     assert same.agree
     assert same.agreement == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=8))
+def test_orders_agree_where_both_tell_two_nodes_apart_and_alike(scores: list[tuple[int, int]]) -> None:
+    loads = {f"n{number}": load(10 * cpu, 10 * memory) for number, (cpu, memory) in enumerate(scores)}
+    found = compare(table(loads), pod("new"), list(loads), mix("cpu-real-usage"), mix("mem-real-usage"), NOW)
+    apart = [(one, other) for one, other in combinations(scores, 2) if one != other]
+    alike = [pair for pair in apart if (pair[0][0] - pair[1][0]) * (pair[0][1] - pair[1][1]) > 0]
+    assert found.agreement == (len(alike) / len(apart) if apart else None)
 
 
 def test_a_snapshot_gives_the_same_answers_elsewhere() -> None:

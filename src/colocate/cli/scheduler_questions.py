@@ -123,7 +123,7 @@ def show_top(args: argparse.Namespace) -> None:
         rows = top(snapshot.restore(_snapshot(args)))
     else:
         rows = asking.decoded(_ask(args, "/top"), list[NodeRow])
-    _print(args, rows, scheduler_tables.top(rows))
+    _print(args, rows, scheduler_tables.top(rows, terminal_width()))
 
 
 def write_snapshot(args: argparse.Namespace) -> None:
@@ -151,7 +151,7 @@ def compare_policies(args: argparse.Namespace) -> None:
     first, second = mix(args.first), mix(args.second)
     table, pod, _ = _asked(args)
     compared = compare(table, pod, list(table.nodes), first, second, table.now)
-    _print(args, compared, scheduler_tables.comparison(compared))
+    _print(args, compared, scheduler_tables.comparison(compared, terminal_width()))
 
 
 def _print(args: argparse.Namespace, told: object, lines: Iterable[str]) -> None:
