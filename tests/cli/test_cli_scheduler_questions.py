@@ -178,9 +178,10 @@ async def test_a_pod_with_fields_that_are_null_is_read_as_the_extender_reads_it(
     pod.write_text("metadata:\n  name: p\n  labels:\nspec:\n  containers:\n  - {name: c, resources: null}\n")
     ended = await colocate("scheduler", "score", "--pod", pod, "--snapshot", file)
     assert ended.code == 0, ended.err
-    pod.write_text("spec: &all [*all]")
-    ended = await colocate("scheduler", "score", "--pod", pod, "--snapshot", file)
-    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    for wrong in ("spec: &all [*all]", "metadata: true\nspec: {}"):
+        pod.write_text(wrong)
+        ended = await colocate("scheduler", "score", "--pod", pod, "--snapshot", file)
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
 
 
 async def test_a_pod_that_runs_is_scored_as_if_it_did_not(tmp_path: Path) -> None:

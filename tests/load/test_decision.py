@@ -162,6 +162,22 @@ def test_what_is_no_snapshot_is_said_so(text: bytes) -> None:
         snapshot.decode(text, "old.json")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'"policy":[{"policy":"balanced","weight":1}]', b'"policy":[]'),
+        (b'"policies":{}', b'"policies":{"s":[]}'),
+        (b'"cpu":8000', b'"cpu":-1'),
+        (b'"taken_at":1700000000.0', b'"taken_at":1e300'),
+    ],
+)
+def test_a_snapshot_that_nothing_follows_from_is_said_so(before: bytes, after: bytes) -> None:
+    written = snapshot.encode(snapshot.take(table(LOADS)))
+    assert before in written
+    with pytest.raises(UserError, match=r"^old\.json .* take it again"):
+        snapshot.decode(written.replace(before, after), "old.json")
+
+
 def test_a_snapshot_of_another_version_is_said_so() -> None:
     with pytest.raises(UserError, match="is a snapshot of version 7"):
         snapshot.decode(b'{"version":7,"whatever":1}', "new.json")

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import uvloop
 
+from colocate.apps.config.words import Problem
 from colocate.apps.scheduler import asking
 from colocate.apps.scheduler.asking import Where
 from colocate.apps.scheduler.decisions import Told
+from colocate.apps.scheduler.load_ranges import check_ranges
 from colocate.cli import scheduler_pod_file, scheduler_tables
 from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.output import as_json, terminal_width, wrapped
@@ -129,7 +131,7 @@ def show_top(args: argparse.Namespace) -> None:
 def write_snapshot(args: argparse.Namespace) -> None:
     body = _ask(args, "/snapshot")
     # Read before it is written: a file that nobody can use is worse than none.
-    snapshot.decode(body, f"the answer of {args.url}")
+    decoded(body, f"the answer of {args.url}")
     if args.file == _STANDARD_INPUT:
         sys.stdout.write(body.decode() + "\n")
         return
@@ -187,11 +189,25 @@ def _asked(args: argparse.Namespace) -> tuple[Table, PodFacts, str]:
 
 def _snapshot(args: argparse.Namespace) -> Snapshot:
     if args.snapshot is None:
-        return snapshot.decode(_ask(args, "/snapshot"), f"the answer of {args.url}")
+        return decoded(_ask(args, "/snapshot"), f"the answer of {args.url}")
     try:
         blob = args.snapshot.read_bytes()
     except OSError as error:
         raise UserError(
             f"--snapshot: {args.snapshot} cannot be read ({(error.strerror or str(error)).lower()}); check the path"
         ) from None
-    return snapshot.decode(blob, str(args.snapshot))
+    return decoded(blob, str(args.snapshot))
+
+
+def decoded(blob: bytes, source: str) -> Snapshot:
+    """A snapshot whose settings a scheduler can have; `source` is what a UserError calls it."""
+    found = snapshot.decode(blob, source)
+    try:
+        check_ranges(found.settings)
+    except Problem as problem:
+        where = problem.path.replace("load.", "settings.", 1)
+        raise UserError(
+            f"{source} is not a snapshot as 'colocate scheduler snapshot' writes it: {where}: {problem.what}, or "
+            f"take it again"
+        ) from None
+    return found

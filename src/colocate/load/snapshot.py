@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Annotated
 
 import msgspec
 
@@ -15,11 +16,14 @@ from colocate.model.load import BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsag
 
 VERSION = 1
 
+Moment = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
+"""No calendar goes beyond the year 9999."""
+
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The facts of a table at one moment."""
 
-    taken_at: float
+    taken_at: Moment
     settings: Settings
     nodes: tuple[NodeFacts, ...] = ()
     loads: dict[str, NodeLoad] = {}
