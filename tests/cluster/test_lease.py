@@ -1,7 +1,9 @@
 """A lease is held by one at a time, whatever happens to the server between them."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -142,3 +144,60 @@ async def test_who_stands_back_gives_it_away_at_once_and_asks_again_later(server
             assert not one.held
             clock.skipped = 1000
             await until(lambda: one.held, "the first to come back")
+
+
+async def test_who_leaves_while_another_waits_leaves_it_to_that_one(server: ApiServer) -> None:
+    async with client_of(server) as client:
+        one, other = holder(client, "one", duration=3), holder(client, "other", duration=3)
+        async with one.running():
+            await until(lambda: one.held, "the first to hold it")
+            async with other.running():
+                assert not await one.leave()
+                assert one.another == "other"
+                await until(lambda: other.held, "the second to hold it")
+
+
+async def test_who_leaves_and_nobody_waits_has_it_again_and_keeps_it(server: ApiServer) -> None:
+    async with client_of(server) as client:
+        one = holder(client, "one", duration=1)
+        async with one.running():
+            await until(lambda: one.held, "it to be held")
+            assert await one.leave()
+            renewed = (await spec(client))["renewTime"]
+            while (await spec(client))["renewTime"] == renewed:
+                assert one.held
+        assert (await spec(client))["holderIdentity"] == ""
+
+
+async def test_who_leaves_without_it_takes_it_no_more(server: ApiServer) -> None:
+    async with client_of(server) as client:
+        one, other = holder(client, "one", duration=1), holder(client, "other", duration=1)
+        async with one.running():
+            await until(lambda: one.held, "the first to hold it")
+            async with other.running():
+                assert not await other.leave()
+                assert await one.leave(), "neither takes what the other leaves"
+
+
+async def test_of_two_that_leave_at_once_one_has_it_in_the_end(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking, goes_on = asyncio.Event(), asyncio.Event()
+    async with client_of(server) as client, client_of(server) as slow:
+        put = slow.replace
+
+        async def replace(*given: Any) -> object:
+            taking.set()
+            await goes_on.wait()
+            return await put(*given)
+
+        monkeypatch.setattr(slow, "replace", replace)
+        one, other = holder(client, "one"), holder(slow, "other")
+        async with one.running():
+            await until(lambda: one.held, "the first to hold it")
+            async with other.running():
+                left = asyncio.create_task(one.leave())
+                await taking.wait()
+                leaving = asyncio.create_task(other.leave())
+                goes_on.set()
+                assert sorted(await asyncio.gather(left, leaving)) == [False, True]

@@ -15,8 +15,8 @@ from colocate.load.explaining import explain
 from colocate.load.settings import PolicyName, Settings, mix
 from colocate.load.table import Table
 from colocate.load.weights import DEFAULT_PLUGINS, PER_POINT, weight
-from colocate.model.load import Amount, BoundPod, NodeFacts, NodeLoad
-from tests.load.facts import EXACT, GIB, NOW, load, pod, table
+from colocate.model.load import Access, Amount, BoundPod, NodeFacts, NodeLoad, Taint
+from tests.load.facts import EXACT, GIB, NOW, load, node, pod, table
 
 LOADS = {"hot": load(90, 90), "cool": load(10, 10, at=NOW - 30), "warm": load(40, 40), "silent": NodeLoad()}
 
@@ -133,6 +133,18 @@ def test_a_snapshot_gives_the_same_answers_elsewhere() -> None:
     elsewhere = snapshot.restore(snapshot.decode(snapshot.encode(snapshot.take(made)), "s.json"))
     one, other = (decide(each, pod("new"), list(LOADS), NOW + 1) for each in (made, elsewhere))
     assert (one.scores, one.decision) == (other.scores, other.decision)
+
+
+def test_a_snapshot_has_whom_nodes_let_in_and_one_that_has_not_is_read_too() -> None:
+    made = table({"n": load(20, 20), "gpu": load(20, 20)})
+    access = Access(taints=(Taint("gpu", "NoSchedule", "a100"),))
+    made.add_nodes([msgspec.structs.replace(node("gpu"), access=access)])
+    taken = snapshot.take(made)
+    assert snapshot.decode(snapshot.encode(taken), "s.json") == taken
+    old = msgspec.json.decode(snapshot.encode(taken))
+    for one in old["nodes"]:
+        del one["access"]
+    assert {one.access for one in snapshot.decode(msgspec.json.encode(old), "old.json").nodes} == {Access()}
 
 
 def test_a_snapshot_can_be_asked_what_other_settings_would_do() -> None:

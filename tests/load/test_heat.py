@@ -3,15 +3,17 @@
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from colocate.load.heat import Heat, HeatSettings, heats, held, own_level, pressures, rounded_down
+from colocate.load.settings import MissingScore, Settings, Staleness
 from colocate.load.table import Table
 from colocate.load.taint_plan import plan
-from colocate.model.load import BoundPod, NodeLoad, Usage
-from tests.load.facts import NOW, load, pod, table
+from colocate.model.load import Access, BoundPod, NodeLoad, Taint, Usage
+from tests.load.facts import NOW, load, node, pod, table
 
 SETTINGS = HeatSettings()
 ALONE = HeatSettings(cool_percent=0, cool_nodes=1)
@@ -86,6 +88,36 @@ def test_the_lowest_level_is_shared_by_enough_nodes() -> None:
     assert heats(one_cool, {}, ALONE)["cool"].level == 0
 
 
+CONTROL_PLANE = Access(taints=(Taint("node-role.kubernetes.io/control-plane", "NoSchedule"),))
+NOT_READY = Access(taints=(Taint("node.kubernetes.io/not-ready", "NoExecute"),))
+GPU = Access(taints=(Taint("gpu", "NoSchedule"),))
+CORDONED = Access(cordoned=True)
+
+
+@pytest.mark.parametrize("access", [CONTROL_PLANE, NOT_READY, CORDONED])
+def test_nodes_that_no_pod_can_use_are_none_of_the_cool_ones(access: Access) -> None:
+    idle = [f"idle-{i}" for i in range(3)]
+    nodes = dict.fromkeys(idle, 20.0) | {"cool": 50.0} | {f"n-{i}": 72.0 for i in range(12)}
+    assert heats(nodes, {}, SETTINGS)["cool"].level == 0
+    found = heats(nodes, {}, SETTINGS, access=dict.fromkeys(idle, access))
+    assert found["cool"].level == 2
+
+
+def test_a_node_that_is_open_again_is_not_alone_at_the_lowest_level() -> None:
+    nodes = {"cordoned": 20.0} | {f"n-{i}": 72.0 for i in range(12)}
+    assert heats(nodes, {}, SETTINGS, access={"cordoned": CORDONED})["cordoned"].level == 2
+    alone = {"master": 20.0} | {f"n-{i}": 72.0 for i in range(12)}
+    assert heats(alone, {}, SETTINGS, access={"master": CONTROL_PLANE})["master"].level == 0
+
+
+def test_nodes_of_one_pool_share_the_lowest_level_among_themselves() -> None:
+    gpu = [f"gpu-{i}" for i in range(8)]
+    nodes = dict.fromkeys(gpu, 72.0) | {"gpu-0": 20.0} | {f"n-{i}": 20.0 for i in range(12)}
+    found = heats(nodes, {}, SETTINGS, access=dict.fromkeys(gpu, GPU))
+    assert {found[name].level for name in gpu} == {2}
+    assert {found[f"n-{i}"].level for i in range(12)} == {0}
+
+
 def test_of_few_nodes_the_hot_one_shows_it() -> None:
     for others in (1, 2, 3):
         nodes = {"hot": 95.0, **{f"cool-{i}": 20.0 for i in range(others)}}
@@ -147,6 +179,36 @@ def test_it_is_held_too_when_only_the_samples_of_one_resource_stop() -> None:
     made.observe(stopped, NOW + 300)
     assert held(made, NOW, SETTINGS) == set(made.nodes)
     assert heats(pressures(made), before, SETTINGS, held(made, NOW, SETTINGS))["hot"].level == 4
+
+
+def with_new(hot: int, new: int, age: float, missing: MissingScore = MissingScore.NEUTRAL) -> Table:
+    """Hot nodes, and some that were made lately and never had a sample."""
+    loads = {f"n-{i}": load(10, 95) for i in range(hot)} | {f"new-{i}": NodeLoad() for i in range(new)}
+    made = table(loads, Settings(staleness=Staleness(score=missing)))
+    made.add_nodes(msgspec.structs.replace(node(f"new-{i}"), created=NOW - age) for i in range(new))
+    return made
+
+
+@pytest.mark.parametrize("missing", list(MissingScore))
+def test_a_new_node_is_cool_before_its_first_sample_and_after_a_while_like_the_others(
+    missing: MissingScore,
+) -> None:
+    for age, level in ((0, 0), (299, 0), (300, 4), (-60, 0)):
+        made = with_new(3, 1, age, missing)
+        assert heats(pressures(made), {}, ALONE)["new-0"].level == level, age
+
+
+def test_a_new_node_becomes_hot_by_the_pods_that_go_there() -> None:
+    made = with_new(8, 2, 0)
+    placed = burst(made, SETTINGS, react=10)
+    assert set(placed) == {"new-0", "new-1"}
+    assert max(placed.values()) <= 1.3 * 100
+
+
+def test_a_node_that_has_been_measured_is_new_no_more() -> None:
+    made = with_new(3, 1, 0)
+    made.observe({"new-0": load(10, 20, at=NOW - 200)}, NOW)
+    assert pressures(made)["new-0"] > 90, "its sample has expired: it is supposed to be like the others"
 
 
 def test_a_node_without_samples_may_still_be_found_hotter() -> None:

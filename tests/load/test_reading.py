@@ -11,12 +11,14 @@ from colocate.load.demand import Demand, demand
 from colocate.load.reading import ApiNode, ApiPod, bound_pod, node_facts, pod_facts
 from colocate.load.settings import EstimateSettings, PackingSettings
 from colocate.model.load import (
+    Access,
     Aggregation,
     Amount,
     ContainerAsk,
     PerResource,
     PodShape,
     PriorityClass,
+    Taint,
     UsageThresholds,
 )
 from tests.load.facts import GIB, NOW, load, table
@@ -45,6 +47,8 @@ def test_the_pod_that_a_real_scheduler_sends_is_read() -> None:
 def test_a_recorded_node_and_its_pods_are_read(recordings: Path) -> None:
     node = node_facts(msgspec.json.decode((recordings / "api/node.json").read_bytes(), type=ApiNode))
     assert 0 < node.room.memory <= node.capacity.memory
+    assert node.created is not None
+    assert 1.7e9 < node.created < 4e9
     assert node.room.cpu > 0
     running = msgspec.json.decode((recordings / "api/pod-running.json").read_bytes(), type=ApiPod)
     bound = bound_pod(running, 4e9)
@@ -284,3 +288,16 @@ def test_annotations_that_are_nested_without_end_say_nothing() -> None:
     assert (node.thresholds, node.raw_allocatable) == (None, PerResource())
     metadata = {"name": "p", "namespace": "ns", "uid": "u", "annotations": {SCALING: deep}}
     assert pod_facts(read_pod(metadata=metadata)).shape.scaling == PerResource()
+
+
+def test_whom_a_node_lets_in_is_read_and_what_it_only_advises_is_not() -> None:
+    said = [
+        {"key": "gpu", "value": "a100", "effect": "NoSchedule"},
+        {"key": "colocate.dev/load-1", "effect": "PreferNoSchedule"},
+        {"key": "draining", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"},
+    ]
+    hard = (Taint("draining", "NoExecute"), Taint("gpu", "NoSchedule", "a100"))
+    for taints in (said, said[::-1]):
+        node = msgspec.convert({"spec": {"unschedulable": True, "taints": taints}}, ApiNode)
+        assert node_facts(node).access == Access(cordoned=True, taints=hard)
+    assert node_facts(node_with()).access == Access()

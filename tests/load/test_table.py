@@ -22,7 +22,7 @@ from colocate.load.settings import (
 )
 from colocate.load.table import Table
 from colocate.load.terms import Freshness
-from colocate.model.load import Amount, BoundPod, NodeFacts, NodeLoad, PodUsage, PriorityClass
+from colocate.model.load import Access, Amount, BoundPod, NodeFacts, NodeLoad, PodUsage, PriorityClass
 from tests.load.facts import GIB, NOW, load, node, pod, table
 from tests.support.growth import check_growth
 
@@ -252,6 +252,18 @@ def test_a_binding_works_out_one_node_anew_and_no_other(monkeypatch: pytest.Monk
     made.bind(BoundPod(pod("p"), "n-7", NOW))
     score(made, *everyone)
     assert [call.args[0].name for call in build.call_args_list] == ["n-7"]
+
+
+def test_whom_a_node_lets_in_works_out_no_node_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = table({f"n-{i}": load(20, 20) for i in range(50)})
+    everyone = list(made.nodes)
+    score(made, *everyone)
+    build = Mock(wraps=building.terms)
+    monkeypatch.setattr(building, "terms", build)
+    made.add_nodes([msgspec.structs.replace(node("n-7"), access=Access(cordoned=True))])
+    score(made, *everyone)
+    assert made.nodes["n-7"].access.cordoned
+    assert build.call_args_list == []
 
 
 def test_pods_are_not_added_up_again_for_usage_that_changes_no_sum() -> None:

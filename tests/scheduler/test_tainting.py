@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from colocate.apps.scheduler import asking
 from colocate.apps.scheduler.asking import NotAnswered, Where
-from colocate.apps.scheduler.facts import Taint
 from colocate.apps.scheduler.heat_taints import EFFECT, keys, level_of, with_level
 from colocate.apps.scheduler.sections import OnStop
 from colocate.apps.scheduler.settings import Endpoint, Server
@@ -15,6 +14,7 @@ from colocate.cluster.resources import LEASES, NODES
 from colocate.load import NodeRow
 from colocate.load.settings import Staleness
 from colocate.load.terms import Freshness
+from colocate.model.load import Taint
 from colocate.telemetry import Event
 from tests.scheduler.pretending import CALM, NAMES, ONE_HOT, internal_error, pretending
 from tests.scheduler.story import logged, spread, telling, told
@@ -225,3 +225,30 @@ async def test_the_herd_is_bounded_by_taints_too() -> None:
         placed = spread(await story.pods("burst"))
     assert set(placed) == set(nodes[5:])
     assert max(placed.values()) <= 1.3 * 150 / 15, placed
+
+
+async def test_nodes_that_no_pod_can_use_do_not_leave_the_coolest_one_alone() -> None:
+    nodes = [f"n{number:02}" for number in range(12)]
+    uses = dict.fromkeys(nodes, (10.0, 72.0)) | dict.fromkeys(nodes[:3], (10.0, 20.0)) | {"n03": (10.0, 50.0)}
+    keeping = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+    async with pretending(uses) as prometheus, telling(prometheus.url, nodes, extender=False) as story:
+        for name in nodes[:2]:
+            await story.client.patch(NODES, name, {"spec": {"taints": [keeping]}})
+        await story.client.patch(NODES, nodes[2], {"spec": {"unschedulable": True}})
+        async with story.scheduling(story.tainting()):
+            await story.hot("n03", 2)
+
+
+async def test_a_node_that_has_just_come_and_has_no_sample_yet_is_not_written_as_the_hottest() -> None:
+    hot = dict.fromkeys(NAMES, (10.0, 95.0))
+    async with (
+        pretending(hot) as prometheus,
+        telling(prometheus.url, (*NAMES, "new"), extender=False) as story,
+        story.scheduling(story.tainting()) as scheduler,
+    ):
+        for name in NAMES:
+            await story.hot(name, 4)
+        tainting = scheduler.tainting
+        assert tainting is not None
+        await until(lambda: not tainting.planned().changes, "all to be written")
+        assert tainting.shown()["new"] < 4

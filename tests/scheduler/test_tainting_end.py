@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
+import msgspec
 import pytest
 
+from colocate.apps.scheduler.heat_taints import REMOVAL
 from colocate.apps.scheduler.process import running
+from colocate.apps.scheduler.settings import Endpoint, SchedulerConfig
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.resources import LEASES
@@ -98,7 +101,7 @@ async def test_a_write_that_is_under_way_at_the_end_is_waited_for_and_removed() 
         assert await story.heat("n2") == 0
 
 
-async def test_taints_that_stay_because_another_has_the_lease_are_told() -> None:
+async def test_that_taints_stay_because_another_has_the_lease_is_told() -> None:
     async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
         with logged() as logs:
             async with story.scheduling(story.tainting()) as scheduler:
@@ -110,19 +113,62 @@ async def test_taints_that_stay_because_another_has_the_lease_are_told() -> None
                 await story.client.patch(LEASES, "colocate-load-taints", thief, "kube-system")
                 await until(lambda: not writer.lease.held, "the lease to be lost")
         assert await story.heat("n2") == 4
-        assert told(logs, Event.TAINTS_REMOVED) == []
-        (left,) = told(logs, Event.TAINTS_LEFT)
-        assert (left["nodes"], left["reason"]) == (1, "this process does not hold the lease")
+        assert told(logs, Event.TAINTS_REMOVED) == told(logs, Event.TAINTS_LEFT) == []
+        (passed,) = told(logs, Event.TAINTS_PASSED_ON)
+        assert (passed["nodes"], passed["holder"]) == (1, "thief")
+
+
+async def test_of_several_replicas_the_last_takes_the_taints_away_and_none_before_it() -> None:
+    async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
+        first = story.tainting()
+        elsewhere = msgspec.structs.replace(first.server, address=Endpoint("127.0.0.1:0"))
+        async with AsyncExitStack() as of_second:
+            with logged() as logs:
+                async with story.scheduling(first):
+                    await story.hot("n2", 4)
+                    # What it shows is all that the next one knows of how hot it was: at 87 %, it stays so.
+                    prometheus.uses["n2"] = (10.0, 87.0)
+                    second = msgspec.structs.replace(first, server=elsewhere)
+                    other = await of_second.enter_async_context(story.scheduling(second))
+                    writer = other.tainting
+                    assert writer is not None
+                assert await story.heat("n2") == 4
+                await until(lambda: writer.lease.held, "the second to hold the lease")
+                assert writer.planned().changes == ()
+            assert [one["nodes"] for one in told(logs, Event.TAINTS_PASSED_ON)] == [1]
+            assert told(logs, Event.TAINTS_REMOVED) == []
+        assert await story.heat("n2") == 0
+
+
+async def test_replicas_that_stop_together_leave_nothing_behind() -> None:
+    async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
+        config = story.tainting()
+        elsewhere = msgspec.structs.replace(config.server, address=Endpoint("127.0.0.1:0"))
+        configs = [msgspec.structs.replace(config, server=elsewhere) for _ in range(3)]
+        stop = asyncio.Event()
+
+        async def run(config: SchedulerConfig) -> None:
+            async with story.scheduling(config):
+                await stop.wait()
+
+        replicas = [asyncio.create_task(run(config)) for config in configs]
+        await story.hot("n2", 4)
+        stop.set()
+        await asyncio.gather(*replicas)
+        assert await story.heat("n2") == 0
 
 
 class Slipping:
     """A lease that is lost once nodes have been listed for the end."""
 
-    error = ""
+    error = another = ""
 
     def __init__(self, client: Lagging) -> None:
         self._client = client
         self._lists = client.lists
+
+    async def leave(self) -> bool:
+        return self.held
 
     @property
     def held(self) -> bool:
@@ -145,4 +191,4 @@ async def test_a_taint_that_was_not_removed_does_not_count_as_removed(
         assert await story.heat("n2") == 4
         assert told(logs, Event.TAINTS_REMOVED) == []
         (left,) = told(logs, Event.TAINTS_LEFT)
-        assert (left["nodes"], left["removed"]) == (1, 0)
+        assert (left["nodes"], left["removed"], left["remedy"]) == (1, 0, REMOVAL)

@@ -2,7 +2,8 @@
 
 Whether another's lease has run out is judged by our own clock, from the moment at which we saw it change last:
 clocks of machines differ. Our own counts from before it was asked for, and ends a third of its time early; a
-holder that cannot renew therefore stops before another may begin.
+holder that cannot renew therefore stops before another may begin. Who ends leaves it to whoever waits for it, and
+has it again where nobody does.
 """
 
 import asyncio
@@ -22,6 +23,13 @@ from colocate.cluster.errors import ClusterError, Conflict, NotFound
 from colocate.cluster.resources import LEASES, Object
 from colocate.errors import UserError
 from colocate.telemetry import LEASE_HELD, Event
+
+_LOOK = 1.0
+"""Seconds after which those who wait for it look again, at most."""
+_OFFERED = 3
+"""Times as long for which it is left to them by who ends: one that waits looks at least twice."""
+_DURATIONS = 4
+"""After which a lease that is not renewed has no holder, in the eyes of who looks once."""
 
 
 class LeaseSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +57,18 @@ class _Lease(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
+async def held_by(client: Client, namespace: str, name: str, now: float) -> str:
+    """Who holds a lease, for whoever looks once; empty where nobody does. As clocks of machines differ, a holder is
+    taken for gone only some durations after it should have renewed."""
+    try:
+        spec = (await client.get(LEASES.read_as(_Lease), name, namespace)).spec
+        renewed = datetime.fromisoformat(spec.renew_time or "").timestamp()
+    except (NotFound, ValueError):
+        return ""
+    lasts = _DURATIONS * (spec.lease_duration_seconds or 0)
+    return (spec.holder_identity or "") if now < renewed + lasts else ""
+
+
 class LeaseHolder:
     """Holds a lease, or waits to. `held` is asked before everything that only its holder may do."""
 
@@ -61,11 +81,17 @@ class LeaseHolder:
         self._random = random
         self._name = f"{settings.namespace}/{settings.name}"
         self._resource = LEASES.read_as(_Lease)
+        self._pause = settings.duration / 5
+        self._look = min(_LOOK, self._pause)
+        self._passing = asyncio.Lock()
+        self._leaving = False
         self._until = float("-inf")
         self._away_until = float("-inf")
         self._seen: _Spec | None = None
         self._seen_at = 0.0
         self._was_held = False
+        self.another = ""
+        """Who else had it when it was looked at last; empty where nobody had."""
         self.error = ""
         """Why it could not be asked for, the last time."""
         self.changed = Watched()
@@ -80,6 +106,23 @@ class LeaseHolder:
         self._away_until = self._clock.monotonic() + seconds
         self._until = float("-inf")
         self._tell()
+
+    async def leave(self) -> bool:
+        """Before the end: leave it to whoever waits for it. Whether it is held all the same, as nobody does; who does
+        not hold it takes it no more."""
+        # A look that is under way may still take it.
+        async with self._passing:
+            self._leaving = True
+            if not self.held:
+                return False
+            self.stand_back(_OFFERED * self._look)
+            while self._clock.monotonic() < self._away_until:
+                await self._give_back()
+                if self.another:
+                    return False
+                await self._clock.sleep(self._look / 4)
+            await self._pass()
+        return self.held
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["LeaseHolder"]:
@@ -96,32 +139,37 @@ class LeaseHolder:
             self._tell()
 
     async def _run(self) -> None:
-        pause = self._settings.duration / 5
         while True:
-            before, self.error = self.error, ""
-            try:
-                if self._clock.monotonic() < self._away_until:
-                    await self._give_back()
-                    self._until = float("-inf")
-                else:
-                    async with deadline(self._clock, self._settings.duration / 3):
-                        await self._try()
-            except TimeoutError:
-                self.error = "the API server does not answer in time"
-            except (ClusterError, UserError) as error:
-                self.error = str(error)
-            except Exception as error:  # noqa: BLE001 -- whatever it is, the lease must be asked for again
-                self.error = f"{type(error).__name__}: {error}"
-            if self.error and self.error != before:
-                telemetry.logger().warning(Event.LEASE_FAILED, lease=self._name, error=self.error)
-            self._tell()
+            async with self._passing:
+                if self.held or not self._leaving:
+                    await self._pass()
+            pause = self._pause if self.held else self._look
             await self._clock.sleep(pause * (1 + 0.2 * self._random()))
+
+    async def _pass(self) -> None:
+        before, self.error = self.error, ""
+        try:
+            if self._clock.monotonic() < self._away_until:
+                await self._give_back()
+                self._until = float("-inf")
+            else:
+                async with deadline(self._clock, self._settings.duration / 3):
+                    await self._try()
+        except TimeoutError:
+            self.error = "the API server does not answer in time"
+        except (ClusterError, UserError) as error:
+            self.error = str(error)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the lease must be asked for again
+            self.error = f"{type(error).__name__}: {error}"
+        if self.error and self.error != before:
+            telemetry.logger().warning(Event.LEASE_FAILED, lease=self._name, error=self.error)
+        self._tell()
 
     async def _try(self) -> None:
         asked = self._clock.monotonic()
         settings = self._settings
         try:
-            found = await self._client.get(self._resource, settings.name, settings.namespace)
+            found = await self._found()
         except NotFound:
             with suppress(Conflict):
                 await self._client.create(LEASES, self._body("", self._ours(None)), settings.namespace)
@@ -142,6 +190,7 @@ class LeaseHolder:
         except Conflict:
             # Another was quicker, and may hold it now.
             self._until = float("-inf")
+            await self._found()
             return
         self._until = asked + settings.duration * 2 / 3
 
@@ -150,11 +199,17 @@ class LeaseHolder:
         settings = self._settings
         with suppress(ClusterError, UserError, TimeoutError):
             async with deadline(self._clock, settings.duration / 3):
-                found = await self._client.get(self._resource, settings.name, settings.namespace)
+                found = await self._found()
                 if found.spec.holder_identity == settings.identity:
                     free = msgspec.structs.replace(found.spec, holder_identity="", lease_duration_seconds=1)
                     body = self._body(found.metadata.resource_version, free)
                     await self._client.replace(LEASES, settings.name, body, settings.namespace)
+
+    async def _found(self) -> _Lease:
+        found = await self._client.get(self._resource, self._settings.name, self._settings.namespace)
+        holder = found.spec.holder_identity or ""
+        self.another = holder if holder != self._settings.identity else ""
+        return found
 
     def _ours(self, before: _Spec | None) -> _Spec:
         now = datetime.fromtimestamp(self._clock.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -3,10 +3,11 @@
 Levels are coarse and strong: a scheduler takes any node of a lower level first. So they change reluctantly, up
 at a step and down only well below it; and the lowest level is never left to a few nodes alone, on which all
 pods would go: those few are raised to the level of the next, unless the next are hot. A node that is no longer
-measured keeps its level for a while.
+measured keeps its level for a while; one that is new and not measured yet is cool.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
@@ -14,9 +15,12 @@ import msgspec
 from colocate.load.demand import Demand
 from colocate.load.policies.balanced import Balanced
 from colocate.load.table import Table
-from colocate.model.load import NO_SAMPLES, NOTHING
+from colocate.load.terms import Freshness, NodeTerms, ResourceTerms
+from colocate.model.load import NO_SAMPLES, NOTHING, OPEN, Access, NodeFacts, Taint
 
 _NO_POD = Demand(NOTHING, NOTHING, NOTHING, 0)
+_NEW = 300.0
+"""Seconds after it was made in which a node may be without any sample yet."""
 
 
 class HeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -25,7 +29,7 @@ class HeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     hysteresis: int = 5
     """Percents below its step at which a level is left again."""
     cool_percent: int = 10
-    """Of the nodes, that share the lowest level at least."""
+    """Of the nodes that take the same pods, those that share the lowest level at least."""
     cool_nodes: int = 3
     """The same as a number; in a cluster of few nodes, half of them are enough."""
     shared_below: int = 80
@@ -59,7 +63,19 @@ def pressures(table: Table) -> dict[str, float]:
     """How loaded every node is by its more loaded resource, in percent, at its busy times and with pods that
     are not measured yet."""
     balanced = Balanced(msgspec.structs.replace(table.settings.balanced, dominant_percent=100))
-    return {name: balanced.pressure(table.terms(name), _NO_POD) for name in table.nodes}
+    return {name: balanced.pressure(_terms(table, node), _NO_POD) for name, node in table.nodes.items()}
+
+
+def _terms(table: Table, node: NodeFacts) -> NodeTerms:
+    """What a node is judged by. One that is new and was never measured is empty, but for the pods that went there."""
+    terms = table.terms(node.name)
+    if terms.freshness is not Freshness.NEVER or node.created is None or table.now >= node.created + _NEW:
+        return terms
+    return msgspec.structs.replace(terms, cpu=_empty(terms.cpu), memory=_empty(terms.memory))
+
+
+def _empty(terms: ResourceTerms) -> ResourceTerms:
+    return msgspec.structs.replace(terms, known=True, occupied=0.0)
 
 
 def rounded_down(pressure: float, digits: int = 0) -> float:
@@ -92,15 +108,24 @@ def heats(
     before: Mapping[str, Heat],
     settings: HeatSettings,
     held: Collection[str] = (),
+    access: Mapping[str, Access] = {},
 ) -> dict[str, Heat]:
-    """Every node's heat, by what it was before; of those that are held, no less."""
+    """Every node's heat, by what it was before; of those that are held, no less. The lowest level is shared by nodes
+    that take the same pods; those that take none show what the others do, and are none of the cool ones."""
     own = {
         name: own_level(pressure, before[name].own if name in before else None, settings)
         for name, pressure in pressures.items()
     }
     own |= {name: max(own[name], before[name].own) for name in held if name in own and name in before}
-    floor = _shared_level(own.values(), settings)
-    return {name: Heat(pressures[name], level, max(level, floor)) for name, level in own.items()}
+    pools: dict[tuple[Taint, ...], list[int]] = defaultdict(list)
+    for name, level in own.items():
+        if not access.get(name, OPEN).closed:
+            pools[access.get(name, OPEN).pool].append(level)
+    floors = {pool: _shared_level(levels, settings) for pool, levels in pools.items()}
+    return {
+        name: Heat(pressures[name], level, max(level, floors.get(access.get(name, OPEN).pool, 0)))
+        for name, level in own.items()
+    }
 
 
 def own_level(pressure: float, before: int | None, settings: HeatSettings) -> int:
@@ -115,8 +140,6 @@ def own_level(pressure: float, before: int | None, settings: HeatSettings) -> in
 def _shared_level(levels: Iterable[int], settings: HeatSettings) -> int:
     """The lowest level that enough nodes are at or below, and that is not hot yet."""
     ordered = sorted(levels)
-    if not ordered:
-        return 0
     wanted = max(1, settings.cool_nodes, -(-len(ordered) * settings.cool_percent // 100))
     # Of three nodes, one that is hot must show it: all three can never be the cool ones.
     shared = ordered[min(wanted, (len(ordered) + 1) // 2) - 1]

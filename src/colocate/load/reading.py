@@ -13,6 +13,7 @@ from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
 from colocate.load.demand import limited, requested
 from colocate.load.quantities import Quantities, stated
 from colocate.model.load import (
+    Access,
     Amount,
     BoundPod,
     ContainerAsk,
@@ -21,6 +22,7 @@ from colocate.model.load import (
     PodFacts,
     PodShape,
     PriorityClass,
+    Taint,
 )
 
 _BY_NAME: dict[str, PriorityClass] = {
@@ -33,6 +35,8 @@ _BY_QUALITY = {
     **dict.fromkeys(("LS", "LSR", "LSE", "SYSTEM"), PriorityClass.PROD),
 }
 """By Koordinator's quality of service."""
+_HARD = ("NoSchedule", "NoExecute")
+"""Effects of taints that keep pods off."""
 _PREFIXES = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "kubernetes.io/mid-"}
 
 
@@ -115,13 +119,23 @@ class ApiPod(_Read, frozen=True):
         return self.status.phase in ("Succeeded", "Failed")
 
 
+class NodeMetadata(Metadata, frozen=True):
+    creation_timestamp: str = ""
+
+
+class NodeSpec(_Read, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
 class NodeStatus(_Read, frozen=True):
     capacity: Quantities = {}
     allocatable: Quantities = {}
 
 
 class ApiNode(_Read, frozen=True):
-    metadata: Metadata = Metadata()
+    metadata: NodeMetadata = NodeMetadata()
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
@@ -170,7 +184,13 @@ def node_facts(node: ApiNode) -> NodeFacts:
         stated(node.status.allocatable).over(capacity),
         annotations.raw_allocatable(said.raw_allocatable),
         annotations.thresholds(said.thresholds),
+        _access(node.spec),
+        _time(node.metadata.creation_timestamp),
     )
+
+
+def _access(spec: NodeSpec) -> Access:
+    return Access(spec.unschedulable, tuple(sorted(taint for taint in spec.taints if taint.effect in _HARD)))
 
 
 def _asked(resources: Resources, prefix: str, *, sidecar: bool = False) -> ContainerAsk:

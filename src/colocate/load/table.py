@@ -35,8 +35,9 @@ class Table:
     def add_nodes(self, nodes: Iterable[NodeFacts]) -> None:
         """Nodes that are new, or changed."""
         changed = [node for node in nodes if self._nodes.get(node.name) != node]
-        if changed:
-            self._nodes.update((node.name, node) for node in changed)
+        judged_anew = any(not node.judged_like(self._nodes.get(node.name)) for node in changed)
+        self._nodes.update((node.name, node) for node in changed)
+        if judged_anew:
             self._everything_changed()
 
     def remove_node(self, name: str) -> None:

@@ -14,6 +14,8 @@ import msgspec
 
 _GREATEST = 1e12
 """Far beyond any real percentage or time, and far below what arithmetic would make infinite."""
+_CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+"""How the keys of taints begin that Kubernetes sets for as long as a node is cordoned, not ready, not set up yet."""
 
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -146,8 +148,37 @@ class UsageThresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None if self.aggregation is None or bounds is None or bounds.empty else bounds
 
 
+class Taint(msgspec.Struct, frozen=True, gc=False, order=True):
+    """What a node says of pods that do not tolerate it."""
+
+    key: str = ""
+    effect: str = ""
+    value: str = ""
+
+
+class Access(msgspec.Struct, frozen=True, gc=False):
+    """Which pods a node lets in."""
+
+    cordoned: bool = False
+    taints: tuple[Taint, ...] = ()
+    """Those that keep pods off, in one order everywhere; not those that only say "rather not"."""
+
+    @property
+    def pool(self) -> tuple[Taint, ...]:
+        """What sets the node apart for good: nodes of one pool take the same pods."""
+        return tuple(taint for taint in self.taints if not taint.key.startswith(_CONDITIONS))
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes none for now: somebody has cordoned it, or Kubernetes keeps pods off for its condition."""
+        return self.cordoned or len(self.pool) < len(self.taints)
+
+
+OPEN = Access()
+
+
 class NodeFacts(msgspec.Struct, frozen=True, gc=False):
-    """A node's size."""
+    """A node: its size, and whom it lets in."""
 
     name: str
     capacity: Amount
@@ -156,6 +187,13 @@ class NodeFacts(msgspec.Struct, frozen=True, gc=False):
     """What was allocatable before someone multiplied it, where an annotation tells."""
     thresholds: UsageThresholds | None = None
     """Bounds of this node's own."""
+    access: Access = OPEN
+    created: float | None = None
+    """When the cluster got it, where that is told."""
+
+    def judged_like(self, other: "NodeFacts | None") -> bool:
+        """Whether the two differ in nothing but whom they let in."""
+        return other is not None and msgspec.structs.replace(self, access=other.access) == other
 
     @property
     def room(self) -> Amount:

@@ -14,6 +14,7 @@ from colocate.apps.doctor import (
     load_checks,
     memory_checks,
     permissions,
+    taint_checks,
 )
 from colocate.apps.doctor.check import CHECKS, Check, Patient, Section
 from colocate.apps.doctor.report import Examined, Result, bad
@@ -26,6 +27,7 @@ _DECLARING = (
     device_checks,
     load_checks,
     extender_checks,
+    taint_checks,
     permissions,
 )
 """The modules with checks; within a section, checks are made and printed in this order."""

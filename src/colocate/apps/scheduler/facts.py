@@ -27,17 +27,8 @@ _STEP = 1000
 """Pods that one step of joining looks at: a few milliseconds."""
 
 
-class Taint(msgspec.Struct, frozen=True):
-    key: str = ""
-    effect: str = ""
-
-
 class _Address(msgspec.Struct, frozen=True):
     address: str = ""
-
-
-class _Spec(msgspec.Struct, frozen=True):
-    taints: tuple[Taint, ...] = ()
 
 
 class _Status(NodeStatus, frozen=True):
@@ -47,7 +38,6 @@ class _Status(NodeStatus, frozen=True):
 class WatchedNode(ApiNode, frozen=True):
     """A node, as much of it as is judged, joined with samples, or tainted."""
 
-    spec: _Spec = _Spec()
     status: _Status = _Status()
 
     @property

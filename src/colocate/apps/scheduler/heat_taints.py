@@ -1,12 +1,15 @@
 """A node's heat as taints: which they are, what a node shows, what it must show. Pure; no other taint is touched."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from colocate.apps.scheduler.facts import Taint
+from colocate.apps.scheduler.facts import WatchedNode
+from colocate.model.load import Taint
 
 PREFIX = "colocate.dev/load-"
 EFFECT = "PreferNoSchedule"
 LEVELS = 4
+REMOVAL = f"for n in 1 2 3 4; do kubectl taint nodes --all {PREFIX}$n:{EFFECT}-; done"
+"""Takes them from all nodes, by hand. One after the other: kubectl changes no node that lacks one of several."""
 _ODD = -1
 """The level of a node with a set of our taints that is no level's: it is always written anew."""
 
@@ -21,6 +24,11 @@ def level_of(taints: Sequence[Taint]) -> int:
     ours = [taint.key for taint in taints if _is_ours(taint.key, taint.effect)]
     level = len(ours)
     return level if set(ours) == set(keys(level)) else _ODD
+
+
+def tainted(nodes: Iterable[WatchedNode]) -> list[str]:
+    """The nodes that have any of ours."""
+    return [node.metadata.name for node in nodes if level_of(node.spec.taints) != 0]
 
 
 def with_level(taints: object, level: int) -> list[object]:

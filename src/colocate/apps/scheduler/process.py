@@ -16,6 +16,7 @@ from colocate.aio import first
 from colocate.apps import metrics
 from colocate.apps.scheduler.decisions import DecisionLog
 from colocate.apps.scheduler.facts import Facts
+from colocate.apps.scheduler.heat_taints import REMOVAL, tainted
 from colocate.apps.scheduler.judge import Judge
 from colocate.apps.scheduler.listening import Listening
 from colocate.apps.scheduler.load_judge import LoadJudge
@@ -109,7 +110,7 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
 async def _working(
     facts: Facts, poller: UsagePoller, decisions: DecisionLog, tainting: Tainting | None
 ) -> AsyncIterator[None]:
-    """All that goes on by itself. Taints are removed while nodes are still followed."""
+    """All that goes on by itself. Taints are left or removed while nodes are still followed."""
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(work)
@@ -123,6 +124,7 @@ async def _working(
         ]
         try:
             if tainting is None:
+                tasks.append(group.create_task(_tell_of_taints(facts)))
                 yield
             else:
                 async with tainting.running():
@@ -130,6 +132,17 @@ async def _working(
         finally:
             for task in tasks:
                 task.cancel()
+
+
+async def _tell_of_taints(facts: Facts) -> None:
+    """Whoever was not told to write taints does not remove those of another, who may be alive or was killed."""
+    await facts.nodes.synced()
+    if nodes := tainted(facts.nodes):
+        telemetry.logger().warning(
+            Event.TAINTS_FOUND,
+            nodes=len(nodes),
+            remedy=f"unless another process writes them: act: [taints], or {REMOVAL}",
+        )
 
 
 def spare_the_garbage_collector() -> None:

@@ -169,8 +169,9 @@ class OnStop(StrEnum):
     """What becomes of the taints when the scheduler stops."""
 
     REMOVE = "remove"
+    """Unless another replica goes on from them."""
     KEEP = "keep"
-    """For another replica, or the next start, to go on from."""
+    """For the next start to go on from."""
 
 
 class Lease(Section, frozen=True):

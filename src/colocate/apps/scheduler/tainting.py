@@ -3,8 +3,9 @@
 A node of heat n has the taints 1 to n, all PreferNoSchedule: nothing is ever kept off a node by them. One process
 writes at a time, by a lease, asked before every single write; a bounded number of times a minute; and no taint
 but these is ever changed: a node that somebody else writes meanwhile is left for the next round. Whoever can write
-nothing, or knows too little to, for four times the lease's duration leaves the lease to another for as long. In
-shadow mode nothing is written, no lease is taken, and each change is told once, as if it had been written.
+nothing, or knows too little to, for four times the lease's duration leaves the lease to another for as long. Who
+ends leaves taints and lease to another that waits for it; where none does, the taints are removed. In shadow mode
+nothing is written, no lease is taken, and each change is told once, as if it had been written.
 """
 
 import asyncio
@@ -12,13 +13,13 @@ import os
 import socket
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from colocate import telemetry
 from colocate.aio import deadline, seen_through
 from colocate.apps.scheduler.facts import Facts, WatchedNode
-from colocate.apps.scheduler.heat_taints import LEVELS, level_of, with_level
+from colocate.apps.scheduler.heat_taints import LEVELS, REMOVAL, level_of, tainted, with_level
 from colocate.apps.scheduler.in_vain import InVain
 from colocate.apps.scheduler.judge import Judge
 from colocate.apps.scheduler.sections import OnStop, Taints
@@ -82,7 +83,8 @@ class Tainting:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Write for as long as the body runs; then take the taints away, unless told otherwise."""
+        """Write for as long as the body runs; then leave the taints to another, or take them away, unless told
+        otherwise."""
         if self._shadow:
             # Who writes nothing must not keep from writing who does.
             async with self._rounds():
@@ -94,7 +96,7 @@ class Tainting:
                     yield
             finally:
                 if self._settings.on_stop is OnStop.REMOVE:
-                    await self._remove_all()
+                    await self._end()
 
     @asynccontextmanager
     async def _rounds(self) -> AsyncIterator[None]:
@@ -161,7 +163,8 @@ class Tainting:
             if name in self._heats or shown[name] > 0
         }
         unmeasured = held(table, self._begun, self._settings.heat)
-        self._heats = heats(pressed, before, self._settings.heat, unmeasured)
+        access = {name: node.access for name, node in table.nodes.items()}
+        self._heats = heats(pressed, before, self._settings.heat, unmeasured, access)
         for level in range(LEVELS + 1):
             NODE_HEAT.labels(str(level)).set(sum(heat.level == level for heat in self._heats.values()))
         made = plan(shown, self._heats, self._written, self._clock.monotonic(), self._settings.per_minute)
@@ -231,9 +234,16 @@ class Tainting:
         TAINT_WRITES.labels("written").inc()
         return True
 
+    async def _end(self) -> None:
+        if await self.lease.leave() or not self.lease.another:
+            await self._remove_all()
+        else:
+            nodes = len(tainted(self._facts.nodes))
+            telemetry.logger().info(Event.TAINTS_PASSED_ON, nodes=nodes, holder=self.lease.another)
+
     async def _remove_all(self) -> None:
         """All at once, and not a few a minute: nobody will come back for those that are left."""
-        tainted: Sequence[str] = _tainted(self._facts.nodes)
+        hot: Sequence[str] = tainted(self._facts.nodes)
         removed: list[str] = []
         room = asyncio.Semaphore(_AT_ONCE)
 
@@ -247,19 +257,23 @@ class Tainting:
             async with deadline(self._clock, _REMOVING):
                 if self.lease.held:
                     # Not as the cache has it: the last writes may not have come back yet.
-                    tainted = _tainted(await self._client.list(NODES.read_as(WatchedNode)))
-                    await asyncio.gather(*map(remove, tainted))
+                    hot = tainted(await self._client.list(NODES.read_as(WatchedNode)))
+                    await asyncio.gather(*map(remove, hot))
         except TimeoutError:
             reason = f"the API server did not answer in {_REMOVING:g} s"
         except (ClusterError, UserError) as error:
             reason = str(error)
-        if not reason and len(removed) == len(tainted):
+        if not reason and len(removed) == len(hot):
             telemetry.logger().info(Event.TAINTS_REMOVED, nodes=len(removed))
             return
         if not self.lease.held:
             reason = reason or self.lease.error or "this process does not hold the lease"
         telemetry.logger().warning(
-            Event.TAINTS_LEFT, nodes=len(tainted) - len(removed), removed=len(removed), reason=reason
+            Event.TAINTS_LEFT,
+            nodes=len(hot) - len(removed),
+            removed=len(removed),
+            reason=reason,
+            remedy=REMOVAL,
         )
 
     async def _removed(self, name: str) -> bool:
@@ -276,10 +290,6 @@ class Tainting:
                 telemetry.logger().warning(Event.TAINTS_FAILED, node=name, error=str(error))
                 return False
         return False
-
-
-def _tainted(nodes: Iterable[WatchedNode]) -> list[str]:
-    return [node.metadata.name for node in nodes if level_of(node.spec.taints) != 0]
 
 
 def _outcome(error: ClusterError) -> str:

@@ -1,0 +1,80 @@
+"""The doctor on taints that were left behind: it says whose they are, or how to remove them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.apps.examining import only
+from tests.cluster.serving import connect, new_server
+
+from colocate.apps.doctor.check import Patient, Scheduling
+from colocate.apps.doctor.report import Verdict
+from colocate.apps.scheduler.heat_taints import REMOVAL, with_level
+from colocate.apps.scheduler.settings import Act, SchedulerConfig
+from colocate.clock import SystemClock
+from colocate.cluster.client import Client
+from colocate.cluster.lease import LeaseHolder, LeaseSettings
+from colocate.cluster.resources import LEASES
+from colocate.kubelet import KubeletPaths
+from colocate.lab.api.resources import NODES
+
+LEASE = LeaseSettings(namespace="kube-system", name="colocate-load-taints", identity="writer")
+
+
+@asynccontextmanager
+async def cluster_with(*levels: int) -> AsyncIterator[Client]:
+    running = new_server(SystemClock())
+    for number, level in enumerate(levels):
+        node = {"metadata": {"name": f"n{number}"}, "spec": {"taints": with_level([], level)}}
+        running.registry.create(NODES, "", node)
+    await running.start(tls=False)
+    try:
+        async with connect(running.url, SystemClock()) as client:
+            yield client
+    finally:
+        await running.stop()
+
+
+def asked(client: Client | str, *act: Act) -> Patient:
+    scheduling = Scheduling(SchedulerConfig(act=act))
+    nowhere = Path("/nowhere")
+    return Patient(KubeletPaths(nowhere), nowhere, "worker", SystemClock(), client, scheduling)
+
+
+async def test_a_cluster_without_taints_is_well() -> None:
+    async with cluster_with(0, 0) as client:
+        found = await only(asked(client, Act.EXTENDER), "taints")
+    assert found.verdict is Verdict.GOOD
+
+
+@pytest.mark.parametrize("act", [(Act.EXTENDER,), (Act.TAINTS,)])
+async def test_taints_that_nobody_writes_are_told_with_the_command_that_removes_them(
+    act: tuple[Act, ...],
+) -> None:
+    async with cluster_with(4, 0, 2) as client:
+        found = await only(asked(client, *act), "taints")
+        assert found.verdict is Verdict.WARN
+        assert "2 nodes have taints" in found.reason
+        assert found.remedy.endswith(REMOVAL)
+        dead = {
+            "holderIdentity": "dead",
+            "leaseDurationSeconds": 15,
+            "renewTime": "2026-01-01T00:00:00.000000Z",
+        }
+        body = {"metadata": {"name": LEASE.name, "namespace": LEASE.namespace}, "spec": dead}
+        await client.create(LEASES, body, LEASE.namespace)
+        assert await only(asked(client, *act), "taints") == found
+
+
+async def test_taints_that_somebody_writes_are_well_whoever_asks() -> None:
+    async with cluster_with(4, 0) as client, LeaseHolder(client, LEASE, SystemClock()).running() as holder:
+        await holder.changed.beyond(0)
+        found = await only(asked(client, Act.EXTENDER), "taints")
+    assert found.verdict is Verdict.GOOD
+    assert "which writer writes" in found.reason
+
+
+async def test_without_the_cluster_that_is_told() -> None:
+    found = await only(asked("nowhere", Act.TAINTS), "taints")
+    assert "--kubeconfig" in found.remedy
