@@ -21,8 +21,20 @@ from colocate.cli import scheduler_pod_file, scheduler_questions, scheduler_tabl
 from colocate.errors import UserError
 from colocate.load import PolicyName, compare, decide, explain_all, mix, snapshot, top
 from colocate.load.reading import pod_facts
-from colocate.model.load import Aggregate, Aggregation, Amount, BoundPod, NodeLoad, PodUsage, Usage
-from tests.load.facts import GIB, NOW, load, pod, table
+from colocate.load.tolerating import Toleration, open_to
+from colocate.model.load import (
+    Access,
+    Aggregate,
+    Aggregation,
+    Amount,
+    BoundPod,
+    NodeFacts,
+    NodeLoad,
+    PodUsage,
+    Taint,
+    Usage,
+)
+from tests.load.facts import GIB, NOW, SIZE, load, pod, table
 
 T = TypeVar("T")
 Steps = tuple[str | int, ...]
@@ -53,6 +65,7 @@ POD = {
         ],
         "initContainers": [{"name": "i", "restartPolicy": "Always"}],
         "overhead": {"cpu": "100m"},
+        "tolerations": [{"key": "gpu", "operator": "Equal", "value": "a100", "effect": "NoSchedule"}],
     },
 }
 MAKER = {"metadata": {"name": "d"}, "spec": {"jobTemplate": {"spec": {"template": POD}}}}
@@ -61,6 +74,7 @@ MAKER = {"metadata": {"name": "d"}, "spec": {"jobTemplate": {"spec": {"template"
 def _snapshot() -> Any:
     made = table({"a": load(10, 20), "b": load(50, 60, deviation=3), "silent": NodeLoad()})
     hour = (Aggregate(Aggregation.P95, 3600, 70),)
+    made.add_nodes([NodeFacts("c", SIZE, SIZE, access=Access(True, (Taint("gpu", "NoSchedule", "a100"),)))])
     made.observe({"c": NodeLoad(Usage(5, NOW, 1, hour), Usage(5, NOW, 1, hour))}, NOW)
     for uid, name in (("runs", "a"), ("other", "b")):
         made.bind(BoundPod(pod(uid, 1000, GIB, owner="default/ReplicaSet/r"), name, NOW - 30))
@@ -136,13 +150,14 @@ def use_pod(file: Path) -> None:
     given = scheduler_pod_file.read(file)
     made = table({"a": load(10, 20)})
     wanted = made.settings.policy_of(given.pod.spec.scheduler_name)
-    decide(made, pod_facts(given.pod), ["a"], NOW, mix=wanted)
+    names, _ = open_to(given.tolerations, made.nodes)
+    decide(made, pod_facts(given.pod), names, NOW, mix=wanted)
 
 
 def use_snapshot(blob: bytes) -> None:
     facts = snapshot.without(scheduler_questions.decoded(blob, "facts.json"), pod("runs"))
     made = snapshot.restore(facts)
-    names = list(made.nodes)
+    names, _ = open_to([Toleration(operator="Exists")], made.nodes)
     assert list(scheduler_tables.top(top(made)))
     for policy in PolicyName:
         answer = decide(made, pod("new"), names, made.now, mix=mix(policy), assume=False)

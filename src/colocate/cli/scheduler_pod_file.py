@@ -9,6 +9,7 @@ import yaml
 
 from colocate.errors import UserError
 from colocate.load.reading import ApiPod
+from colocate.load.tolerating import Toleration
 from colocate.wire.extender_questions import without_nulls
 
 _STANDARD_INPUT = Path("-")
@@ -18,6 +19,7 @@ class PodFile(msgspec.Struct, frozen=True):
     """A pod as a file has it."""
 
     pod: ApiPod
+    tolerations: tuple[Toleration, ...]
     made: bool
     """Whether it is there by itself: the first pod that a deployment would make is not, and has the name of that."""
 
@@ -25,6 +27,10 @@ class PodFile(msgspec.Struct, frozen=True):
 class _Object(msgspec.Struct):
     metadata: dict[str, Any] = {}
     spec: dict[str, Any] = {}
+
+
+class _Tolerating(msgspec.Struct):
+    tolerations: tuple[Toleration, ...] = ()
 
 
 class _Maker(msgspec.Struct, rename="camel"):
@@ -59,4 +65,4 @@ def _read(tree: Any) -> PodFile:
     if template is not None:
         metadata, spec = {**metadata, **template.metadata}, template.spec
     pod = msgspec.convert({"metadata": metadata, "spec": spec}, ApiPod)
-    return PodFile(pod, made=template is None)
+    return PodFile(pod, msgspec.convert(spec, _Tolerating).tolerations, made=template is None)

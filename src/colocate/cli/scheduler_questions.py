@@ -2,9 +2,10 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import msgspec
 import uvloop
 
 from colocate.apps.config.words import Problem
@@ -15,10 +16,12 @@ from colocate.apps.scheduler.load_ranges import check_ranges
 from colocate.cli import scheduler_pod_file, scheduler_tables
 from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.output import as_json, terminal_width, wrapped
+from colocate.cli.scheduler_tables import Scored
 from colocate.errors import UserError
 from colocate.load import NodeRow, Table, compare, decide, explain_all, mix, snapshot, top
 from colocate.load.reading import pod_facts
 from colocate.load.snapshot import Snapshot
+from colocate.load.tolerating import Closed, open_to
 from colocate.model.load import PodFacts
 
 _STANDARD_INPUT = Path("-")
@@ -142,17 +145,20 @@ def write_snapshot(args: argparse.Namespace) -> None:
 
 
 def score(args: argparse.Namespace) -> None:
-    table, pod, scheduler = _asked(args)
-    wanted = mix(args.policy) if args.policy else table.settings.policy_of(scheduler)
-    answer = decide(table, pod, list(table.nodes), table.now, mix=wanted, assume=False)
+    asked = _asked(args)
+    table = asked.table
+    wanted = mix(args.policy) if args.policy else table.settings.policy_of(asked.scheduler_name)
+    answer = decide(table, asked.pod, asked.nodes, table.now, mix=wanted, assume=False)
     explained = explain_all(answer.decision, table.settings, answer.candidates)
-    _print(args, explained, scheduler_tables.explanation(explained, terminal_width()))
+    scored = Scored(**msgspec.structs.asdict(explained), closed=asked.closed)
+    _print(args, scored, scheduler_tables.scored(scored, terminal_width()))
 
 
 def compare_policies(args: argparse.Namespace) -> None:
     first, second = mix(args.first), mix(args.second)
-    table, pod, _ = _asked(args)
-    compared = compare(table, pod, list(table.nodes), first, second, table.now)
+    asked = _asked(args)
+    compared = compare(asked.table, asked.pod, asked.nodes, first, second, asked.table.now)
+    compared = msgspec.structs.replace(compared, closed=asked.closed)
     _print(args, compared, scheduler_tables.comparison(compared, terminal_width()))
 
 
@@ -179,12 +185,22 @@ def _ask(args: argparse.Namespace, path: str, **query: str) -> bytes:
     return uvloop.run(asking.ask(where, path, **query))
 
 
-def _asked(args: argparse.Namespace) -> tuple[Table, PodFacts, str]:
-    """All facts but those of the pod in question, that pod, and its scheduler's name."""
+class _Asked(msgspec.Struct, frozen=True):
+    """A question about a pod: all facts but those of the pod itself, and which nodes take it."""
+
+    table: Table
+    pod: PodFacts
+    scheduler_name: str
+    nodes: Sequence[str]
+    closed: tuple[Closed, ...]
+
+
+def _asked(args: argparse.Namespace) -> _Asked:
     facts, given = _snapshot(args), scheduler_pod_file.read(args.pod)
     pod = pod_facts(given.pod)
     table = snapshot.restore(snapshot.without(facts, pod) if given.made else facts)
-    return table, pod, given.pod.spec.scheduler_name
+    nodes, closed = open_to(given.tolerations, table.nodes)
+    return _Asked(table, pod, given.pod.spec.scheduler_name, nodes, closed)
 
 
 def _snapshot(args: argparse.Namespace) -> Snapshot:

@@ -11,7 +11,11 @@ from colocate.load.explaining import NodeReason, PolicyReason
 from colocate.load.heat import rounded_down
 from colocate.load.policies import Part
 from colocate.load.terms import Freshness
+from colocate.load.tolerating import Closed
 from colocate.load.top import ResourceRow
+
+_MOST_CLOSED = 20
+"""Nodes that are no candidates, of which each is told by itself."""
 
 
 def told(told: Told, width: int = 0) -> Iterator[str]:
@@ -27,13 +31,29 @@ def told(told: Told, width: int = 0) -> Iterator[str]:
     yield from _sieved("refused", told.refused, told.refused_count)
 
 
-def _sieved(what: str, some: Sequence[Refused], count: int) -> Iterator[str]:
+def _sieved(what: str, some: Sequence[Refused | Closed], count: int) -> Iterator[str]:
     if some:
         yield ""
     for one in some:
         yield f"{what} {one.node}: {one.reason}"
     if count > len(some):
         yield f"{what} … and {count - len(some)} more"
+
+
+class Scored(Explanation, frozen=True):
+    """How every node would be judged for a pod."""
+
+    closed: tuple[Closed, ...] = ()
+    """Nodes that do not take it, and are no candidates."""
+
+
+def scored(scored: Scored, width: int = 0) -> Iterator[str]:
+    yield from explanation(scored, width)
+    yield from _closed(scored.closed)
+
+
+def _closed(closed: Sequence[Closed]) -> Iterator[str]:
+    yield from _sieved("no candidate", closed[:_MOST_CLOSED], len(closed))
 
 
 def explanation(explained: Explanation, width: int = 0) -> Iterator[str]:
@@ -161,16 +181,20 @@ def comparison(compared: Comparison, width: int = 0) -> Iterator[str]:
     first, second = policies(compared.first), policies(compared.second)
     yield visible(compared.pod)
     yield _agreement(compared, first, second)
-    if not compared.nodes:
-        return
-    yield ""
+    if compared.nodes:
+        yield ""
+        yield from _compared(compared, first, second, width)
+    yield from _closed(compared.closed)
+
+
+def _compared(compared: Comparison, first: str, second: str, width: int) -> Sequence[str]:
     cells = [
         (one.node, str(one.first), str(one.second), f"{one.second - one.first:+}") for one in compared.nodes
     ]
     lines = list(aligned([("NODE", first.upper(), second.upper(), "DIFFERENCE"), *cells]))
     if width and max(map(len, lines)) > width:
-        lines = list(_fitted([("NODE", "FIRST", "SECOND", "DIFFERENCE"), *cells], width, "DIFFERENCE"))
-    yield from lines
+        return _fitted([("NODE", "FIRST", "SECOND", "DIFFERENCE"), *cells], width, "DIFFERENCE")
+    return lines
 
 
 def _agreement(compared: Comparison, first: str, second: str) -> str:

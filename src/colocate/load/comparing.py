@@ -7,6 +7,7 @@ import msgspec
 from colocate.load.decision import decide
 from colocate.load.settings import Mix
 from colocate.load.table import Table
+from colocate.load.tolerating import Closed
 from colocate.model.load import PodFacts
 
 
@@ -29,6 +30,8 @@ class Comparison(msgspec.Struct, frozen=True):
     agreement: float | None
     """Of the pairs of nodes that either tells apart, the share that both put in the same order; None where neither
     tells any apart."""
+    closed: tuple[Closed, ...] = ()
+    """Nodes that do not take the pod, and are no candidates."""
 
 
 def compare(
