@@ -1,6 +1,5 @@
 """docs/load-policies.md names every policy, and its examples hold."""
 
-from fractions import Fraction
 from pathlib import Path
 
 from tests.load.facts import load, table
@@ -32,7 +31,7 @@ def test_the_examples_of_balanced_hold() -> None:
 def test_the_example_of_oversell_holds() -> None:
     settings = Settings().oversell
     target, floor = written(settings.memory_target), written(settings.memory_floor)
-    ratio = float(overcommit_ratio(80, Fraction(20), 100, target, floor))
+    ratio = float(overcommit_ratio(80, written(20), 100, target, floor))
     assert f"the ratio is {ratio:.2f}, and 80 % look like {80 / ratio:.0f} %" in DOCS
 
 

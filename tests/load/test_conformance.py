@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -266,7 +265,7 @@ def _ratio(case: Case) -> None:
             written(args[f"target_{resource}_load"]),
             written(args[f"estimated_pod_{resource}_load"]),
         )
-        found = overcommit_ratio(asked, Fraction(used) * unit, getattr(room, resource), target, floor)
+        found = overcommit_ratio(asked, written(used * unit), getattr(room, resource), target, floor)
         expected = case["expected"]["exact_by_formula"][resource]
         assert min(float(found), declared[resource]) == pytest.approx(expected, abs=1e-12)
 

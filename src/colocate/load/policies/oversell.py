@@ -2,11 +2,11 @@
 
 A node's requested share is divided by the ratio by which it could be overcommitted, given what its pods really
 use. The share only changes the score: no node takes a pod that would not fit by its requests. All is reckoned in
-fractions: a float would lose a point where the score is a whole number.
+whole numbers: a float would lose a point where the score is one.
 """
 
 from fractions import Fraction
-from functools import lru_cache
+from typing import NamedTuple
 
 from colocate.load.demand import Demand
 from colocate.load.policies.parts import Part
@@ -14,9 +14,24 @@ from colocate.load.settings import OversellSettings
 from colocate.load.terms import NodeTerms, ResourceTerms
 
 
+class Quotient(NamedTuple):
+    """A number as two whole ones. Never reduced, which is what a Fraction takes its time for."""
+
+    over: int
+    under: int
+
+    def __float__(self) -> float:
+        return self.over / self.under
+
+
+_ONE = Quotient(1, 1)
+
+
 class Oversell:
     def __init__(self, settings: OversellSettings) -> None:
-        self._settings = settings
+        self._cpu = written(settings.cpu_target), written(settings.cpu_floor)
+        self._memory = written(settings.memory_target), written(settings.memory_floor)
+        self._most = written(settings.most)
 
     def score(self, node: NodeTerms, pod: Demand) -> int:
         cpu, memory = self._ratios(node)
@@ -33,76 +48,60 @@ class Oversell:
             Part("memory with this pod looks like", _looks(node.memory, pod.request.memory, memory), " %"),
         )
 
-    def _ratios(self, node: NodeTerms) -> tuple[Fraction, Fraction]:
-        settings = self._settings
-        return (
-            self._ratio(node.cpu, settings.cpu_target, settings.cpu_floor),
-            self._ratio(node.memory, settings.memory_target, settings.memory_floor),
-        )
+    def _ratios(self, node: NodeTerms) -> tuple[Quotient, Quotient]:
+        return self._ratio(node.cpu, *self._cpu), self._ratio(node.memory, *self._memory)
 
-    def _ratio(self, terms: ResourceTerms, target: float, floor: float) -> Fraction:
+    def _ratio(self, terms: ResourceTerms, target: Quotient, floor: Quotient) -> Quotient:
         # What is only supposed is nothing to shrink by.
         if not terms.measured:
-            return _AS_IT_IS
-        return _bounded_ratio(
-            terms.requested,
-            terms.percent,
-            terms.capacity,
-            terms.ledger,
-            terms.room,
-            target,
-            floor,
-            self._settings.most,
-        )
+            return _ONE
+        over, under = terms.percent.as_integer_ratio()
+        used = Quotient(over * terms.capacity + 100 * under * terms.ledger, 100 * under)
+        ratio = overcommit_ratio(terms.requested, used, terms.room, target, floor)
+        return self._most if _less(self._most, ratio) else ratio
 
 
 def overcommit_ratio(
-    requested: int, used: Fraction, room: int, target: Fraction, floor: Fraction
-) -> Fraction:
+    requested: int, used: Quotient, room: int, target: Quotient, floor: Quotient
+) -> Quotient:
     """How many times its size the node may be requested before it is used beyond `target`.
 
     The pods to come are taken to use what those that are there use of their requests, and at least `floor`.
     """
     if requested <= 0 or room <= 0:
-        return _AS_IT_IS
-    load = max(min(used / requested, Fraction(1)), floor)
-    return max(((room * target - used) / load + requested) / room, _AS_IT_IS)
+        return _ONE
+    load = Quotient(used.over, used.under * requested)
+    if _less(_ONE, load):
+        load = _ONE
+    elif _less(load, floor):
+        load = floor
+    # (room × target − used) / load + requested, as one quotient.
+    free = room * target.over * used.under - used.over * target.under
+    under = used.under * target.under * load.over
+    ratio = Quotient(free * load.under + requested * under, under * room)
+    return _ONE if _less(ratio, _ONE) else ratio
 
 
-_AS_IT_IS = Fraction(1)
-"""The ratio of a node that is taken for no larger than it is."""
-
-
-@lru_cache(maxsize=32_768)  # The dear part, and the same for every pod while the node stays as it is.
-def _bounded_ratio(
-    requested: int,
-    percent: float,
-    capacity: int,
-    ledger: int,
-    room: int,
-    target: float,
-    floor: float,
-    most: float,
-) -> Fraction:
-    used = Fraction(percent) * capacity / 100 + ledger
-    return min(overcommit_ratio(requested, used, room, written(target), written(floor)), written(most))
-
-
-def written(setting: float) -> Fraction:
+def written(setting: float) -> Quotient:
     """A setting as it is written: 0.6 is six tenths."""
-    return Fraction(str(setting))
+    return Quotient(*Fraction(str(setting)).as_integer_ratio())
 
 
-def _left(terms: ResourceTerms, request: int, ratio: Fraction) -> int:
+def _less(one: Quotient, other: Quotient) -> bool:
+    return one.over * other.under < other.over * one.under
+
+
+def _left(terms: ResourceTerms, request: int, ratio: Quotient) -> int:
     """What is left of the node as it looks, in whole percents."""
-    looks = terms.room * ratio.numerator
-    asked = (terms.requested + request) * ratio.denominator
+    looks = terms.room * ratio.over
+    asked = (terms.requested + request) * ratio.under
     return (looks - asked) * 100 // looks if asked < looks else 0
 
 
-def _looks(terms: ResourceTerms, request: int, ratio: Fraction) -> float:
+def _looks(terms: ResourceTerms, request: int, ratio: Quotient) -> float:
     """The same node's requested share, in percent."""
-    return min(100 * (terms.requested + request) / float(terms.room * ratio), 100.0) if terms.room else 100.0
+    looks = terms.room * ratio.over
+    return min(100 * (terms.requested + request) * ratio.under / looks, 100.0) if looks else 100.0
 
 
 def _percent(terms: ResourceTerms) -> float:
