@@ -48,6 +48,18 @@ async def test_kube_config_takes_the_seeds_own_file_over() -> None:
     assert ended.err.startswith(f"warning: {SEED}: profiles[0].plugins.score switches")
 
 
+async def test_a_slip_in_the_seeds_own_file_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
+    file = tmp_path / "seed.yaml"
+    file.write_text(SEED.read_text().replace("- name: MemRealUsage", "- MemRealUsage", 1))
+    for command in ("kube-config", "serve"):
+        ended = await colocate("scheduler", command, "--from", file)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err == (
+            f"colocate: {file}: profiles[0].plugins.score.enabled[0]: 'MemRealUsage' is not a mapping; write "
+            f"'field: value' lines, with fields of name, weight\n"
+        )
+
+
 async def test_what_cannot_be_done_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     for flags, said in (
         (["--url", "extender"], "write http:// or https://"),

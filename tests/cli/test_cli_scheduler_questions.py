@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.cli.running import COMMAND, PATIENCE, colocate, on_terminal
+from tests.load.facts import NOW, SIZE, load, pod, table
 from tests.scheduler.pretending import pretending
 from tests.scheduler.story import Story, deployment, spread, telling
 
@@ -20,6 +21,7 @@ from colocate.apps.scheduler.asking import Where
 from colocate.apps.scheduler.sections import Load
 from colocate.errors import UserError
 from colocate.load import Table, snapshot
+from colocate.model.load import Access, BoundPod, NodeFacts, Taint
 
 SEED = Path(__file__).parents[1] / "data" / "seeds" / "001-scheduler.yaml"
 NAMES = ("n1", "n2", "n3")
@@ -176,9 +178,62 @@ async def test_a_pod_with_fields_that_are_null_is_read_as_the_extender_reads_it(
     pod.write_text("metadata:\n  name: p\n  labels:\nspec:\n  containers:\n  - {name: c, resources: null}\n")
     ended = await colocate("scheduler", "score", "--pod", pod, "--snapshot", file)
     assert ended.code == 0, ended.err
-    pod.write_text("spec: &all [*all]")
-    ended = await colocate("scheduler", "score", "--pod", pod, "--snapshot", file)
-    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    for wrong in ("spec: &all [*all]", "metadata: true\nspec: {}"):
+        pod.write_text(wrong)
+        ended = await colocate("scheduler", "score", "--pod", pod, "--snapshot", file)
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+
+
+async def test_a_pod_that_runs_is_scored_as_if_it_did_not(tmp_path: Path) -> None:
+    file, asked = tmp_path / "snapshot.json", tmp_path / "pod.yaml"
+    made = table({"its": load(50, 50), "equal": load(50, 50)})
+    made.bind(BoundPod(pod("runs", 6000), "its", NOW))
+    file.write_bytes(snapshot.encode(snapshot.take(made)))
+    spec = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "6"}}}], "nodeName": "its"}
+
+    async def scores(tree: dict[str, Any]) -> set[int]:
+        asked.write_text(yaml.safe_dump(tree))
+        ended = await colocate("scheduler", "score", "--pod", asked, "--snapshot", file, "-o", "json")
+        assert ended.code == 0, ended.err
+        return {node["score"] for node in json.loads(ended.out)["nodes"]}
+
+    assert len(await scores({"metadata": {"name": "runs"}, "spec": spec})) == 1
+    assert len(await scores({"metadata": {"name": "other", "uid": "runs"}, "spec": spec})) == 1
+    assert len(await scores({"metadata": {"name": "other"}, "spec": spec})) == 2
+    template = {"metadata": {"name": "runs"}, "spec": {"template": {"spec": spec}}}
+    assert len(await scores(template)) == 2, "a deployment of that name makes another"
+
+
+async def test_nodes_that_do_not_take_the_pod_are_no_candidates(tmp_path: Path) -> None:
+    file, asked = tmp_path / "snapshot.json", tmp_path / "pod.yaml"
+    made = table({"worker": load(50, 50), "other": load(60, 60), "idle": load(0, 0), "control": load(0, 0)})
+    control = Taint("node-role.kubernetes.io/control-plane", "NoSchedule")
+    made.add_nodes(
+        [
+            NodeFacts("idle", SIZE, SIZE, access=Access(cordoned=True)),
+            NodeFacts("control", SIZE, SIZE, access=Access(taints=(control,))),
+        ]
+    )
+    file.write_bytes(snapshot.encode(snapshot.take(made)))
+
+    async def ask(*words: str, **spec: Any) -> str:
+        asked.write_text(yaml.safe_dump({"metadata": {"name": "p"}, "spec": spec}))
+        ended = await colocate("scheduler", *words, "--pod", asked, "--snapshot", file)
+        assert ended.code == 0, ended.err
+        return ended.out
+
+    said = await ask("score")
+    assert "1 of 2 candidates was best" in said
+    assert said.splitlines()[-2:] == [
+        "no candidate idle: it is cordoned",
+        "no candidate control: its taint node-role.kubernetes.io/control-plane:NoSchedule is not tolerated",
+    ]
+    tolerant = [{"key": control.key, "operator": "Exists"}]
+    told = json.loads(await ask("score", "-o", "json", tolerations=tolerant))
+    assert [node["node"] for node in told["nodes"]] == ["control", "worker", "other"]
+    assert told["closed"] == [{"node": "idle", "reason": "it is cordoned"}]
+    compared = await ask("compare", "balanced", "oversell", tolerations=tolerant)
+    assert compared.splitlines()[-1] == "no candidate idle: it is cordoned"
 
 
 async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:

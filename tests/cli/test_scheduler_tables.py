@@ -5,7 +5,7 @@ from tests.load.facts import NOW, load, pod, table
 from colocate.apps.scheduler.decisions import Told
 from colocate.apps.scheduler.refusals import Refused
 from colocate.cli import scheduler_tables
-from colocate.load import decide, explain_all, mix, top
+from colocate.load import compare, decide, explain_all, mix, top
 from colocate.load.explaining import Explanation, NodeReason
 from colocate.model.load import NodeLoad
 
@@ -96,6 +96,55 @@ def test_nodes_by_load_fit_80_columns() -> None:
     lines = list(scheduler_tables.top(top(table(LOADS))))
     assert max(map(len, lines)) <= 80
     assert lines[1].split()[:7] == ["worker-2.fra.example.com", "92", "%", "31", "/", "0", "%"]
+
+
+IN_A_CLOUD = {
+    f"ip-10-0-12-{number:04}.eu-central-1.compute.internal": load(number, 50) for number in range(61, 65)
+}
+
+
+def test_nodes_with_long_names_fit_80_columns_with_what_is_used() -> None:
+    nodes = top(table(IN_A_CLOUD), dict.fromkeys(IN_A_CLOUD, 2))
+    lines = list(scheduler_tables.top(nodes, 80))
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["NODE", "HEAT", "CPU", "USED/REQ", "MEM", "USED/REQ"]
+    assert list(scheduler_tables.top(nodes, 110)) == list(scheduler_tables.top(nodes))
+
+
+def compared(loads: dict[str, NodeLoad], first: str, second: str, width: int = 0) -> list[str]:
+    found = compare(table(loads), pod("new"), list(loads), mix(first), mix(second), NOW)
+    return list(scheduler_tables.comparison(found, width))
+
+
+def test_two_mixes_are_compared_within_80_columns() -> None:
+    mixes = "balanced=3,oversell=1,load-aware=2", "mem-real-usage=2,low-risk-overcommitment=1"
+    lines = compared(IN_A_CLOUD, *mixes, width=80)
+    assert " and ".join(mixes) in lines[1]
+    assert lines[3].split() == ["NODE", "FIRST", "SECOND", "DIFFERENCE"]
+    assert max(map(len, lines[2:])) <= 80
+    assert compared(IN_A_CLOUD, *mixes)[3].split()[1] == mixes[0].upper()
+
+
+def test_a_policy_that_scores_all_nodes_alike_agrees_with_nobody() -> None:
+    loads = {"a": load(10, 10), "b": load(10, 90)}
+    assert compared(loads, "balanced", "mem-real-usage")[1] == (
+        "balanced and mem-real-usage agree on a best node; of the pairs of nodes that either tells apart, they order "
+        "100 % alike"
+    )
+    for policies, which in (
+        (("balanced", "cpu-real-usage"), "second"),
+        (("cpu-real-usage", "balanced"), "first"),
+    ):
+        assert compared(loads, *policies)[1] == (
+            f"of {' and '.join(policies)} the {which} scores all nodes alike, and has no say in where the pod goes"
+        )
+    assert compared({"a": load(10, 10), "b": load(10, 10)}, "balanced", "cpu-real-usage")[1] == (
+        "neither balanced nor cpu-real-usage tells any node from another: each scores all of them alike"
+    )
+    assert compared({}, "balanced", "oversell") == [
+        "default/new",
+        "there are no two nodes between which balanced and oversell could choose",
+    ]
 
 
 def test_a_name_as_deployments_make_them_leaves_room_for_where_the_pod_went() -> None:

@@ -11,7 +11,7 @@ from colocate.lab.scheduler import scores as kube
 from colocate.lab.scheduler.requests import Account, PodRequests
 from colocate.load.demand import Demand
 from colocate.load.policies.balanced import Balanced
-from colocate.load.policies.oversell import overcommit_ratio
+from colocate.load.policies.oversell import overcommit_ratio, written
 from colocate.load.settings import BalancedSettings, PolicyName, Settings
 from colocate.load.weights import weight
 from colocate.model.load import NOTHING
@@ -35,7 +35,8 @@ def test_the_examples_of_balanced_hold() -> None:
 
 def test_the_example_of_oversell_holds() -> None:
     settings = Settings().oversell
-    ratio = overcommit_ratio(80, 20, 100, settings.memory_target, settings.memory_floor)
+    target, floor = written(settings.memory_target), written(settings.memory_floor)
+    ratio = float(overcommit_ratio(80, written(20), 100, target, floor))
     assert f"the ratio is {ratio:.2f}, and 80 % look like {80 / ratio:.0f} %" in DOCS
 
 

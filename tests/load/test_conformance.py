@@ -12,7 +12,7 @@ from colocate.load.demand import estimated, limited, requested
 from colocate.load.filtering import sift
 from colocate.load.policies import Part
 from colocate.load.policies.overcommitment import LowRiskOvercommitment
-from colocate.load.policies.oversell import overcommit_ratio
+from colocate.load.policies.oversell import overcommit_ratio, written
 from colocate.load.policies.risk_balancing import mu_sigma, risk_score
 from colocate.load.settings import (
     AllHot,
@@ -261,10 +261,13 @@ def _ratio(case: Case) -> None:
             metrics = [container.get("metrics") or {} for container in pod["containers"]]
             used += max(sum(each.get(name, 0) for each in metrics) for name in args[f"{resource}_metrics"])
             asked += getattr(requested(shape_of(pod)), resource)
-        target, floor = args[f"target_{resource}_load"], args[f"estimated_pod_{resource}_load"]
-        found = overcommit_ratio(asked, used * unit, getattr(room, resource), target, floor)
+        target, floor = (
+            written(args[f"target_{resource}_load"]),
+            written(args[f"estimated_pod_{resource}_load"]),
+        )
+        found = overcommit_ratio(asked, written(used * unit), getattr(room, resource), target, floor)
         expected = case["expected"]["exact_by_formula"][resource]
-        assert min(found, declared[resource]) == pytest.approx(expected, abs=1e-12)
+        assert min(float(found), declared[resource]) == pytest.approx(expected, abs=1e-12)
 
 
 def _ratio_text(case: Case) -> None:

@@ -1,5 +1,7 @@
 """A decision can be told later: who was best, why, who came next, and whether the scheduler followed."""
 
+from itertools import combinations
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -115,6 +117,15 @@ def test_two_policies_are_compared_node_by_node() -> None:
     assert same.agreement == 1
 
 
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=8))
+def test_orders_agree_where_both_tell_two_nodes_apart_and_alike(scores: list[tuple[int, int]]) -> None:
+    loads = {f"n{number}": load(10 * cpu, 10 * memory) for number, (cpu, memory) in enumerate(scores)}
+    found = compare(table(loads), pod("new"), list(loads), mix("cpu-real-usage"), mix("mem-real-usage"), NOW)
+    apart = [(one, other) for one, other in combinations(scores, 2) if one != other]
+    alike = [pair for pair in apart if (pair[0][0] - pair[1][0]) * (pair[0][1] - pair[1][1]) > 0]
+    assert found.agreement == (len(alike) / len(apart) if apart else None)
+
+
 def test_a_snapshot_gives_the_same_answers_elsewhere() -> None:
     made = table(LOADS)
     made.bind(BoundPod(pod("p", 4000), "cool", NOW))
@@ -142,10 +153,41 @@ def test_a_snapshot_can_be_asked_what_other_settings_would_do() -> None:
     assert decide(other, pod("new"), ["hot"], NOW).decision.mix == mix("target-load-packing")
 
 
+@pytest.mark.parametrize("policy", PolicyName)
+@pytest.mark.parametrize("uid", ["runs", ""])
+def test_without_a_pod_that_runs_it_does_not_count_against_itself(policy: PolicyName, uid: str) -> None:
+    runs = pod("runs", 6000, 4 * GIB)
+    asked = msgspec.structs.replace(runs, uid=uid)
+    for bound_at in (NOW, NOW - 600):
+        made = table({"its": load(50, 50), "equal": load(50, 50)})
+        made.bind(BoundPod(runs, "its", bound_at))
+        made.bind(BoundPod(pod("other", 1000, GIB), "its", bound_at))
+        made.bind(BoundPod(pod("another", 1000, GIB), "equal", bound_at))
+        alone = snapshot.restore(snapshot.without(snapshot.take(made), asked))
+        its, equal = decide(alone, asked, list(made.nodes), NOW, mix=mix(policy), assume=False).scores
+        assert its == equal
+
+
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"version":1}', b'{"version":1,"taken_at":"x"}'])
 def test_what_is_no_snapshot_is_said_so(text: bytes) -> None:
     with pytest.raises(UserError, match=r"^old\.json .* take it again"):
         snapshot.decode(text, "old.json")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'"policy":[{"policy":"balanced","weight":1}]', b'"policy":[]'),
+        (b'"policies":{}', b'"policies":{"s":[]}'),
+        (b'"cpu":8000', b'"cpu":-1'),
+        (b'"taken_at":1700000000.0', b'"taken_at":1e300'),
+    ],
+)
+def test_a_snapshot_that_nothing_follows_from_is_said_so(before: bytes, after: bytes) -> None:
+    written = snapshot.encode(snapshot.take(table(LOADS)))
+    assert before in written
+    with pytest.raises(UserError, match=r"^old\.json .* take it again"):
+        snapshot.decode(written.replace(before, after), "old.json")
 
 
 def test_a_snapshot_of_another_version_is_said_so() -> None:

@@ -1,13 +1,12 @@
 """The configuration of a second kube-scheduler: complete, explained, weighed; and taken over from the seed's own."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from colocate.apps.scheduler import kube_config, seed_config
-from colocate.apps.scheduler.kube_config import Profile, TlsFiles, Wanted
+from colocate.apps.scheduler.kube_config import Plugin, PluginSet, Profile, TlsFiles, Wanted
 from colocate.errors import UserError
 from colocate.lab.scheduler import configuration
 from colocate.lab.scheduler.configuration import Configuration, ExtenderSettings, Tls
@@ -113,26 +112,24 @@ class TestWeight:
         assert points * (extender.weight - 1) * 10 <= others
 
     def test_plugins_of_the_profile_count_with_their_own_weights(self) -> None:
-        score: dict[str, Any] = {
-            "disabled": [{"name": "ImageLocality"}],
-            "enabled": [{"name": "NodeResourcesFit", "weight": 5}, {"name": "Another"}],
-        }
+        score = PluginSet(
+            disabled=(Plugin("ImageLocality"),), enabled=(Plugin("NodeResourcesFit", 5), Plugin("Another"))
+        )
         heavy = kube_config.extender_weight(Wanted(profiles=(Profile(plugins={"score": score}),)))
         assert heavy.others == 1200 - 100 + 400 + 100
 
     def test_what_is_said_of_all_points_counts_for_scores_too(self) -> None:
-        plugins: dict[str, Any] = {
-            "multiPoint": {
-                "disabled": [{"name": "ImageLocality"}],
-                "enabled": [{"name": "NodeAffinity", "weight": 9}, {"name": "NodePorts"}],
-            },
-            "score": {"disabled": [{"name": "TaintToleration"}]},
+        plugins = {
+            "multiPoint": PluginSet(
+                disabled=(Plugin("ImageLocality"),), enabled=(Plugin("NodeAffinity", 9), Plugin("NodePorts"))
+            ),
+            "score": PluginSet(disabled=(Plugin("TaintToleration"),)),
         }
         heavy = kube_config.extender_weight(Wanted(profiles=(Profile(plugins=plugins),)))
         assert heavy.others == 1200 - 100 + 700 - 300
 
     def test_the_heaviest_profile_decides(self) -> None:
-        alone = Profile("alone", {"score": {"disabled": [{"name": "*"}]}})
+        alone = Profile("alone", {"score": PluginSet(disabled=(Plugin("*"),))})
         assert kube_config.extender_weight(Wanted(profiles=(alone,))).weight == 1
         assert kube_config.extender_weight(Wanted(profiles=(alone, Profile("usual")))).weight == 5
 
@@ -222,11 +219,37 @@ profiles:
             ("kind: Pod", "holds a Pod without apiVersion; a KubeSchedulerConfiguration of"),
             ("version: 1", "holds a mapping without apiVersion and kind"),
             (HEAD, "no profile enables MemRealUsage or CpuRealUsage"),
-            (HEAD + "profiles: 3", "profiles is not a list of mappings"),
+            (HEAD + "profiles: 3", "profiles: 3 is not a list; write it as"),
+            (HEAD + "profiles: [a]", r"profiles\[0\]: 'a' is not a mapping; write 'field: value' lines"),
+            (
+                SEED.replace("- name: MemRealUsage", "- MemRealUsage", 1),
+                r"profiles\[0\].plugins.score.enabled\[0\]: 'MemRealUsage' is not a mapping; .* of name, weight",
+            ),
+            (
+                SEED.replace("- name: MemRealUsage", "  name: MemRealUsage", 1),
+                r"profiles\[0\].plugins.score.enabled: a mapping is not a list; write it as .* '-' per item",
+            ),
+            (
+                SEED.replace("- name: MemRealUsage", "- name: MemRealUsage\n        weight: x", 1),
+                r"enabled\[0\].weight: 'x' is not a whole number",
+            ),
+            (
+                SEED.replace("mem-real-usage-scheduler", "true"),
+                "schedulerName: true is not text; put it in quotes",
+            ),
+            (SEED.replace("  leaderElect: false", "  true"), "leaderElection: true is not a mapping"),
+            (SEED + "extenders: true", "extenders: true is not a list"),
+            (SEED + "extenders: [{urlPrefix: 'http://a', httpTimeout: soon}]", "'soon' is no span of time"),
+            (SEED + "profile: 2024-13-40", "it is not YAML .* mend it there"),
+            (SEED + "a: &a [*a]", "it is not YAML .* mend it there"),
             (SEED.replace("http://10.96.0.102:9090", "10.96.0.102"), "is no http or https address"),
             (
                 SEED.replace("queryMetricTimeSeconds: 10", "queryMetricTimeSeconds: soon"),
-                "is no number of seconds",
+                "args.queryMetricTimeSeconds: 'soon' is not a number",
+            ),
+            (
+                SEED.replace("queryMetricTimeSeconds: 10", "queryMetricTimeSeconds: .inf"),
+                "inf is no number of seconds",
             ),
         ],
     )

@@ -2,24 +2,27 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import uvloop
-import yaml
 
+from colocate.apps.config.words import Problem
 from colocate.apps.scheduler import asking
 from colocate.apps.scheduler.asking import Where
 from colocate.apps.scheduler.decisions import Told
-from colocate.cli import scheduler_tables
+from colocate.apps.scheduler.load_ranges import check_ranges
+from colocate.cli import scheduler_pod_file, scheduler_tables
 from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.output import as_json, terminal_width, wrapped
+from colocate.cli.scheduler_tables import Scored
 from colocate.errors import UserError
 from colocate.load import NodeRow, Table, compare, decide, explain_all, mix, snapshot, top
-from colocate.load.reading import ApiPod, pod_facts
-from colocate.wire.extender_questions import without_nulls
+from colocate.load.reading import pod_facts
+from colocate.load.snapshot import Snapshot
+from colocate.load.tolerating import Closed, open_to
+from colocate.model.load import PodFacts
 
 _STANDARD_INPUT = Path("-")
 
@@ -121,14 +124,17 @@ def show_decisions(args: argparse.Namespace) -> None:
 
 
 def show_top(args: argparse.Namespace) -> None:
-    rows = top(_table(args)) if args.snapshot else asking.decoded(_ask(args, "/top"), list[NodeRow])
-    _print(args, rows, scheduler_tables.top(rows))
+    if args.snapshot:
+        rows = top(snapshot.restore(_snapshot(args)))
+    else:
+        rows = asking.decoded(_ask(args, "/top"), list[NodeRow])
+    _print(args, rows, scheduler_tables.top(rows, terminal_width()))
 
 
 def write_snapshot(args: argparse.Namespace) -> None:
     body = _ask(args, "/snapshot")
     # Read before it is written: a file that nobody can use is worse than none.
-    snapshot.decode(body, f"the answer of {args.url}")
+    decoded(body, f"the answer of {args.url}")
     if args.file == _STANDARD_INPUT:
         sys.stdout.write(body.decode() + "\n")
         return
@@ -139,19 +145,21 @@ def write_snapshot(args: argparse.Namespace) -> None:
 
 
 def score(args: argparse.Namespace) -> None:
-    table, pod = _table(args), _pod(args.pod)
-    wanted = mix(args.policy) if args.policy else table.settings.policy_of(pod.spec.scheduler_name)
-    names = list(table.nodes)
-    answer = decide(table, pod_facts(pod), names, table.now, mix=wanted, assume=False)
+    asked = _asked(args)
+    table = asked.table
+    wanted = mix(args.policy) if args.policy else table.settings.policy_of(asked.scheduler_name)
+    answer = decide(table, asked.pod, asked.nodes, table.now, mix=wanted, assume=False)
     explained = explain_all(answer.decision, table.settings, answer.candidates)
-    _print(args, explained, scheduler_tables.explanation(explained, terminal_width()))
+    scored = Scored(**msgspec.structs.asdict(explained), closed=asked.closed)
+    _print(args, scored, scheduler_tables.scored(scored, terminal_width()))
 
 
 def compare_policies(args: argparse.Namespace) -> None:
     first, second = mix(args.first), mix(args.second)
-    table, pod = _table(args), _pod(args.pod)
-    compared = compare(table, pod_facts(pod), list(table.nodes), first, second, table.now)
-    _print(args, compared, scheduler_tables.comparison(compared))
+    asked = _asked(args)
+    compared = compare(asked.table, asked.pod, asked.nodes, first, second, asked.table.now)
+    compared = msgspec.structs.replace(compared, closed=asked.closed)
+    _print(args, compared, scheduler_tables.comparison(compared, terminal_width()))
 
 
 def _print(args: argparse.Namespace, told: object, lines: Iterable[str]) -> None:
@@ -177,41 +185,45 @@ def _ask(args: argparse.Namespace, path: str, **query: str) -> bytes:
     return uvloop.run(asking.ask(where, path, **query))
 
 
-def _table(args: argparse.Namespace) -> Table:
+class _Asked(msgspec.Struct, frozen=True):
+    """A question about a pod: all facts but those of the pod itself, and which nodes take it."""
+
+    table: Table
+    pod: PodFacts
+    scheduler_name: str
+    nodes: Sequence[str]
+    closed: tuple[Closed, ...]
+
+
+def _asked(args: argparse.Namespace) -> _Asked:
+    facts, given = _snapshot(args), scheduler_pod_file.read(args.pod)
+    pod = pod_facts(given.pod)
+    table = snapshot.restore(snapshot.without(facts, pod) if given.made else facts)
+    nodes, closed = open_to(given.tolerations, table.nodes)
+    return _Asked(table, pod, given.pod.spec.scheduler_name, nodes, closed)
+
+
+def _snapshot(args: argparse.Namespace) -> Snapshot:
     if args.snapshot is None:
-        return snapshot.restore(snapshot.decode(_ask(args, "/snapshot"), f"the answer of {args.url}"))
+        return decoded(_ask(args, "/snapshot"), f"the answer of {args.url}")
     try:
         blob = args.snapshot.read_bytes()
     except OSError as error:
         raise UserError(
             f"--snapshot: {args.snapshot} cannot be read ({(error.strerror or str(error)).lower()}); check the path"
         ) from None
-    return snapshot.restore(snapshot.decode(blob, str(args.snapshot)))
+    return decoded(blob, str(args.snapshot))
 
 
-def _pod(path: Path) -> ApiPod:
+def decoded(blob: bytes, source: str) -> Snapshot:
+    """A snapshot whose settings a scheduler can have; `source` is what a UserError calls it."""
+    found = snapshot.decode(blob, source)
     try:
-        text = sys.stdin.read() if path == _STANDARD_INPUT else path.read_text()
-        tree = without_nulls(yaml.safe_load(text))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"--pod: {path} cannot be read ({' '.join(str(error).split())}); check it") from None
-    return _read_pod(tree, path)
-
-
-def _read_pod(tree: Any, path: Path) -> ApiPod:
-    """A pod, or the first pod that a deployment, a job or the like would make."""
-    spec = tree.get("spec") if isinstance(tree, dict) else None
-    if not isinstance(spec, dict):
-        raise UserError(f"--pod: {path} holds no pod; give one that 'kubectl get pod -o yaml' prints")
-    metadata = tree.get("metadata") or {}
-    if isinstance(spec.get("jobTemplate"), dict):
-        spec = spec["jobTemplate"].get("spec") or {}
-    if isinstance(spec.get("template"), dict):
-        template = spec["template"]
-        metadata = {**metadata, **(template.get("metadata") or {})}
-        spec = template.get("spec") or {}
-    metadata = {"namespace": "default", **metadata}
-    try:
-        return msgspec.convert({"metadata": metadata, "spec": spec}, ApiPod)
-    except msgspec.ValidationError as error:
-        raise UserError(f"--pod: {path} is not a pod as Kubernetes writes it: {error}; correct it") from None
+        check_ranges(found.settings)
+    except Problem as problem:
+        where = problem.path.replace("load.", "settings.", 1)
+        raise UserError(
+            f"{source} is not a snapshot as 'colocate scheduler snapshot' writes it: {where}: {problem.what}, or "
+            f"take it again"
+        ) from None
+    return found

@@ -11,7 +11,11 @@ from colocate.load.explaining import NodeReason, PolicyReason
 from colocate.load.heat import rounded_down
 from colocate.load.policies import Part
 from colocate.load.terms import Freshness
+from colocate.load.tolerating import Closed
 from colocate.load.top import ResourceRow
+
+_MOST_CLOSED = 20
+"""Nodes that are no candidates, of which each is told by itself."""
 
 
 def told(told: Told, width: int = 0) -> Iterator[str]:
@@ -27,13 +31,29 @@ def told(told: Told, width: int = 0) -> Iterator[str]:
     yield from _sieved("refused", told.refused, told.refused_count)
 
 
-def _sieved(what: str, some: Sequence[Refused], count: int) -> Iterator[str]:
+def _sieved(what: str, some: Sequence[Refused | Closed], count: int) -> Iterator[str]:
     if some:
         yield ""
     for one in some:
         yield f"{what} {one.node}: {one.reason}"
     if count > len(some):
         yield f"{what} … and {count - len(some)} more"
+
+
+class Scored(Explanation, frozen=True):
+    """How every node would be judged for a pod."""
+
+    closed: tuple[Closed, ...] = ()
+    """Nodes that do not take it, and are no candidates."""
+
+
+def scored(scored: Scored, width: int = 0) -> Iterator[str]:
+    yield from explanation(scored, width)
+    yield from _closed(scored.closed)
+
+
+def _closed(closed: Sequence[Closed]) -> Iterator[str]:
+    yield from _sieved("no candidate", closed[:_MOST_CLOSED], len(closed))
 
 
 def explanation(explained: Explanation, width: int = 0) -> Iterator[str]:
@@ -121,16 +141,23 @@ def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
                 _went(one),
             )
         )
+    yield from _fitted(rows, width, "RUNNER-UP", "DAY", "OF")
+
+
+def _fitted(rows: list[tuple[str, ...]], width: int, *spared: str) -> Sequence[str]:
+    """Lines without as many of the spared columns, the first first, as there is no room for."""
     lines = list(aligned(rows, gap=2))
-    for column in ("RUNNER-UP", "DAY", "OF"):
+    for column in spared:
         if width and max(map(len, lines)) > width:
             place = rows[0].index(column)
             rows = [(*row[:place], *row[place + 1 :]) for row in rows]
             lines = list(aligned(rows, gap=2))
-    yield from lines
+    return lines
 
 
-def top(rows: Sequence[NodeRow]) -> Iterator[str]:
+def top(rows: Sequence[NodeRow], width: int = 0) -> Iterator[str]:
+    """A line for each; what is left out where there is no room are the unseen pods, the sample and the pressure, by
+    which the nodes are in order."""
     lines: list[tuple[str, ...]] = [("NODE", "PRESSURE", "CPU USED/REQ", "MEM USED/REQ", "UNSEEN", "SAMPLE")]
     lines += [
         (
@@ -146,20 +173,44 @@ def top(rows: Sequence[NodeRow]) -> Iterator[str]:
     if any(row.heat is not None for row in rows):
         heats = ["HEAT", *("" if row.heat is None else str(row.heat) for row in rows)]
         lines = [(name, heat, *more) for (name, *more), heat in zip(lines, heats, strict=True)]
-    yield from aligned(lines, gap=2)
+    yield from _fitted(lines, width, "UNSEEN", "SAMPLE", "PRESSURE")
 
 
-def comparison(compared: Comparison) -> Iterator[str]:
+def comparison(compared: Comparison, width: int = 0) -> Iterator[str]:
+    """Where there is no room for the names of the policies, they are the first and the second."""
     first, second = policies(compared.first), policies(compared.second)
-    agree = "agree on a best node" if compared.agree else "have no best node in common"
     yield visible(compared.pod)
-    yield f"{first} and {second} {agree}; they order {100 * compared.agreement:.0f} % of all pairs of nodes alike"
-    yield ""
-    rows = [("NODE", first.upper(), second.upper(), "DIFFERENCE")]
-    rows += [
+    yield _agreement(compared, first, second)
+    if compared.nodes:
+        yield ""
+        yield from _compared(compared, first, second, width)
+    yield from _closed(compared.closed)
+
+
+def _compared(compared: Comparison, first: str, second: str, width: int) -> Sequence[str]:
+    cells = [
         (one.node, str(one.first), str(one.second), f"{one.second - one.first:+}") for one in compared.nodes
     ]
-    yield from aligned(rows)
+    lines = list(aligned([("NODE", first.upper(), second.upper(), "DIFFERENCE"), *cells]))
+    if width and max(map(len, lines)) > width:
+        return _fitted([("NODE", "FIRST", "SECOND", "DIFFERENCE"), *cells], width, "DIFFERENCE")
+    return lines
+
+
+def _agreement(compared: Comparison, first: str, second: str) -> str:
+    if len(compared.nodes) < 2:
+        return f"there are no two nodes between which {first} and {second} could choose"
+    by_first, by_second = {one.first for one in compared.nodes}, {one.second for one in compared.nodes}
+    if len(by_first) == len(by_second) == 1:
+        return f"neither {first} nor {second} tells any node from another: each scores all of them alike"
+    if len(by_first) == 1 or len(by_second) == 1:
+        which = "first" if len(by_first) == 1 else "second"
+        return f"of {first} and {second} the {which} scores all nodes alike, and has no say in where the pod goes"
+    agree = "agree on a best node" if compared.agree else "have no best node in common"
+    return (
+        f"{first} and {second} {agree}; of the pairs of nodes that either tells apart, they order "
+        f"{100 * (compared.agreement or 0):.0f} % alike"
+    )
 
 
 def policies(mix: Mix) -> str:

@@ -7,6 +7,7 @@ import msgspec
 from colocate.load.decision import decide
 from colocate.load.settings import Mix
 from colocate.load.table import Table
+from colocate.load.tolerating import Closed
 from colocate.model.load import PodFacts
 
 
@@ -26,8 +27,11 @@ class Comparison(msgspec.Struct, frozen=True):
     """All candidates, those on which the two differ most first."""
     agree: bool
     """Whether some node is best by both."""
-    agreement: float
-    """The share of pairs of nodes that neither puts in the opposite order: 1 where they never contradict."""
+    agreement: float | None
+    """Of the pairs of nodes that either tells apart, the share that both put in the same order; None where neither
+    tells any apart."""
+    closed: tuple[Closed, ...] = ()
+    """Nodes that do not take the pod, and are no candidates."""
 
 
 def compare(
@@ -48,18 +52,17 @@ def compare(
     )
 
 
-def _agreement(one: Sequence[int], other: Sequence[int]) -> float:
+def _agreement(one: Sequence[int], other: Sequence[int]) -> float | None:
     """By values rather than nodes: of thousands of nodes, some hundred pairs of scores are different."""
     counts: dict[tuple[int, int], int] = {}
     for pair in zip(one, other, strict=True):
         counts[pair] = counts.get(pair, 0) + 1
-    pairs = len(one) * (len(one) - 1) // 2
-    if not pairs:
-        return 1.0
-    opposed = 0
+    apart = alike = 0
     distinct = sorted(counts)
     for index, (first, second) in enumerate(distinct):
         for later_first, later_second in distinct[index + 1 :]:
-            if (first - later_first) * (second - later_second) < 0:
-                opposed += counts[first, second] * counts[later_first, later_second]
-    return 1 - opposed / pairs
+            pairs = counts[first, second] * counts[later_first, later_second]
+            apart += pairs
+            if (first - later_first) * (second - later_second) > 0:
+                alike += pairs
+    return alike / apart if apart else None

@@ -222,6 +222,10 @@ class Settings(_Settings, frozen=True):
     load_aware: LoadAwareSettings = LoadAwareSettings()
     oversell: OversellSettings = OversellSettings()
 
+    def __post_init__(self) -> None:
+        if not all((self.policy, *self.policies.values())):
+            raise ValueError("a mix of policies is empty; name one at least")
+
     def policy_of(self, scheduler_name: str) -> Mix:
         """By what pods of that scheduler are judged; a pod that names none has the one that it gets by default."""
         return self.policies.get(scheduler_name or DEFAULT_SCHEDULER, self.policy)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Annotated
 
 import msgspec
 
@@ -11,15 +12,18 @@ from colocate.load.demand import AS_ESTIMATED, Ratio
 from colocate.load.ledger import Assumption
 from colocate.load.settings import Settings
 from colocate.load.table import Table
-from colocate.model.load import BoundPod, NodeFacts, NodeLoad, PodUsage
+from colocate.model.load import BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage
 
 VERSION = 1
+
+Moment = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
+"""No calendar goes beyond the year 9999."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The facts of a table at one moment."""
 
-    taken_at: float
+    taken_at: Moment
     settings: Settings
     nodes: tuple[NodeFacts, ...] = ()
     loads: dict[str, NodeLoad] = {}
@@ -47,6 +51,12 @@ def take(table: Table) -> Snapshot:
         table.ledger.assumptions,
         pods.calibration.learned,
     )
+
+
+def without(snapshot: Snapshot, pod: PodFacts) -> Snapshot:
+    """The same without that pod, by its uid or its name: where it runs, it would count against itself."""
+    pods = tuple(one for one in snapshot.pods if pod.uid != one.pod.uid and pod.key != one.pod.key)
+    return msgspec.structs.replace(snapshot, pods=pods)
 
 
 def restore(snapshot: Snapshot, settings: Settings | None = None) -> Table:

@@ -4,7 +4,6 @@ kube-scheduler adds up, per node, each plugin's score (0 to 100) times its weigh
 its weight times ten. What the other plugins can say for a node is therefore at most 100 times their weights.
 """
 
-import math
 from collections.abc import Sequence
 
 import msgspec
@@ -63,4 +62,4 @@ def weight(points: int = POINTS, plugins: Sequence[ScorePlugin] = DEFAULT_PLUGIN
             f"a node cannot score {points} points less than another: say a number from 1 to 100, such as {POINTS}"
         )
     others = 100 * sum(plugin.weight for plugin in plugins)
-    return Weight(max(1, math.floor(others / (points * PER_POINT)) + 1), points, others)
+    return Weight(max(1, others // (points * PER_POINT) + 1), points, others)

@@ -8,6 +8,7 @@ collector need not look at them (`gc=False`).
 """
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -17,11 +18,15 @@ _CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 """How the keys of taints begin that Kubernetes sets for as long as a node is cordoned, not ready, not set up yet."""
 
 
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+"""What is read from elsewhere and is less than nothing is refused."""
+
+
 class Amount(msgspec.Struct, frozen=True, gc=False):
     """So much CPU and so much memory."""
 
-    cpu: int = 0
-    memory: int = 0
+    cpu: Natural = 0
+    memory: Natural = 0
 
     def __add__(self, other: "Amount") -> "Amount":
         return Amount(self.cpu + other.cpu, self.memory + other.memory)

@@ -37,7 +37,9 @@ def check(kind: inspect.Type, value: Any, hook: DecHook, path: str = "") -> None
             if not isinstance(value, Mapping):
                 raise Problem(path, f"{show(value)} is not a mapping; write 'name: value' lines below it")
             for name, item in value.items():
-                if not isinstance(item, str):
+                if isinstance(kind.value_type, inspect.StructType):
+                    check(kind.value_type, item, hook, dotted(path, str(name)))
+                elif not isinstance(item, str):
                     # What containers are given may be secret: say what it is, never how it reads.
                     raise Problem(dotted(path, name), f"{_kind_of(item)} is not text; put it in quotes")
         case _:
@@ -51,7 +53,7 @@ def _check_struct(kind: inspect.StructType, value: Any, hook: DecHook, path: str
             path, f"{show(value)} is not a mapping; write 'field: value' lines, with fields of {known}"
         )
     fields = {field.encode_name: field for field in kind.fields}
-    for name in value:
+    for name in value if kind.forbid_unknown_fields else ():
         if name not in fields:
             raise Problem(dotted(path, name), f"there is no such field; {suggest(name, fields, 'fields')}")
     for name, field in fields.items():
@@ -159,7 +161,7 @@ def _kind_of(value: Any) -> str:
     if value is None:
         return "an empty value"
     kinds = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list"}
-    return kinds.get(type(value), "a mapping")
+    return "a mapping" if isinstance(value, Mapping) else kinds.get(type(value), f"a {type(value).__name__}")
 
 
 def suggest(name: str, known: Iterable[str], what: str) -> str:

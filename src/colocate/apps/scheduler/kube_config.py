@@ -26,12 +26,26 @@ _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _SCORING = frozenset(one.name for one in DEFAULT_PLUGINS)
 
 
+class Plugin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A plugin by its name; 0 is the weight of one that is given none."""
+
+    name: str
+    weight: int = 0
+
+
+class PluginSet(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a profile says of one extension point."""
+
+    enabled: tuple[Plugin, ...] = ()
+    disabled: tuple[Plugin, ...] = ()
+
+
 class Profile(msgspec.Struct, frozen=True):
     """One name under which pods ask to be scheduled, and what else its profile holds."""
 
     name: str = DEFAULT_NAME
-    plugins: Mapping[str, Any] = {}
-    """As in the file: by extension point, what is enabled and disabled."""
+    plugins: Mapping[str, PluginSet] = {}
+    """By extension point."""
     more: Mapping[str, Any] = {}
     """Further fields, left as they are."""
 
@@ -41,13 +55,13 @@ class Profile(msgspec.Struct, frozen=True):
         weights = {one.name: one.weight for one in DEFAULT_PLUGINS}
         # What is said of all points comes first, and what is said of scores has the last word.
         for point in ("multiPoint", "score"):
-            said = self.plugins.get(point) or {}
-            off = {one.get("name") for one in said.get("disabled") or ()}
+            said = self.plugins.get(point, PluginSet())
+            off = {one.name for one in said.disabled}
             weights = {} if _EVERY in off else {name: weights[name] for name in weights if name not in off}
-            for one in said.get("enabled") or ():
+            for one in said.enabled:
                 # Among those of all points most do not score: one that does is known, or has a weight.
-                if point == "score" or one.get("weight") or one["name"] in _SCORING:
-                    weights[one["name"]] = one.get("weight") or 1
+                if point == "score" or one.weight or one.name in _SCORING:
+                    weights[one.name] = one.weight or 1
         return tuple(ScorePlugin(name, heavy) for name, heavy in weights.items())
 
 
@@ -141,7 +155,8 @@ def _lines(wanted: Wanted) -> Iterator[str]:
     yield "profiles:"
     for profile in wanted.profiles:
         yield _line(2, "- schedulerName", profile.name, "what pods say in spec.schedulerName")
-        yield from _dumped({**({"plugins": profile.plugins} if profile.plugins else {}), **profile.more}, 4)
+        plugins = {"plugins": msgspec.to_builtins(profile.plugins)} if profile.plugins else {}
+        yield from _dumped({**plugins, **profile.more}, 4)
     yield "# Extenders are asked for every profile above, and for no other scheduler."
     yield "extenders:"
     for other in wanted.extenders:

@@ -1,12 +1,9 @@
 """The extenders in a KubeSchedulerConfiguration: how kube-scheduler reaches them, what scores beside them. Pure."""
 
-from typing import NotRequired, TypedDict
-
 import msgspec
-import yaml
 
-from colocate.apps.scheduler.kube_config import Profile, Wanted, extender_weight
-from colocate.errors import UserError
+from colocate.apps.scheduler.kube_config import PluginSet, Profile, Wanted, extender_weight
+from colocate.apps.scheduler.kube_file import tree_of, typed
 from colocate.model import go_duration
 
 _DEFAULT_TIMEOUT = 5.0
@@ -63,33 +60,17 @@ class KubeScheduler(msgspec.Struct, frozen=True):
         return extender_weight(Wanted(profiles=self.profiles or (Profile(),))).weight
 
 
-class _Plugin(TypedDict):
-    name: str
-    weight: NotRequired[int | None]
-
-
-_Plugins = dict[str, dict[str, list[_Plugin] | None] | None]
-"""By extension point, what is enabled and disabled."""
-
-
 class _Profile(msgspec.Struct, frozen=True):
-    plugins: _Plugins | None = None
+    plugins: dict[str, PluginSet] = {}
 
 
 class _KubeSchedulerConfiguration(msgspec.Struct, frozen=True):
     kind: str
-    extenders: tuple[ExtenderSettings, ...] | None = None
-    profiles: tuple[_Profile, ...] | None = None
+    extenders: tuple[ExtenderSettings, ...] = ()
+    profiles: tuple[_Profile, ...] = ()
 
 
 def read_kube_scheduler(text: str, where: str) -> KubeScheduler:
     """What a KubeSchedulerConfiguration says; a UserError where it is none."""
-    try:
-        read = msgspec.convert(yaml.safe_load(text), _KubeSchedulerConfiguration)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
-        raise UserError(
-            f"{where}: it is no KubeSchedulerConfiguration ({' '.join(str(error).split())}); name the file that "
-            f"kube-scheduler is given as --config"
-        ) from None
-    profiles = tuple(Profile(plugins=one.plugins or {}) for one in read.profiles or ())
-    return KubeScheduler(read.extenders or (), profiles)
+    read = typed(_KubeSchedulerConfiguration, tree_of(text, where), where)
+    return KubeScheduler(read.extenders, tuple(Profile(plugins=one.plugins) for one in read.profiles))

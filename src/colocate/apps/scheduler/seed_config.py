@@ -4,19 +4,31 @@ Those need no kube-scheduler of their own any more: what their arguments say bel
 else to a stock kube-scheduler. What neither takes is named.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import yaml
 
 from colocate.apps.scheduler.addresses import leads_somewhere, without_login
-from colocate.apps.scheduler.kube_config import API_VERSION, KIND, Profile, Wanted, lease_of
+from colocate.apps.scheduler.kube_config import (
+    API_VERSION,
+    KIND,
+    Plugin,
+    PluginSet,
+    Profile,
+    Wanted,
+    lease_of,
+)
+from colocate.apps.scheduler.kube_extender import ExtenderSettings
+from colocate.apps.scheduler.kube_file import tree_of, typed
 from colocate.errors import UserError
 
 POLICIES = {"MemRealUsage": "mem-real-usage", "CpuRealUsage": "cpu-real-usage"}
 """Our policies, by the plugins whose scores they give."""
 _GROUP = API_VERSION.partition("/")[0]
+_OF_PROFILES = ("schedulerName", "plugins", "pluginConfig")
+"""What is read of a profile."""
 _ARGUMENTS = ("prometheusApiAddr", "queryMetricTimeSeconds", "queryMetricIntervalSeconds")
 _DEFAULT_NAME = "default-scheduler"
 _FIRST = "kube-scheduler"
@@ -48,19 +60,50 @@ class Seed(msgspec.Struct, frozen=True):
     """A sentence for everything that is not what it seems."""
 
 
+class _LeaderElection(msgspec.Struct, frozen=True, rename="camel"):
+    leader_elect: bool = True
+    resource_name: str = _FIRST
+
+
+class _Args(msgspec.Struct, frozen=True, rename="camel"):
+    """Of MemRealUsage or CpuRealUsage; None where the one before counts."""
+
+    prometheus_api_addr: str | None = None
+    query_metric_time_seconds: float | None = None
+    query_metric_interval_seconds: float | None = None
+
+
+class _PluginConfig(msgspec.Struct, frozen=True):
+    name: str
+    args: _Args = _Args()
+
+
+class _Profile(msgspec.Struct, frozen=True, rename="camel"):
+    scheduler_name: str = _DEFAULT_NAME
+    plugins: dict[str, PluginSet] = {}
+    plugin_config: tuple[_PluginConfig, ...] = ()
+
+
+class _File(msgspec.Struct, frozen=True, rename="camel"):
+    """What is looked at of a file; what else is in it is left as it is."""
+
+    profiles: tuple[_Profile, ...] = ()
+    leader_election: _LeaderElection | None = None
+    extenders: tuple[ExtenderSettings, ...] = ()
+
+
 def read(text: str, where: str, *, others_score: bool = False) -> Seed:
     """What a file says; a UserError where it is no such file.
 
     With `others_score` kube-scheduler's own score plugins count where the file has switched all of them off.
     """
     tree = _tree(text, where)
-    given = tree.pop("profiles", None) or []
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise UserError(
-            f"{where}: profiles is not a list of mappings; write each profile as '- schedulerName: …'"
-        )
+    file = typed(_File, tree, where)
     reading = _Reading(where, others_score)
-    profiles = tuple(reading.profile(one, f"profiles[{index}]") for index, one in enumerate(given))
+    profiles = tuple(
+        reading.profile(one, given, f"profiles[{index}]")
+        for index, (one, given) in enumerate(zip(file.profiles, tree.pop("profiles", ()), strict=True))
+    )
     if not reading.policies:
         raise UserError(
             f"{where}: no profile enables {' or '.join(POLICIES)}; there is nothing of it to take over"
@@ -73,8 +116,8 @@ def read(text: str, where: str, *, others_score: bool = False) -> Seed:
         profiles,
         reading.policies,
         reading.prometheus,
-        reading.leader_election(tree.pop("leaderElection", None), profiles),
-        tuple(tree.pop("extenders", None) or ()),
+        reading.leader_election(file.leader_election, tree.pop("leaderElection", None), profiles),
+        tuple(tree.pop("extenders", ())),
         tree,
         tuple(reading.doubts),
     )
@@ -105,14 +148,7 @@ def for_our_settings(seed: Seed) -> Iterator[str]:
 
 
 def _tree(text: str, where: str) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{where}: it is not YAML ({' '.join(str(error).split())}); mend it there") from None
-    if not isinstance(tree, dict):
-        raise UserError(
-            f"{where}: it holds no {KIND}; name the file that kube-scheduler is given as --config"
-        )
+    tree = tree_of(text, where)
     version, kind = str(tree.pop("apiVersion", None) or ""), tree.pop("kind", None)
     if kind != KIND or version.partition("/")[0] != _GROUP:
         missing = " and ".join(name for name, said in (("apiVersion", version), ("kind", kind)) if not said)
@@ -129,22 +165,23 @@ class _Reading:
         self.prometheus = Asking()
         self.doubts: list[str] = []
 
-    def profile(self, given: dict[str, Any], path: str) -> Profile:
-        given = dict(given)
-        name = given.pop("schedulerName", None) or _DEFAULT_NAME
-        plugins, enabled = self._plugins(given.pop("plugins", None) or {}, path)
+    def profile(self, read: _Profile, given: dict[str, Any], path: str) -> Profile:
+        """`given` is the same profile as the file has it."""
+        name = read.scheduler_name or _DEFAULT_NAME
+        plugins, enabled = self._plugins(read.plugins, path)
         if enabled:
             self.policies[name] = _mix(enabled)
-        kept = list(self._configured(given.pop("pluginConfig", None) or (), path))
+        more = {field: value for field, value in given.items() if field not in _OF_PROFILES}
+        kept = list(self._configured(read.plugin_config, given.get("pluginConfig", ()), path))
         if kept:
-            given["pluginConfig"] = kept
-        return Profile(name, plugins, given)
+            more["pluginConfig"] = kept
+        return Profile(name, plugins, more)
 
     def leader_election(
-        self, given: dict[str, Any] | None, profiles: Sequence[Profile]
+        self, read: _LeaderElection | None, given: Mapping[str, Any] | None, profiles: Sequence[Profile]
     ) -> Mapping[str, Any] | None:
         """With a lease of its own, unless it is the cluster's first scheduler: on one lease only one schedules."""
-        if not given or given.get("leaderElect") is False or given.get("resourceName", _FIRST) != _FIRST:
+        if not given or read is None or not read.leader_elect or read.resource_name != _FIRST:
             return given
         if any(profile.name == _DEFAULT_NAME for profile in profiles):
             return given
@@ -155,24 +192,19 @@ class _Reading:
         )
         return {**given, "resourceName": lease}
 
-    def _plugins(self, given: Mapping[str, Any], path: str) -> tuple[dict[str, Any], dict[str, int]]:
+    def _plugins(
+        self, given: Mapping[str, PluginSet], path: str
+    ) -> tuple[dict[str, PluginSet], dict[str, int]]:
         """What is left for a stock kube-scheduler, and the weights of the plugins that it does not have."""
-        left: dict[str, Any] = {}
+        left: dict[str, PluginSet] = {}
         ours: dict[str, int] = {}
         for point, said in given.items():
-            sets = {}
-            for kind in ("enabled", "disabled"):
-                listed = (said or {}).get(kind) or []
-                if kind == "enabled" and point in _POINTS:
-                    ours |= {
-                        one["name"]: one.get("weight") or 1 for one in listed if one.get("name") in POLICIES
-                    }
-                others = [one for one in listed if one.get("name") not in POLICIES]
-                if others:
-                    sets[kind] = others
-            if sets:
-                left[point] = sets
-        if left.get("score") == {"disabled": [{"name": "*"}]}:
+            if point in _POINTS:
+                ours |= {one.name: one.weight or 1 for one in said.enabled if one.name in POLICIES}
+            others = PluginSet(_not_ours(said.enabled), _not_ours(said.disabled))
+            if others != PluginSet():
+                left[point] = others
+        if left.get("score") == PluginSet(disabled=(Plugin("*"),)):
             if self._others_score:
                 del left["score"]
             else:
@@ -183,50 +215,54 @@ class _Reading:
                 )
         return left, ours
 
-    def _configured(self, given: Any, path: str) -> Iterator[Any]:
+    def _configured(
+        self, read: Sequence[_PluginConfig], given: Sequence[Mapping[str, Any]], path: str
+    ) -> Iterator[Mapping[str, Any]]:
         """The plugins' arguments that are for a stock kube-scheduler; the others are taken."""
-        for index, one in enumerate(given):
-            if not isinstance(one, dict) or one.get("name") not in POLICIES:
-                yield one
+        for index, (one, whole) in enumerate(zip(read, given, strict=True)):
+            if one.name not in POLICIES:
+                yield whole
                 continue
             here = f"{path}.pluginConfig[{index}].args"
-            args = one.get("args") or {}
             self.doubts += [
-                f"{here}.{name}: {one['name']} has no such argument, and it is left out"
-                for name in args
+                f"{here}.{name}: {one.name} has no such argument, and it is left out"
+                for name in whole.get("args", {})
                 if name not in (*_ARGUMENTS, "apiVersion", "kind")
             ]
-            self._take(args, here)
+            self._take(one.args, here)
 
-    def _take(self, args: Mapping[str, Any], here: str) -> None:
-        url, *seconds = (args.get(name) for name in _ARGUMENTS)
-        if url is not None and not leads_somewhere(str(url)):
+    def _take(self, args: _Args, here: str) -> None:
+        url = args.prometheus_api_addr
+        if url is not None and not leads_somewhere(url):
             # It may hold a password, and is not shown.
             raise UserError(
                 f"{self._where}: {here}.prometheusApiAddr is no http or https address; correct it"
             )
-        if url is not None and without_login(str(url)) != str(url):
+        if url is not None and without_login(url) != url:
             self.doubts.append(
                 f"{here}.prometheusApiAddr holds a login; say it as usage.prometheus.username and passwordFile"
             )
-        for name, value in zip(_ARGUMENTS[1:], seconds, strict=True):
-            if value is not None and (
-                not isinstance(value, int | float) or isinstance(value, bool) or value <= 0
-            ):
+        timeout, interval = args.query_metric_time_seconds, args.query_metric_interval_seconds
+        for name, value in zip(_ARGUMENTS[1:], (timeout, interval), strict=True):
+            if value is not None and not 0 < value < math.inf:
                 raise UserError(
-                    f"{self._where}: {here}.{name}: {value!r} is no number of seconds; correct it"
+                    f"{self._where}: {here}.{name}: {value:g} is no number of seconds; correct it"
                 )
         before = self.prometheus
         asking = Asking(
-            before.url if url is None else str(url).rstrip("/"),
-            before.timeout if seconds[0] is None else float(seconds[0]),
-            before.interval if seconds[1] is None else float(seconds[1]),
+            before.url if url is None else url.rstrip("/"),
+            before.timeout if timeout is None else timeout,
+            before.interval if interval is None else interval,
         )
         if before.url and asking != before:
             self.doubts.append(
                 f"{here} asks Prometheus otherwise than the profile before it; the last one counts for all"
             )
         self.prometheus = asking
+
+
+def _not_ours(plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
+    return tuple(one for one in plugins if one.name not in POLICIES)
 
 
 def _mix(weights: Mapping[str, int]) -> str:

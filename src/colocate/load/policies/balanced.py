@@ -12,13 +12,16 @@ from colocate.load.policies.parts import Part
 from colocate.load.settings import BalancedSettings
 from colocate.load.terms import NodeTerms, ResourceTerms
 
+_LOST = 1e-9
+"""More percent than floats lose, and less than anybody measures: no point is lost with them."""
+
 
 class Balanced:
     def __init__(self, settings: BalancedSettings) -> None:
         self._greater = settings.dominant_percent / 100
 
     def score(self, node: NodeTerms, pod: Demand) -> int:
-        return int(100 - self.pressure(node, pod))
+        return int(100 - self.pressure(node, pod) + _LOST)
 
     def pressure(self, node: NodeTerms, pod: Demand) -> float:
         """From 0 to 100. A resource that is measured nowhere is left out; a node of which nothing is known

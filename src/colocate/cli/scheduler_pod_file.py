@@ -1,0 +1,68 @@
+"""The pod that a question is about, from a file: a pod, or what makes pods."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from colocate.errors import UserError
+from colocate.load.reading import ApiPod
+from colocate.load.tolerating import Toleration
+from colocate.wire.extender_questions import without_nulls
+
+_STANDARD_INPUT = Path("-")
+
+
+class PodFile(msgspec.Struct, frozen=True):
+    """A pod as a file has it."""
+
+    pod: ApiPod
+    tolerations: tuple[Toleration, ...]
+    made: bool
+    """Whether it is there by itself: the first pod that a deployment would make is not, and has the name of that."""
+
+
+class _Object(msgspec.Struct):
+    metadata: dict[str, Any] = {}
+    spec: dict[str, Any] = {}
+
+
+class _Tolerating(msgspec.Struct):
+    tolerations: tuple[Toleration, ...] = ()
+
+
+class _Maker(msgspec.Struct, rename="camel"):
+    """The spec of what makes pods, or what makes those."""
+
+    template: _Object | None = None
+    job_template: _Object | None = None
+
+
+def read(path: Path) -> PodFile:
+    """A pod, or the first pod that a deployment, a job or the like would make; a UserError where it is neither."""
+    try:
+        text = sys.stdin.read() if path == _STANDARD_INPUT else path.read_text()
+        tree = without_nulls(yaml.safe_load(text))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"--pod: {path} cannot be read ({' '.join(str(error).split())}); check it") from None
+    if not isinstance(tree, dict) or "spec" not in tree:
+        raise UserError(f"--pod: {path} holds no pod; give one that 'kubectl get pod -o yaml' prints")
+    try:
+        return _read(tree)
+    except msgspec.ValidationError as error:
+        raise UserError(f"--pod: {path} is not a pod as Kubernetes writes it: {error}; correct it") from None
+
+
+def _read(tree: Any) -> PodFile:
+    found = msgspec.convert(tree, _Object)
+    metadata, spec = {"namespace": "default", **found.metadata}, found.spec
+    maker = msgspec.convert(spec, _Maker)
+    if maker.job_template is not None:
+        maker = msgspec.convert(maker.job_template.spec, _Maker)
+    template = maker.template
+    if template is not None:
+        metadata, spec = {**metadata, **template.metadata}, template.spec
+    pod = msgspec.convert({"metadata": metadata, "spec": spec}, ApiPod)
+    return PodFile(pod, msgspec.convert(spec, _Tolerating).tolerations, made=template is None)
