@@ -12,7 +12,7 @@ from aiohttp import web
 from tests.cluster.serving import Scripted, connect, new_server
 from tests.cluster.usage.fake import CPU, MEMORY, TIME, vector
 from tests.scheduler.asking import SteeredJudge, asking, server
-from tests.scheduler.pretending import Pretended, pretending, slow
+from tests.scheduler.pretending import P95, Pretended, pretending, slow
 
 from colocate.apps.doctor.check import Patient, Scheduling
 from colocate.apps.doctor.examination import chosen, examine
@@ -164,6 +164,52 @@ async def test_a_node_without_a_sample_is_named() -> None:
     assert missing.verdict is Verdict.WARN
     assert missing.reason.startswith("d: ")
     assert "node-exporter" in missing.remedy
+
+
+async def test_of_many_nodes_without_a_sample_some_are_named_and_the_others_counted() -> None:
+    async with pretending(CALM) as prometheus:
+        found = await samples(prometheus, *NAMES, *"defghijk")
+    [missing] = [result for result in found if "no sample" in result.reason]
+    assert missing.reason.startswith("d, e, f, g, h and 3 more: no sample; ")
+
+
+@pytest.mark.parametrize(
+    ("query", "what", "collector"),
+    [(CPU, "CPU", "--collector.cpu"), (MEMORY, "memory", "--collector.meminfo")],
+)
+async def test_a_node_without_a_sample_of_one_resource_is_named(
+    query: str, what: str, collector: str
+) -> None:
+    async with pretending(CALM) as prometheus:
+        say(prometheus, query, {"node": "a"})
+        found = await samples(prometheus, *NAMES)
+    [missing] = [result for result in found if result.verdict is not Verdict.GOOD]
+    assert missing.verdict is Verdict.WARN
+    assert (
+        missing.reason
+        == f"b, c: no sample of {what}; of these nodes it is judged as the median of the others"
+    )
+    assert query in missing.remedy
+    assert collector in missing.remedy
+    assert not any("fresh samples" in result.reason for result in found)
+
+
+async def test_a_resource_that_no_node_has_is_told_once() -> None:
+    async with pretending(CALM) as prometheus:
+        say(prometheus, CPU)
+        found = await samples(prometheus, *NAMES)
+    [missing] = [result for result in found if result.verdict is not Verdict.GOOD]
+    assert missing.reason == f"cpu: no series answers {CPU}"
+    assert not any("fresh samples" in result.reason for result in found)
+
+
+async def test_a_statistic_that_some_nodes_lack_is_told() -> None:
+    async with pretending(CALM) as prometheus:
+        say(prometheus, P95[1], {"node": "a"})
+        found = await samples(prometheus, *NAMES, "d")
+    [lacking] = [result for result in found if result.reason.startswith("memory.p95.1h: ")]
+    assert lacking.reason == "memory.p95.1h: b, c have no value, and other nodes have"
+    assert P95[1] in lacking.remedy
 
 
 async def test_samples_that_are_too_old_are_named() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import msgspec
 
 from colocate.apps.doctor.check import Patient, Section, check
+from colocate.apps.doctor.node_samples import MEASURED_BY_THE_API, NodeSamples, named
 from colocate.apps.doctor.report import Result, bad, good, warn
 from colocate.apps.doctor.strangers import Remedies
 from colocate.apps.scheduler.addresses import without_login
@@ -31,10 +32,6 @@ from colocate.cluster.usage.prometheus import asking_for
 from colocate.cluster.usage.signals import duration
 
 _CLOCKS_APART = 30.0
-_SOME = 5
-_MEASURED = (
-    "see in the log of metrics-server why it does not measure them: it must reach every node's kubelet"
-)
 
 
 @check(Section.LOAD, "samples")
@@ -57,11 +54,15 @@ async def samples(patient: Patient) -> AsyncIterator[Result]:
     nodes = [node.known for node in await patient.client.list(NODE_ADDRESSES)]
     taken = await _one_round(patient, config, nodes)
     remedies = Remedies(usage, Directory(nodes), taken.health)
-    for result in _told_once(said for health in taken.health for said in _of_signal(health, usage, remedies)):
+    sampled = NodeSamples(taken, (node.name for node in nodes), usage.queries)
+    found = (said for health in taken.health for said in _of_signal(health, usage, remedies, sampled))
+    for result in _told_once(found):
         yield result
     for result in _of_windows(config):
         yield result
-    for result in _of_nodes(taken, config.load.staleness.after, remedies):
+    for result in _of_addresses_and_clocks(taken, remedies):
+        yield result
+    for result in sampled.results(config.load.staleness.after):
         yield result
 
 
@@ -96,7 +97,9 @@ def _told_once(found: Iterable[_Said]) -> Iterator[Result]:
         yield msgspec.structs.replace(first.result, reason=f"{names}: {first.result.reason}")
 
 
-def _of_signal(health: SignalHealth, usage: Usage, remedies: Remedies) -> Iterator[_Said]:
+def _of_signal(
+    health: SignalHealth, usage: Usage, remedies: Remedies, sampled: NodeSamples
+) -> Iterator[_Said]:
     counts, name = health.counts, health.name
     if health.error:
         where = "the metrics API" if name == METRICS_API else without_login(usage.prometheus.url)
@@ -107,11 +110,11 @@ def _of_signal(health: SignalHealth, usage: Usage, remedies: Remedies) -> Iterat
         remedy = _what_makes(name, usage, remedies)
         yield _Said(name, bad(f"no series answers {health.query}", remedy), remedy)
         return
-    for result in _of_series(health, remedies):
+    for result in _of_series(health, remedies, sampled):
         yield _Said(name, result)
 
 
-def _of_series(health: SignalHealth, remedies: Remedies) -> Iterator[Result]:
+def _of_series(health: SignalHealth, remedies: Remedies, sampled: NodeSamples) -> Iterator[Result]:
     counts, name = health.counts, health.name
     if counts.unknown:
         labels = dict(health.strangers[0]) if health.strangers else {}
@@ -125,6 +128,13 @@ def _of_series(health: SignalHealth, remedies: Remedies) -> Iterator[Result]:
             yield warn(f"{number} series are {kind.replace('_', ' ')}", f"look at {health.query}")
     for said in health.warnings:
         yield warn(f"Prometheus says: {said}", f"look at {health.query}")
+    # Of the other nodes it is said that they lack a sample.
+    lacking = sorted(set(health.missing) - sampled.incomplete)
+    if counts.joined and lacking and name != METRICS_API:
+        yield warn(
+            f"{named(lacking)} have no value, and other nodes have",
+            f"see why {health.query} answers for those and not for these",
+        )
     if name != TIME and counts.joined and not counts.missing and not counts.unknown:
         yield good(f"every one of {counts.joined} nodes has a value")
 
@@ -142,32 +152,10 @@ def _of_windows(config: SchedulerConfig) -> Iterator[Result]:
         )
 
 
-def _of_nodes(taken: UsageSnapshot, stale_after: float, remedies: Remedies) -> Iterator[Result]:
-    known = {name for health in taken.health for name in health.missing}
-    missing = sorted(known - taken.nodes.keys())
-    by_prometheus = any(health.name != METRICS_API for health in taken.health)
-    if missing:
-        yield warn(
-            f"{_named(missing)}: no sample; such nodes are judged as the median of the others",
-            "run node-exporter there, let Prometheus scrape it, and give the target the label node"
-            if by_prometheus
-            else _MEASURED,
-        )
-    old = sorted(
-        name
-        for name, load in taken.nodes.items()
-        if stale_after and load.time is not None and taken.taken - load.time >= stale_after
-    )
-    if old:
-        yield warn(
-            f"{_named(old)}: the last sample is older than {stale_after:g} s and counts no more",
-            "look at the target's state in Prometheus (up == 0), and at node-exporter there"
-            if by_prometheus
-            else _MEASURED,
-        )
+def _of_addresses_and_clocks(taken: UsageSnapshot, remedies: Remedies) -> Iterator[Result]:
     if taken.ambiguous:
         yield warn(
-            f"{_named(taken.ambiguous)}: several nodes have this address, so nothing joins by it",
+            f"{named(taken.ambiguous)}: several nodes have this address, so nothing joins by it",
             remedies.relabelling(),
         )
     if taken.clock_offset is not None and abs(taken.clock_offset) > _CLOCKS_APART:
@@ -175,14 +163,12 @@ def _of_nodes(taken: UsageSnapshot, stale_after: float, remedies: Remedies) -> I
             f"Prometheus' clock is {taken.clock_offset:+.0f} s from this machine's",
             "let both be set by NTP: samples seem older or younger than they are",
         )
-    if taken.nodes and not missing and not old:
-        yield good(f"all {len(taken.nodes)} nodes have fresh samples")
 
 
 def _what_makes(name: str, usage: Usage, remedies: Remedies) -> str:
     """What brings the series of a signal about."""
     if name == METRICS_API:
-        return _MEASURED
+        return MEASURED_BY_THE_API
     if name in usage.queries:
         return f"see why the query of usage.queries.{name} answers nothing, or leave it out"
     if name.startswith("pod."):
@@ -200,8 +186,3 @@ def _what_makes(name: str, usage: Usage, remedies: Remedies) -> str:
             return "let Prometheus scrape node-exporter on every node"
         case Preset.KUBE_PROMETHEUS_STACK:
             return "install the recording rules of kube-prometheus-stack for node-exporter, or choose another preset"
-
-
-def _named(names: "tuple[str, ...] | list[str]") -> str:
-    more = f" and {len(names) - _SOME} more" if len(names) > _SOME else ""
-    return ", ".join(names[:_SOME]) + more

@@ -19,6 +19,8 @@ from colocate.telemetry import (
 )
 
 _REJECTED = ("unknown", "duplicate", "not_a_number", "infinite", "negative", "malformed")
+_SOME = 5
+"""So many nodes without a value are named in the log."""
 
 
 class Record:
@@ -58,13 +60,13 @@ class Record:
             self._log.info(Event.USAGE_RECOVERED, signal=name, failures=before.failures)
         if health.warnings and health.warnings != before.warnings:
             self._log.warning(Event.USAGE_DOUBTFUL, signal=name, warnings=health.warnings)
-        news = before.last_success is None or before.missing != health.missing
+        news = before.last_success is None or set(before.missing) != set(health.missing)
         if news and counts.missing:
             self._log.warning(
                 Event.USAGE_MISSING,
                 signal=name,
                 nodes=counts.missing,
-                some=health.missing,
+                some=health.missing[:_SOME],
                 unknown_series=counts.unknown,
                 some_labels=health.strangers[:1],
             )

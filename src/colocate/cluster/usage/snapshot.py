@@ -26,7 +26,7 @@ class SignalHealth(msgspec.Struct, frozen=True):
     """In a row."""
     counts: Counts = Counts()
     missing: tuple[str, ...] = ()
-    """Some of the nodes that have no value."""
+    """The nodes that have no value."""
     strangers: tuple[Mapping[str, str], ...] = ()
     """The labels of some series of no node that we know."""
     warnings: tuple[str, ...] = ()
