@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -210,6 +210,50 @@ async def test_a_statistic_that_some_nodes_lack_is_told() -> None:
     [lacking] = [result for result in found if result.reason.startswith("memory.p95.1h: ")]
     assert lacking.reason == "memory.p95.1h: b, c have no value, and other nodes have"
     assert P95[1] in lacking.remedy
+
+
+def ratios_of(uses: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    return {name: (cpu / 100, memory / 100) for name, (cpu, memory) in uses.items()}
+
+
+async def test_a_rule_that_records_ratios_is_told_the_one_that_records_percents() -> None:
+    async with pretending(ratios_of(CALM | {"b": (10.0, 93.0)})) as prometheus:
+        found = await samples(prometheus, *NAMES)
+    told = {result.reason: result for result in found if result.verdict is Verdict.BAD}
+    cpu, memory = told.values()
+    assert memory.reason == (
+        "memory, memory.p95.1h: no node uses more than 1 % of its memory: this looks like a ratio, from 0 to 1"
+    )
+    assert (
+        cpu.reason
+        == "cpu, cpu.p95.1h: no node uses more than 1 % of its CPU, and memory looks like a ratio, too"
+    )
+    for result, record in ((cpu, "node_cpu_usage_avg_5m"), (memory, "node_mem_usage_avg_5m")):
+        rule = json.loads(result.remedy[result.remedy.index("{") :])
+        assert rule["record"] == record
+        assert "100 * (1 - " in rule["expr"]
+
+
+async def test_a_query_of_ones_own_that_answers_with_ratios_is_multiplied() -> None:
+    async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
+        own = {"memory": "1 - free / total"}
+        prometheus.table.say(own["memory"], vector({"a": 0.93, "b": 0.1, "c": 0.2}, time.time()))
+        usage = Usage(prometheus=Prometheus(url=prometheus.url), queries=own, windows=())
+        found = await examined("samples", client, usage=usage)
+    [ratio] = [result for result in found if result.verdict is Verdict.BAD]
+    assert ratio.reason.startswith("memory: no node uses more than 1 % of its memory")
+    assert ratio.remedy == "ask in usage.queries.memory for 100 * (1 - free / total)"
+
+
+async def test_idle_nodes_are_no_alarm_and_whoever_reads_sees_that_they_are_idle() -> None:
+    idle = dict.fromkeys(NAMES, (0.4, 12.0))
+    async with pretending(idle) as prometheus, cluster_of(*NAMES) as client:
+        found = await examined("samples", client, prometheus.url)
+    assert {result.verdict for result in found} == {Verdict.GOOD}
+    assert found[0].reason == (
+        "cpu: every one of 3 nodes has a value, and none is above 1 %: right for idle nodes, and for busy ones "
+        "a ratio in the place of percents"
+    )
 
 
 async def test_samples_that_are_too_old_are_named() -> None:

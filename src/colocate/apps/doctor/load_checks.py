@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import msgspec
 
 from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.node_samples import MEASURED_BY_THE_API, NodeSamples, named
+from colocate.apps.doctor.node_samples import NodeSamples, named
+from colocate.apps.doctor.query_remedies import what_makes, what_makes_percents
 from colocate.apps.doctor.report import Result, bad, good, warn
 from colocate.apps.doctor.strangers import Remedies
 from colocate.apps.scheduler.addresses import without_login
@@ -18,6 +19,7 @@ from colocate.cluster.usage import (
     METRICS_API,
     NODE_ADDRESSES,
     KnownNode,
+    Measured,
     MetricsApi,
     Preset,
     Prometheus,
@@ -107,14 +109,16 @@ def _of_signal(
         yield _Said(name, bad(cause, f"see that {where} answers this: {health.query}"), cause)
         return
     if not counts.series:
-        remedy = _what_makes(name, usage, remedies)
+        remedy = what_makes(name, usage, remedies)
         yield _Said(name, bad(f"no series answers {health.query}", remedy), remedy)
         return
-    for result in _of_series(health, remedies, sampled):
+    for result in _of_series(health, usage, remedies, sampled):
         yield _Said(name, result)
 
 
-def _of_series(health: SignalHealth, remedies: Remedies, sampled: NodeSamples) -> Iterator[Result]:
+def _of_series(
+    health: SignalHealth, usage: Usage, remedies: Remedies, sampled: NodeSamples
+) -> Iterator[Result]:
     counts, name = health.counts, health.name
     if counts.unknown:
         labels = dict(health.strangers[0]) if health.strangers else {}
@@ -135,8 +139,24 @@ def _of_series(health: SignalHealth, remedies: Remedies, sampled: NodeSamples) -
             f"{named(lacking)} have no value, and other nodes have",
             f"see why {health.query} answers for those and not for these",
         )
-    if name != TIME and counts.joined and not counts.missing and not counts.unknown:
-        yield good(f"every one of {counts.joined} nodes has a value")
+    if health.ratio:
+        found = (
+            "its memory: this looks like a ratio, from 0 to 1"
+            if name.startswith(Measured.MEMORY)
+            else "its CPU, and memory looks like a ratio, too"
+        )
+        remedy = what_makes_percents(health, usage, remedies)
+        yield bad(f"no node uses more than 1 % of {found}", remedy)
+    elif name != TIME and counts.joined and not counts.missing and not counts.unknown:
+        yield good(f"every one of {counts.joined} nodes has a value{_hint(name, usage, sampled)}")
+
+
+def _hint(name: str, usage: Usage, sampled: NodeSamples) -> str:
+    """What to think of CPU that is hardly used, where its unit is a matter of others: it may well be so."""
+    recorded = usage.preset is Preset.SEED or name in usage.queries
+    if name != Measured.CPU or not recorded or not sampled.cpu_below_one:
+        return ""
+    return ", and none is above 1 %: right for idle nodes, and for busy ones a ratio in the place of percents"
 
 
 def _of_windows(config: SchedulerConfig) -> Iterator[Result]:
@@ -163,26 +183,3 @@ def _of_addresses_and_clocks(taken: UsageSnapshot, remedies: Remedies) -> Iterat
             f"Prometheus' clock is {taken.clock_offset:+.0f} s from this machine's",
             "let both be set by NTP: samples seem older or younger than they are",
         )
-
-
-def _what_makes(name: str, usage: Usage, remedies: Remedies) -> str:
-    """What brings the series of a signal about."""
-    if name == METRICS_API:
-        return MEASURED_BY_THE_API
-    if name in usage.queries:
-        return f"see why the query of usage.queries.{name} answers nothing, or leave it out"
-    if name.startswith("pod."):
-        series = (
-            "container_cpu_usage_seconds_total" if name == "pod.cpu" else "container_memory_working_set_bytes"
-        )
-        return (
-            f"let Prometheus scrape cAdvisor ({series}, at /metrics/cadvisor of every kubelet), or write "
-            f"usage.pods: false"
-        )
-    match usage.preset:
-        case Preset.SEED:
-            return f"add this recording rule to Prometheus: {remedies.rule(name)}"
-        case Preset.NODE_EXPORTER:
-            return "let Prometheus scrape node-exporter on every node"
-        case Preset.KUBE_PROMETHEUS_STACK:
-            return "install the recording rules of kube-prometheus-stack for node-exporter, or choose another preset"

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from colocate.apps.doctor.report import Result, good, warn
 from colocate.cluster.usage import METRICS_API, Measured, UsageSnapshot
+from colocate.cluster.usage.units import below_one
 
 _SOME = 5
 MEASURED_BY_THE_API = (
@@ -31,6 +32,11 @@ class NodeSamples:
     def incomplete(self) -> frozenset[str]:
         """Nodes that lack the use of CPU, of memory, or of both."""
         return frozenset(self._without).union(*self._lacking.values())
+
+    @property
+    def cpu_below_one(self) -> bool:
+        """Whether no node uses more than one percent of its CPU, and some use some."""
+        return below_one([load.cpu.percent for load in self._taken.nodes.values() if load.cpu is not None])
 
     def results(self, stale_after: float) -> Iterator[Result]:
         old = sorted(

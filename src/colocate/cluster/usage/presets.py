@@ -57,6 +57,8 @@ class QuerySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class Query(msgspec.Struct, frozen=True):
     signal: Signal
     promql: str
+    recorded: bool = False
+    """Whether others see to it that it is in percent: a recording rule, or a query of the user's own."""
 
 
 class Queries(msgspec.Struct, frozen=True):
@@ -98,11 +100,17 @@ def queries(settings: QuerySettings) -> Queries:
     preset = _Promql(settings)
     return Queries(
         tuple(
-            Query(signal, settings.queries.get(name) or preset.of(signal)) for name, signal in wanted.items()
+            Query(signal, settings.queries.get(name) or preset.of(signal), _is_recorded(settings, signal))
+            for name, signal in wanted.items()
         ),
         settings.queries.get(TIME, preset.time),
         settings.labels,
     )
+
+
+def _is_recorded(settings: QuerySettings, signal: Signal) -> bool:
+    of_node = signal.statistic is not Statistic.POD
+    return of_node and (settings.preset is Preset.SEED or bool(settings.queries.get(str(signal))))
 
 
 class _Promql:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
 from colocate import telemetry
 from colocate.clock import Clock
 from colocate.cluster.errors import ApiError, ClusterError, Unreachable
@@ -69,6 +71,19 @@ class Record:
                 some=health.missing[:_SOME],
                 unknown_series=counts.unknown,
                 some_labels=health.strangers[:1],
+            )
+
+    def looked_at_units(self, ratios: Mapping[str, bool]) -> None:
+        """Whether the last values of each signal look like ratios. It is told when they begin to."""
+        begun = [name for name, ratio in ratios.items() if ratio and not self._health[name].ratio]
+        for name, ratio in ratios.items():
+            self._health[name] = msgspec.structs.replace(self._health[name], ratio=ratio)
+        if begun:
+            self._log.warning(
+                Event.USAGE_RATIO,
+                signals=begun,
+                found="no node uses more than 1 % of its memory: these look like ratios, from 0 to 1",
+                remedy="let the rule or query say percents: multiply by 100",
             )
 
     def failed(self, name: str, error: ClusterError | UserError) -> None:
