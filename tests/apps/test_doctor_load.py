@@ -14,18 +14,19 @@ from tests.cluster.usage.fake import CPU, MEMORY, TIME, vector
 from tests.scheduler.asking import SteeredJudge, asking, server
 from tests.scheduler.pretending import P95, Pretended, pretending, slow
 
+from colocate.apps.config.values import Seconds
 from colocate.apps.doctor.check import Patient, Scheduling
 from colocate.apps.doctor.examination import chosen, examine
 from colocate.apps.doctor.extender_checks import ours, presumed
 from colocate.apps.doctor.report import Result, Verdict
 from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler, read_kube_scheduler
 from colocate.apps.scheduler.kube_extender import Tls as ShownTls
-from colocate.apps.scheduler.sections import Load, Prometheus, Usage
+from colocate.apps.scheduler.sections import Load, Prometheus, Usage, Window
 from colocate.apps.scheduler.settings import Callers, SchedulerConfig, Tls
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES as CLIENT_NODES
-from colocate.cluster.usage import Preset
+from colocate.cluster.usage import Preset, Statistic
 from colocate.errors import UserError
 from colocate.kubelet import KubeletPaths
 from colocate.lab.api.certificates import Authority
@@ -114,6 +115,76 @@ async def test_series_that_no_rule_makes_have_a_remedy_of_their_own() -> None:
     assert remedies["cpu"] == "see why the query of usage.queries.cpu answers nothing, or leave it out"
     assert "cAdvisor (container_cpu_usage_seconds_total" in remedies["pod.cpu"]
     assert "cAdvisor (container_memory_working_set_bytes" in remedies["pod.memory"]
+
+
+async def with_own_queries(
+    queries: dict[str, str], windows: tuple[Window, ...] | None = None
+) -> list[Result]:
+    """What is found where all that is known of nodes is from queries of the user's own."""
+    async with pretending({}) as prometheus, cluster_of(*NAMES) as client:
+        for query in queries.values():
+            value = time.time() if query.startswith("timestamp(") else 20
+            prometheus.table.say(query, vector(dict.fromkeys(NAMES, value), time.time()))
+        usage = Usage(
+            prometheus=Prometheus(url=prometheus.url),
+            preset=Preset.KUBE_PROMETHEUS_STACK,
+            queries=queries,
+            windows=windows,
+        )
+        return await examined("samples", client, usage=usage)
+
+
+@pytest.mark.parametrize(
+    ("memory", "remedy"),
+    [
+        ('my_memory{job="x"}', 'write usage.queries.time: timestamp(my_memory{job="x"})'),
+        (
+            "100 * (1 - free / total)",
+            "write usage.queries.time: timestamp(SERIES), with a series of every node",
+        ),
+    ],
+)
+async def test_the_times_of_ones_own_queries_are_asked_for_by_another(memory: str, remedy: str) -> None:
+    found = await with_own_queries({"cpu": "my_cpu", "memory": memory})
+    [times] = [result for result in found if result.reason.startswith("time: ")]
+    assert times.verdict is Verdict.WARN, "samples are there, and count as new as they come"
+    assert "samples count as old as their answers" in times.reason
+    assert times.remedy.startswith(remedy)
+
+
+async def test_statistics_of_ones_own_queries_are_asked_for_by_others() -> None:
+    found = await with_own_queries({"cpu": "my_cpu", "memory": "100 * used / total"})
+    [plain] = [result for result in found if "plain averages" in result.reason]
+    windows, _, asked = plain.remedy.partition(", and to usage.queries: ")
+    assert windows == "add to usage.windows: {statistic: p95, span: 1h}, {statistic: deviation, span: 15m}"
+    assert json.loads(asked) == {
+        "cpu.p95.1h": "quantile_over_time(0.95, (my_cpu)[1h:1m])",
+        "memory.p95.1h": "quantile_over_time(0.95, (100 * used / total)[1h:1m])",
+        "cpu.deviation.15m": "stddev_over_time((my_cpu)[15m:15s])",
+        "memory.deviation.15m": "stddev_over_time((100 * used / total)[15m:15s])",
+    }
+
+
+async def test_what_is_to_be_written_beside_ones_own_queries_is_enough() -> None:
+    own = {"cpu": "my_cpu", "memory": "my_memory"}
+    stated = (Window(Statistic.P95, Seconds(3600)), Window(Statistic.DEVIATION, Seconds(900)))
+    asked: dict[str, str] = {}
+    for result in await with_own_queries(own, stated):
+        if result.verdict is Verdict.BAD:
+            _, _, remedy = result.remedy.partition("add to usage.queries: ")
+            asked |= json.loads(remedy)
+        elif result.verdict is Verdict.WARN:
+            _, _, remedy = result.remedy.partition("write usage.queries.time: ")
+            asked["time"] = remedy.partition(";")[0]
+    assert asked.keys() == {
+        "cpu.p95.1h",
+        "cpu.deviation.15m",
+        "memory.p95.1h",
+        "memory.deviation.15m",
+        "time",
+    }
+    found = await with_own_queries(own | asked, stated)
+    assert {result.verdict for result in found} == {Verdict.GOOD}
 
 
 async def test_a_label_of_ones_own_query_is_not_mended_by_a_rule() -> None:

@@ -168,8 +168,7 @@ class _Promql:
             busy = f"clamp_min(100 * (1 - avg by ({self._by}) ({rate})), 0)"
             if signal.statistic is Statistic.USE:
                 return busy
-            step = duration(max(1.0, signal.window // 60))
-            return _over_time(signal, busy, step)
+            return _over_time(signal, busy, _step(signal))
         available = self._select("node_memory_MemAvailable_bytes")
         total = self._select("node_memory_MemTotal_bytes")
         if signal.statistic is Statistic.USE:
@@ -191,6 +190,16 @@ class _Promql:
     def _select(self, metric: str, *matchers: str) -> str:
         inside = ", ".join(one for one in (*matchers, self._matchers) if one)
         return f"{metric}{{{inside}}}" if inside else metric
+
+
+def over_time(signal: Signal, promql: str) -> str:
+    """A signal over the window of what any query answers."""
+    return _over_time(signal, f"({promql})", _step(signal))
+
+
+def _step(signal: Signal) -> str:
+    """So many points of a window are worked out anew."""
+    return duration(max(1.0, signal.window // 60))
 
 
 def _over_time(signal: Signal, series: str, step: str = "", turned: bool = False) -> str:
