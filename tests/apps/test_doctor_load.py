@@ -29,7 +29,7 @@ from colocate.cluster.resources import NODES as CLIENT_NODES
 from colocate.cluster.usage import Preset, Statistic
 from colocate.errors import UserError
 from colocate.kubelet import KubeletPaths
-from colocate.lab.api.certificates import Authority
+from colocate.lab.api.certificates import Authority, Pair
 from colocate.lab.api.resources import NODES
 from colocate.lab.api.store import Store
 from colocate.load.settings import FilterSettings
@@ -386,6 +386,23 @@ async def test_without_an_address_or_a_cluster_that_is_the_finding() -> None:
     assert "--kubeconfig" in (await examined("samples", "nowhere", "http://127.0.0.1:9"))[0].remedy
 
 
+def with_files(folder: Path, authority: bytes, pair: Pair) -> ExtenderSettings:
+    """An extender that kube-scheduler is to ask with these, at an address where nobody is."""
+    written = {"ca.crt": authority, "tls.crt": pair.certificate, "tls.key": pair.key}
+    for name, text in written.items():
+        (folder / name).write_bytes(text)
+    return ExtenderSettings(
+        "https://127.0.0.1:9",
+        "prioritize",
+        weight=5,
+        ignorable=True,
+        enable_https=True,
+        tls_config=ShownTls(
+            ca_file=f"{folder}/ca.crt", cert_file=f"{folder}/tls.crt", key_file=f"{folder}/tls.key"
+        ),
+    )
+
+
 class TestExtender:
     @pytest.mark.parametrize(
         ("verb", "enabled", "reason"),
@@ -508,6 +525,32 @@ extenders:
             [found] = await examined("extender", "nowhere", extenders=(settings,))
         assert (found.verdict is Verdict.GOOD) == believed, found.reason
         assert believed or "it cannot be asked: its certificate is not trusted, " in found.reason
+
+    @pytest.mark.parametrize(
+        ("lacking", "called"), [("ca.crt", "caFile"), ("tls.crt", "certFile"), ("tls.key", "keyFile")]
+    )
+    async def test_a_file_that_is_elsewhere_is_named(self, tmp_path: Path, lacking: str, called: str) -> None:
+        signing = Authority.of(Store())
+        settings = with_files(tmp_path, signing.certificate, signing.client("kube-scheduler"))
+        (tmp_path / lacking).unlink()
+        [found] = await examined("extender", "nowhere", extenders=(settings,))
+        assert found.verdict is Verdict.WARN, "it may be right where kube-scheduler is"
+        assert found.reason == (
+            f"https://127.0.0.1:9: its {called} cannot be read here: {tmp_path}/{lacking}: no such file or directory"
+        )
+        assert "kube-scheduler's pod" in found.remedy
+
+    @pytest.mark.parametrize(
+        ("broken", "called"), [("ca.crt", "caFile"), ("tls.crt", "certFile and keyFile")]
+    )
+    async def test_a_file_that_is_of_no_use_is_named(self, tmp_path: Path, broken: str, called: str) -> None:
+        signing = Authority.of(Store())
+        settings = with_files(tmp_path, signing.certificate, signing.client("kube-scheduler"))
+        (tmp_path / broken).write_text("no certificate")
+        [found] = await examined("extender", "nowhere", extenders=(settings,))
+        assert found.verdict is Verdict.BAD
+        assert f"its {called} cannot be used: {tmp_path}/{broken}" in found.reason
+        assert "PEM" in found.remedy
 
     async def test_extenders_of_others_are_left_alone(self) -> None:
         others = [
