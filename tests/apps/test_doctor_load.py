@@ -525,6 +525,7 @@ extenders:
             [found] = await examined("extender", "nowhere", extenders=(settings,))
         assert (found.verdict is Verdict.GOOD) == believed, found.reason
         assert believed or "it cannot be asked: its certificate is not trusted, " in found.reason
+        assert believed or "as caFile" in found.remedy
 
     @pytest.mark.parametrize(
         ("lacking", "called"), [("ca.crt", "caFile"), ("tls.crt", "certFile"), ("tls.key", "keyFile")]

@@ -17,7 +17,7 @@ from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeSchedule
 from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES
-from colocate.cluster.trouble import in_words
+from colocate.cluster.trouble import in_words, of_our_certificate
 from colocate.errors import UserError
 from colocate.load.weights import POINTS, weight
 
@@ -155,7 +155,14 @@ async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str])
             f"{where}: no answer within httpTimeout, {patience:g} s, for {len(names)} nodes",
             f"{remedy}; or write a longer httpTimeout",
         )
+    except aiohttp.ClientConnectorCertificateError as error:
+        return bad(
+            f"{where}: it cannot be asked: {in_words(error)}",
+            "write in tlsConfig who signed it, as caFile, or the name that it is for, as serverName",
+        )
     except (aiohttp.ClientError, OSError) as error:
+        if of_our_certificate(error):
+            remedy = "write in tlsConfig a certificate that server.tls.clientAuthority has signed: certFile, keyFile"
         return bad(f"{where}: it cannot be asked: {in_words(error)}", remedy)
     took = patient.clock.monotonic() - begun
     if response.status != 200:
