@@ -58,6 +58,7 @@ class Event(StrEnum):
     USAGE_RECOVERED = "usage.recovered"
     USAGE_MISSING = "usage.missing"
     USAGE_DOUBTFUL = "usage.doubtful"
+    USAGE_RATIO = "usage.ratio"
     EXTENDER_SERVING = "extender.serving"
     EXTENDER_STOPPED = "extender.stopped"
     EXTENDER_REFUSED = "extender.refused"

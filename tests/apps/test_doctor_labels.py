@@ -34,8 +34,10 @@ POD = "10.244.1.7:9100"
 Labels = Mapping[str, str]
 
 
-def health(*strangers: Labels, name: str = "memory", query: str = "", missing: int = 2) -> SignalHealth:
-    counts = Counts(series=len(strangers), unknown=len(strangers), missing=missing)
+def health(
+    *strangers: Labels, name: str = "memory", query: str = "", missing: int = 2, joined: int = 0
+) -> SignalHealth:
+    counts = Counts(series=len(strangers) + joined, unknown=len(strangers), missing=missing, joined=joined)
     return SignalHealth(name, query, counts=counts, strangers=strangers)
 
 
@@ -205,6 +207,39 @@ def test_a_query_of_ones_own_respells_by_itself() -> None:
     assert said == (
         'ask in usage.queries.cpu for label_replace(my_cpu, "node", "$1", "instance", "([^.:]+).*")'
     )
+
+
+@pytest.mark.parametrize("preset", Preset)
+@pytest.mark.parametrize("label", ["node", "kubernetes_node"])
+def test_a_node_that_has_gone_needs_no_label_that_it_has(preset: Preset, label: str) -> None:
+    found = health({label: "gone", "instance": POD}, missing=1, joined=1)
+    assert remedy(SHORT, Usage(preset=preset), found) == (
+        "wait five minutes where these nodes have just gone, leave those of another cluster out by usage.matchers, "
+        f'such as cluster="prod", or correct {label} where it is another name of a node without a value'
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "joined"),
+    [
+        ([{"instance": POD}], 1),
+        ([{"node": "gone"}, {"instance": POD}], 1),
+        ([{"node": "machine-7"}], 0),
+    ],
+)
+def test_series_that_do_not_say_their_node_need_a_label_however_many_do(
+    labels: list[Labels], joined: int
+) -> None:
+    usage = Usage(preset=Preset.NODE_EXPORTER)
+    assert "__meta_kubernetes_pod_node_name" in remedy(
+        SHORT, usage, health(*labels, missing=1, joined=joined)
+    )
+
+
+def test_a_node_that_has_gone_is_left_out_by_ones_own_query() -> None:
+    usage = Usage(queries={"memory": "my_memory"})
+    said = remedy(SHORT, usage, health({"node": "gone"}, missing=1, joined=1))
+    assert "leave those of another cluster out by usage.queries.memory, or" in said
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,23 +12,24 @@ from aiohttp import web
 from tests.cluster.serving import Scripted, connect, new_server
 from tests.cluster.usage.fake import CPU, MEMORY, TIME, vector
 from tests.scheduler.asking import SteeredJudge, asking, server
-from tests.scheduler.pretending import Pretended, pretending, slow
+from tests.scheduler.pretending import P95, Pretended, pretending, slow
 
+from colocate.apps.config.values import Seconds
 from colocate.apps.doctor.check import Patient, Scheduling
 from colocate.apps.doctor.examination import chosen, examine
 from colocate.apps.doctor.extender_checks import ours, presumed
 from colocate.apps.doctor.report import Result, Verdict
 from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler, read_kube_scheduler
 from colocate.apps.scheduler.kube_extender import Tls as ShownTls
-from colocate.apps.scheduler.sections import Load, Prometheus, Usage
+from colocate.apps.scheduler.sections import Load, Prometheus, Usage, Window
 from colocate.apps.scheduler.settings import Callers, SchedulerConfig, Tls
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES as CLIENT_NODES
-from colocate.cluster.usage import Preset
+from colocate.cluster.usage import Preset, Statistic
 from colocate.errors import UserError
 from colocate.kubelet import KubeletPaths
-from colocate.lab.api.certificates import Authority
+from colocate.lab.api.certificates import Authority, Pair
 from colocate.lab.api.resources import NODES
 from colocate.lab.api.store import Store
 from colocate.load.settings import FilterSettings
@@ -116,6 +117,76 @@ async def test_series_that_no_rule_makes_have_a_remedy_of_their_own() -> None:
     assert "cAdvisor (container_memory_working_set_bytes" in remedies["pod.memory"]
 
 
+async def with_own_queries(
+    queries: dict[str, str], windows: tuple[Window, ...] | None = None
+) -> list[Result]:
+    """What is found where all that is known of nodes is from queries of the user's own."""
+    async with pretending({}) as prometheus, cluster_of(*NAMES) as client:
+        for query in queries.values():
+            value = time.time() if query.startswith("timestamp(") else 20
+            prometheus.table.say(query, vector(dict.fromkeys(NAMES, value), time.time()))
+        usage = Usage(
+            prometheus=Prometheus(url=prometheus.url),
+            preset=Preset.KUBE_PROMETHEUS_STACK,
+            queries=queries,
+            windows=windows,
+        )
+        return await examined("samples", client, usage=usage)
+
+
+@pytest.mark.parametrize(
+    ("memory", "remedy"),
+    [
+        ('my_memory{job="x"}', 'write usage.queries.time: timestamp(my_memory{job="x"})'),
+        (
+            "100 * (1 - free / total)",
+            "write usage.queries.time: timestamp(SERIES), with a series of every node",
+        ),
+    ],
+)
+async def test_the_times_of_ones_own_queries_are_asked_for_by_another(memory: str, remedy: str) -> None:
+    found = await with_own_queries({"cpu": "my_cpu", "memory": memory})
+    [times] = [result for result in found if result.reason.startswith("time: ")]
+    assert times.verdict is Verdict.WARN, "samples are there, and count as new as they come"
+    assert "samples count as old as their answers" in times.reason
+    assert times.remedy.startswith(remedy)
+
+
+async def test_statistics_of_ones_own_queries_are_asked_for_by_others() -> None:
+    found = await with_own_queries({"cpu": "my_cpu", "memory": "100 * used / total"})
+    [plain] = [result for result in found if "plain averages" in result.reason]
+    windows, _, asked = plain.remedy.partition(", and to usage.queries: ")
+    assert windows == "add to usage.windows: {statistic: p95, span: 1h}, {statistic: deviation, span: 15m}"
+    assert json.loads(asked) == {
+        "cpu.p95.1h": "quantile_over_time(0.95, (my_cpu)[1h:1m])",
+        "memory.p95.1h": "quantile_over_time(0.95, (100 * used / total)[1h:1m])",
+        "cpu.deviation.15m": "stddev_over_time((my_cpu)[15m:15s])",
+        "memory.deviation.15m": "stddev_over_time((100 * used / total)[15m:15s])",
+    }
+
+
+async def test_what_is_to_be_written_beside_ones_own_queries_is_enough() -> None:
+    own = {"cpu": "my_cpu", "memory": "my_memory"}
+    stated = (Window(Statistic.P95, Seconds(3600)), Window(Statistic.DEVIATION, Seconds(900)))
+    asked: dict[str, str] = {}
+    for result in await with_own_queries(own, stated):
+        if result.verdict is Verdict.BAD:
+            _, _, remedy = result.remedy.partition("add to usage.queries: ")
+            asked |= json.loads(remedy)
+        elif result.verdict is Verdict.WARN:
+            _, _, remedy = result.remedy.partition("write usage.queries.time: ")
+            asked["time"] = remedy.partition(";")[0]
+    assert asked.keys() == {
+        "cpu.p95.1h",
+        "cpu.deviation.15m",
+        "memory.p95.1h",
+        "memory.deviation.15m",
+        "time",
+    }
+    found = await with_own_queries(own | asked, stated)
+    assert {result.verdict for result in found} == {Verdict.GOOD}
+
+
 async def test_a_label_of_ones_own_query_is_not_mended_by_a_rule() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
         say(prometheus, "my_cpu", {"host": "rack 7"})
@@ -164,6 +235,96 @@ async def test_a_node_without_a_sample_is_named() -> None:
     assert missing.verdict is Verdict.WARN
     assert missing.reason.startswith("d: ")
     assert "node-exporter" in missing.remedy
+
+
+async def test_of_many_nodes_without_a_sample_some_are_named_and_the_others_counted() -> None:
+    async with pretending(CALM) as prometheus:
+        found = await samples(prometheus, *NAMES, *"defghijk")
+    [missing] = [result for result in found if "no sample" in result.reason]
+    assert missing.reason.startswith("d, e, f, g, h and 3 more: no sample; ")
+
+
+@pytest.mark.parametrize(
+    ("query", "what", "collector"),
+    [(CPU, "CPU", "--collector.cpu"), (MEMORY, "memory", "--collector.meminfo")],
+)
+async def test_a_node_without_a_sample_of_one_resource_is_named(
+    query: str, what: str, collector: str
+) -> None:
+    async with pretending(CALM) as prometheus:
+        say(prometheus, query, {"node": "a"})
+        found = await samples(prometheus, *NAMES)
+    [missing] = [result for result in found if result.verdict is not Verdict.GOOD]
+    assert missing.verdict is Verdict.WARN
+    assert (
+        missing.reason
+        == f"b, c: no sample of {what}; of these nodes it is judged as the median of the others"
+    )
+    assert query in missing.remedy
+    assert collector in missing.remedy
+    assert not any("fresh samples" in result.reason for result in found)
+
+
+async def test_a_resource_that_no_node_has_is_told_once() -> None:
+    async with pretending(CALM) as prometheus:
+        say(prometheus, CPU)
+        found = await samples(prometheus, *NAMES)
+    [missing] = [result for result in found if result.verdict is not Verdict.GOOD]
+    assert missing.reason == f"cpu: no series answers {CPU}"
+    assert not any("fresh samples" in result.reason for result in found)
+
+
+async def test_a_statistic_that_some_nodes_lack_is_told() -> None:
+    async with pretending(CALM) as prometheus:
+        say(prometheus, P95[1], {"node": "a"})
+        found = await samples(prometheus, *NAMES, "d")
+    [lacking] = [result for result in found if result.reason.startswith("memory.p95.1h: ")]
+    assert lacking.reason == "memory.p95.1h: b, c have no value, and other nodes have"
+    assert P95[1] in lacking.remedy
+
+
+def ratios_of(uses: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    return {name: (cpu / 100, memory / 100) for name, (cpu, memory) in uses.items()}
+
+
+async def test_a_rule_that_records_ratios_is_told_the_one_that_records_percents() -> None:
+    async with pretending(ratios_of(CALM | {"b": (10.0, 93.0)})) as prometheus:
+        found = await samples(prometheus, *NAMES)
+    told = {result.reason: result for result in found if result.verdict is Verdict.BAD}
+    cpu, memory = told.values()
+    assert memory.reason == (
+        "memory, memory.p95.1h: no node uses more than 1 % of its memory: this looks like a ratio, from 0 to 1"
+    )
+    assert (
+        cpu.reason
+        == "cpu, cpu.p95.1h: no node uses more than 1 % of its CPU, and memory looks like a ratio, too"
+    )
+    for result, record in ((cpu, "node_cpu_usage_avg_5m"), (memory, "node_mem_usage_avg_5m")):
+        rule = json.loads(result.remedy[result.remedy.index("{") :])
+        assert rule["record"] == record
+        assert "100 * (1 - " in rule["expr"]
+
+
+async def test_a_query_of_ones_own_that_answers_with_ratios_is_multiplied() -> None:
+    async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
+        own = {"memory": "1 - free / total"}
+        prometheus.table.say(own["memory"], vector({"a": 0.93, "b": 0.1, "c": 0.2}, time.time()))
+        usage = Usage(prometheus=Prometheus(url=prometheus.url), queries=own, windows=())
+        found = await examined("samples", client, usage=usage)
+    [ratio] = [result for result in found if result.verdict is Verdict.BAD]
+    assert ratio.reason.startswith("memory: no node uses more than 1 % of its memory")
+    assert ratio.remedy == "ask in usage.queries.memory for 100 * (1 - free / total)"
+
+
+async def test_idle_nodes_are_no_alarm_and_whoever_reads_sees_that_they_are_idle() -> None:
+    idle = dict.fromkeys(NAMES, (0.4, 12.0))
+    async with pretending(idle) as prometheus, cluster_of(*NAMES) as client:
+        found = await examined("samples", client, prometheus.url)
+    assert {result.verdict for result in found} == {Verdict.GOOD}
+    assert found[0].reason == (
+        "cpu: every one of 3 nodes has a value, and none is above 1 %: right for idle nodes, and for busy ones "
+        "a ratio in the place of percents"
+    )
 
 
 async def test_samples_that_are_too_old_are_named() -> None:
@@ -223,6 +384,23 @@ async def test_without_an_address_or_a_cluster_that_is_the_finding() -> None:
     async with cluster_of() as client:
         assert "usage.prometheus.url" in (await examined("samples", client))[0].remedy
     assert "--kubeconfig" in (await examined("samples", "nowhere", "http://127.0.0.1:9"))[0].remedy
+
+
+def with_files(folder: Path, authority: bytes, pair: Pair) -> ExtenderSettings:
+    """An extender that kube-scheduler is to ask with these, at an address where nobody is."""
+    written = {"ca.crt": authority, "tls.crt": pair.certificate, "tls.key": pair.key}
+    for name, text in written.items():
+        (folder / name).write_bytes(text)
+    return ExtenderSettings(
+        "https://127.0.0.1:9",
+        "prioritize",
+        weight=5,
+        ignorable=True,
+        enable_https=True,
+        tls_config=ShownTls(
+            ca_file=f"{folder}/ca.crt", cert_file=f"{folder}/tls.crt", key_file=f"{folder}/tls.key"
+        ),
+    )
 
 
 class TestExtender:
@@ -347,6 +525,33 @@ extenders:
             [found] = await examined("extender", "nowhere", extenders=(settings,))
         assert (found.verdict is Verdict.GOOD) == believed, found.reason
         assert believed or "it cannot be asked: its certificate is not trusted, " in found.reason
+        assert believed or "as caFile" in found.remedy
+
+    @pytest.mark.parametrize(
+        ("lacking", "called"), [("ca.crt", "caFile"), ("tls.crt", "certFile"), ("tls.key", "keyFile")]
+    )
+    async def test_a_file_that_is_elsewhere_is_named(self, tmp_path: Path, lacking: str, called: str) -> None:
+        signing = Authority.of(Store())
+        settings = with_files(tmp_path, signing.certificate, signing.client("kube-scheduler"))
+        (tmp_path / lacking).unlink()
+        [found] = await examined("extender", "nowhere", extenders=(settings,))
+        assert found.verdict is Verdict.WARN, "it may be right where kube-scheduler is"
+        assert found.reason == (
+            f"https://127.0.0.1:9: its {called} cannot be read here: {tmp_path}/{lacking}: no such file or directory"
+        )
+        assert "kube-scheduler's pod" in found.remedy
+
+    @pytest.mark.parametrize(
+        ("broken", "called"), [("ca.crt", "caFile"), ("tls.crt", "certFile and keyFile")]
+    )
+    async def test_a_file_that_is_of_no_use_is_named(self, tmp_path: Path, broken: str, called: str) -> None:
+        signing = Authority.of(Store())
+        settings = with_files(tmp_path, signing.certificate, signing.client("kube-scheduler"))
+        (tmp_path / broken).write_text("no certificate")
+        [found] = await examined("extender", "nowhere", extenders=(settings,))
+        assert found.verdict is Verdict.BAD
+        assert f"its {called} cannot be used: {tmp_path}/{broken}" in found.reason
+        assert "PEM" in found.remedy
 
     async def test_extenders_of_others_are_left_alone(self) -> None:
         others = [

@@ -4,6 +4,11 @@ Both sides take the dates from the machine, hence no clock of ours.
 """
 
 import base64
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -119,6 +124,72 @@ async def test_an_expired_certificate_of_the_client_is_named(
             await client.list(PODS)
     assert "our client certificate has expired on 20" in str(raised.value)
     assert str(raised.value).endswith("renew the one in the test")
+
+
+@contextmanager
+def demanding(authority: Authority, version: ssl.TLSVersion) -> Iterator[str]:
+    """The address of a server that demands a client certificate and, as most do and asyncio does not, says why it
+    hangs up."""
+    context = authority.server_context()
+    context.verify_mode, context.maximum_version = ssl.CERT_REQUIRED, version
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                meet(listening.accept()[0])
+
+    def meet(caller: socket.socket) -> None:
+        with context.wrap_socket(caller, server_side=True, do_handshake_on_connect=False) as secured:
+            secured.settimeout(5)
+            with suppress(ssl.SSLError):
+                secured.do_handshake()
+            # Not closed at once: what the caller has sent would have it reset, and the reason lost.
+            secured.shutdown(socket.SHUT_WR)
+            while secured.recv(1 << 16):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"https://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+async def refusal(url: str, authority: Authority, login: Login) -> str:
+    connection = Connection(
+        url, "the test", authority=Pem(data=Secret(authority.certificate.decode())), login=login
+    )
+    async with once(connection) as client:
+        with pytest.raises(Untrusted) as raised:
+            await client.list(PODS)
+    return str(raised.value)
+
+
+async def test_a_server_that_demands_a_certificate_where_there_is_none_is_told_so() -> None:
+    authority = Authority.of(Store())
+    with demanding(authority, ssl.TLSVersion.TLSv1_3) as url:
+        said = await refusal(url, authority, Login())
+    assert said == (
+        f"cannot list pods: {url} demands a client certificate (certificate required), and the test has none; add "
+        f"one, with its key"
+    )
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2])
+async def test_a_certificate_that_the_server_does_not_accept_is_to_be_renewed(
+    version: ssl.TLSVersion,
+) -> None:
+    authority, stranger = Authority.of(Store()), Authority.of(Store()).client("someone")
+    login = Login(
+        certificate=Pem(data=Secret(stranger.certificate.decode())),
+        key=Pem(data=Secret(stranger.key.decode())),
+    )
+    with demanding(authority, version) as url:
+        said = await refusal(url, authority, login)
+    assert said == (
+        f"cannot list pods: {url} does not accept our client certificate (unknown ca); renew the one in the test"
+    )
 
 
 async def test_certificates_that_are_renewed_in_their_files_are_used(

@@ -34,6 +34,13 @@ class Tls:
                     raise
         return self._made[2]
 
+    @property
+    def shows_certificate(self) -> bool:
+        """Whether we show a certificate to whoever asks for one."""
+        login = self._connection.login
+        of_plugin = self._made is not None and bool(self._made[1].certificate)
+        return of_plugin or (login.certificate is not None and login.key is not None)
+
     def client_certificate_end(self) -> float | None:
         """Until when the certificate that we show is good; None where we show none, or cannot tell."""
         shown = self._made[1].certificate if self._made else ""

@@ -30,7 +30,7 @@ from colocate.cluster.errors import (
     unreadable,
 )
 from colocate.cluster.tls import Tls
-from colocate.cluster.trouble import in_words, of_certificate
+from colocate.cluster.trouble import in_words, of_certificate, of_our_certificate
 from colocate.telemetry import CLUSTER_REQUEST_SECONDS, CLUSTER_REQUESTS
 
 JSON = "application/json"
@@ -218,6 +218,8 @@ class Transport:
     def _trouble(self, doing: Doing, error: aiohttp.ClientError | OSError) -> Unreachable:
         """What a failed connection means, in words."""
         connection = self._connection
+        if said := of_our_certificate(error):
+            return Untrusted(f"cannot {doing}: {connection.server} {self._refused_for(said)}", sent=False)
         match error:
             case aiohttp.ClientConnectorCertificateError():
                 return Untrusted(
@@ -229,12 +231,6 @@ class Transport:
                 kind: type[Unreachable] = Untrusted if isinstance(error, ssl.SSLError) else Unreachable
                 words = f"cannot {doing}: no connection to {connection.server}: {in_words(error)}"
                 return kind(words, sent=False)
-        if (alert := _certificate_alert(error)) is not None:
-            return Untrusted(
-                f"cannot {doing}: {connection.server} does not accept our client certificate ({alert}); "
-                f"renew the one in {connection.origin}",
-                sent=False,
-            )
         end = self._tls.client_certificate_end()
         if end is not None and end < self._clock.time():
             # Servers that check it in the handshake mostly hang up without a word.
@@ -245,6 +241,12 @@ class Transport:
             )
         return Unreachable(f"cannot {doing}: the connection to {connection.server} broke: {in_words(error)}")
 
+    def _refused_for(self, alert: str) -> str:
+        origin = self._connection.origin
+        if self._tls.shows_certificate:
+            return f"does not accept our client certificate ({alert}); renew the one in {origin}"
+        return f"demands a client certificate ({alert}), and {origin} has none; add one, with its key"
+
 
 async def _beginning(response: aiohttp.ClientResponse, length: int) -> bytes:
     """So much of the body, or all of it where it is shorter."""
@@ -254,16 +256,6 @@ async def _beginning(response: aiohttp.ClientResponse, length: int) -> bytes:
         if len(body) >= length:
             break
     return bytes(body[:length])
-
-
-def _certificate_alert(error: BaseException | None) -> str | None:
-    """What the other side holds against our certificate. In TLS 1.3 it says so after the handshake."""
-    while error is not None:
-        if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
-            _, _, said = (error.reason or "").partition("ALERT_")
-            return said.lower().replace("_", " ")
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _socket(info: tuple[int, int, int, str, object]) -> socket.socket:

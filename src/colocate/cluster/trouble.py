@@ -6,6 +6,9 @@ import ssl
 
 import aiohttp
 
+_OF_CERTIFICATES = ("unknown ca", "access denied", "decrypt error")
+"""Alerts that are about a certificate and do not say the word."""
+
 
 def in_words(error: aiohttp.ClientError | OSError) -> str:
     """What was found, without who was asked: the caller knows how to name that."""
@@ -26,6 +29,18 @@ def in_words(error: aiohttp.ClientError | OSError) -> str:
             # Its own words would show the address, and with it a proxy's password.
             return " ".join(error.message.split()) or type(error).__name__
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def of_our_certificate(error: BaseException | None) -> str:
+    """What the other side holds against the certificate that we show, or do not show; empty where it is not that.
+    In TLS 1.3 it says so after the handshake."""
+    while error is not None:
+        # Only what OpenSSL found has a reason.
+        if isinstance(error, ssl.SSLError) and (reason := getattr(error, "reason", None)):
+            said = str(reason).partition("ALERT_")[2].lower().replace("_", " ")
+            return said if "certificate" in said or said in _OF_CERTIFICATES else ""
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def of_certificate(error: aiohttp.ClientConnectorCertificateError) -> str:

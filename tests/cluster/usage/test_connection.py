@@ -175,7 +175,7 @@ async def test_a_real_prometheus_with_tls_a_client_certificate_and_a_password(tm
             await answer(certificate_authority=None)
         with pytest.raises(Untrusted):
             await answer(server_name="another.example")
-        with pytest.raises(Untrusted, match="client certificate"):
+        with pytest.raises(Untrusted, match="demands a client certificate"):
             await answer(client_certificate=None, client_key=None)
         (tmp_path / "password").write_text("wrong")
         with pytest.raises(Unauthorized):

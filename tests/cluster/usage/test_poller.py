@@ -220,6 +220,29 @@ async def test_a_node_that_nobody_measures_is_missing_and_nothing_fails(
         assert REGISTRY.get_sample_value("colocate_usage_samples", {"signal": "cpu", "state": "missing"}) == 1
 
 
+async def test_ratios_in_the_place_of_percents_are_told_once(table: Table, clock: ManualClock) -> None:
+    def say(factor: float) -> None:
+        for query in (CPU, MEMORY):
+            table.say(query, vector({"a": 0.93 * factor, "b": 0.139 * factor, "c": 0.2 * factor}))
+
+    def flags(snapshot: UsageSnapshot) -> list[bool]:
+        return [health(snapshot, name).ratio for name in ("cpu", "memory", "time")]
+
+    async with poller(table.url, clock) as follower:
+        say(1)
+        with logged() as logs:
+            assert flags(await follower.once()) == [True, True, False]
+            table.say(MEMORY, b"", 500)
+            assert flags(await follower.once()) == [True, True, False], "as long as nothing else is known"
+            say(1)
+            assert flags(await follower.once()) == [True, True, False]
+        [event] = told(logs, Event.USAGE_RATIO)
+        assert event["signals"] == ["cpu", "memory"]
+        assert "multiply by 100" in event["remedy"]
+        say(100)
+        assert flags(await follower.once()) == [False, False, False]
+
+
 async def test_series_that_count_for_nobody_are_counted(table: Table, clock: ManualClock) -> None:
     table.say(CPU, vector({"a": "NaN", "b": "+Inf", "c": "-3", "stranger": 1}))
     async with poller(table.url, clock) as follower:

@@ -17,7 +17,7 @@ from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeSchedule
 from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES
-from colocate.cluster.trouble import in_words
+from colocate.cluster.trouble import in_words, of_our_certificate
 from colocate.errors import UserError
 from colocate.load.weights import POINTS, weight
 
@@ -133,6 +133,9 @@ async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str])
     where, patience = without_login(settings.url_prefix), settings.seconds
     remedy = "see that 'colocate scheduler serve' runs, and that this address leads to it from kube-scheduler's place"
     verb = settings.prioritize_verb or settings.filter_verb
+    context = _context(settings.tls, where)
+    if isinstance(context, Result):
+        return context
     body = msgspec.json.encode({"Pod": _POD, "Nodes": None, "NodeNames": names})
     begun = patient.clock.monotonic()
     try:
@@ -142,7 +145,7 @@ async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str])
                 f"{without_login(settings.url_prefix).rstrip('/')}/{verb}",
                 data=body,
                 headers={"Content-Type": "application/json", **_login(settings.url_prefix)},
-                ssl=_context(settings.tls),
+                ssl=context,
                 server_hostname=settings.tls.server_name or None,
             ) as response,
         ):
@@ -152,7 +155,14 @@ async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str])
             f"{where}: no answer within httpTimeout, {patience:g} s, for {len(names)} nodes",
             f"{remedy}; or write a longer httpTimeout",
         )
+    except aiohttp.ClientConnectorCertificateError as error:
+        return bad(
+            f"{where}: it cannot be asked: {in_words(error)}",
+            "write in tlsConfig who signed it, as caFile, or the name that it is for, as serverName",
+        )
     except (aiohttp.ClientError, OSError) as error:
+        if of_our_certificate(error):
+            remedy = "write in tlsConfig a certificate that server.tls.clientAuthority has signed: certFile, keyFile"
         return bad(f"{where}: it cannot be asked: {in_words(error)}", remedy)
     took = patient.clock.monotonic() - begun
     if response.status != 200:
@@ -200,11 +210,37 @@ def _port(url: str) -> int | None:
         return None
 
 
-def _context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(Path(tls.ca_file)) if tls.ca_file else None)
+def _context(tls: Tls, where: str) -> ssl.SSLContext | Result:
+    """What kube-scheduler connects with, or which of its files is in the way here."""
+    files = {"caFile": tls.ca_file, "certFile": tls.cert_file, "keyFile": tls.key_file}
+    named = {called: file for called, file in files.items() if file}
+    for called, file in named.items():
+        try:
+            Path(file).read_bytes()
+        except OSError as error:
+            return warn(
+                f"{where}: its {called} cannot be read here: {file}: {in_words(error)}",
+                "run the doctor where this path leads to it: it is as in kube-scheduler's pod",
+            )
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file or None)
+    except ssl.SSLError as error:
+        return _unusable(where, "caFile", tls.ca_file, error)
     if tls.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if tls.cert_file:
-        context.load_cert_chain(tls.cert_file, tls.key_file or None)
+        try:
+            # With an empty password an encrypted key is an error, not a question.
+            context.load_cert_chain(tls.cert_file, tls.key_file or None, password="")
+        except (ssl.SSLError, OSError) as error:
+            called = " and ".join(called for called in named if called != "caFile")
+            return _unusable(where, called, ", ".join(filter(None, (tls.cert_file, tls.key_file))), error)
     return context
+
+
+def _unusable(where: str, called: str, files: str, error: OSError) -> Result:
+    return bad(
+        f"{where}: its {called} cannot be used: {files}: {in_words(error)}",
+        "it takes certificates in PEM; a key must be unencrypted, and belong to its certificate",
+    )

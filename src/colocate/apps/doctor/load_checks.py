@@ -1,40 +1,28 @@
 """Scheduling by real load: whether samples come, are fresh and join; each finding with the rule or label to add."""
 
-import json
-from collections.abc import AsyncIterator, Iterable, Iterator
-
-import msgspec
+from collections.abc import AsyncIterator, Iterator
 
 from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.doctor.node_samples import NodeSamples, named
+from colocate.apps.doctor.query_remedies import QueryRemedies
+from colocate.apps.doctor.report import Result, bad, warn
+from colocate.apps.doctor.signal_findings import SignalFindings, told_once
 from colocate.apps.doctor.strangers import Remedies
-from colocate.apps.scheduler.addresses import without_login
-from colocate.apps.scheduler.sections import Usage
 from colocate.apps.scheduler.settings import Act, SchedulerConfig
 from colocate.apps.scheduler.windows import needs, windows
 from colocate.cluster.client import Client
 from colocate.cluster.usage import (
-    METRICS_API,
     NODE_ADDRESSES,
     KnownNode,
     MetricsApi,
-    Preset,
     Prometheus,
-    SignalHealth,
     UsagePoller,
     UsageSnapshot,
     queries,
 )
 from colocate.cluster.usage.directory import Directory
-from colocate.cluster.usage.presets import TIME
-from colocate.cluster.usage.prometheus import asking_for
-from colocate.cluster.usage.signals import duration
 
 _CLOCKS_APART = 30.0
-_SOME = 5
-_MEASURED = (
-    "see in the log of metrics-server why it does not measure them: it must reach every node's kubelet"
-)
 
 
 @check(Section.LOAD, "samples")
@@ -57,11 +45,17 @@ async def samples(patient: Patient) -> AsyncIterator[Result]:
     nodes = [node.known for node in await patient.client.list(NODE_ADDRESSES)]
     taken = await _one_round(patient, config, nodes)
     remedies = Remedies(usage, Directory(nodes), taken.health)
-    for result in _told_once(said for health in taken.health for said in _of_signal(health, usage, remedies)):
+    signals = [query.signal for query in queries(config.asked()).signals]
+    of_queries = QueryRemedies(usage, signals, remedies)
+    sampled = NodeSamples(taken, (node.name for node in nodes), usage.queries)
+    findings = SignalFindings(usage, sampled, remedies, of_queries)
+    for result in told_once(said for health in taken.health for said in findings.of(health)):
         yield result
-    for result in _of_windows(config):
+    for result in _of_windows(config, of_queries):
         yield result
-    for result in _of_nodes(taken, config.load.staleness.after, remedies):
+    for result in _of_addresses_and_clocks(taken, remedies):
+        yield result
+    for result in sampled.results(config.load.staleness.after):
         yield result
 
 
@@ -77,97 +71,22 @@ async def _one_round(patient: Patient, config: SchedulerConfig, nodes: list[Know
             await prometheus.close()
 
 
-class _Said(msgspec.Struct, frozen=True):
-    """What is found of one signal."""
-
-    signal: str
-    result: Result
-    cause: str = ""
-    """What may have the same effect on others; without it, they share what is word by word the same."""
-
-
-def _told_once(found: Iterable[_Said]) -> Iterator[Result]:
-    """What several signals share is told of all of them, with the remedy of the first."""
-    alike: dict[object, list[_Said]] = {}
-    for said in found:
-        alike.setdefault(said.cause or said.result, []).append(said)
-    for first, *others in alike.values():
-        names = ", ".join(said.signal for said in (first, *others))
-        yield msgspec.structs.replace(first.result, reason=f"{names}: {first.result.reason}")
-
-
-def _of_signal(health: SignalHealth, usage: Usage, remedies: Remedies) -> Iterator[_Said]:
-    counts, name = health.counts, health.name
-    if health.error:
-        where = "the metrics API" if name == METRICS_API else without_login(usage.prometheus.url)
-        cause = health.error.removeprefix(f"cannot {asking_for(name)}: ")
-        yield _Said(name, bad(cause, f"see that {where} answers this: {health.query}"), cause)
-        return
-    if not counts.series:
-        remedy = _what_makes(name, usage, remedies)
-        yield _Said(name, bad(f"no series answers {health.query}", remedy), remedy)
-        return
-    for result in _of_series(health, remedies):
-        yield _Said(name, result)
-
-
-def _of_series(health: SignalHealth, remedies: Remedies) -> Iterator[Result]:
-    counts, name = health.counts, health.name
-    if counts.unknown:
-        labels = dict(health.strangers[0]) if health.strangers else {}
-        yield warn(
-            f"{counts.unknown} of {counts.series} series are of no node here: {json.dumps(labels)}",
-            remedies.of(health),
-        )
-    odd = {kind: getattr(counts, kind) for kind in ("not_a_number", "infinite", "negative", "malformed")}
-    for kind, number in odd.items():
-        if number:
-            yield warn(f"{number} series are {kind.replace('_', ' ')}", f"look at {health.query}")
-    for said in health.warnings:
-        yield warn(f"Prometheus says: {said}", f"look at {health.query}")
-    if name != TIME and counts.joined and not counts.missing and not counts.unknown:
-        yield good(f"every one of {counts.joined} nodes has a value")
-
-
-def _of_windows(config: SchedulerConfig) -> Iterator[Result]:
+def _of_windows(config: SchedulerConfig, remedies: QueryRemedies) -> Iterator[Result]:
     """What the policies would judge by, and nobody asks for."""
     usage = config.usage
     there = windows(usage, config.load) if usage.prometheus.url else ()
     missing = [need.window for need in needs(config.load) if not need.met(there)]
     if missing and Act.EXTENDER in config.act:
-        said = ", ".join(f"{{statistic: {one.statistic}, span: {duration(one.span)}}}" for one in missing)
         yield warn(
             f"{' and '.join(one.statistic for one in missing)} are not asked for: peaks are plain averages",
-            f"add to usage.windows: {said}" if usage.prometheus.url else "add usage.prometheus.url",
+            remedies.of_windows(missing) if usage.prometheus.url else "add usage.prometheus.url",
         )
 
 
-def _of_nodes(taken: UsageSnapshot, stale_after: float, remedies: Remedies) -> Iterator[Result]:
-    known = {name for health in taken.health for name in health.missing}
-    missing = sorted(known - taken.nodes.keys())
-    by_prometheus = any(health.name != METRICS_API for health in taken.health)
-    if missing:
-        yield warn(
-            f"{_named(missing)}: no sample; such nodes are judged as the median of the others",
-            "run node-exporter there, let Prometheus scrape it, and give the target the label node"
-            if by_prometheus
-            else _MEASURED,
-        )
-    old = sorted(
-        name
-        for name, load in taken.nodes.items()
-        if stale_after and load.time is not None and taken.taken - load.time >= stale_after
-    )
-    if old:
-        yield warn(
-            f"{_named(old)}: the last sample is older than {stale_after:g} s and counts no more",
-            "look at the target's state in Prometheus (up == 0), and at node-exporter there"
-            if by_prometheus
-            else _MEASURED,
-        )
+def _of_addresses_and_clocks(taken: UsageSnapshot, remedies: Remedies) -> Iterator[Result]:
     if taken.ambiguous:
         yield warn(
-            f"{_named(taken.ambiguous)}: several nodes have this address, so nothing joins by it",
+            f"{named(taken.ambiguous)}: several nodes have this address, so nothing joins by it",
             remedies.relabelling(),
         )
     if taken.clock_offset is not None and abs(taken.clock_offset) > _CLOCKS_APART:
@@ -175,33 +94,3 @@ def _of_nodes(taken: UsageSnapshot, stale_after: float, remedies: Remedies) -> I
             f"Prometheus' clock is {taken.clock_offset:+.0f} s from this machine's",
             "let both be set by NTP: samples seem older or younger than they are",
         )
-    if taken.nodes and not missing and not old:
-        yield good(f"all {len(taken.nodes)} nodes have fresh samples")
-
-
-def _what_makes(name: str, usage: Usage, remedies: Remedies) -> str:
-    """What brings the series of a signal about."""
-    if name == METRICS_API:
-        return _MEASURED
-    if name in usage.queries:
-        return f"see why the query of usage.queries.{name} answers nothing, or leave it out"
-    if name.startswith("pod."):
-        series = (
-            "container_cpu_usage_seconds_total" if name == "pod.cpu" else "container_memory_working_set_bytes"
-        )
-        return (
-            f"let Prometheus scrape cAdvisor ({series}, at /metrics/cadvisor of every kubelet), or write "
-            f"usage.pods: false"
-        )
-    match usage.preset:
-        case Preset.SEED:
-            return f"add this recording rule to Prometheus: {remedies.rule(name)}"
-        case Preset.NODE_EXPORTER:
-            return "let Prometheus scrape node-exporter on every node"
-        case Preset.KUBE_PROMETHEUS_STACK:
-            return "install the recording rules of kube-prometheus-stack for node-exporter, or choose another preset"
-
-
-def _named(names: "tuple[str, ...] | list[str]") -> str:
-    more = f" and {len(names) - _SOME} more" if len(names) > _SOME else ""
-    return ", ".join(names[:_SOME]) + more

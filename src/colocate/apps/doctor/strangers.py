@@ -57,12 +57,21 @@ class Remedies:
         if name.startswith("pod."):
             whose = f"the query of usage.queries.{name}" if self._is_own(name) else "cAdvisor's scrape"
             return f"let {whose} keep the labels namespace and pod"
+        left_out_by = (
+            f"usage.queries.{name}" if self._is_own(name) else 'usage.matchers, such as cluster="prod"'
+        )
         if not health.counts.missing:
-            how = f"usage.queries.{name}" if self._is_own(name) else 'usage.matchers, such as cluster="prod"'
-            return f"every node has others; leave these out by {how}, unless their nodes have just gone"
+            return (
+                f"every node has others; leave these out by {left_out_by}, unless their nodes have just gone"
+            )
         if label := self._saying(series):
             return self._heeding((*self._usage.labels, label))
         respelling = self._respelling(series)
+        if health.counts.joined and not respelling and (label := self._naming(series)):
+            return (
+                f"wait five minutes where these nodes have just gone, leave those of another cluster out by "
+                f"{left_out_by}, or correct {label} where it is another name of a node without a value"
+            )
         if self._is_own(name):
             return self._own_query(health, respelling)
         if self._usage.preset is Preset.NODE_EXPORTER and (label := self._saying(self._seen)):
@@ -119,6 +128,11 @@ class Remedies:
     def _kept(self, series: Iterable[Labels]) -> bool:
         """Whether there is any of the labels that are looked at."""
         return any(label in labels for labels in series for label in self._usage.labels)
+
+    def _naming(self, series: Sequence[Labels]) -> str:
+        """A label that names the node of each series, as it does of those that join; an instance is an address."""
+        names = (label for label in self._usage.labels if label != "instance")
+        return next((label for label in names if series and all(one.get(label) for one in series)), "")
 
     def _saying(self, series: Iterable[Labels]) -> str | None:
         """The label that says nodes and is not looked at; of several, the one that says the most."""

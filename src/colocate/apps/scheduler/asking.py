@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 
 from colocate.cluster.secret import Secret
-from colocate.cluster.trouble import in_words
+from colocate.cluster.trouble import in_words, of_certificate, of_our_certificate
 from colocate.errors import ColocateError, UserError
 
 T = TypeVar("T")
@@ -49,6 +49,9 @@ async def ask(where: Where, path: str, **query: str) -> bytes:
             ) as response,
         ):
             body = await response.read()
+            if response.status == 401:
+                # Its own words are for kube-scheduler.
+                raise NotAnswered(_to_show(where, token="WWW-Authenticate" in response.headers))
             if response.status != 200:
                 said = body.decode(errors="replace").strip()[:500]
                 wrong = UserError if response.status == 400 else NotAnswered
@@ -59,10 +62,42 @@ async def ask(where: Where, path: str, **query: str) -> bytes:
             f"the scheduler at {where.url} does not answer in time; look into its log"
         ) from None
     except (aiohttp.ClientError, OSError) as error:
-        raise NotAnswered(
-            f"the scheduler cannot be asked at {where.url} ({in_words(error)}); say with --url where it listens, or "
-            f"name a snapshot with --snapshot where that is possible"
-        ) from None
+        raise NotAnswered(_trouble(where, error)) from None
+
+
+def _trouble(where: Where, error: aiohttp.ClientError | OSError) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return (
+            f"the certificate of the scheduler at {where.url} is not trusted ({of_certificate(error)}); name with "
+            f"--ca-file who signed it, or with --server-name the name that it is for"
+        )
+    refused = bool(of_our_certificate(error))
+    if refused and where.certificate is None:
+        return _to_show(where)
+    encrypted = where.url.startswith("https://")
+    if encrypted and where.certificate and (refused or not isinstance(error, aiohttp.ClientConnectorError)):
+        # Whoever does not accept ours mostly hangs up without a word.
+        return (
+            f"the scheduler at {where.url} hung up ({in_words(error)}): {where.certificate} may be a certificate "
+            f"that it does not accept; name another with --cert-file, and its key with --key-file"
+        )
+    return (
+        f"the scheduler cannot be asked at {where.url} ({in_words(error)}); say with --url where it listens, or name "
+        f"a snapshot with --snapshot where that is possible"
+    )
+
+
+def _to_show(where: Where, *, token: bool = False) -> str:
+    """What a scheduler misses, and the flag that names it."""
+    if not token:
+        return (
+            f"the scheduler at {where.url} asks for a client certificate; name one that its "
+            f"server.tls.clientAuthority has signed with --cert-file, and its key with --key-file"
+        )
+    file = where.token_file
+    if file is None:
+        return f"the scheduler at {where.url} asks for a token; name a file that has one with --token-file"
+    return f"the scheduler at {where.url} does not know the token of {file}; name another with --token-file"
 
 
 def decoded(body: bytes, kind: type[T]) -> T:
@@ -86,12 +121,23 @@ def _headers(where: Where) -> dict[str, str]:
 def _context(where: Where) -> ssl.SSLContext | None:
     if not where.url.startswith("https://"):
         return None
+    for flag, file in (
+        ("--ca-file", where.authority),
+        ("--cert-file", where.certificate),
+        ("--key-file", where.key),
+    ):
+        try:
+            if file is not None:
+                file.read_bytes()
+        except OSError as error:
+            raise UserError(f"{flag}: {file} cannot be read ({in_words(error)}); name another") from None
     try:
         context = ssl.create_default_context(cafile=str(where.authority) if where.authority else None)
         if where.certificate is not None:
             context.load_cert_chain(where.certificate, where.key)
     except (OSError, ssl.SSLError) as error:
         raise UserError(
-            f"--ca-file, --cert-file, --key-file: they cannot be used ({error}); check them"
+            f"--ca-file, --cert-file, --key-file: they cannot be used ({in_words(error)}); they must be PEM, and a "
+            f"key must belong to its certificate"
         ) from None
     return context

@@ -57,7 +57,7 @@ class Joined(msgspec.Struct, frozen=True):
     samples: Mapping[str, Sample] = {}
     counts: Counts = Counts()
     missing: tuple[str, ...] = ()
-    """Some of the nodes that have no value."""
+    """The nodes that have no value."""
     strangers: tuple[Mapping[str, str], ...] = ()
     """The labels of some series of no node that we know."""
 
@@ -167,7 +167,7 @@ def join(
     return Joined(
         {node: Sample(value, *scrape) for node, (_, _, scrape, value) in best.items()},
         Counts(**count),
-        tuple(missing[:_EXAMPLES]),
+        tuple(missing),
         tuple(strangers),
     )
 

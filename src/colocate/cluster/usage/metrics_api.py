@@ -84,7 +84,7 @@ def join(measured: Measured, answer: list[NodeMetrics], directory: Directory, no
             samples[node.name] = Sample(max(0.0, percent), min(now, max(0.0, _seconds(metrics.timestamp))))
     missing = [name for name in directory.nodes if name not in samples]
     count |= {"series": len(answer), "joined": len(samples), "missing": len(missing)}
-    return Joined(samples, Counts(**count), tuple(missing[:_EXAMPLES]), tuple(strangers[:_EXAMPLES]))
+    return Joined(samples, Counts(**count), tuple(missing), tuple(strangers[:_EXAMPLES]))
 
 
 def _used(measured: Measured, metrics: NodeMetrics) -> int | None:

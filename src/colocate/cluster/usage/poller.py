@@ -28,6 +28,7 @@ from colocate.cluster.usage.prometheus import Prometheus
 from colocate.cluster.usage.record import Record
 from colocate.cluster.usage.signals import POD_CPU, POD_MEMORY, Measured, Signal, Statistic
 from colocate.cluster.usage.snapshot import UsageSnapshot, node_loads
+from colocate.cluster.usage.units import ratios
 from colocate.errors import UserError
 from colocate.telemetry import Event
 
@@ -137,16 +138,20 @@ class UsagePoller:
             # Joined only to be counted: a node that is in no answer is told of here as well.
             counted = await asyncio.to_thread(join, scraped, directory, queries.labels, times, LATEST)
             self._record.succeeded(TIME, counted, scraped)
+        recorded: dict[Signal, list[float]] = {}
         for query in queries.signals:
             answer = answers[str(query.signal)]
             if answer is None:
                 continue
             joined = await self._join(query.signal, answer, directory, times, asked)
+            if query.recorded:
+                recorded[query.signal] = [sample.value for sample in joined.samples.values()]
             self._record.succeeded(str(query.signal), joined, answer)
             kept = {} if query.signal.statistic is Statistic.POD else self._samples.get(query.signal, {})
             self._samples[query.signal] = await asyncio.to_thread(with_news, kept, joined.samples, asked)
             evaluated = next((series.time for series in answer if series is not None), None)
             self._offset = self._offset if evaluated is None else evaluated - asked
+        self._record.looked_at_units({str(signal): so for signal, so in ratios(recorded).items()})
 
     async def _ask(self, prometheus: Prometheus, name: str, promql: str) -> tuple[str, Vector | None]:
         begun = self._clock.monotonic()

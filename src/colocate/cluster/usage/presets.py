@@ -57,6 +57,8 @@ class QuerySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class Query(msgspec.Struct, frozen=True):
     signal: Signal
     promql: str
+    recorded: bool = False
+    """Whether others see to it that it is in percent: a recording rule, or a query of the user's own."""
 
 
 class Queries(msgspec.Struct, frozen=True):
@@ -98,11 +100,17 @@ def queries(settings: QuerySettings) -> Queries:
     preset = _Promql(settings)
     return Queries(
         tuple(
-            Query(signal, settings.queries.get(name) or preset.of(signal)) for name, signal in wanted.items()
+            Query(signal, settings.queries.get(name) or preset.of(signal), _is_recorded(settings, signal))
+            for name, signal in wanted.items()
         ),
         settings.queries.get(TIME, preset.time),
         settings.labels,
     )
+
+
+def _is_recorded(settings: QuerySettings, signal: Signal) -> bool:
+    of_node = signal.statistic is not Statistic.POD
+    return of_node and (settings.preset is Preset.SEED or bool(settings.queries.get(str(signal))))
 
 
 class _Promql:
@@ -160,8 +168,7 @@ class _Promql:
             busy = f"clamp_min(100 * (1 - avg by ({self._by}) ({rate})), 0)"
             if signal.statistic is Statistic.USE:
                 return busy
-            step = duration(max(1.0, signal.window // 60))
-            return _over_time(signal, busy, step)
+            return _over_time(signal, busy, _step(signal))
         available = self._select("node_memory_MemAvailable_bytes")
         total = self._select("node_memory_MemTotal_bytes")
         if signal.statistic is Statistic.USE:
@@ -190,6 +197,16 @@ class _Promql:
 def _of_pods(containers: str) -> str:
     """The sum over a pod's containers; where two replicas of Prometheus, or two jobs, tell of one, the greater."""
     return f"sum by (namespace, pod) (max by (namespace, pod, container) ({containers}))"
+
+
+def over_time(signal: Signal, promql: str) -> str:
+    """A signal over the window of what any query answers."""
+    return _over_time(signal, f"({promql})", _step(signal))
+
+
+def _step(signal: Signal) -> str:
+    """So many points of a window are worked out anew."""
+    return duration(max(1.0, signal.window // 60))
 
 
 def _over_time(signal: Signal, series: str, step: str = "", turned: bool = False) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
 from colocate import telemetry
 from colocate.clock import Clock
 from colocate.cluster.errors import ApiError, ClusterError, Unreachable
@@ -19,6 +21,8 @@ from colocate.telemetry import (
 )
 
 _REJECTED = ("unknown", "duplicate", "not_a_number", "infinite", "negative", "malformed")
+_SOME = 5
+"""So many nodes without a value are named in the log."""
 
 
 class Record:
@@ -58,15 +62,28 @@ class Record:
             self._log.info(Event.USAGE_RECOVERED, signal=name, failures=before.failures)
         if health.warnings and health.warnings != before.warnings:
             self._log.warning(Event.USAGE_DOUBTFUL, signal=name, warnings=health.warnings)
-        news = before.last_success is None or before.missing != health.missing
+        news = before.last_success is None or set(before.missing) != set(health.missing)
         if news and counts.missing:
             self._log.warning(
                 Event.USAGE_MISSING,
                 signal=name,
                 nodes=counts.missing,
-                some=health.missing,
+                some=health.missing[:_SOME],
                 unknown_series=counts.unknown,
                 some_labels=health.strangers[:1],
+            )
+
+    def looked_at_units(self, ratios: Mapping[str, bool]) -> None:
+        """Whether the last values of each signal look like ratios. It is told when they begin to."""
+        begun = [name for name, ratio in ratios.items() if ratio and not self._health[name].ratio]
+        for name, ratio in ratios.items():
+            self._health[name] = msgspec.structs.replace(self._health[name], ratio=ratio)
+        if begun:
+            self._log.warning(
+                Event.USAGE_RATIO,
+                signals=begun,
+                found="no node uses more than 1 % of its memory: these look like ratios, from 0 to 1",
+                remedy="let the rule or query say percents: multiply by 100",
             )
 
     def failed(self, name: str, error: ClusterError | UserError) -> None:

@@ -26,15 +26,24 @@ class SignalHealth(msgspec.Struct, frozen=True):
     """In a row."""
     counts: Counts = Counts()
     missing: tuple[str, ...] = ()
-    """Some of the nodes that have no value."""
+    """The nodes that have no value."""
     strangers: tuple[Mapping[str, str], ...] = ()
     """The labels of some series of no node that we know."""
     warnings: tuple[str, ...] = ()
     """What Prometheus says about its own answer."""
+    ratio: bool = False
+    """Whether its values look like ratios, from 0 to 1, where percents are asked for."""
 
     def succeeded(self, now: float, joined: Joined, warnings: tuple[str, ...] = ()) -> "SignalHealth":
         return SignalHealth(
-            self.name, self.query, now, "", 0, joined.counts, joined.missing, joined.strangers, warnings
+            self.name,
+            self.query,
+            now,
+            counts=joined.counts,
+            missing=joined.missing,
+            strangers=joined.strangers,
+            warnings=warnings,
+            ratio=self.ratio,
         )
 
     def failed(self, why: str) -> "SignalHealth":

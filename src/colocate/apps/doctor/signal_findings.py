@@ -1,0 +1,101 @@
+"""What came of each query: no answer, no series, series of no node, values that cannot be; with remedies. Pure."""
+
+import json
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from colocate.apps.doctor.node_samples import NodeSamples, named
+from colocate.apps.doctor.query_remedies import QueryRemedies
+from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.doctor.strangers import Remedies
+from colocate.apps.scheduler.addresses import without_login
+from colocate.apps.scheduler.sections import Usage
+from colocate.cluster.usage import METRICS_API, Measured, Preset, SignalHealth
+from colocate.cluster.usage.presets import TIME
+from colocate.cluster.usage.prometheus import asking_for
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What is found of one signal."""
+
+    signal: str
+    result: Result
+    cause: str = ""
+    """What may have the same effect on others; without it, they share what is word by word the same."""
+
+
+def told_once(found: Iterable[_Said]) -> Iterator[Result]:
+    """What several signals share is told of all of them, with the remedy of the first."""
+    alike: dict[object, list[_Said]] = {}
+    for said in found:
+        alike.setdefault(said.cause or said.result, []).append(said)
+    for first, *others in alike.values():
+        names = ", ".join(said.signal for said in (first, *others))
+        yield msgspec.structs.replace(first.result, reason=f"{names}: {first.result.reason}")
+
+
+class SignalFindings:
+    """By all that one round of questions has seen."""
+
+    def __init__(
+        self, usage: Usage, sampled: NodeSamples, strangers: Remedies, queries: QueryRemedies
+    ) -> None:
+        self._usage = usage
+        self._sampled = sampled
+        self._strangers = strangers
+        self._queries = queries
+
+    def of(self, health: SignalHealth) -> Iterator[_Said]:
+        name = health.name
+        if health.error:
+            where = "the metrics API" if name == METRICS_API else without_login(self._usage.prometheus.url)
+            cause = health.error.removeprefix(f"cannot {asking_for(name)}: ")
+            yield _Said(name, bad(cause, f"see that {where} answers this: {health.query}"), cause)
+        elif not health.counts.series:
+            yield self._without_series(health)
+        else:
+            for result in self._of_series(health):
+                yield _Said(name, result)
+
+    def _without_series(self, health: SignalHealth) -> _Said:
+        found, remedy = f"no series answers {health.query}", self._queries.of_none(health.name)
+        if health.name == TIME and self._queries.by_the_way:
+            told = f"{found}: samples count as old as their answers, also of a node that is scraped no more"
+            return _Said(TIME, warn(told, remedy))
+        return _Said(health.name, bad(found, remedy), remedy)
+
+    def _of_series(self, health: SignalHealth) -> Iterator[Result]:
+        counts, name = health.counts, health.name
+        if counts.unknown:
+            labels = dict(health.strangers[0]) if health.strangers else {}
+            yield warn(
+                f"{counts.unknown} of {counts.series} series are of no node here: {json.dumps(labels)}",
+                self._strangers.of(health),
+            )
+        odd = {kind: getattr(counts, kind) for kind in ("not_a_number", "infinite", "negative", "malformed")}
+        for kind, number in odd.items():
+            if number:
+                yield warn(f"{number} series are {kind.replace('_', ' ')}", f"look at {health.query}")
+        for said in health.warnings:
+            yield warn(f"Prometheus says: {said}", f"look at {health.query}")
+        # Of the other nodes it is said that they lack a sample.
+        lacking = sorted(set(health.missing) - self._sampled.incomplete)
+        if counts.joined and lacking and name != METRICS_API:
+            yield warn(f"{named(lacking)} have no value, and other nodes have", self._queries.of_some(health))
+        if health.ratio:
+            found = (
+                "its memory: this looks like a ratio, from 0 to 1"
+                if name.startswith(Measured.MEMORY)
+                else "its CPU, and memory looks like a ratio, too"
+            )
+            yield bad(f"no node uses more than 1 % of {found}", self._queries.of_ratios(health))
+        elif name != TIME and counts.joined and not counts.missing and not counts.unknown:
+            yield good(f"every one of {counts.joined} nodes has a value{self._hint(name)}")
+
+    def _hint(self, name: str) -> str:
+        """What to think of CPU that is hardly used, where its unit is a matter of others: it may well be so."""
+        recorded = self._usage.preset is Preset.SEED or name in self._usage.queries
+        if name != Measured.CPU or not recorded or not self._sampled.cpu_below_one:
+            return ""
+        return ", and none is above 1 %: right for idle nodes, and for busy ones a ratio in the place of percents"
