@@ -29,6 +29,8 @@ from colocate.telemetry import Event
 from colocate.wire.rpc import serve, stop_server
 
 _DEBUG, _INFO = logging.DEBUG, logging.INFO
+_FLUSH = 1.0
+"""Seconds for what was sent on streams that have ended to be on its way: no more than a moment."""
 _STEADY = 60.0
 """Seconds after which a registration counts as good and the back-off starts afresh."""
 
@@ -259,7 +261,7 @@ class Endpoint:
             await first(self._broadcast.hang_up(), self._clock.sleep(pause))
         finally:
             try:
-                await stop_server(server)
+                await stop_server(server, _FLUSH if drain and not self._broadcast.listeners else None)
             finally:
                 sockets.remove(socket)
 

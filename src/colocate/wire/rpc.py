@@ -204,12 +204,14 @@ async def serve(socket: Path, *services: Service) -> grpc.aio.Server:
     return server
 
 
-async def stop_server(server: grpc.aio.Server) -> None:
+async def stop_server(server: grpc.aio.Server, flush: float | None = None) -> None:
     """Stop a server wholly, even if the caller is cancelled meanwhile.
+
+    Calls are cut off, or have `flush` seconds to end: one cut off may lose the message that it sent last.
 
     A server left half-stopped goes on in tasks that nobody awaits, and is stopped by the garbage collector.
     """
-    stopping = asyncio.ensure_future(server.stop(None))
+    stopping = asyncio.ensure_future(server.stop(flush))
     try:
         await asyncio.shield(stopping)
     except asyncio.CancelledError:
