@@ -30,6 +30,8 @@ class Broadcast:
         self._payload = b""
         self._changes = Watched()
         self._calls = 0
+        self.opened = 0
+        """How many streams have been opened so far."""
         self._listeners: dict[object, int] = {}
         self._listening = Watched()
 
@@ -103,6 +105,7 @@ class Broadcast:
     async def lists(self) -> AsyncIterator[bytes]:
         """The newest list now, and again whenever it changes."""
         me, call = object(), self._calls
+        self.opened += 1
         self._hear(me, 0)
         try:
             sent = None

@@ -56,10 +56,10 @@ class Endpoint:
         self._on_stop = settings.on_stop
         self._again = Watched()
         self._stopping = asyncio.Event()
-        self._listed = False
-        """Whether a kubelet has taken our list, and was not told since that the devices go."""
-        self._opened = False
-        """Whether it has opened a stream since we registered last."""
+        self._withdrawn = 0
+        """How many streams had been opened when the kubelet was told last that the devices go."""
+        self._opened_before = 0
+        """How many had been before we registered last."""
         self._failures = 0
         self._log = telemetry.logger(resource=self.resource)
 
@@ -99,7 +99,7 @@ class Endpoint:
 
     @property
     def _must_withdraw(self) -> bool:
-        return self._listed and self._on_stop is OnStop.WITHDRAW
+        return self._broadcast.opened > self._withdrawn and self._on_stop is OnStop.WITHDRAW
 
     async def _serve_once(self) -> None:
         """Serve on one fresh socket until there is a reason to serve on another."""
@@ -117,6 +117,7 @@ class Endpoint:
         except (OSError, RuntimeError) as error:
             await self._retry_later(f"cannot serve in {folder}: {error}", kubelet, seen)
             return
+        self._opened_before = self._broadcast.opened
         served = identity(socket)  # Known before anybody is told of it: it may be deleted in the next moment.
         started = self._clock.monotonic()
         reason: str | None = None
@@ -188,7 +189,6 @@ class Endpoint:
 
         Returns the reason if it is one to back off for, and whether calls in flight may still be answered.
         """
-        self._opened = False
         ends = [
             self._stopping.wait(),
             self._again.beyond(seen),
@@ -221,7 +221,6 @@ class Endpoint:
         )
         await first(self._broadcast.listened(), in_time)
         while self._broadcast.listeners:
-            self._listed = self._opened = True
             registered.set(1)
             await self._broadcast.abandoned()
             registered.set(0)
@@ -235,17 +234,22 @@ class Endpoint:
         be given a device that is about to go.
         """
         grace = self._settings.stop_grace
-        if self._by_call and self._opened and not self._broadcast.listeners:
+        opened = self._broadcast.opened > self._opened_before
+        if self._by_call and opened and not self._broadcast.listeners:
             return  # A kubelet opens no second stream for one registration.
         if await first(self._broadcast.listened(), self._clock.sleep(grace)) != 0:
-            self._listed &= self._by_call  # A plugin watcher would have found the socket by now.
+            if not self._by_call:
+                self._withdrawn = (
+                    self._broadcast.opened
+                )  # A plugin watcher would have found the socket by now.
             return
         await self._feed.withdraw_all()
         reached("withdraw.unhealthy")
         self._service.refuse("the plugin is stopping")
         await first(self._service.idle(), self._clock.sleep(self._settings.allocate_timeout))
         await self._feed.drop_all_unheld()
-        self._listed = not self._broadcast.listeners
+        if self._broadcast.listeners:
+            self._withdrawn = self._broadcast.opened
 
     async def _stop_server(self, server: grpc.aio.Server, socket: Path, drain: bool) -> None:
         """Let calls in flight end if somebody still waits for them, then end the streams and go.
