@@ -203,6 +203,8 @@ async def reload(node: TestNode, group: Plugins) -> None:
 
 async def lose_stream(node: TestNode, group: Plugins) -> None:
     await node.kubelet.devices._clients[FAN].disconnect()
+    # The end of a stream also takes down one that a new registration has opened meanwhile.
+    await node.kubelet.until(lambda: node.kubelet.devices.socket_of(FAN) is None, "the end of the stream")
 
 
 async def lose_socket(node: TestNode, group: Plugins) -> None:

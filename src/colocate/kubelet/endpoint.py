@@ -29,6 +29,8 @@ from colocate.telemetry import Event
 from colocate.wire.rpc import serve, stop_server
 
 _DEBUG, _INFO = logging.DEBUG, logging.INFO
+_LAST_WORDS = 3
+"""Registrations to tell the kubelet of the end, at most."""
 _FLUSH = 1.0
 """Seconds for what was sent on streams that have ended to be on its way: no more than a moment."""
 _STEADY = 60.0
@@ -71,9 +73,7 @@ class Endpoint:
                 helpers = [tasks.create_task(self._feed.follow()), tasks.create_task(self._feed.retire())]
                 while not self._stopping.is_set():
                     await self._serve_once()
-                if self._must_withdraw:
-                    # Told to stop between two registrations: it takes one more to tell the kubelet.
-                    await self._serve_once()
+                await self._withdraw_after_all()
                 for task in helpers:
                     task.cancel()
         finally:
@@ -96,6 +96,18 @@ class Endpoint:
                 Event.PLUGIN_CALL_FAILED, method="reload", reason=f"{type(error).__name__}: {error}"
             )
         self._again.changed()
+
+    async def _withdraw_after_all(self) -> None:
+        """Told to stop between two registrations: it takes one more to tell the kubelet.
+
+        Or a few: many kubelets close the stream of a new registration when that of the last one has ended.
+        """
+        for _ in range(_LAST_WORDS):
+            opened = self._broadcast.opened
+            if self._must_withdraw:
+                await self._serve_once()
+            if self._broadcast.opened == opened:
+                return
 
     @property
     def _must_withdraw(self) -> bool:
