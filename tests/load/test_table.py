@@ -254,15 +254,18 @@ def test_a_binding_works_out_one_node_anew_and_no_other(monkeypatch: pytest.Monk
     assert [call.args[0].name for call in build.call_args_list] == ["n-7"]
 
 
-def test_whom_a_node_lets_in_works_out_no_node_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whom_a_node_lets_in_and_since_when_it_is_there_work_out_no_node_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = table({f"n-{i}": load(20, 20) for i in range(50)})
     everyone = list(made.nodes)
     score(made, *everyone)
     build = Mock(wraps=building.terms)
     monkeypatch.setattr(building, "terms", build)
-    made.add_nodes([msgspec.structs.replace(node("n-7"), access=Access(cordoned=True))])
+    other = msgspec.structs.replace(node("n-7"), access=Access(cordoned=True), created=NOW)
+    made.add_nodes([other])
     score(made, *everyone)
-    assert made.nodes["n-7"].access.cordoned
+    assert made.nodes["n-7"] == other
     assert build.call_args_list == []
 
 

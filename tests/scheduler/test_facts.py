@@ -1,4 +1,4 @@
-"""Since when a pod is on its node: by our own clock, whatever the API server's shows."""
+"""Since when a pod is on its node, and a node in the cluster: by our own clock, whatever the API server's shows."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ import pytest
 from colocate.apps.scheduler.facts import Facts
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
-from colocate.cluster.resources import PODS, Object
+from colocate.cluster.resources import NODES, PODS, Object
 from colocate.lab.api.server import ApiServer
 from colocate.load import Settings, Table
 from colocate.load.settings import LedgerSettings
@@ -51,6 +51,9 @@ class Watching:
     async def create(self, name: str, node: str = "") -> None:
         await self.client.create(PODS, pod_of(name, node), "default")
 
+    async def add_node(self, name: str) -> None:
+        await self.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+
     async def bind(self, name: str) -> None:
         await self.client.bind(name, "n", "default")
 
@@ -82,15 +85,22 @@ class Watching:
         """The pods that no sample shows yet."""
         return {name for name, one in self.bound.items() if one.pod.uid in self.facts.table.ledger.bound}
 
+    async def age(self, node: str) -> float:
+        await until(lambda: node in self.facts.table.nodes, f"{node} in the table")
+        created = self.facts.table.nodes[node].created
+        assert created is not None
+        return self.now - created
+
     @asynccontextmanager
     async def looking(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.facts.pods.run())
+        tasks = [asyncio.create_task(cache.run()) for cache in (self.facts.nodes, self.facts.pods)]
         try:
-            await self.facts.pods.synced()
+            await self.facts.synced()
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.fixture(params=[0.0, -3600.0, 3600.0], ids=["agrees", "behind", "ahead"])
@@ -167,3 +177,12 @@ async def test_of_a_pod_that_was_there_before_the_api_tells_by_its_own_clock(wat
         assert (await watching.seen("old")).bound_at == pytest.approx(watching.now - 220, abs=1)
         assert (await watching.seen("young")).bound_at == pytest.approx(watching.now - 20, abs=1)
         assert watching.unseen == {"young"}
+
+
+async def test_a_node_is_as_old_as_it_really_is(watching: Watching) -> None:
+    await watching.add_node("old")
+    await watching.passes(400)
+    async with watching.looking():
+        await watching.add_node("new")
+        assert await watching.age("old") == pytest.approx(400, abs=1)
+        assert await watching.age("new") == pytest.approx(0, abs=1)

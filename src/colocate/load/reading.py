@@ -169,9 +169,11 @@ def bound_pod(pod: ApiPod, seen_at: float, ahead: float = 0.0) -> BoundPod | Non
     return BoundPod(pod_facts(pod), pod.spec.node_name, since)
 
 
-def node_facts(node: ApiNode) -> NodeFacts:
+def node_facts(node: ApiNode, ahead: float = 0.0) -> NodeFacts:
+    """The node, since it was made as the API tells it, whose clock is `ahead` of ours by so many seconds."""
     said = node.metadata.annotations
     capacity = stated(node.status.capacity).stated
+    created = _time(node.metadata.creation_timestamp)
     return NodeFacts(
         node.metadata.name,
         capacity,
@@ -179,7 +181,7 @@ def node_facts(node: ApiNode) -> NodeFacts:
         annotations.raw_allocatable(said.raw_allocatable),
         annotations.thresholds(said.thresholds),
         _access(node.spec),
-        _time(node.metadata.creation_timestamp),
+        None if created is None else created - ahead,
     )
 
 

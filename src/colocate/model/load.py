@@ -189,11 +189,14 @@ class NodeFacts(msgspec.Struct, frozen=True, gc=False):
     """Bounds of this node's own."""
     access: Access = OPEN
     created: float | None = None
-    """When the cluster got it, where that is told."""
+    """When the cluster got it, by our own clock, where that is told."""
 
     def judged_like(self, other: "NodeFacts | None") -> bool:
-        """Whether the two differ in nothing but whom they let in."""
-        return other is not None and msgspec.structs.replace(self, access=other.access) == other
+        """Whether the two differ in nothing but whom they let in, and since when they are there."""
+        return (
+            other is not None
+            and msgspec.structs.replace(self, access=other.access, created=other.created) == other
+        )
 
     @property
     def room(self) -> Amount:

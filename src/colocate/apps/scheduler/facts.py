@@ -106,7 +106,7 @@ class Facts:
             case Deleted(key=key):
                 self.table.remove_node(key.name)
             case Added(new=node) | Modified(new=node):
-                self.table.add_nodes([node_facts(node)])
+                self.table.add_nodes([node_facts(node, self._ahead)])
 
     def _pod_changed(self, change: Change[ApiPod]) -> None:
         now = self._clock.time()
@@ -131,11 +131,16 @@ class Facts:
     def _bound(self, pod: ApiPod, now: float) -> BoundPod | None:
         """The pod on its node. A binding that was seen to happen counts from then: the API's clock may be another
         than ours, and is asked only about pods that were there before we looked."""
-        offset = self._client.clock_offset or 0.0
-        bound = bound_pod(pod, now, offset if abs(offset) > _CLOCKS_AGREE else 0.0)
+        bound = bound_pod(pod, now, self._ahead)
         if bound is None:
             return None
         before = self.table.pods.get(bound.pod.uid)
         if before is not None and before.node == bound.node:
             return BoundPod(bound.pod, bound.node, min(now, before.bound_at))
         return BoundPod(bound.pod, bound.node, now) if self.pods.health.synced else bound
+
+    @property
+    def _ahead(self) -> float:
+        """Seconds by which the API's clock is ahead of ours."""
+        offset = self._client.clock_offset or 0.0
+        return offset if abs(offset) > _CLOCKS_AGREE else 0.0
