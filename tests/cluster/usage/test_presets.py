@@ -160,6 +160,7 @@ TWICE = [
         {"job": "kubelet"}, {"job": "cadvisor", "id": "", "name": ""}, id="two jobs, one without groups"
     ),
     pytest.param({}, {"image": ""}, id="once without an image"),
+    pytest.param({"job": "kubelet", "cpu": "total"}, {"job": "cadvisor"}, id="two jobs, one without CPUs"),
     pytest.param({}, {"container": "", "image": "", "name": "", "id": "/"}, id="its whole group"),
     pytest.param({}, {"container": "POD", "id": "/2", "name": "c2"}, id="its sandbox"),
 ]
@@ -206,3 +207,13 @@ def test_the_lives_of_a_container_add_up_to_its_cpu_and_its_memory_is_that_of_on
         memory |= dict.fromkeys(lives, HELD)
     assert not says("container_cpu_usage_seconds_total", "pod.cpu", 500, cpu, tmp_path)
     assert not says("container_memory_working_set_bytes", "pod.memory", GIB, memory, tmp_path)
+
+
+@pytest.mark.needs("promtool")
+@pytest.mark.parametrize("replicas", [("",), ("a", "b")], ids=["one", "pair"])
+def test_what_is_told_of_each_cpu_by_itself_adds_up(replicas: tuple[str, ...], tmp_path: Path) -> None:
+    each = [
+        container(prometheus_replica=replica, cpu=cpu) for replica in replicas for cpu in ("cpu00", "cpu01")
+    ]
+    cpu = dict.fromkeys(each, STEADY)
+    assert not says("container_cpu_usage_seconds_total", "pod.cpu", 1000, cpu, tmp_path)

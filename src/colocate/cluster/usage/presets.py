@@ -186,8 +186,9 @@ class _Promql:
             return _of_pods(self._select("container_memory_working_set_bytes", containers))
         series = self._select("container_cpu_usage_seconds_total", containers)
         window = duration(self._settings.average_seconds or 300)
-        # A container that was started again has had two groups: each has its share of the window.
-        return f"1000 * {_of_pods(f'sum without (id, name) (rate({series}[{window}]))')}"
+        # A container that was started again has had two groups: each has its share of the window. Some cAdvisors
+        # tell each CPU of a group by itself.
+        return f"1000 * {_of_pods(f'sum without (id, name, cpu) (rate({series}[{window}]))')}"
 
     def _select(self, metric: str, *matchers: str) -> str:
         inside = ", ".join(one for one in (*matchers, self._matchers) if one)
