@@ -118,6 +118,17 @@ def test_nodes_of_one_pool_share_the_lowest_level_among_themselves() -> None:
     assert {found[f"n-{i}"].level for i in range(12)} == {0}
 
 
+def test_another_effect_of_a_taint_makes_no_other_pool() -> None:
+    both = Access(taints=(Taint("gpu", "NoExecute"), Taint("gpu", "NoSchedule")))
+    nodes = dict.fromkeys([f"gpu-{i}" for i in range(12)], 72.0) | {"gpu-0": 50.0}
+    found = heats(nodes, {}, SETTINGS, access=dict.fromkeys(nodes, GPU) | {"gpu-0": both})
+    assert {heat.level for heat in found.values()} == {2}
+    assert not both.closed
+    closed = Access(taints=(*both.taints, *NOT_READY.taints))
+    assert closed.closed
+    assert closed.pool == GPU.pool
+
+
 def test_of_few_nodes_the_hot_one_shows_it() -> None:
     for others in (1, 2, 3):
         nodes = {"hot": 95.0, **{f"cool-{i}": 20.0 for i in range(others)}}

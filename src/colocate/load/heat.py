@@ -17,7 +17,7 @@ from colocate.load.demand import Demand
 from colocate.load.policies.balanced import Balanced
 from colocate.load.table import Table
 from colocate.load.terms import Freshness, NodeTerms, ResourceTerms
-from colocate.model.load import NO_SAMPLES, NOTHING, OPEN, Access, NodeFacts, Taint
+from colocate.model.load import NO_SAMPLES, NOTHING, OPEN, Access, NodeFacts
 
 _NO_POD = Demand(NOTHING, NOTHING, NOTHING, 0)
 _NEW = 300.0
@@ -118,7 +118,7 @@ def heats(
         for name, pressure in pressures.items()
     }
     own |= {name: max(own[name], before[name].own) for name in held if name in own and name in before}
-    pools: dict[tuple[Taint, ...], list[int]] = defaultdict(list)
+    pools: dict[frozenset[tuple[str, str]], list[int]] = defaultdict(list)
     for name, level in own.items():
         if not access.get(name, OPEN).closed:
             pools[access.get(name, OPEN).pool].append(level)

@@ -164,14 +164,17 @@ class Access(msgspec.Struct, frozen=True, gc=False):
     """Those that keep pods off, in one order everywhere; not those that only say "rather not"."""
 
     @property
-    def pool(self) -> tuple[Taint, ...]:
-        """What sets the node apart for good: nodes of one pool take the same pods."""
-        return tuple(taint for taint in self.taints if not taint.key.startswith(_CONDITIONS))
+    def pool(self) -> frozenset[tuple[str, str]]:
+        """What sets the node apart for good, by keys and values: nodes of one pool take the same pods, which mostly
+        tolerate a taint whatever its effects."""
+        return frozenset(
+            (taint.key, taint.value) for taint in self.taints if not taint.key.startswith(_CONDITIONS)
+        )
 
     @property
     def closed(self) -> bool:
         """Whether it takes none for now: somebody has cordoned it, or Kubernetes keeps pods off for its condition."""
-        return self.cordoned or len(self.pool) < len(self.taints)
+        return self.cordoned or any(taint.key.startswith(_CONDITIONS) for taint in self.taints)
 
 
 OPEN = Access()
