@@ -1,5 +1,6 @@
 """The configuration of a second kube-scheduler: complete, explained, weighed; and taken over from the seed's own."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,15 @@ profiles:
         }
         assert plain == {"schedulerName": "plain"}
 
+    @pytest.mark.parametrize("args", ["text", ["a", 1], 7, {"prometheusApiAddr": 3}], ids=str)
+    def test_the_arguments_of_another_plugin_may_be_anything(self, args: object) -> None:
+        opaque = {"name": "Opaque", "args": args}
+        score = {"enabled": [{"name": "MemRealUsage"}]}
+        profile = {"schedulerName": "mem", "plugins": {"score": score}, "pluginConfig": [opaque]}
+        seed = seed_config.read(f"{HEAD}\nprofiles: {json.dumps([profile])}", "seed.yaml")
+        tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, Wanted())))
+        assert tree["profiles"] == [{"schedulerName": "mem", "pluginConfig": [opaque]}]
+
     @pytest.mark.parametrize(
         ("text", "complaint"),
         [
@@ -245,7 +255,11 @@ profiles:
             (SEED.replace("http://10.96.0.102:9090", "10.96.0.102"), "is no http or https address"),
             (
                 SEED.replace("queryMetricTimeSeconds: 10", "queryMetricTimeSeconds: soon"),
-                "args.queryMetricTimeSeconds: 'soon' is not a number",
+                r"profiles\[0\].pluginConfig\[0\].args.queryMetricTimeSeconds: 'soon' is not a number",
+            ),
+            (
+                SEED + "- {pluginConfig: [{name: CpuRealUsage, args: text}]}",
+                r"profiles\[1\].pluginConfig\[0\].args: 'text' is not a mapping; .* of prometheusApiAddr",
             ),
             (
                 SEED.replace("queryMetricTimeSeconds: 10", "queryMetricTimeSeconds: .inf"),

@@ -28,12 +28,12 @@ def tree_of(text: str, where: str) -> dict[Any, Any]:
     return tree
 
 
-def typed(kind: type[T], tree: Any, where: str) -> T:
-    """What is in a tree; a UserError where it does not fit."""
+def typed(kind: type[T], tree: Any, where: str, path: str = "") -> T:
+    """What is in a tree, that of a whole file or at a path in it; a UserError where it does not fit."""
     try:
-        words.check(inspect.type_info(kind), tree, values.decode)
+        words.check(inspect.type_info(kind), tree, values.decode, path)
         return msgspec.convert(tree, kind)
     except words.Problem as problem:
         raise UserError(f"{where}: {problem}") from None
     except msgspec.ValidationError as error:
-        raise UserError(f"{where}: {error}; correct it") from None
+        raise UserError(f"{where}: {path and f'{path}: '}{error}; correct it") from None

@@ -74,8 +74,9 @@ class _Args(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _PluginConfig(msgspec.Struct, frozen=True):
+    """Its arguments may be anything, where they are not for us."""
+
     name: str
-    args: _Args = _Args()
 
 
 class _Profile(msgspec.Struct, frozen=True, rename="camel"):
@@ -224,12 +225,14 @@ class _Reading:
                 yield whole
                 continue
             here = f"{path}.pluginConfig[{index}].args"
+            said = whole.get("args", {})
+            args = typed(_Args, said, self._where, here)
             self.doubts += [
                 f"{here}.{name}: {one.name} has no such argument, and it is left out"
-                for name in whole.get("args", {})
+                for name in said
                 if name not in (*_ARGUMENTS, "apiVersion", "kind")
             ]
-            self._take(one.args, here)
+            self._take(args, here)
 
     def _take(self, args: _Args, here: str) -> None:
         url = args.prometheus_api_addr
