@@ -1,6 +1,7 @@
 """What each policy prefers, in examples and for any input."""
 
 import math
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from colocate.load.arithmetic import go_round
 from colocate.load.decision import decide
 from colocate.load.demand import estimated
 from colocate.load.estimated import taken
+from colocate.load.policies import oversell
 from colocate.load.policies.balanced import Balanced
 from colocate.load.policies.overcommitment import load_risk
 from colocate.load.settings import (
@@ -192,6 +194,34 @@ def test_oversell_shrinks_80_percent_requested_of_which_20_are_used_to_52() -> N
     made.bind(BoundPod(pod("old", 0, 32 * GIB * 80 // 100), "n", NOW - 600))
     nothing = made.demand(pod("new", 0, 0))
     assert made.scores(mix("oversell"), nothing, ["n"]) == [48]  # 80 / 1.55 is 51.6
+
+
+def test_oversell_works_out_a_nodes_ratios_once_for_all_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = {f"n-{i}": load(20, 20 + i) for i in range(20)}
+
+    def with_pods(*pods: BoundPod) -> Table:
+        made = table(loads)
+        for bound in (
+            *(BoundPod(pod(f"old-{name}", 4000, 16 * GIB), name, NOW - 600) for name in loads),
+            *pods,
+        ):
+            made.bind(bound)
+        return made
+
+    def shown(made: Table, cpu: int) -> list[int]:
+        return made.scores(mix("oversell"), made.demand(pod("new", cpu, 0)), list(loads))
+
+    made = with_pods()
+    shown(made, 0)
+    work_out = Mock(wraps=oversell.overcommit_ratio)
+    monkeypatch.setattr(oversell, "overcommit_ratio", work_out)
+    shown(made, 100)
+    assert work_out.call_count == 0
+    coming = BoundPod(pod("coming", 1000, 8 * GIB), "n-7", NOW - 600)
+    made.bind(coming)
+    found = shown(made, 100)
+    assert work_out.call_count == 2, "of CPU and of memory of the node that has another pod now"
+    assert found == shown(with_pods(coming), 100)
 
 
 def test_oversell_is_bounded_and_never_looks_at_what_it_does_not_know() -> None:

@@ -25,6 +25,9 @@ class Quotient(NamedTuple):
 
 
 _ONE = Quotient(1, 1)
+_KEPT = 20_000
+"""Nodes whose ratios are kept: more than a cluster has."""
+_NONE_KEPT = None, (_ONE, _ONE)
 
 
 class Oversell:
@@ -32,6 +35,8 @@ class Oversell:
         self._cpu = written(settings.cpu_target), written(settings.cpu_floor)
         self._memory = written(settings.memory_target), written(settings.memory_floor)
         self._most = written(settings.most)
+        self._kept: dict[str, tuple[NodeTerms, tuple[Quotient, Quotient]]] = {}
+        """Ratios by node, with the terms that they follow from."""
 
     def score(self, node: NodeTerms, pod: Demand) -> int:
         cpu, memory = self._ratios(node)
@@ -49,7 +54,14 @@ class Oversell:
         )
 
     def _ratios(self, node: NodeTerms) -> tuple[Quotient, Quotient]:
-        return self._ratio(node.cpu, *self._cpu), self._ratio(node.memory, *self._memory)
+        """Whatever the pod, and so worked out once for a node until its terms are others."""
+        terms, ratios = self._kept.get(node.name, _NONE_KEPT)
+        if terms is not node:
+            ratios = self._ratio(node.cpu, *self._cpu), self._ratio(node.memory, *self._memory)
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            self._kept[node.name] = node, ratios
+        return ratios
 
     def _ratio(self, terms: ResourceTerms, target: Quotient, floor: Quotient) -> Quotient:
         # What is only supposed is nothing to shrink by.
