@@ -172,6 +172,27 @@ def test_what_a_class_asks_in_plain_resources_counts_unless_it_is_estimated_by_i
     assert demand(pod, EstimateSettings(), PackingSettings()).estimate == Amount(3400, 6_012_954_214)
 
 
+def test_pods_that_ask_nothing_in_the_resources_of_their_class_share_that_shape() -> None:
+    by_quality = {"metadata": {"labels": {"koordinator.sh/qosClass": "BE"}}}
+    pods = [
+        pod_facts(read_pod(spec=with_resources(requests={"cpu": cpu}), **stated))
+        for cpu, stated in (("1", named("koord-batch")), ("2", named("koord-mid")), ("3", by_quality))
+    ]
+    assert pods[0].by_class is not None
+    assert {id(pod.by_class) for pod in pods} == {id(pods[0].by_class)}
+
+
+@pytest.mark.parametrize("asked", ["cpu", "kubernetes.io/batch-cpu"])
+def test_the_overhead_of_a_class_counts_by_its_class(asked: str) -> None:
+    overhead = {"cpu": "1", "kubernetes.io/batch-cpu": 300}
+    spec = {"overhead": overhead, "containers": [{"resources": {"requests": {asked: "4000"}}}]}
+    labels = {"koordinator.sh/priority-class": "koord-batch"}
+    pod = pod_facts(read_pod(spec=spec, metadata={"labels": labels, "annotations": {SCALING: '{"cpu":50}'}}))
+    by_class = EstimateSettings(defaults_by_class=True, obey_annotation=True)
+    expected = 150 if asked == "cpu" else 2150
+    assert demand(pod, by_class, PackingSettings()).estimate.cpu == expected
+
+
 def test_a_default_by_class_is_not_cut_off_by_a_limit_of_another_resource() -> None:
     pod = pod_facts(read_pod(spec=with_resources(limits={"cpu": "10m"}), **named("koord-batch")))
     by_class = demand(pod, EstimateSettings(defaults_by_class=True), PackingSettings())

@@ -13,6 +13,7 @@ from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
 from colocate.load.demand import limited, requested
 from colocate.load.quantities import Quantities, stated
 from colocate.model.load import (
+    NOTHING,
     Access,
     Amount,
     BoundPod,
@@ -37,6 +38,7 @@ _BY_QUALITY = {
 """By Koordinator's quality of service."""
 _HARD = ("NoSchedule", "NoExecute")
 """Effects of taints that keep pods off."""
+_ASKS_NOTHING = PodShape()
 _PREFIXES = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "kubernetes.io/mid-"}
 
 
@@ -143,8 +145,10 @@ def pod_facts(pod: ApiPod) -> PodFacts:
     metadata, spec = pod.metadata, pod.spec
     kind = _priority_class(pod)
     of_class = _PREFIXES.get(kind, "")
-    shape = _shape(pod, _prefix(of_class, spec), stated(spec.overhead))
-    by_class = _shape(pod, of_class, stated(spec.overhead, of_class)) if of_class else shape
+    prefix = _prefix(of_class, spec)
+    shape, by_class = _shape(pod, prefix), None
+    if of_class:
+        by_class = _by_class(shape, stated(spec.overhead, of_class).stated, asks=prefix == of_class)
     return PodFacts(
         metadata.uid,
         f"{metadata.namespace}/{metadata.name}",
@@ -152,7 +156,7 @@ def pod_facts(pod: ApiPod) -> PodFacts:
         _owner(metadata),
         kind,
         any(owner.kind == "DaemonSet" for owner in metadata.owner_references),
-        None if by_class == shape else by_class,
+        by_class,
     )
 
 
@@ -189,7 +193,7 @@ def _access(spec: NodeSpec) -> Access:
     return Access(spec.unschedulable, tuple(sorted(taint for taint in spec.taints if taint.effect in _HARD)))
 
 
-def _shape(pod: ApiPod, prefix: str, overhead: PerResource) -> PodShape:
+def _shape(pod: ApiPod, prefix: str) -> PodShape:
     """What the pod asks in resources of that prefix."""
     spec = pod.spec
     shape = PodShape(
@@ -198,12 +202,22 @@ def _shape(pod: ApiPod, prefix: str, overhead: PerResource) -> PodShape:
             _asked(container.resources, prefix, sidecar=container.restart_policy == "Always")
             for container in spec.init_containers
         ),
-        overhead.stated,
+        stated(spec.overhead).stated,
         annotations.percents(pod.metadata.annotations.scaling),
     )
     if not prefix and (spec.resources.requests or spec.resources.limits):
         return _with(shape, _asked(spec.resources, prefix))
     return shape
+
+
+def _by_class(shape: PodShape, overhead: Amount, *, asks: bool) -> PodShape | None:
+    """What a pod of that shape asks in the resources of its class alone, where that is something else: of those that
+    ask in others, the overhead. Most have none, and share one shape."""
+    if asks:
+        return None if overhead == shape.overhead else msgspec.structs.replace(shape, overhead=overhead)
+    if overhead == NOTHING and shape.scaling.empty:
+        return _ASKS_NOTHING
+    return PodShape(overhead=overhead, scaling=shape.scaling)
 
 
 def _asked(resources: Resources, prefix: str, *, sidecar: bool = False) -> ContainerAsk:
