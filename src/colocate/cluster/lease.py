@@ -28,8 +28,8 @@ _LOOK = 1.0
 """Seconds after which those who wait for it look again, at most."""
 _OFFERED = 3
 """Times as long for which it is left to them by who ends, once it is free: one that waits looks at least twice."""
-_DURATIONS = 2
-"""After which a lease that is not renewed has no holder, in the eyes of who looks once."""
+_WATCHED = 20.0
+"""Seconds for which a lease is watched for a renewal, at most."""
 
 
 class LeaseSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,16 +57,30 @@ class _Lease(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
-async def held_by(client: Client, namespace: str, name: str, now: float) -> str:
-    """Who holds a lease, for whoever looks once; empty where nobody does. As clocks of machines differ, one that has
-    run out by ours is allowed as long again."""
+async def held_by(client: Client, namespace: str, name: str, clock: Clock) -> str:
+    """Who holds a lease, for whoever does not follow it; empty where nobody does. As clocks of machines differ, one
+    that was not renewed just now by ours is watched, until it is renewed or its holder must have stopped."""
+    lease = LEASES.read_as(_Lease)
+    begun = clock.monotonic()
     try:
-        spec = (await client.get(LEASES.read_as(_Lease), name, namespace)).spec
-        renewed = datetime.fromisoformat(spec.renew_time or "").timestamp()
-    except (NotFound, ValueError):
+        spec = first = (await client.get(lease, name, namespace)).spec
+        lasts = first.lease_duration_seconds or 0
+        if abs(clock.time() - _renewed(first)) <= lasts:
+            return first.holder_identity or ""
+        watched = min(lasts * 2 / 3, _WATCHED)
+        while spec.holder_identity and spec == first and clock.monotonic() < begun + watched:
+            await clock.sleep(_LOOK)
+            spec = (await client.get(lease, name, namespace)).spec
+    except NotFound:
         return ""
-    lasts = _DURATIONS * (spec.lease_duration_seconds or 0)
-    return (spec.holder_identity or "") if now < renewed + lasts else ""
+    return (spec.holder_identity or "") if spec != first else ""
+
+
+def _renewed(spec: _Spec) -> float:
+    try:
+        return datetime.fromisoformat(spec.renew_time or "").timestamp()
+    except ValueError:
+        return float("-inf")
 
 
 class LeaseHolder:
