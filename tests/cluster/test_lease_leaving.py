@@ -11,7 +11,7 @@ import pytest
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
-from colocate.cluster.errors import Conflict, Doing, NotFound, Status, Unreachable
+from colocate.cluster.errors import Conflict, Doing, Forbidden, NotFound, Status, Unreachable
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import Object, Resource
 
@@ -59,11 +59,14 @@ class Wire(Client):
         self.takes = 0.0
         self.hangs_until = 0.0
         self.cut = False
+        self.refused = False
 
     async def _reach(self) -> None:
         clock = self._kept.clock
         if self.cut:
             raise Unreachable("cut")
+        if self.refused:
+            raise Forbidden(DOING, Status())
         for seconds in (self.takes, self.hangs_until - clock.monotonic()):
             if seconds > 0:
                 await clock.sleep(seconds)
@@ -255,6 +258,15 @@ async def test_who_never_held_it_does_not_wait_for_a_server_that_fails() -> None
         other.wire.cut = True
         assert not await scene.left(other, within=0.1)
         assert (other.ever_held, other.error, other.another) == (False, "cut", "")
+
+
+async def test_nor_does_a_holder_that_is_refused_it() -> None:
+    async with replicas("one") as scene:
+        (one,) = scene.replicas
+        one.wire.refused = True
+        assert not await scene.left(one, within=0.1)
+        assert one.ever_held
+        assert one.error
 
 
 async def test_who_stands_back_takes_it_at_the_end_where_nobody_has() -> None:

@@ -19,7 +19,7 @@ from colocate.aio import Watched, deadline
 from colocate.clock import Clock
 from colocate.cluster.backoff import Random
 from colocate.cluster.client import Client
-from colocate.cluster.errors import ClusterError, Conflict, NotFound
+from colocate.cluster.errors import ClusterError, Conflict, Forbidden, NotFound, Unauthorized
 from colocate.cluster.resources import LEASES, Object
 from colocate.errors import UserError
 from colocate.telemetry import LEASE_HELD, Event
@@ -104,6 +104,7 @@ class LeaseHolder:
         self._seen: _Spec | None = None
         self._seen_at = 0.0
         self._was_held = False
+        self._refused = False
         self.ever_held = False
         self.another = ""
         """Who else took or renewed it, as far as was seen, when it changed last; empty where nobody did."""
@@ -125,7 +126,7 @@ class LeaseHolder:
     async def leave(self, seconds: float) -> bool:
         """Before the end, and for so long at most: leave it to whoever is seen to renew it or to take it, who is
         `another` then, and take it once it was free for a while and nobody did. Whether it is held; if not, it is
-        taken no more. Who never held it does not wait for a server that fails."""
+        taken no more. Who is refused it, or never held it, does not wait for a server that fails."""
         with suppress(TimeoutError):
             # A look that is under way may still take it.
             async with deadline(self._clock, seconds), self._passing:
@@ -135,7 +136,7 @@ class LeaseHolder:
                 free_for, was_free, looked = 0.0, False, 0.0
                 while True:
                     free = await self._pass()
-                    if self.held or self.another or (self.error and not self.ever_held):
+                    if self.held or self.another or (self.error and not self._worth_waiting()):
                         break
                     # While we stall, others may too: between two of our looks they have time for one of theirs.
                     passed = min(self._clock.monotonic() - looked, self._look)
@@ -169,7 +170,7 @@ class LeaseHolder:
 
     async def _pass(self) -> bool:
         """Ask for it, or give it back while it is left to others; whether it was seen to be free, or is ours."""
-        error, free = "", False
+        error, free, refused = "", False, False
         try:
             async with deadline(self._clock, self._settings.duration / 3):
                 if self._clock.monotonic() < self._away_until:
@@ -180,14 +181,17 @@ class LeaseHolder:
         except TimeoutError:
             error = "the API server does not answer in time"
         except (ClusterError, UserError) as failed:
-            error = str(failed)
+            error, refused = str(failed), isinstance(failed, Forbidden | Unauthorized)
         except Exception as failed:  # noqa: BLE001 -- whatever it is, the lease must be asked for again
             error = f"{type(failed).__name__}: {failed}"
         if error and error != self.error:
             telemetry.logger().warning(Event.LEASE_FAILED, lease=self._name, error=error)
-        self.error = error
+        self.error, self._refused = error, refused
         self._tell()
         return free
+
+    def _worth_waiting(self) -> bool:
+        return self.ever_held and not self._refused
 
     async def _try(self) -> bool:
         asked = self._clock.monotonic()
