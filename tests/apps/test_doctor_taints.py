@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from colocate.apps.doctor.check import Patient, Scheduling
 from colocate.apps.doctor.report import Verdict
 from colocate.apps.scheduler.heat_taints import REMOVAL, with_level
 from colocate.apps.scheduler.settings import Act, SchedulerConfig
-from colocate.clock import SystemClock
+from colocate.clock import Clock, SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import LEASES
@@ -36,10 +37,20 @@ async def cluster_with(*levels: int) -> AsyncIterator[Client]:
         await running.stop()
 
 
-def asked(client: Client | str, *act: Act) -> Patient:
+class Apart(SystemClock):
+    """A machine whose clock is some seconds from that of others."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def time(self) -> float:
+        return super().time() + self._seconds
+
+
+def asked(client: Client | str, *act: Act, clock: Clock | None = None) -> Patient:
     scheduling = Scheduling(SchedulerConfig(act=act))
     nowhere = Path("/nowhere")
-    return Patient(KubeletPaths(nowhere), nowhere, "worker", SystemClock(), client, scheduling)
+    return Patient(KubeletPaths(nowhere), nowhere, "worker", clock or SystemClock(), client, scheduling)
 
 
 async def test_a_cluster_without_taints_is_well() -> None:
@@ -59,7 +70,7 @@ async def test_taints_that_nobody_writes_are_told_with_the_command_that_removes_
         assert found.remedy.endswith(REMOVAL)
         dead = {
             "holderIdentity": "dead",
-            "leaseDurationSeconds": 15,
+            "leaseDurationSeconds": 1,
             "renewTime": "2026-01-01T00:00:00.000000Z",
         }
         body = {"metadata": {"name": LEASE.name, "namespace": LEASE.namespace}, "spec": dead}
@@ -73,6 +84,26 @@ async def test_taints_that_somebody_writes_are_well_whoever_asks() -> None:
         found = await only(asked(client, Act.EXTENDER), "taints")
     assert found.verdict is Verdict.GOOD
     assert "which writer writes" in found.reason
+
+
+@pytest.mark.parametrize("seconds", [-3600, 35])
+async def test_so_they_are_if_the_clock_of_who_asks_is_another(seconds: float) -> None:
+    async with cluster_with(4, 0) as client, LeaseHolder(client, LEASE, SystemClock()).running() as holder:
+        await holder.changed.beyond(0)
+        found = await only(asked(client, Act.EXTENDER, clock=Apart(seconds)), "taints")
+    assert found.verdict is Verdict.GOOD
+    assert "which writer writes" in found.reason
+
+
+async def test_a_killed_writer_writes_no_more_if_the_clock_of_who_asks_is_behind() -> None:
+    async with cluster_with(4, 0) as client:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        dead = {"holderIdentity": "dead", "leaseDurationSeconds": 2, "renewTime": now}
+        body = {"metadata": {"name": LEASE.name, "namespace": LEASE.namespace}, "spec": dead}
+        await client.create(LEASES, body, LEASE.namespace)
+        found = await only(asked(client, Act.EXTENDER, clock=Apart(-3600)), "taints")
+    assert found.verdict is Verdict.WARN
+    assert "nobody writes them" in found.reason
 
 
 async def test_without_the_cluster_that_is_told() -> None:

@@ -146,39 +146,6 @@ async def test_who_stands_back_gives_it_away_at_once_and_asks_again_later(server
             await until(lambda: one.held, "the first to come back")
 
 
-async def test_who_leaves_while_another_waits_leaves_it_to_that_one(server: ApiServer) -> None:
-    async with client_of(server) as client:
-        one, other = holder(client, "one", duration=3), holder(client, "other", duration=3)
-        async with one.running():
-            await until(lambda: one.held, "the first to hold it")
-            async with other.running():
-                assert not await one.leave()
-                assert one.another == "other"
-                await until(lambda: other.held, "the second to hold it")
-
-
-async def test_who_leaves_and_nobody_waits_has_it_again_and_keeps_it(server: ApiServer) -> None:
-    async with client_of(server) as client:
-        one = holder(client, "one", duration=1)
-        async with one.running():
-            await until(lambda: one.held, "it to be held")
-            assert await one.leave()
-            renewed = (await spec(client))["renewTime"]
-            while (await spec(client))["renewTime"] == renewed:
-                assert one.held
-        assert (await spec(client))["holderIdentity"] == ""
-
-
-async def test_who_leaves_without_it_takes_it_no_more(server: ApiServer) -> None:
-    async with client_of(server) as client:
-        one, other = holder(client, "one", duration=1), holder(client, "other", duration=1)
-        async with one.running():
-            await until(lambda: one.held, "the first to hold it")
-            async with other.running():
-                assert not await other.leave()
-                assert await one.leave(), "neither takes what the other leaves"
-
-
 async def test_of_two_that_leave_at_once_one_has_it_in_the_end(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,8 +163,8 @@ async def test_of_two_that_leave_at_once_one_has_it_in_the_end(
         async with one.running():
             await until(lambda: one.held, "the first to hold it")
             async with other.running():
-                left = asyncio.create_task(one.leave())
+                left = asyncio.create_task(one.leave(30))
                 await taking.wait()
-                leaving = asyncio.create_task(other.leave())
+                leaving = asyncio.create_task(other.leave(30))
                 goes_on.set()
                 assert sorted(await asyncio.gather(left, leaving)) == [False, True]

@@ -12,6 +12,7 @@ from colocate.apps.scheduler.process import running
 from colocate.apps.scheduler.settings import Endpoint, SchedulerConfig
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
+from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import LEASES
 from colocate.cluster.transport import Request
 from colocate.telemetry import Event
@@ -103,14 +104,17 @@ async def test_a_write_that_is_under_way_at_the_end_is_waited_for_and_removed() 
 
 async def test_that_taints_stay_because_another_has_the_lease_is_told() -> None:
     async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
+        lease = LeaseSettings(namespace="kube-system", name="colocate-load-taints", identity="thief")
+        thief = LeaseHolder(story.client, lease, SystemClock())
         with logged() as logs:
-            async with story.scheduling(story.tainting()) as scheduler:
+            async with AsyncExitStack() as of_thief, story.scheduling(story.tainting()) as scheduler:
                 writer = scheduler.tainting
                 assert writer is not None
                 await story.hot("n2", 4)
                 await until(lambda: not writer.planned().changes, "the watch to show it")
-                thief = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 600}}
-                await story.client.patch(LEASES, "colocate-load-taints", thief, "kube-system")
+                stolen = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 600}}
+                await story.client.patch(LEASES, lease.name, stolen, lease.namespace)
+                await of_thief.enter_async_context(thief.running())
                 await until(lambda: not writer.lease.held, "the lease to be lost")
         assert await story.heat("n2") == 4
         assert told(logs, Event.TAINTS_REMOVED) == told(logs, Event.TAINTS_LEFT) == []
@@ -162,12 +166,13 @@ class Slipping:
     """A lease that is lost once nodes have been listed for the end."""
 
     error = another = ""
+    ever_held = True
 
     def __init__(self, client: Lagging) -> None:
         self._client = client
         self._lists = client.lists
 
-    async def leave(self) -> bool:
+    async def leave(self, seconds: float) -> bool:
         return self.held
 
     @property
@@ -191,4 +196,48 @@ async def test_a_taint_that_was_not_removed_does_not_count_as_removed(
         assert await story.heat("n2") == 4
         assert told(logs, Event.TAINTS_REMOVED) == []
         (left,) = told(logs, Event.TAINTS_LEFT)
-        assert (left["nodes"], left["removed"], left["remedy"]) == (1, 0, REMOVAL)
+        assert (left["nodes"], left["removed"]) == (1, 0)
+        assert left["remedy"] == f"unless another replica writes them: {REMOVAL}", "it was lost, maybe to one"
+
+
+class Lost:
+    """A lease that could not be had at the end."""
+
+    held = False
+    another = ""
+
+    def __init__(self, ever_held: bool, error: str) -> None:
+        self.ever_held = ever_held
+        self.error = error
+
+    async def leave(self, seconds: float) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("lease", "reason"),
+    [
+        pytest.param(Lost(True, "away"), "away", id="a writer, and the API server is away"),
+        pytest.param(Lost(False, ""), "nobody renews the lease", id="another, and the writer was killed"),
+        pytest.param(Lost(False, "no right"), "", id="another, which never could read the lease"),
+    ],
+)
+async def test_that_taints_stay_is_told_by_who_knows_of_them(
+    lease: Lost, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
+        with logged() as logs:
+            async with story.scheduling(story.tainting()) as scheduler:
+                writer = scheduler.tainting
+                assert writer is not None
+                await story.hot("n2", 4)
+                await until(lambda: not writer.planned().changes, "the watch to show it")
+                monkeypatch.setattr(writer, "lease", lease)
+        assert await story.heat("n2") == 4
+        assert told(logs, Event.TAINTS_REMOVED) == told(logs, Event.TAINTS_PASSED_ON) == []
+        left = told(logs, Event.TAINTS_LEFT)
+        assert len(left) == bool(reason)
+        for one in left:
+            assert (one["nodes"], one["removed"]) == (1, 0)
+            assert one["reason"].startswith(reason)
+            assert one["remedy"] == f"unless another replica writes them: {REMOVAL}"

@@ -27,7 +27,7 @@ async def taints(patient: Patient) -> AsyncIterator[Result]:
         yield good(f"no node has taints {PREFIX}1 to -4")
         return
     lease = config.taints.lease
-    holder = await held_by(patient.client, lease.namespace, lease.name, patient.clock.time())
+    holder = await held_by(patient.client, lease.namespace, lease.name, patient.clock)
     if holder:
         yield good(f"{len(nodes)} nodes show their heat by taints, which {holder} writes")
         return

@@ -4,8 +4,8 @@ A node of heat n has the taints 1 to n, all PreferNoSchedule: nothing is ever ke
 writes at a time, by a lease, asked before every single write; a bounded number of times a minute; and no taint
 but these is ever changed: a node that somebody else writes meanwhile is left for the next round. Whoever can write
 nothing, or knows too little to, for four times the lease's duration leaves the lease to another for as long. Who
-ends leaves taints and lease to another that waits for it; where none does, the taints are removed. In shadow mode
-nothing is written, no lease is taken, and each change is told once, as if it had been written.
+ends leaves taints and lease to another that has it or waits for it; where none does, the taints are removed. In
+shadow mode nothing is written, no lease is taken, and each change is told once, as if it had been written.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from colocate.telemetry import NODE_HEAT, TAINT_WRITES, TAINTS_WAITING, Event
 _ENDING = 10.0
 """Seconds in which a write that is under way at the end must be done."""
 _REMOVING = 30.0
-"""Seconds in which all taints must be gone at the end."""
+"""Seconds in which all taints must be gone at the end, or be another's."""
 _IN_VAIN = 4
 """Durations of the lease for which it is held though nothing can be written."""
 _AT_ONCE = 8
@@ -235,13 +235,20 @@ class Tainting:
         return True
 
     async def _end(self) -> None:
-        if await self.lease.leave() or not self.lease.another:
-            await self._remove_all()
-        else:
-            nodes = len(tainted(self._facts.nodes))
+        begun = self._clock.monotonic()
+        if await self.lease.leave(_REMOVING):
+            await self._remove_all(begun + _REMOVING - self._clock.monotonic())
+            return
+        nodes = len(tainted(self._facts.nodes))
+        if self.lease.another:
             telemetry.logger().info(Event.TAINTS_PASSED_ON, nodes=nodes, holder=self.lease.another)
+        elif nodes and (self.lease.ever_held or not self.lease.error):
+            # Who never wrote, and cannot know who does, has nothing to say of them.
+            self._tell_left(
+                nodes, 0, self.lease.error or "nobody renews the lease, and it has not run out yet"
+            )
 
-    async def _remove_all(self) -> None:
+    async def _remove_all(self, seconds: float) -> None:
         """All at once, and not a few a minute: nobody will come back for those that are left."""
         hot: Sequence[str] = tainted(self._facts.nodes)
         removed: list[str] = []
@@ -254,13 +261,12 @@ class Tainting:
 
         reason = ""
         try:
-            async with deadline(self._clock, _REMOVING):
-                if self.lease.held:
-                    # Not as the cache has it: the last writes may not have come back yet.
-                    hot = tainted(await self._client.list(NODES.read_as(WatchedNode)))
-                    await asyncio.gather(*map(remove, hot))
+            async with deadline(self._clock, seconds):
+                # Not as the cache has it: the last writes may not have come back yet.
+                hot = tainted(await self._client.list(NODES.read_as(WatchedNode)))
+                await asyncio.gather(*map(remove, hot))
         except TimeoutError:
-            reason = f"the API server did not answer in {_REMOVING:g} s"
+            reason = f"the API server did not answer in {seconds:.0f} s"
         except (ClusterError, UserError) as error:
             reason = str(error)
         if not reason and len(removed) == len(hot):
@@ -268,12 +274,12 @@ class Tainting:
             return
         if not self.lease.held:
             reason = reason or self.lease.error or "this process does not hold the lease"
+        self._tell_left(len(hot) - len(removed), len(removed), reason)
+
+    def _tell_left(self, nodes: int, removed: int, reason: str) -> None:
+        unless = "" if self.lease.held else "unless another replica writes them: "
         telemetry.logger().warning(
-            Event.TAINTS_LEFT,
-            nodes=len(hot) - len(removed),
-            removed=len(removed),
-            reason=reason,
-            remedy=REMOVAL,
+            Event.TAINTS_LEFT, nodes=nodes, removed=removed, reason=reason, remedy=unless + REMOVAL
         )
 
     async def _removed(self, name: str) -> bool:
