@@ -1,0 +1,69 @@
+"""A cluster, a Prometheus that is pretended, and what the doctor finds of scheduling by load there."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.serving import connect, new_server
+from tests.scheduler.pretending import Pretended
+
+from colocate.apps.doctor.check import Patient, Scheduling
+from colocate.apps.doctor.examination import chosen, examine
+from colocate.apps.doctor.report import Result
+from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler
+from colocate.apps.scheduler.sections import Load, Prometheus, Usage
+from colocate.apps.scheduler.settings import SchedulerConfig
+from colocate.clock import SystemClock
+from colocate.cluster.client import Client
+from colocate.kubelet import KubeletPaths
+from colocate.lab.api.resources import NODES
+
+NAMES = ("a", "b", "c")
+CALM = dict.fromkeys(NAMES, (10.0, 20.0))
+
+
+@asynccontextmanager
+async def cluster_of(*names: str) -> AsyncIterator[Client]:
+    running = new_server(SystemClock())
+    for number, name in enumerate(names):
+        status = {
+            "addresses": [{"type": "InternalIP", "address": f"10.0.0.{number + 1}"}],
+            "capacity": {"cpu": "4", "memory": "16Gi"},
+        }
+        running.registry.create(NODES, "", {"metadata": {"name": name}, "status": status})
+    await running.start(tls=False)
+    try:
+        async with connect(running.url, SystemClock()) as client:
+            yield client
+    finally:
+        await running.stop()
+
+
+async def examined(
+    check: str,
+    client: Client | str,
+    url: str = "",
+    extenders: tuple[ExtenderSettings, ...] | None = None,
+    usage: Usage | None = None,
+    load: Load | None = None,
+) -> list[Result]:
+    usage = usage or Usage(prometheus=Prometheus(url=url))
+    kube_scheduler = None if extenders is None else KubeScheduler(extenders)
+    scheduling = Scheduling(SchedulerConfig(usage=usage, load=load or Load()), kube_scheduler)
+    nowhere = KubeletPaths(Path("/nowhere"))
+    patient = Patient(nowhere, Path("/nowhere"), "worker", SystemClock(), client, scheduling)
+    return [result async for one in examine(patient, chosen([check])) for result in one.results]
+
+
+async def samples(prometheus: Pretended, *nodes: str) -> list[Result]:
+    async with cluster_of(*nodes) as client:
+        return await examined("samples", client, prometheus.url)
+
+
+def say(prometheus: Pretended, query: str, *series: dict[str, Any]) -> None:
+    result = [{"metric": labels, "value": [time.time(), "20"]} for labels in series]
+    body = {"status": "success", "data": {"resultType": "vector", "result": result}}
+    prometheus.table.say(query, json.dumps(body).encode())
