@@ -53,6 +53,15 @@ async def until_done(node: Node, done: list[str], count: int) -> None:
     assert done == DEEDS[:count]
 
 
+async def until_hardly_due(node: Node) -> None:
+    """Turns, until what is due is within the noise of a kernel: one may take what the last has missed."""
+    for _ in range(4):
+        decision = await node.turn()
+        if decision.balance.due < 8 * MIB:
+            return
+    assert decision.balance.due < 8 * MIB
+
+
 async def down_to_memory_high(node: Node, done: list[str], then: int) -> tuple[Eater, Eater]:
     """Online work grows a little, which page cache pays; then so much more that the rest of the cache cannot."""
     batch, web = await node.side_by_side(anon=50 * MIB, cache=big_file())
@@ -86,7 +95,7 @@ async def test_rungs_in_order_pages_on_the_far_node_and_everything_back_when_onl
     batch, web = await down_to_memory_high(node, done, then=50 * MIB)
     await until_done(node, done, 3)
     assert far_bytes(batch) >= 16 * MIB, "seen in numa_maps"
-    assert (await node.turn()).balance.due < 8 * MIB
+    await until_hardly_due(node)
     assert oom_kills(node.pods.create(WEB)) == 0
 
     await web.free()
