@@ -75,7 +75,8 @@ async def down_to_memory_high(node: Node, done: list[str], then: int) -> tuple[E
     assert not pressed[0].offered, "withdrawn within one refresh"
     assert done == DEEDS[:1]
     assert node.pods.read(BATCH).file <= cache - 12 * MIB, "the kernel has dropped it"
-    assert pressed[-1].balance.due < 8 * MIB
+    await until_hardly_due(node)
+    assert done == DEEDS[:1]
     assert read_limits(group).high is None
     assert read_limits(group).memory == BLOCKS * BLOCK
 
@@ -122,7 +123,7 @@ async def test_with_the_far_node_almost_full_eviction_comes_last_and_blocks_retu
     await filler.bound(far.free - reserve - 28 * MIB, far.id)
     await until_done(node, done, 3)
     assert far_bytes(batch) >= 16 * MIB, "as much as there is room for"
-    assert reserve - 4 * MIB <= far_node().free <= reserve + 8 * MIB
+    assert reserve - 8 * MIB <= far_node().free <= reserve + 16 * MIB
     await until_done(node, done, 4)
     assert node.client.evicted == [BATCH]
     assert oom_kills(node.pods.create(WEB)) == 0
