@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,25 @@ CALM = dict.fromkeys(NAMES, (10.0, 20.0))
 
 @asynccontextmanager
 async def cluster_of(*names: str) -> AsyncIterator[Client]:
-    running = new_server(SystemClock())
-    for number, name in enumerate(names):
-        status = {
-            "addresses": [{"type": "InternalIP", "address": f"10.0.0.{number + 1}"}],
-            "capacity": {"cpu": "4", "memory": "16Gi"},
+    nodes = [
+        {
+            "metadata": {"name": name},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": f"10.0.0.{number}"}],
+                "capacity": {"cpu": "4", "memory": "16Gi"},
+            },
         }
-        running.registry.create(NODES, "", {"metadata": {"name": name}, "status": status})
+        for number, name in enumerate(names, 1)
+    ]
+    async with cluster_with(nodes) as client:
+        yield client
+
+
+@asynccontextmanager
+async def cluster_with(nodes: Iterable[dict[str, Any]]) -> AsyncIterator[Client]:
+    running = new_server(SystemClock())
+    for node in nodes:
+        running.registry.create(NODES, "", node)
     await running.start(tls=False)
     try:
         async with connect(running.url, SystemClock()) as client:

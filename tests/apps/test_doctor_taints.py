@@ -1,13 +1,12 @@
 """The doctor on taints that were left behind: it says whose they are, or how to remove them."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.apps import examining_load
 from tests.apps.examining import only
-from tests.cluster.serving import connect, new_server
 
 from colocate.apps.doctor.check import Patient, Scheduling
 from colocate.apps.doctor.report import Verdict
@@ -18,23 +17,15 @@ from colocate.cluster.client import Client
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import LEASES
 from colocate.kubelet import KubeletPaths
-from colocate.lab.api.resources import NODES
 
 LEASE = LeaseSettings(namespace="kube-system", name="colocate-load-taints", identity="writer")
 
 
-@asynccontextmanager
-async def cluster_with(*levels: int) -> AsyncIterator[Client]:
-    running = new_server(SystemClock())
-    for number, level in enumerate(levels):
-        node = {"metadata": {"name": f"n{number}"}, "spec": {"taints": with_level([], level)}}
-        running.registry.create(NODES, "", node)
-    await running.start(tls=False)
-    try:
-        async with connect(running.url, SystemClock()) as client:
-            yield client
-    finally:
-        await running.stop()
+def cluster_with(*levels: int) -> AbstractAsyncContextManager[Client]:
+    return examining_load.cluster_with(
+        {"metadata": {"name": f"n{number}"}, "spec": {"taints": with_level([], level)}}
+        for number, level in enumerate(levels)
+    )
 
 
 class Apart(SystemClock):
