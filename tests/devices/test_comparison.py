@@ -180,7 +180,9 @@ def mirror(name: str, of: str, gpus: int = 0) -> KnownPod:
     return KnownPod("m", "default", name, "Running", {"main": {GPU: gpus}} if gpus else {}, of)
 
 
-def test_a_pod_that_claims_a_victims_uid_neither_renames_the_victims_devices_nor_finds_fault_with_them() -> None:
+def test_a_pod_that_claims_a_victims_uid_neither_renames_the_victims_devices_nor_finds_fault_with_them() -> (
+    None
+):
     held, listing = checkpoint(entry("u", "a", "b"), registered=("a", "b")), [listed("victim", "a", "b")]
     real = known("u", "victim", gpus=2)
     for pods in ([mirror("thief", "u", 20), real], [real, mirror("thief", "u", 20)]):
