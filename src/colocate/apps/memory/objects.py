@@ -72,6 +72,8 @@ class ContainerState(msgspec.Struct, frozen=True):
 
 class PodStatus(_Object, frozen=True):
     phase: str = ""
+    start_time: str | None = None
+    """When the kubelet took it in; the kubelet alone writes that."""
     qos_class: QosClass = QosClass.BEST_EFFORT
     container_statuses: tuple[ContainerState, ...] = ()
     init_container_statuses: tuple[ContainerState, ...] = ()
@@ -107,6 +109,11 @@ class ApiPod(_Object, frozen=True):
     @property
     def is_finished(self) -> bool:
         return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    @property
+    def is_taken_in(self) -> bool:
+        """Whether the kubelet has said to run it: one that it has not may be bound here and never fit."""
+        return self.status.start_time is not None
 
     @property
     def is_ending(self) -> bool:

@@ -91,7 +91,12 @@ class Observer:
             word=word,
             controls=machine.controls,
             readings=machine.pods.pods,
-            pods=pods.identities(self._resource),
+            pods=tuple(
+                pod
+                for pod in pods.identities(self._resource)
+                # What a pod requests that the kubelet may still turn away is no use of memory: anybody can bind one.
+                if pods.pods[pod.uid].is_taken_in or pod.uid in running or pod.uid in (holders or {})
+            ),
             holders=holders,
             promised=(*promised(id for ids in (holders or {}).values() for id in ids), *unknown),
             api=self._cluster.answers,
