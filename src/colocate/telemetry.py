@@ -51,8 +51,11 @@ class Event(StrEnum):
     MEMORY_SWITCHED = "memory.switched"
     MEMORY_POD_MOVED = "memory.pod_moved"
     MEMORY_MOVE_UNFINISHED = "memory.move_unfinished"
+    MEMORY_MOVE_DROPPED = "memory.move_dropped"
+    MEMORY_MOVE_EXPIRED = "memory.move_expired"
     MEMORY_FACTS_MISSING = "memory.facts_missing"
     MEMORY_STATE_UNSTORED = "memory.state_unstored"
+    MEMORY_STATE_STORED = "memory.state_stored"
     MEMORY_TURN_FAILED = "memory.turn_failed"
     USAGE_FAILED = "usage.failed"
     USAGE_RECOVERED = "usage.recovered"
@@ -231,6 +234,11 @@ MEMORY_ACTIONS = Counter(
     "colocate_memory_actions_total",
     "What was done to colocated pods, by how it ended.",
     ["resource", "action", "result"],
+)
+MEMORY_STATE_STORED = Gauge(
+    "colocate_memory_state_stored",
+    "1 while the agent can store its state; at 0 no block is offered or given out.",
+    ["resource"],
 )
 MEMORY_TURNS = Counter(
     "colocate_memory_turns_total", "Looks at the node's memory, by how they ended.", ["resource", "outcome"]

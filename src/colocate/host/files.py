@@ -8,6 +8,11 @@ from pathlib import Path
 from colocate.crashpoints import reached
 
 
+def reason(error: OSError) -> str:
+    """What the system says, in the middle of a sentence; the same each time, whatever a temporary file is called."""
+    return (error.strerror or str(error)).lower()
+
+
 def write_atomically(
     path: Path,
     data: bytes,

@@ -40,6 +40,7 @@ def memory_part(config: Config, clock: Clock) -> MemoryPart:
         namespaces=memory.namespaces,
         refresh=memory.refresh,
         rate=memory.migration_rate,
+        move_expiry=memory.move_expiry,
         dry_run=memory.dry_run,
     )
 
@@ -61,3 +62,4 @@ def take_settings(part: MemoryPart, new: Memory) -> None:
     part.refresh = new.refresh
     part.plugin.namespaces = new.namespaces
     part.executor.rate = new.migration_rate
+    part.executor.moves.expiry = new.move_expiry

@@ -51,7 +51,9 @@ class Observer:
             holdings, self._cluster.pods, resource, api_knows=self._cluster.is_synced, running=running
         )
 
-    async def look(self, *, off: bool, outcomes: tuple[Outcome, ...], promised: Promised) -> Look:
+    async def look(
+        self, *, off: bool, outcomes: tuple[Outcome, ...], promised: Promised, unstored: str = ""
+    ) -> Look:
         """Everything, now; Unavailable where not even the machine's own memory can be read."""
         # Holders before readings: a pod that starts in between is then counted as online, which is the safe side.
         holdings = await pods_holding(self._paths, self._clock, self._resource)
@@ -88,6 +90,7 @@ class Observer:
             promised=promised(id for ids in (holders or {}).values() for id in ids),
             api=self._cluster.answers,
             off=off,
+            unstored=unstored,
             outcomes=outcomes,
         )
         return Look(facts, tuple(silent))
