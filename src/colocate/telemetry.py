@@ -4,10 +4,11 @@ docs/telemetry.md explains each; a test keeps the two in step. Decisions never l
 return their reasons, and the process that carries them out tells.
 """
 
+import io
 import logging
 import sys
 from enum import StrEnum
-from typing import TextIO
+from typing import TextIO, cast
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -251,6 +252,31 @@ MEMORY_TURN_SECONDS = Histogram(
 )
 
 
+LOG_LINES_LOST = Counter(
+    "colocate_log_lines_lost_total", "Log lines that standard error did not take, for a full disk or a closed pipe."
+)
+
+
+class _LossyStream(io.TextIOBase):
+    """A stream of log lines: one that cannot be written is counted, and stops nothing else."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            LOG_LINES_LOST.inc()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            LOG_LINES_LOST.inc()
+
+
 def configure_logs(style: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
     """Log to standard error: `json`, `text`, or `auto`, which is text on a terminal and JSON elsewhere."""
     out = stream or sys.stderr
@@ -273,7 +299,7 @@ def configure_logs(style: str = "auto", level: str = "info", stream: TextIO | No
             *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(out),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _LossyStream(out))),
         cache_logger_on_first_use=False,
     )
 
