@@ -253,7 +253,8 @@ MEMORY_TURN_SECONDS = Histogram(
 
 
 LOG_LINES_LOST = Counter(
-    "colocate_log_lines_lost_total", "Log lines that standard error did not take, for a full disk or a closed pipe."
+    "colocate_log_lines_lost_total",
+    "Log lines that standard error did not take, for a full disk or a closed pipe.",
 )
 
 

@@ -84,4 +84,6 @@ def evict(registry: Registry, namespace: str, name: str, body: Any, dry_run: boo
         if dry_run or ending is None:
             return
         now = rfc3339(registry.clock.time())
-        registry.force(PODS, ending, lambda pod: set_condition(pod, "DisruptionTarget", "True", now, _EVICTED))
+        registry.force(
+            PODS, ending, lambda pod: set_condition(pod, "DisruptionTarget", "True", now, _EVICTED)
+        )
