@@ -13,9 +13,11 @@ import pytest
 from colocate.apps.memory.objects import MAY_MOVE
 from colocate.apps.memory.store import Manifest, Store
 from colocate.errors import UserError
+from colocate.host.memory_limits import Limits, set_limits
 from colocate.kubelet.plugin import Refused
 from colocate.lab.api.resources import NAMESPACES
 from colocate.memory.actions import Evict, Reclaim
+from colocate.memory.facts import Result
 from colocate.memory.state import State
 from colocate.model.pod import Phase
 from tests.cli.running import colocate
@@ -222,6 +224,35 @@ async def test_a_turn_that_fails_offers_nothing_until_one_is_done(monkeypatch: p
             await node.part.plugin.allocate(["CM-0002"])
         await node.part._take_turn()
         await node.listed(good)
+
+
+@every_code
+async def test_a_control_group_that_cannot_be_written_fails_its_action_and_no_turn(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    async with driven() as node:
+        lab = node.lab
+        await node.listed(await node.turn())
+        await node.run_pod("batch", 2)
+        await node.run_pod("other", 2)
+        await node.turn()
+        for name in ("batch", "other"):
+            set_limits(lab.group(name), Limits())
+        broken_group, real = lab.group("batch").folder, os.open
+
+        def fail(path: Any, flags: int, *more: Any, **named: Any) -> int:
+            if flags & os.O_WRONLY and Path(path).parent == broken_group:
+                raise OSError(code, os.strerror(code), str(path))
+            return real(path, flags, *more, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("colocate.host.memory_group.os.open", fail)
+            await node.turn()
+            results = {outcome.result for outcome in node.part.executor.take_outcomes()}
+            assert Result.FAILED in results
+            assert lab.limit("other") == 2 * BLOCK, "the others are held"
+        await node.turn()
+        assert lab.limit("batch") == 2 * BLOCK
 
 
 @pytest.mark.parametrize("call", ["listdir", "scandir"])
