@@ -4,10 +4,11 @@ docs/telemetry.md explains each; a test keeps the two in step. Decisions never l
 return their reasons, and the process that carries them out tells.
 """
 
+import io
 import logging
 import sys
 from enum import StrEnum
-from typing import TextIO
+from typing import TextIO, cast
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -51,9 +52,12 @@ class Event(StrEnum):
     MEMORY_SWITCHED = "memory.switched"
     MEMORY_POD_MOVED = "memory.pod_moved"
     MEMORY_MOVE_UNFINISHED = "memory.move_unfinished"
+    MEMORY_MOVE_DROPPED = "memory.move_dropped"
+    MEMORY_MOVE_EXPIRED = "memory.move_expired"
     MEMORY_FACTS_MISSING = "memory.facts_missing"
     MEMORY_IDENTITY_COLLISION = "memory.identity_collision"
     MEMORY_STATE_UNSTORED = "memory.state_unstored"
+    MEMORY_STATE_STORED = "memory.state_stored"
     MEMORY_TURN_FAILED = "memory.turn_failed"
     USAGE_FAILED = "usage.failed"
     USAGE_RECOVERED = "usage.recovered"
@@ -233,6 +237,11 @@ MEMORY_ACTIONS = Counter(
     "What was done to colocated pods, by how it ended.",
     ["resource", "action", "result"],
 )
+MEMORY_STATE_STORED = Gauge(
+    "colocate_memory_state_stored",
+    "1 while the agent can store its state; at 0 no block is offered or given out.",
+    ["resource"],
+)
 MEMORY_TURNS = Counter(
     "colocate_memory_turns_total", "Looks at the node's memory, by how they ended.", ["resource", "outcome"]
 )
@@ -242,6 +251,32 @@ MEMORY_TURN_SECONDS = Histogram(
     ["resource"],
     buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
 )
+
+
+LOG_LINES_LOST = Counter(
+    "colocate_log_lines_lost_total",
+    "Log lines that standard error did not take, for a full disk or a closed pipe.",
+)
+
+
+class _LossyStream(io.TextIOBase):
+    """A stream of log lines: one that cannot be written is counted, and stops nothing else."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            LOG_LINES_LOST.inc()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            LOG_LINES_LOST.inc()
 
 
 def configure_logs(style: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
@@ -266,7 +301,7 @@ def configure_logs(style: str = "auto", level: str = "info", stream: TextIO | No
             *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(out),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _LossyStream(out))),
         cache_logger_on_first_use=False,
     )
 

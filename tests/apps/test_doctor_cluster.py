@@ -43,7 +43,7 @@ async def test_what_an_identity_may_not_is_told_by_what_needs_it(server: ApiServ
         "update leases.coordination.k8s.io in kube-system",
         "the agent that sells memory: not as ann, who may not watch nodes, watch pods, create events, "
         "patch events, create pods/eviction",
-        "the agent that moves bare pods which allow it: not as ann, who may not create pods",
+        "the agent that moves bare pods which allow it: not as ann, who may not create pods, get namespaces",
     ]
     assert "kubectl create clusterrole NAME --verb=patch --resource=nodes/status;" in refused[0].remedy
     assert (

@@ -132,6 +132,8 @@ class Machine(msgspec.Struct, kw_only=True):
     heard: bool = True
     """Whether the API has said anything of the node since the agent started."""
     off: bool = False
+    unstored: str = ""
+    """Why the state cannot be stored."""
     absent: bool = False
     """Whether the API knows no such node."""
     cordoned: bool = False
@@ -189,6 +191,7 @@ class Machine(msgspec.Struct, kw_only=True):
             else None,
             api=self.api,
             off=self.off,
+            unstored=self.unstored,
             outcomes=self.outcomes,
         )
 

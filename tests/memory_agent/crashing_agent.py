@@ -52,10 +52,10 @@ class Life(msgspec.Struct, frozen=True):
 
 
 class LaterClock(ManualClock):
-    """A manual clock of a machine that has run for a while."""
+    """A manual clock of a machine that has run for a while; by the wall clock, a life begins soon after the last."""
 
     def __init__(self, already: float) -> None:
-        super().__init__()
+        super().__init__(1_700_000_000.0 - already * 0.96)
         self._elapsed = already
 
 

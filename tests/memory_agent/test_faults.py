@@ -19,7 +19,7 @@ from colocate.host.memory_limits import Limits, set_limits
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import NODES
 from colocate.lab.cluster import MACHINE
-from colocate.memory.actions import Evict, MovePages, Reclaim, SetLimit
+from colocate.memory.actions import Evict, MovePages, SetLimit
 from colocate.memory.facts import Result
 from colocate.model.memory import NodeMemory, NumaMemory
 from colocate.model.pod import Phase
@@ -264,30 +264,6 @@ async def test_read_only_control_groups_start_no_pod_and_say_why(monkeypatch: py
             lambda: any("mounted read-only" in message for _, message in lab.events("batch")), "the reason"
         )
         assert lab.phase("batch") == Phase.PENDING
-
-
-async def test_a_state_that_cannot_be_stored_stops_the_ladder_and_not_the_limits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with driven() as node:
-        lab = node.lab
-        batch = await with_batch(node)
-        await batch.anon(40 * MIB)
-        await batch.cache(60 * MIB)
-
-        def full(state: object) -> None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        monkeypatch.setattr(node.store, "save", full)
-        small = lab.limit("batch")
-        node.small.system += 150 * MIB
-        actions = await node.turns(4)
-        assert any(isinstance(action, Reclaim | Evict) for action in actions)
-        assert lab.limit("batch") == small
-        assert lab.phase("batch") == Phase.RUNNING
-        last = await node.turn()
-        assert last.offered == 0
-        await node.listed(last)
 
 
 @asynccontextmanager

@@ -296,7 +296,7 @@ def test_every_alternative_of_an_affinity_rules_the_node_out_and_none_twice() ->
         },
         "status": {"phase": "Running"},
     }
-    manifest = elsewhere(body, "here")
+    manifest = elsewhere(body, "here", "ns", 1.0)
     rule = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["here"]}
     made: Any = manifest.body
     assert made["metadata"] == {"name": "p", "namespace": "n", "labels": {"a": "b"}}
@@ -306,5 +306,5 @@ def test_every_alternative_of_an_affinity_rules_the_node_out_and_none_twice() ->
     assert affinity["podAffinity"] == {}
     terms = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert terms == [{"matchExpressions": [zone, rule]}, {"matchFields": [], "matchExpressions": [rule]}]
-    again: Any = elsewhere({**made, "metadata": {**made["metadata"], "uid": "v"}}, "here").body
+    again: Any = elsewhere({**made, "metadata": {**made["metadata"], "uid": "v"}}, "here", "ns", 1.0).body
     assert again["spec"] == made["spec"]

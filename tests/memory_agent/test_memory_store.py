@@ -7,13 +7,13 @@ import pytest
 from colocate.apps.memory.store import Manifest, Store
 from colocate.cluster.resources import Object
 from colocate.errors import UserError
-from colocate.lab.api.resources import EVENTS
+from colocate.lab.api.resources import EVENTS, NAMESPACES
 from colocate.lab.cluster import MACHINE
 from colocate.model.pod import Phase
 from tests.memory_agent.driving import Driven, driven
 from tests.memory_agent.lab import NAMESPACE, memory_lab
 
-MOVED = Manifest("good", "default", "mover", {"metadata": {"name": "mover"}})
+MOVED = Manifest("good", "default", "mover", {"metadata": {"name": "mover"}}, noted=1.0)
 
 
 def test_a_folder_is_one_agents_until_that_has_ended(tmp_path: Path) -> None:
@@ -101,7 +101,8 @@ async def test_a_move_that_makes_no_sense_fails_no_turn_and_is_told_once_and_the
         (folder / "memory-recreate-bad.json").write_bytes(b"{")
         spec = {"containers": [{"name": "main", "image": "busybox"}], "nodeSelector": {"nowhere": "yes"}}
         body: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mover"}, "spec": spec}
-        node.store.remember(Manifest("good", NAMESPACE, "mover", body))
+        home = str(lab.cluster.registry.get(NAMESPACES, "", NAMESPACE).body["metadata"]["uid"])
+        node.store.remember(Manifest("good", NAMESPACE, "mover", body, node.clock.time(), home))
         await node.turns(3)
         assert lab.phase("mover") == Phase.PENDING, "the other one is created"
         assert (folder / "memory-recreate-bad.json.unreadable").exists()

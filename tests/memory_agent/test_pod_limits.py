@@ -1,5 +1,7 @@
 """Limits of a pod's groups, made of files: marks of what is ours, and containers whose groups are not found."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from colocate.apps.memory import pod_limits
 from colocate.host.group_files import group_files
 from colocate.host.kept_files import DescriptorBudget
 from colocate.host.memory_group import MemoryGroup
-from colocate.memory.actions import PodRef, RestoreLimit, Throttle, Unthrottle
+from colocate.memory.actions import Ease, PodRef, RestoreLimit, Throttle, Unthrottle
 from colocate.model.memory import OurHigh, PodMemory
 from colocate.model.pod import QosClass
 from tests.support.cgroup_trees import v2_files
@@ -70,6 +72,24 @@ def test_where_no_mark_can_be_left_a_pod_is_throttled_all_the_same(
     assert (read(pod).high, read(pod).our_high) == (MIB, None)
     pod_limits.let_go(pod, Unthrottle(pod=POD, to=None, reason=""))
     assert read(pod).high is None
+
+
+@pytest.mark.parametrize(
+    "code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EOPNOTSUPP], ids=errno.errorcode.get
+)
+def test_a_pod_that_neither_a_mark_nor_a_record_would_remember_is_not_throttled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("colocate.host.high_mark.os.setxattr", refuse)
+    pod = group(tmp_path, high=32 * MIB)
+    with pytest.raises(pod_limits.LimitRefused, match="nobody would undo it"):
+        pod_limits.throttle(pod, Throttle(pod=POD, high=MIB, before=None, reason=""), recorded=False)
+    assert read(pod).high == 32 * MIB
+    assert pod_limits.throttle(pod, Ease(pod=POD, high=64 * MIB, before=None, reason=""), recorded=False)
+    assert read(pod).high == 64 * MIB, "what only gives back needs neither"
 
 
 # --- containers that are held in groups of their own ----------------------------------------------------

@@ -6,6 +6,7 @@ what only the demo needs.
 """
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -29,6 +30,17 @@ GROUPS = {
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+_ROOM = "make room on that disk, and try again"
+_LIMIT = "raise the limit (ulimit -n), and try again"
+_OF_THE_MACHINE = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EROFS: "mount that disk writable, and try again",
+    errno.EIO: "mend that disk, and try again",
+    errno.EMFILE: _LIMIT,
+    errno.ENFILE: _LIMIT,
+}
+"""What may fail in any command, and what to do about it."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -44,6 +56,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = _BROKEN_PIPE
     except ColocateError as error:
         sys.stderr.write(f"colocate: {error}\n")
+        code = 1
+    except OSError as error:
+        if error.errno not in _OF_THE_MACHINE:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        remedy = _OF_THE_MACHINE[error.errno]
+        sys.stderr.write(f"colocate: {where}{(error.strerror or str(error)).lower()}; {remedy}\n")
         code = 1
     raise SystemExit(code)
 

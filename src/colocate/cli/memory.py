@@ -2,11 +2,12 @@
 
 import argparse
 import asyncio
+import sys
 import time
 from pathlib import Path
 
 from colocate.apps import control
-from colocate.apps.memory.control import REPORT, SWITCH, AskReport, Switch
+from colocate.apps.memory.control import REPORT, SWITCH, AskReport, Switch, Switched
 from colocate.apps.memory.report import Report
 from colocate.cli.agent_socket import add_asking
 from colocate.cli.commands import Commands, add_output
@@ -71,6 +72,7 @@ def switch_off(args: argparse.Namespace) -> int:
             "set before it was stopped stay until then, or until the pods end"
         ) from error
     print("memory colocation was off already" if switched.was_off else "memory colocation is switched off")
+    _tell_unstored(switched)
     end = time.monotonic() + patience
     while True:
         report = _ask(args.socket)
@@ -87,6 +89,16 @@ def switch_off(args: argparse.Namespace) -> int:
 def switch_on(args: argparse.Namespace) -> None:
     switched = asyncio.run(control.ask(args.socket, SWITCH, Switch(off=False)))
     print("memory colocation is switched on" if switched.was_off else "memory colocation was on already")
+    _tell_unstored(switched)
+
+
+def _tell_unstored(switched: Switched) -> None:
+    if switched.unstored:
+        print(
+            f"note: this does not outlast a restart of the agent, which cannot store it ({switched.unstored}); "
+            "it tries again at every turn",
+            file=sys.stderr,
+        )
 
 
 def _ask(socket: Path) -> Report:

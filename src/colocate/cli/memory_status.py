@@ -43,6 +43,12 @@ def status_lines(report: Report, *, colours: bool, width: int = 0) -> Iterator[s
     yield from _legend(report.bar.parts(), colours)
     blocks = f"{report.offered} free, {report.held} held, {report.withdrawn} withdrawn"
     yield f"blocks of {amount(report.block_size)}: {blocks}"
+    if report.unstored:
+        why = f"the state cannot be stored ({report.unstored}): no block is offered until it can be"
+        yield from wrapped(why, width, hanging="  ")
+    if report.switch_unstored:
+        why = f"the switch does not outlast a restart of the agent: it cannot be stored ({report.switch_unstored})"
+        yield from wrapped(why, width, hanging="  ")
     if report.debt:
         yield f"debt: {amount(report.debt)}, of which online work needs {amount(report.due)} now"
     if report.rung:

@@ -18,6 +18,7 @@ from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.output import as_json, terminal_width, wrapped
 from colocate.cli.scheduler_tables import Scored
 from colocate.errors import UserError
+from colocate.host.files import write_atomically
 from colocate.load import NodeRow, Table, compare, decide, explain_all, mix, snapshot, top
 from colocate.load.reading import pod_facts
 from colocate.load.snapshot import Snapshot
@@ -139,9 +140,18 @@ def write_snapshot(args: argparse.Namespace) -> None:
         sys.stdout.write(body.decode() + "\n")
         return
     try:
-        args.file.write_bytes(body)
+        _write(args.file, body)
     except OSError as error:
         raise UserError(f"{args.file} cannot be written ({(error.strerror or str(error)).lower()})") from None
+
+
+def _write(path: Path, body: bytes) -> None:
+    """Whole or not at all; what is no regular file, such as /dev/stdout, is just written to."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_bytes(body)
+    else:
+        write_atomically(path, body, mode=0o644)
 
 
 def score(args: argparse.Namespace) -> None:

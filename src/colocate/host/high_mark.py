@@ -16,11 +16,14 @@ _NAME = "user.colocate.memory-high-before"
 _NO_LIMIT = b"max"
 
 
-def mark(folder: Path, before: Bytes | None) -> None:
-    """Say that memory.high is ours, before it is."""
-    with suppress(OSError):
+def mark(folder: Path, before: Bytes | None) -> bool:
+    """Say that memory.high is ours, before it is; whether the kernel has taken that."""
+    try:
         os.setxattr(folder, _NAME, _NO_LIMIT if before is None else str(before).encode())
+    except OSError:
+        return False
     reached("cgroup.marked")
+    return True
 
 
 def unmark(folder: Path) -> None:

@@ -56,6 +56,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What the API says of the node, or said last; None where it never did."""
     word_is_old: bool
     """It has not answered since the agent started."""
+    unstored: str = ""
+    """Why the state cannot be stored; empty where it can."""
 
 
 def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> Decision:
@@ -93,7 +95,7 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
     listed, block_actions = block_list.turn(
         listed, wanted, in_order, facts.holders is not None, state.clock, settings
     )
-    rungs = rungs_here(facts.controls, far, settings)
+    rungs = rungs_here(facts.controls, far, settings, stores=not facts.unstored)
     climbed = ladder_turns.turn(
         state.ladder,
         Situation(
@@ -137,6 +139,7 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
         held=len(in_order),
         word=word,
         word_is_old=facts.word is None,
+        unstored=facts.unstored,
     )
 
 
@@ -185,6 +188,9 @@ def _wanted(
     """How many blocks, unless something forbids any."""
     if facts.off:
         return Wanted(0, held, False, "Memory colocation is switched off on this node.")
+    if facts.unstored:
+        reason = f"The agent cannot store its state ({facts.unstored}): no block is offered until it can."
+        return Wanted(0, balance.blocks_in_debt, False, reason)
     if word is None:
         reason = (
             "Nobody has said yet whether the node is cordoned, being drained or under MemoryPressure: no block is "

@@ -64,6 +64,7 @@ def bar(decision: Decision) -> Bar:
 def explain(decision: Decision, settings: MemorySettings) -> tuple[str, ...]:
     """Every figure that led to the number of blocks, in the order of the reckoning."""
     return (
+        *_unstored(decision),
         *_hearsay(decision),
         *decision.usage.reasons,
         *decision.expected.reasons,
@@ -73,6 +74,15 @@ def explain(decision: Decision, settings: MemorySettings) -> tuple[str, ...]:
         *_unsold(decision, settings),
         *_standing(decision),
     )
+
+
+def _unstored(decision: Decision) -> list[str]:
+    if not decision.unstored:
+        return []
+    return [
+        f"The agent cannot store its state ({decision.unstored}): until it can, no block is offered or given out, "
+        "and only what can be undone without that file is done to pods."
+    ]
 
 
 def _hearsay(decision: Decision) -> list[str]:
@@ -102,6 +112,7 @@ def _blocks(decision: Decision, settings: MemorySettings) -> list[str]:
         and missing <= 0
         and decision.wanted.free == 0
         and not decision.balance.debt
+        and not decision.unstored  # It is the first sentence then.
     ):
         sentences.append(decision.wanted.reason)
     elif growth is not None:

@@ -18,7 +18,7 @@ class Result(StrEnum):
     GONE = "gone"
     """There is no such pod any more."""
     BLOCKED = "blocked"
-    """A disruption budget does not allow it now."""
+    """Not now: a disruption budget does not allow it, or it cannot be written down first."""
     REFUSED = "refused"
     """The API does not allow it at all."""
     UNREACHABLE = "unreachable"
@@ -55,4 +55,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the API server answers."""
     off: bool = False
     """Whether memory colocation is switched off on this node."""
+    unstored: str = ""
+    """Why the state cannot be stored; empty where it can."""
     outcomes: tuple[Outcome, ...] = ()

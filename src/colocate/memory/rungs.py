@@ -23,9 +23,9 @@ class RungHere(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rungs_here(
-    controls: MemoryControls, far: frozenset[int], settings: MemorySettings
+    controls: MemoryControls, far: frozenset[int], settings: MemorySettings, *, stores: bool = True
 ) -> tuple[RungHere, ...]:
-    """All rungs, lowest first."""
+    """All rungs, lowest first. Where the state cannot be stored, only those that are undone without it."""
     return tuple(
         RungHere(
             rung=rung,
@@ -34,7 +34,7 @@ def rungs_here(
             deadline=settings.deadlines.of(rung),
             missing="left out by the configuration"
             if rung in settings.without
-            else _missing(rung, controls, far),
+            else _missing(rung, controls, far) or ("" if stores else _UNRECORDED.get(rung, "")),
         )
         for rung in Rung
     )
@@ -62,6 +62,13 @@ _WAY_BACK = {
     Rung.EVICT: "none; what was not carried out yet is called off",
     Rung.RECREATE: "none; what was not carried out yet is called off",
 }
+
+_UNRECORDED = {
+    Rung.FAR: "the state cannot be stored, and without it nobody would bring the pages back",
+    Rung.EVICT: "the state cannot be stored, and an eviction cannot be undone",
+    Rung.RECREATE: "the state cannot be stored, and a pod that is not written down would be lost",
+}
+"""Reclaiming leaves nothing to undo, and a memory.high is found again by its mark."""
 
 
 def _missing(rung: Rung, controls: MemoryControls, far: frozenset[int]) -> str:

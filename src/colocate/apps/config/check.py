@@ -59,6 +59,8 @@ def _check_memory(memory: Memory) -> None:
         raise Problem("memory.refresh", f"{memory.refresh:g}s is out of range; choose 1s to 1m")
     if memory.migration_rate < 1 << 20:
         raise Problem("memory.migrationRate", f"{memory.migration_rate} bytes a second; give 1Mi at least")
+    if not 60 <= memory.move_expiry <= 7 * 86400:
+        raise Problem("memory.moveExpiry", f"{memory.move_expiry:g}s is out of range; choose 1m to 168h")
     if not memory.state_folder.is_absolute():
         raise Problem(
             "memory.stateFolder",

@@ -176,6 +176,8 @@ class Memory(Section, frozen=True):
     """NUMA nodes that pages may go to; not given: those without CPUs."""
     migration_rate: Size = Size(256 << 20)
     """Bytes a second."""
+    move_expiry: Seconds = Seconds(3600)
+    """How long a pod that is to be created again on another node is tried for."""
     state_folder: Path = Path("/var/lib/colocate")
     cgroup_root: str = ""
     """The control group below which pods are looked for; empty: anywhere."""

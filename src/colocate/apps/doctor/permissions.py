@@ -78,7 +78,7 @@ def uses(lease: Lease) -> tuple[Use, ...]:
         ),
         Use(
             "the agent that moves bare pods which allow it",
-            (Permission("get", "pods"), Permission("create", "pods")),
+            (Permission("get", "pods"), Permission("create", "pods"), Permission("get", "namespaces")),
         ),
     )
 

@@ -30,6 +30,8 @@ class Switched(msgspec.Struct, frozen=True):
 
     off: bool
     was_off: bool
+    unstored: str = ""
+    """Why this will not outlast a restart of the agent; empty where it will."""
 
 
 REPORT = rpc.json("/colocate.Memory/Report", AskReport, Report)
@@ -53,8 +55,8 @@ def service(part: "Callable[[], MemoryPart | None]") -> rpc.Service:
     def switch(request: Switch) -> Switched:
         found = the_part()
         was_off = found.is_off
-        if was_off != request.off:
+        if was_off != request.off or found.switch_unstored:
             found.switch(request.off)
-        return Switched(found.is_off, was_off)
+        return Switched(found.is_off, was_off, found.switch_unstored)
 
     return rpc.Service({REPORT: control.answering(ask), SWITCH: control.answering(switch)})

@@ -11,11 +11,11 @@ from functools import partial
 from colocate.aio import Watched, in_thread
 from colocate.apps.memory import pod_limits
 from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.departures import finish_moves, move_elsewhere, send_off
+from colocate.apps.memory.departures import send_off
 from colocate.apps.memory.jobs import Jobs
 from colocate.apps.memory.machine import Machine
 from colocate.apps.memory.page_moves import move_pages
-from colocate.apps.memory.store import Store
+from colocate.apps.memory.pod_moves import PodMoves
 from colocate.clock import Clock
 from colocate.errors import ColocateError, Unavailable
 from colocate.host import memory_files
@@ -56,7 +56,7 @@ class Executor:
         self,
         machine: Machine,
         cluster: ClusterView,
-        store: Store,
+        moves: PodMoves,
         clock: Clock,
         *,
         rate: Bytes,
@@ -67,21 +67,23 @@ class Executor:
         its time to it."""
         self._machine = machine
         self._cluster = cluster
-        self._store = store
+        self.moves = moves
         self._clock = clock
         self._calls = calls
         self._outcomes: list[Outcome] = []
         self._jobs = Jobs(self._report)
-        self._not_created: dict[PodUid, str] = {}
         self._most_pressure = most_pressure
         self.rate = rate
         self.reported = Watched()
         """Counts outcomes of jobs, which somebody may wait for."""
 
     async def carry_out(
-        self, actions: Iterable[Action], holders: AbstractSet[PodUid], *, off: bool
+        self, actions: Iterable[Action], holders: AbstractSet[PodUid], *, off: bool, recorded: bool = True
     ) -> list[Outcome]:
-        """Do what can be done at once, and begin the rest; what was done at once is returned, too."""
+        """Do what can be done at once, and begin the rest; what was done at once is returned, too.
+
+        Not `recorded` are actions of a state that could not be stored: each must then tell of itself on its pod.
+        """
         self._jobs.keep_only(holders)
         done: list[Outcome] = []
         for action in actions:
@@ -90,7 +92,7 @@ class Executor:
             if action.pod.uid not in holders:
                 done.append(Outcome(action, Result.GONE, "it holds no block"))
                 continue
-            outcome = await self._do(action, off)
+            outcome = await self._do(action, off, recorded)
             if outcome is not None:
                 done.append(outcome)
         self._outcomes += done
@@ -128,9 +130,8 @@ class Executor:
 
     async def finish_moves(self) -> None:
         """Create pods again whose end a move has waited for."""
-        under_way = [one for one in self._store.moves().manifests if not self._jobs.is_busy(one.uid)]
-        if under_way and self._cluster.answers:
-            await finish_moves(self._cluster, self._store, under_way, self._not_created)
+        if self._cluster.answers:
+            await self.moves.finish(self._jobs.is_busy)
 
     async def close(self) -> None:
         await self._jobs.close()
@@ -139,24 +140,26 @@ class Executor:
         self._outcomes.append(outcome)
         self.reported.changed()
 
-    async def _do(self, action: PodAction, off: bool) -> Outcome | None:
+    async def _do(self, action: PodAction, off: bool, recorded: bool) -> Outcome | None:
         if isinstance(action, Evict):
             self._jobs.start(action, partial(send_off, self._cluster, action))
             return None
         if isinstance(action, Recreate):
-            self._jobs.start(action, partial(move_elsewhere, self._cluster, self._store, action))
+            self._jobs.start(action, partial(self.moves.begin, action))
             return None
         try:
             found = await self._machine.find(action.pod.uid)
             if found is None:
                 return Outcome(action, Result.GONE, "it has no control group")
-            return await self._do_to_group(action, found.group, off)
+            return await self._do_to_group(action, found.group, off, recorded)
         except GroupGone as gone:
             return Outcome(action, Result.GONE, str(gone))
         except (ColocateError, OSError) as error:
             return Outcome(action, Result.FAILED, str(error))
 
-    async def _do_to_group(self, action: PodAction, group: MemoryGroup, off: bool) -> Outcome | None:
+    async def _do_to_group(
+        self, action: PodAction, group: MemoryGroup, off: bool, recorded: bool
+    ) -> Outcome | None:
         if isinstance(action, MovePages | ReturnPages):
             self._jobs.start(
                 action, partial(move_pages, group, action, self.rate, self._clock, self._calls())
@@ -165,10 +168,10 @@ class Executor:
         if isinstance(action, Reclaim):
             self._jobs.start(action, partial(self._reclaim, action, group))
             return None
-        changed = await in_thread(partial(self._set, action, group, off))
+        changed = await in_thread(partial(self._set, action, group, off, recorded))
         return Outcome(action, Result.DONE, "" if changed else UNCHANGED)
 
-    def _set(self, action: PodAction, group: MemoryGroup, off: bool) -> bool:
+    def _set(self, action: PodAction, group: MemoryGroup, off: bool, recorded: bool) -> bool:
         """In a thread: what is one or two writes."""
         pod = self._cluster.pod(action.pod)
         ids = pod.container_ids if pod else {}
@@ -179,7 +182,7 @@ class Executor:
                 running = pod.running_containers if pod else None
                 return pod_limits.restore(group, action, ids, running, off=off)
             case Throttle() | Ease():
-                return pod_limits.throttle(group, action)
+                return pod_limits.throttle(group, action, recorded=recorded)
             case Unthrottle():
                 return pod_limits.let_go(group, action)
         raise TypeError(f"nobody knows how to do {action!r:.100}")

@@ -39,6 +39,7 @@ def memory_part(config: Config, clock: Clock) -> MemoryPart:
         clock=clock,
         refresh=memory.refresh,
         rate=memory.migration_rate,
+        move_expiry=memory.move_expiry,
         dry_run=memory.dry_run,
     )
 
@@ -59,3 +60,4 @@ def take_settings(part: MemoryPart, new: Memory) -> None:
     )
     part.refresh = new.refresh
     part.executor.rate = new.migration_rate
+    part.executor.moves.expiry = new.move_expiry

@@ -57,7 +57,9 @@ class Observer:
         uids = {each.uid for each in holdings.pods if each.uid}
         return roster(self._cluster.pods, holdings.proven, running | uids)
 
-    async def look(self, *, off: bool, outcomes: tuple[Outcome, ...], promised: Promised) -> Look:
+    async def look(
+        self, *, off: bool, outcomes: tuple[Outcome, ...], promised: Promised, unstored: str = ""
+    ) -> Look:
         """Everything, now; Unavailable where not even the machine's own memory can be read."""
         # Holders before readings: a pod that starts in between is then counted as online, which is the safe side.
         holdings = await pods_holding(self._paths, self._clock, self._resource)
@@ -101,6 +103,7 @@ class Observer:
             promised=(*promised(id for ids in (holders or {}).values() for id in ids), *unknown),
             api=self._cluster.answers,
             off=off,
+            unstored=unstored,
             outcomes=outcomes,
         )
         return Look(facts, tuple(silent), pods.collisions)

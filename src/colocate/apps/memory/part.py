@@ -1,13 +1,16 @@
 """The memory part of an agent: facts, decision, state stored, plan carried out; turn after turn.
 
 A turn is taken every `refresh` seconds, give or take a little, and at once when the kubelet takes blocks or a long
-deed has ended. Whatever fails in a turn ends that turn, is told, and the next one looks again. The state is stored
-before anything is done to a pod: where it cannot be, only what needs no memory of it is done.
+deed has ended. Whatever fails in a turn ends that turn, is told, and the next one looks again; until one is done, no
+block is offered. The state is stored before anything is done to a pod. Where it cannot be, the turn is decided once
+more for that: no block is offered or given out, and only what is undone without the file is done to pods.
 """
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+
+import msgspec
 
 from colocate import telemetry
 from colocate.aio import Watched, first, in_thread
@@ -16,6 +19,7 @@ from colocate.apps.memory.executor import Executor
 from colocate.apps.memory.machine import Machine
 from colocate.apps.memory.observer import Look, Observer
 from colocate.apps.memory.plugin import MemoryPlugin
+from colocate.apps.memory.pod_moves import EXPIRY, PodMoves
 from colocate.apps.memory.prestart import PreStart
 from colocate.apps.memory.report import Report, report
 from colocate.apps.memory.store import Store
@@ -24,14 +28,15 @@ from colocate.clock import Clock
 from colocate.errors import ColocateError, UserError
 from colocate.host.page_calls import Kernel, PageCalls
 from colocate.kubelet.paths import KubeletPaths
-from colocate.memory.actions import Action, SetLimit, ref
+from colocate.memory.actions import Action, Reclaim, ref
 from colocate.memory.blocks import for_settings
 from colocate.memory.decide import Decision, decide
+from colocate.memory.facts import Facts
 from colocate.memory.limits import limits
 from colocate.memory.settings import MemorySettings
 from colocate.memory.state import State
 from colocate.model.memory import Bytes, PodUid
-from colocate.telemetry import MEMORY_TURN_SECONDS, MEMORY_TURNS, Event
+from colocate.telemetry import MEMORY_STATE_STORED, MEMORY_TURN_SECONDS, MEMORY_TURNS, Event
 
 _SYNC_TIME = 10.0
 """Seconds that the first turn waits for the API server's word on which pods there are."""
@@ -55,6 +60,7 @@ class MemoryPart:
         clock: Clock,
         refresh: float = 10.0,
         rate: Bytes = 256 << 20,
+        move_expiry: float = EXPIRY,
         dry_run: bool = False,
         calls: Callable[[], PageCalls] = Kernel,
         random: Callable[[], float] = random.random,
@@ -68,10 +74,16 @@ class MemoryPart:
             store.prepare()
         try:
             self._state = store.load()
+            self._off = store.is_off
         except UserError:
             store.close()
             raise
-        self._off = store.is_off
+        self._stored = self._state
+        """As it is on disk, for whoever comes after this process."""
+        self._unstored = ""
+        """Why the last state could not be stored; empty where it could."""
+        self._switch_unstored = ""
+        """Why the switch could not be; empty where it could."""
         self._machine = machine
         self._cluster = cluster
         self._clock = clock
@@ -92,7 +104,7 @@ class MemoryPart:
         self.executor = Executor(
             machine,
             cluster,
-            store,
+            PodMoves(cluster, store, clock, move_expiry),
             clock,
             rate=rate,
             most_pressure=settings.reclaim_pressure,
@@ -120,14 +132,30 @@ class MemoryPart:
     def is_off(self) -> bool:
         return self._off
 
+    @property
+    def switch_unstored(self) -> str:
+        """Why the switch would not outlast a restart; empty where it would."""
+        return self._switch_unstored
+
     def switch(self, off: bool) -> None:
-        """Switch colocation off or on, for good; a turn that does it follows at once."""
+        """Switch colocation off or on; a turn that does it follows at once, stored or not. See `switch_unstored`."""
         if self.dry_run:
             raise UserError("this agent runs with --dry-run and changes nothing; run it without")
-        self._store.switch(off)
         self._off = off
-        self._log.info(Event.MEMORY_SWITCHED, off=off)
         self._asked.changed()
+        self._store_switch()
+        self._log.info(
+            Event.MEMORY_SWITCHED,
+            off=off,
+            **({"unstored": self._switch_unstored} if self._switch_unstored else {}),
+        )
+
+    def _store_switch(self) -> None:
+        try:
+            self._store.switch(self._off)
+            self._switch_unstored = ""
+        except OSError as error:
+            self._switch_unstored = self._store.why_not(error)
 
     async def run(self) -> None:
         """Take turns until cancelled."""
@@ -168,11 +196,12 @@ class MemoryPart:
             if isinstance(error, UserError) and self._report is None:
                 raise  # Settings that do not go with blocks that are held: somebody has to decide.
             MEMORY_TURNS.labels(self.settings.resource, "failed").inc()
+            self.plugin.close(f"the agent's last look at its node failed ({error})")
             expected = isinstance(error, ColocateError | OSError)
             self._log.error(
                 Event.MEMORY_TURN_FAILED,
                 reason=str(error),
-                effect="the next turn looks again",
+                effect="no block is offered; the next turn looks again",
                 # What nobody expected is a fault of ours, and is told in full; limits are held all the same.
                 **({} if expected else {"exc_info": error}),
             )
@@ -187,8 +216,10 @@ class MemoryPart:
         off = self._off
         try:
             await self._check_name()
-            look = await self._observer.look(off=off, outcomes=outcomes, promised=self.plugin.promised)
-            decision = decide(self._state, look.facts, self.settings, self._clock.monotonic())
+            look = await self._observer.look(
+                off=off, outcomes=outcomes, promised=self.plugin.promised, unstored=self._unstored
+            )
+            decision = self._decide(look.facts)
         except BaseException:
             self.executor.give_back(outcomes)
             raise
@@ -198,15 +229,26 @@ class MemoryPart:
             self._note(decision, look)
             self._teller.plan(decision)
             return decision
-        stored = await self._stored(decision.state)
+        await self._store_all(decision.state)
+        if self._unstored and not look.facts.unstored:
+            facts = msgspec.structs.replace(look.facts, unstored=self._unstored)
+            look, decision = msgspec.structs.replace(look, facts=facts), self._decide(facts)
         self._state = decision.state
         self._note(decision, look)
-        self.plugin.publish(decision.state.blocks.devices())
-        actions = decision.plan.actions if stored else _without_memory(decision.plan.actions)
+        self.plugin.publish(decision.state.blocks.devices(), self._why_closed())
+        actions = decision.plan.actions
+        if self._unstored:
+            actions = _put_right_by_a_successor(actions, look.facts, self._stored)
         holders = frozenset(self._state.holders)
-        await self.executor.carry_out(actions, holders, off=off)
+        await self.executor.carry_out(actions, holders, off=off, recorded=not self._unstored)
         await self.executor.finish_moves()
         return decision
+
+    def _decide(self, facts: Facts) -> Decision:
+        return decide(self._state, facts, self.settings, self._clock.monotonic())
+
+    def _why_closed(self) -> str:
+        return f"the agent cannot store its state ({self._unstored})" if self._unstored else ""
 
     async def _check_name(self) -> None:
         """UserError where blocks have a new name and pods hold some of the old, which no look would find."""
@@ -221,32 +263,56 @@ class MemoryPart:
         lost = () if self.dry_run else self._store.moves().lost
         silent = (*look.silent, *lost)
         self._report = report(
-            decision, look.facts, self.settings, silent, self._clock.time(), dry_run=self.dry_run
+            decision,
+            look.facts,
+            self.settings,
+            silent,
+            self._clock.time(),
+            dry_run=self.dry_run,
+            switch_unstored=self._switch_unstored,
         )
         self._teller.lost(lost)
         self._teller.collisions(look.collisions, self._report.at)
         self._teller.turn(decision, self._report)
         self.turns.changed()
 
-    async def _stored(self, state: State) -> bool:
+    async def _store_all(self, state: State) -> None:
+        """The state, and a switch that could not be stored before; what fails is known by `_unstored` then."""
+        if self._switch_unstored:
+            await in_thread(self._store_switch)
+        was = self._unstored
         try:
             await in_thread(partial(self._store.save, state))
         except OSError as error:
+            self._unstored = self._store.why_not(error)
             self._log.error(
                 Event.MEMORY_STATE_UNSTORED,
-                reason=str(error),
-                effect="blocks are withdrawn and limits held, but no pod is throttled, moved or evicted",
+                reason=self._unstored,
+                effect="no block is offered or given out, and no pod is moved or evicted, until it can be",
             )
-            return False
-        return True
+        else:
+            self._stored, self._unstored = state, ""
+            if was:
+                self._log.info(
+                    Event.MEMORY_STATE_STORED, effect="blocks are offered again after the cool-down"
+                )
+                self._asked.changed()
+        MEMORY_STATE_STORED.labels(self.settings.resource).set(0 if self._unstored else 1)
 
-    def _holders(self) -> Collection[PodUid]:
+    def _holders(self) -> Mapping[PodUid, tuple[str, ...]]:
         return self._state.holders
 
 
-def _without_memory(actions: tuple[Action, ...]) -> tuple[Action, ...]:
-    """What may be done without remembering it: limits that blocks stand for, which every turn asserts anyway."""
-    return tuple(action for action in actions if isinstance(action, SetLimit))
+def _put_right_by_a_successor(actions: tuple[Action, ...], facts: Facts, stored: State) -> tuple[Action, ...]:
+    """What a process that knows no more than the stored state puts right, should this one be killed in the middle.
+
+    On cgroup v1 a reclaim lowers a limit for a moment, and it is put back for pods that the state knows.
+    """
+    return tuple(
+        action
+        for action in actions
+        if not isinstance(action, Reclaim) or facts.controls.cgroup == 2 or action.pod.uid in stored.pods
+    )
 
 
 async def _wait(source: Watched, seen: int) -> None:

@@ -4,7 +4,7 @@ Allocate knows ids and no pod. It turns a container away where every pod that it
 where that is not certain, PreStartContainer does, which knows the pod.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 
 from colocate.aio import Watched
 from colocate.apps.memory.cluster_view import ClusterView
@@ -36,11 +36,11 @@ class MemoryPlugin(DevicePlugin):
         settings: Callable[[], MemorySettings],
         cluster: ClusterView,
         prestart: PreStart,
-        holders: Callable[[], Collection[PodUid]],
+        holders: Callable[[], Mapping[PodUid, Sequence[str]]],
         clock: Clock,
     ) -> None:
-        """`settings` are those of the moment, of which name and size of blocks never change; `holders` are the pods
-        that hold some."""
+        """`settings` are those of the moment, of which name and size of blocks never change; `holders` are who holds
+        which."""
         self.resource = settings().resource
         self.used = Watched()
         """Counts the moments at which the kubelet took blocks for a pod."""
@@ -50,15 +50,24 @@ class MemoryPlugin(DevicePlugin):
         self._holders = holders
         self._clock = clock
         self._listed: list[Device] | None = None
+        self._closed = ""
         self._changes = Watched()
         self._promised: dict[str, float] = {}
 
-    def publish(self, devices: Sequence[Device]) -> None:
-        """Offer these blocks from now on."""
+    def publish(self, devices: Sequence[Device], closed: str = "") -> None:
+        """Offer these blocks from now on; none is given out while there is a reason in `closed`."""
+        self._closed = closed
         if self._listed != devices:
             self._listed = list(devices)
             reached("memory.published")
             self._changes.changed()
+
+    def close(self, why: str) -> None:
+        """Offer and give out none but those that are with pods, until something is published again."""
+        kept = {*self._promised, *self._held()}
+        listed = [device if device.id in kept else device.unhealthy() for device in self._listed or ()]
+        if self._listed is not None:
+            self.publish(listed, why)
 
     def promised(self, held: Iterable[str]) -> tuple[str, ...]:
         """Blocks that were given to a container and that nobody is seen to hold yet."""
@@ -82,6 +91,11 @@ class MemoryPlugin(DevicePlugin):
 
     async def allocate(self, ids: Sequence[str]) -> Allocation:
         in_order = sorted(ids, key=place)
+        if self._closed:
+            raise Refused(
+                f"no block of {self.resource} is given out now: {self._closed}; mend that, and create "
+                "the pod again"
+            )
         healthy = {device.id for device in self._listed or () if device.health is Health.HEALTHY}
         if gone := [id for id in in_order if id not in healthy]:
             raise Refused(
@@ -115,6 +129,9 @@ class MemoryPlugin(DevicePlugin):
         holders = self._holders()
         waiting = roster(self._cluster.pods, {}, frozenset()).identities(self.resource)
         return [pod for pod in waiting if pod.uid not in holders]
+
+    def _held(self) -> set[str]:
+        return {id for ids in self._holders().values() for id in ids}
 
     def _why_not_allowed(self, pod: PodIdentity) -> str:
         """Why a pod may have no blocks; empty where it may."""

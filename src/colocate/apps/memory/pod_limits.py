@@ -70,9 +70,11 @@ def restore(
     return changed
 
 
-def throttle(group: MemoryGroup, action: Throttle | Ease) -> bool:
-    """Set memory.high, with a mark that it is ours."""
-    high_mark.mark(group.folder, action.before)
+def throttle(group: MemoryGroup, action: Throttle | Ease, *, recorded: bool = True) -> bool:
+    """Set memory.high, with a mark that it is ours; LimitRefused where neither mark nor record would say so."""
+    marked = high_mark.mark(group.folder, action.before)
+    if isinstance(action, Throttle) and not marked and not recorded:
+        raise LimitRefused("its group takes no mark, and the state cannot be stored: nobody would undo it")
     return _set_high(group, action.high)
 
 

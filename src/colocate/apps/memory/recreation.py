@@ -1,7 +1,15 @@
-"""A bare pod as it is to be created again on another node: the same, with an affinity against this one. Pure."""
+"""A bare pod as it is to be created again on another node, and whether it still is to be. Pure.
+
+It is created as it was, with an affinity against this node, once: not when its owner deleted it, when there is
+another of its name, when its namespace is gone or was made anew, or when it has waited for too long.
+"""
 
 from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from colocate.apps.memory.objects import HOSTNAME
 from colocate.apps.memory.store import Manifest
@@ -19,14 +27,105 @@ _OF_THIS_LIFE = ("nodeName", "ephemeralContainers")
 """What a spec has from being run here; the API server refuses new pods with ephemeral containers."""
 
 
-def elsewhere(pod: Mapping[str, Any], hostname: str) -> Manifest:
+_EVICTION = ("DisruptionTarget", "EvictionByEvictionAPI")
+"""The condition, and its reason, that API servers since 1.26 give a pod whose eviction they have taken."""
+
+_DOUBT = 300.0
+"""Seconds for which a pod that is gone, and whose eviction nobody saw taken, counts as evicted: an agent that was
+killed in that moment is followed by another within this time."""
+
+
+class Fate(StrEnum):
+    """What is to become of a note."""
+
+    CREATE = "create"
+    WAIT = "wait"
+    """Its pod still ends."""
+    DROP = "drop"
+    """Nobody wants the pod to be created."""
+    EXPIRE = "expire"
+    """It is too late."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """With the reason, in the middle of a sentence."""
+
+    fate: Fate
+    why: str = ""
+
+
+def verdict(
+    note: Manifest,
+    pod: Mapping[str, Any] | None,
+    namespace: Mapping[str, Any] | None,
+    age: float,
+    expiry: float,
+) -> Verdict:
+    """About a note of so many seconds; the pod of its name and its namespace are as they are now, None where gone."""
+    if pod is not None:
+        return _while_there(note, pod, age, expiry)
+    if namespace is None or is_leaving(namespace):
+        return Verdict(Fate.DROP, f"its namespace {note.namespace} was deleted")
+    if _is_later(namespace, note):
+        return Verdict(
+            Fate.DROP, f"its namespace {note.namespace} was deleted, and the one of that name is another"
+        )
+    if age > expiry:
+        return Verdict(Fate.EXPIRE, f"it could not be created for {expiry:g} s")
+    if age > _DOUBT and not note.accepted:
+        return Verdict(Fate.EXPIRE, "nobody can say whether it was evicted or its owner deleted it")
+    return Verdict(Fate.CREATE)
+
+
+def _while_there(note: Manifest, pod: Mapping[str, Any], age: float, expiry: float) -> Verdict:
+    if pod["metadata"]["uid"] != note.uid:
+        return Verdict(Fate.DROP, "there is a pod of its name again")
+    if not is_leaving(pod):
+        return Verdict(Fate.DROP, "it was not evicted")
+    if not (note.accepted or was_evicted(pod)) or _is_another_deletion(note, pod):
+        return Verdict(Fate.DROP, "its owner deleted it")
+    return Verdict(Fate.EXPIRE, f"it has not ended for {expiry:g} s") if age > expiry else Verdict(Fate.WAIT)
+
+
+def _is_later(namespace: Mapping[str, Any], note: Manifest) -> bool:
+    """Whether a namespace is not the one that the pod was in."""
+    marks = namespace["metadata"]
+    if note.namespace_uid:
+        return bool(marks["uid"] != note.namespace_uid)
+    return datetime.fromisoformat(marks["creationTimestamp"]).timestamp() > note.noted
+
+
+def _is_another_deletion(note: Manifest, pod: Mapping[str, Any]) -> bool:
+    """Whether somebody has asked for the pod's end once more, and sooner than the eviction did.
+
+    With a grace period of 0 that is the kubelet, whose last word it is on a pod that a finalizer keeps.
+    """
+    marks = pod["metadata"]
+    sooner = note.deletion and marks["deletionTimestamp"] != note.deletion
+    return bool(sooner and marks.get("deletionGracePeriodSeconds"))
+
+
+def was_evicted(pod: Mapping[str, Any]) -> bool:
+    """Whether the API server says that a pod ends by an eviction."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any((one.get("type"), one.get("reason")) == _EVICTION for one in conditions)
+
+
+def elsewhere(pod: Mapping[str, Any], hostname: str, namespace_uid: str, now: float) -> Manifest:
     """The pod anew, anywhere but on the node of this host name."""
     marks = pod["metadata"]
     kept = {name: value for name, value in marks.items() if name not in _OF_THE_SERVER}
     spec = {name: value for name, value in pod["spec"].items() if name not in _OF_THIS_LIFE}
     spec["affinity"] = _avoiding(spec.get("affinity") or {}, hostname)
     body: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
-    return Manifest(marks["uid"], marks["namespace"], marks["name"], body)
+    return Manifest(
+        uid=marks["uid"],
+        namespace=marks["namespace"],
+        name=marks["name"],
+        body=body,
+        noted=now,
+        namespace_uid=namespace_uid,
+    )
 
 
 def _avoiding(affinity: Mapping[str, Any], hostname: str) -> Object:
@@ -69,10 +168,13 @@ def _only_here(term: Mapping[str, Any], node: str, hostname: str) -> bool:
     )
 
 
-def same_pod(pod: Mapping[str, Any], manifest: Manifest) -> bool:
-    """Whether a pod of that name is still the one that was to leave."""
-    return bool(pod["metadata"]["uid"] == manifest.uid)
+def is_leaving(object: Mapping[str, Any]) -> bool:
+    """Whether a pod or a namespace is on its way out."""
+    return bool(object["metadata"].get("deletionTimestamp"))
 
 
-def is_leaving(pod: Mapping[str, Any]) -> bool:
-    return bool(pod["metadata"].get("deletionTimestamp"))
+def taken(note: Manifest, pod: Mapping[str, Any] | None) -> Manifest:
+    """The note of a pod whose eviction was taken, and which is then so; None where it is gone already."""
+    ends = pod is not None and pod["metadata"]["uid"] == note.uid
+    deletion = str(pod["metadata"].get("deletionTimestamp") or "") if pod is not None and ends else ""
+    return msgspec.structs.replace(note, accepted=True, deletion=deletion or note.deletion)

@@ -52,6 +52,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Every figure that led to the number of blocks, and what the ladder does."""
     silent: tuple[str, ...]
     """What could not be asked, and so is not in the figures."""
+    unstored: str = ""
+    """Why the state cannot be stored, so that nothing is offered; empty where it can."""
+    switch_unstored: str = ""
+    """Why the switch will not outlast a restart of the agent; empty where it will."""
 
 
 def report(
@@ -62,6 +66,7 @@ def report(
     at: float,
     *,
     dry_run: bool,
+    switch_unstored: str = "",
 ) -> Report:
     state = decision.state
     listed, healthy = state.blocks.listed, state.blocks.healthy()
@@ -95,6 +100,8 @@ def report(
         rungs=decision.rungs,
         sentences=explain(decision, settings),
         silent=silent,
+        unstored=facts.unstored,
+        switch_unstored=switch_unstored,
     )
 
 

@@ -1,11 +1,14 @@
-"""What the memory part keeps on disk: its state, the off switch, and pods that are about to be created elsewhere.
+"""What the memory part keeps on disk: its state, the off switch, and notes of pods to be created again elsewhere.
 
-Every file is old or new, never half-written. Nothing is done to a pod before its state is stored here. One agent at a
-time: two with the same state would undo each other's work.
+Every file is old or new, never half-written. What fails is an OSError for the caller, who goes on without the file; a
+start that is impossible is a UserError. One agent at a time: two with the same state would undo each other's work.
 """
 
+import errno
 import fcntl
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -13,21 +16,32 @@ import msgspec
 from colocate.cluster.resources import Object
 from colocate.crashpoints import reached
 from colocate.errors import UserError
-from colocate.host.files import LeadsElsewhere, below, sync_folder, write_atomically
+from colocate.host.files import LeadsElsewhere, below, reason, sync_folder, write_atomically
 from colocate.memory.state import State, from_json, to_json
 from colocate.model.path_word import is_path_word
 
 _MOVE = "memory-recreate-"
-_ASIDE = ".unreadable"
+_UNREADABLE = ".unreadable"
+_EXPIRED = ".expired"
+_MOST_EXPIRED = 20
+"""Expired notes that are kept for people; beyond, the oldest go."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A pod that ends here and is to be created again elsewhere."""
+    """The note of a pod that ends here and is to be created again elsewhere."""
 
     uid: str
     namespace: str
     name: str
     body: Object
+    noted: float = 0.0
+    """When, in seconds since the epoch; read as 0, it is the time of the file."""
+    namespace_uid: str = ""
+    """Of the namespace at that time; empty in notes of releases that did not ask."""
+    accepted: bool = False
+    """Whether the API server is known to have taken the eviction: what ended the pod was then not its owner."""
+    deletion: str = ""
+    """The pod's deletionTimestamp as that eviction set it; empty where nobody saw it."""
 
 
 class Moves(msgspec.Struct, frozen=True):
@@ -53,7 +67,7 @@ class Store:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"memory.stateFolder: cannot make {self._folder} ({_reason(error)}); choose a folder that outlives "
+                f"memory.stateFolder: cannot make {self._folder} ({reason(error)}); choose a folder that outlives "
                 "the agent"
             ) from error
         file = self._folder / "memory-lock"
@@ -66,8 +80,11 @@ class Store:
             ) from None
         except OSError as error:
             raise UserError(
-                f"memory.stateFolder: cannot lock {file} ({_reason(error)}); choose a folder on this node's own disk"
+                f"memory.stateFolder: cannot lock {file} ({reason(error)}); choose a folder on this node's own disk"
             ) from error
+        with suppress(OSError):
+            # Of an agent that was killed while it wrote one; nobody else writes here now.
+            self._remove_all(self._folder.glob(".memory-*"))
 
     def close(self) -> None:
         """Leave the folder to others; the end of the process does that, too."""
@@ -83,8 +100,12 @@ class Store:
             return State()
         except OSError as error:
             raise UserError(
-                f"memory: {self._state} cannot be read ({_reason(error)}); let the agent's user read it"
+                f"memory: {self._state} cannot be read ({reason(error)}); let the agent's user read it"
             ) from error
+
+    def why_not(self, error: OSError) -> str:
+        """Why nothing can be stored, for people."""
+        return f"{self._folder}: {reason(error)}"
 
     def save(self, state: State) -> None:
         """Store a state; OSError where that fails, and then the old one is still there."""
@@ -92,10 +113,19 @@ class Store:
 
     @property
     def is_off(self) -> bool:
-        return self._off.exists()
+        """UserError where nobody can say."""
+        try:
+            self._off.stat()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise UserError(
+                f"memory: {self._off} cannot be looked at ({reason(error)}); let the agent's user read its folder"
+            ) from error
+        return True
 
     def switch(self, off: bool) -> None:
-        """Remember that colocation is switched off on this node, or on again."""
+        """Remember that colocation is switched off on this node, or on again; OSError where that fails."""
         if off:
             write_atomically(
                 self._off, b"Memory colocation is switched off; 'colocate memory on' ends that.\n"
@@ -105,19 +135,29 @@ class Store:
 
     def moves(self) -> Moves:
         """All that are written down. A file that makes no sense is set aside, and named as long as it lies there."""
-        lost = [_lost(file) for file in sorted(self._folder.glob(f"{_MOVE}*.json{_ASIDE}"))]
+        try:
+            files = sorted(self._folder.iterdir())
+        except FileNotFoundError:
+            return Moves()
+        except OSError as error:
+            return Moves(
+                lost=(f"which pods are to be created again: {self._folder} cannot be read ({reason(error)})",)
+            )
+        notes = [file for file in files if file.name.startswith(_MOVE)]
+        lost = [_lost(file) for file in notes if file.name.endswith(f".json{_UNREADABLE}")]
+        lost += [_given_up(file) for file in notes if file.name.endswith(f".json{_EXPIRED}")]
         manifests = []
-        for file in sorted(self._folder.glob(f"{_MOVE}*.json")):
+        for file in (file for file in notes if file.name.endswith(".json")):
             try:
                 manifests.append(self._read(file))
             except FileNotFoundError:
                 continue
             except OSError as error:
                 lost.append(
-                    f"which pod is to be created again by {file}: {_reason(error)}; let the agent read it"
+                    f"which pod is to be created again by {file}: {reason(error)}; let the agent read it"
                 )
             except ValueError:
-                lost.append(_lost(self._set_aside(file)))
+                lost.append(_lost(self._unreadable(file)))
         return Moves(tuple(manifests), tuple(lost))
 
     def _read(self, file: Path) -> Manifest:
@@ -127,24 +167,35 @@ class Store:
             raise ValueError("it is about no pod")
         if file != self._manifest(manifest.uid):
             raise ValueError("it is about another pod")
-        return manifest
+        return manifest if manifest.noted else msgspec.structs.replace(manifest, noted=file.stat().st_mtime)
 
-    def _set_aside(self, file: Path) -> Path:
+    def _unreadable(self, file: Path) -> Path:
         """Where it lies then."""
-        aside = file.with_name(f"{file.name}{_ASIDE}")
         try:
-            file.rename(aside)
-            reached("file.set_aside")
-            sync_folder(self._folder)
+            return self._set_aside(file, _UNREADABLE)
         except OSError:
             return file  # It is named all the same, and the next turn tries again.
+
+    def _set_aside(self, file: Path, why: str) -> Path:
+        aside = file.with_name(f"{file.name}{why}")
+        file.rename(aside)
+        reached("file.set_aside")
+        sync_folder(self._folder)
         return aside
 
     def remember(self, manifest: Manifest) -> None:
+        """Write a note; OSError where that fails, and then an older one of that pod is still there."""
         write_atomically(self._manifest(manifest.uid), msgspec.json.encode(manifest))
 
     def forget(self, uid: str) -> None:
+        """Remove a note, where there is one; OSError where that fails."""
         self._remove(self._manifest(uid))
+
+    def expire(self, uid: str) -> None:
+        """Set a note aside that no pod is created from any more: it has the only copy of the pod."""
+        self._set_aside(self._manifest(uid), _EXPIRED)
+        aside = sorted(self._folder.glob(f"{_MOVE}*.json{_EXPIRED}"), key=lambda file: file.stat().st_mtime)
+        self._remove_all(aside[:-_MOST_EXPIRED])
 
     def _manifest(self, uid: str) -> Path:
         """`LeadsElsewhere` where it is no uid that a pod can have."""
@@ -153,9 +204,13 @@ class Store:
         return below(self._folder, f"{_MOVE}{uid}.json")
 
     def _remove(self, file: Path) -> None:
-        file.unlink(missing_ok=True)
-        reached("file.removed")
+        self._remove_all([file])
         sync_folder(self._folder)
+
+    def _remove_all(self, files: Iterable[Path]) -> None:
+        for file in files:
+            file.unlink(missing_ok=True)
+            reached("file.removed")
 
 
 def _lost(file: Path) -> str:
@@ -166,16 +221,26 @@ def _lost(file: Path) -> str:
     )
 
 
+def _given_up(file: Path) -> str:
+    uid = file.name.removeprefix(_MOVE).partition(".json")[0]
+    return (
+        f"whether somebody still wants pod {uid} on another node: it was not created again in time; create it from "
+        f"the body in {file} where it is wanted, and remove the file"
+    )
+
+
 def _locked(file: Path) -> int:
     """A handle that nobody else has while it is open; BlockingIOError where somebody has it."""
-    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        # Of an earlier life: this one can still give back what that one took.
+        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:
         os.close(handle)
         raise
     return handle
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

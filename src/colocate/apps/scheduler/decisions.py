@@ -6,9 +6,12 @@ where it cannot follow at all, lines are dropped and counted.
 """
 
 import asyncio
+import os
 import threading
 from collections import deque
+from contextlib import suppress
 from enum import StrEnum
+from io import FileIO
 from pathlib import Path
 from typing import NoReturn
 
@@ -259,5 +262,19 @@ def append(file: Path, lines: list[bytes], most: int, files: int) -> None:
                 newer.replace(older)
         if files == 1:
             file.unlink()
-    with file.open("ab") as opened:
-        opened.writelines(lines)
+    with file.open("ab", buffering=0) as opened:
+        size = os.fstat(opened.fileno()).st_size
+        try:
+            _write_whole(opened, b"".join(lines))
+        except OSError:
+            # Half a line would spoil the one that follows it.
+            with suppress(OSError):
+                opened.truncate(size)
+            raise
+
+
+def _write_whole(file: FileIO, data: bytes) -> None:
+    """As a disk fills up, it takes some of the data before it says so."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) or 0 :]

@@ -67,6 +67,8 @@ class Disk:
             return (
                 f"the state file {self.path} is in use by another process; stop that one or name another file"
             )
+        if isinstance(error, sqlite3.OperationalError):
+            return f"the state file {self.path} cannot be written ({error}); make room, or name another file"
         return f"{self.path} is not a state file ({error}); remove it or name another"
 
     def revision(self) -> int:
@@ -80,11 +82,18 @@ class Disk:
             yield Key(resource, namespace, name), revision, bytes(body)
 
     def begin(self) -> None:
-        self._sql.execute("BEGIN")
+        self._execute("BEGIN")
 
     def commit(self, revision: int) -> None:
-        self._sql.execute("INSERT OR REPLACE INTO kept VALUES ('revision', ?)", (str(revision).encode(),))
-        self._sql.execute("COMMIT")
+        self._execute("INSERT OR REPLACE INTO kept VALUES ('revision', ?)", (str(revision).encode(),))
+        self._execute("COMMIT")
+
+    def _execute(self, statement: str, values: tuple[object, ...] = ()) -> None:
+        """UserError where the disk is full or broken: what was begun is then to be rolled back."""
+        try:
+            self._sql.execute(statement, values)
+        except sqlite3.OperationalError as error:
+            raise UserError(self._refusal(error)) from error
 
     def roll_back(self) -> None:
         if self._sql.in_transaction:
@@ -92,11 +101,9 @@ class Disk:
 
     def write(self, stored: Stored, removed: bool) -> None:
         if removed:
-            self._sql.execute(
-                "DELETE FROM object WHERE resource = ? AND namespace = ? AND name = ?", stored.key
-            )
+            self._execute("DELETE FROM object WHERE resource = ? AND namespace = ? AND name = ?", stored.key)
         else:
-            self._sql.execute(
+            self._execute(
                 "INSERT OR REPLACE INTO object VALUES (?, ?, ?, ?, ?)",
                 (*stored.key, stored.revision, stored.encoded),
             )
@@ -106,7 +113,7 @@ class Disk:
         if row:
             return bytes(row[0])
         value = make()
-        self._sql.execute("INSERT INTO kept VALUES (?, ?)", (name, value))
+        self._execute("INSERT INTO kept VALUES (?, ?)", (name, value))
         return value
 
     def close(self) -> None:

@@ -1,12 +1,12 @@
 """The file by which a client finds the server and says who it is."""
 
 import base64
-import os
 from pathlib import Path
 
 import msgspec
 import yaml
 
+from colocate.host.files import write_atomically
 from colocate.lab.api.certificates import Pair
 from colocate.lab.api.objects import Object
 
@@ -44,11 +44,7 @@ def document(url: str, ca: bytes | None, credential: Credential, namespace: str 
 
 def write(path: Path, config: Object) -> None:
     """Write it for its owner alone, in one step: a reader sees the old file or the new one."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        yaml.safe_dump(config, file, sort_keys=False)
-    fresh.replace(path)
+    write_atomically(path, yaml.safe_dump(config, sort_keys=False).encode())
 
 
 def _text(data: bytes) -> str:

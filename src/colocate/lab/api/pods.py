@@ -1,5 +1,6 @@
 """What is done to pods through paths of their own: binding them to nodes and evicting them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from colocate.lab.api import disruption, faults
@@ -9,6 +10,8 @@ from colocate.lab.api.objects import Object, at, condition, is_terminating, meta
 from colocate.lab.api.registry import Registry
 from colocate.lab.api.resources import PODS
 from colocate.lab.api.status import ApiError, bad_request, conflict, invalid
+
+_EVICTED = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
 
 
 def bind(registry: Registry, namespace: str, name: str, body: Any, dry_run: bool) -> None:
@@ -45,12 +48,14 @@ def bind(registry: Registry, namespace: str, name: str, body: Any, dry_run: bool
     registry.force(PODS, current, assign)
 
 
-def set_condition(pod: Object, type: str, status: str, now: str) -> None:
+def set_condition(
+    pod: Object, type: str, status: str, now: str, why: Mapping[str, str] | None = None
+) -> None:
     """Set a condition of a pod's status, in place."""
     new: Object = {"type": type}
     if generation := metadata(pod).get("generation"):
         new["observedGeneration"] = generation
-    new |= {"status": status, "lastProbeTime": None, "lastTransitionTime": now}
+    new |= {"status": status, "lastProbeTime": None, "lastTransitionTime": now, **(why or {})}
     held = pod["status"].setdefault("conditions", [])
     if (old := condition(pod, type)) is not None:
         held[held.index(old)] = new
@@ -63,7 +68,7 @@ def _refusal(name: str, why: str) -> ApiError:
 
 
 def evict(registry: Registry, namespace: str, name: str, body: Any, dry_run: bool) -> None:
-    """Delete a pod if its disruption budget allows it."""
+    """Delete a pod if its disruption budget allows it, with a condition that says how it came to its end."""
     # Old clients still call it policy/v1beta1; it was the same thing.
     version = "policy/v1beta1" if at(body, "apiVersion") == "policy/v1beta1" else "policy/v1"
     check_kind("Eviction", version, body)
@@ -72,4 +77,13 @@ def evict(registry: Registry, namespace: str, name: str, body: Any, dry_run: boo
     options = read_options(body.get("deleteOptions"))
     pod = registry.get(PODS, namespace, name).body
     disruption.check_eviction(registry.store, pod, namespace)
-    delete(registry, PODS, namespace, name, options, dry_run or options.dryRun == ["All"])
+    dry_run = dry_run or options.dryRun == ["All"]
+    with registry.store.transaction():
+        delete(registry, PODS, namespace, name, options, dry_run)
+        ending = registry.find(PODS, namespace, name)
+        if dry_run or ending is None:
+            return
+        now = rfc3339(registry.clock.time())
+        registry.force(
+            PODS, ending, lambda pod: set_condition(pod, "DisruptionTarget", "True", now, _EVICTED)
+        )

@@ -96,9 +96,9 @@ class Store:
         undo: list[Change] = []
         self._undo = undo
         start = self.revision
-        if self._disk:
-            self._disk.begin()
         try:
+            if self._disk:
+                self._disk.begin()
             yield
             if self._disk:
                 self._disk.commit(self.revision)
