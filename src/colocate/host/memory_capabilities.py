@@ -102,7 +102,7 @@ def _limits(tree: Tree, group: Path | None) -> Capability:
     if group and not file.exists():
         return Capability(False, f"there is no {file}: the memory controller is not handed down to the pods")
     if not os.access(file, os.W_OK):
-        return Capability(False, f"{file} may not be written; run as root, privileged if in a container")
+        return Capability(False, f"{file} may not be written; run as root")
     return Capability(True, f"{name} of pods can be written")
 
 

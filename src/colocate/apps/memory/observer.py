@@ -87,6 +87,8 @@ class Observer:
             holders=holders,
             promised=promised(id for ids in (holders or {}).values() for id in ids),
             api=self._cluster.answers,
+            without_eviction=self._cluster.rights.without_eviction,
+            without_creation=self._cluster.rights.without_creation,
             off=off,
             outcomes=outcomes,
         )

@@ -226,6 +226,7 @@ class MemoryPart:
         self._report = report(
             decision, look.facts, self.settings, silent, self._clock.time(), dry_run=self.dry_run
         )
+        self._cluster.rights.want((*(each.pod.namespace for each in decision.pods), *self.plugin.namespaces))
         self._teller.lost(lost)
         self._teller.turn(decision, self._report)
         self.turns.changed()

@@ -52,6 +52,16 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Every figure that led to the number of blocks, and what the ladder does."""
     silent: tuple[str, ...]
     """What could not be asked, and so is not in the figures."""
+    without_eviction: tuple[str, ...] = ()
+    """Namespaces to which memory is sold and in which this agent may evict nobody."""
+
+
+def evictor_binding(namespace: str) -> str:
+    """The command that lets an agent with the account of examples/memory evict pods of a namespace."""
+    return (
+        f"kubectl -n {namespace} create rolebinding colocate-memory-evictor "
+        "--clusterrole=colocate-memory-evictor --serviceaccount=kube-system:colocate-agent"
+    )
 
 
 def report(
@@ -95,6 +105,7 @@ def report(
         rungs=decision.rungs,
         sentences=explain(decision, settings),
         silent=silent,
+        without_eviction=tuple(sorted(facts.without_eviction)),
     )
 
 
