@@ -49,6 +49,7 @@ class Guest(msgspec.Struct, kw_only=True):
 
     uid: str
     ids: tuple[str, ...]
+    namespace: str = "colocation-memory"
     anon: Bytes = 0
     cache: Bytes = 0
     far: Bytes = 0
@@ -95,7 +96,7 @@ class Guest(msgspec.Struct, kw_only=True):
         sidecar = (ContainerMemory(name="sidecar"),) if self.sidecar_without_limit else ()
         return PodIdentity(
             uid=self.uid,
-            namespace="colocation-memory",
+            namespace=self.namespace,
             name=self.uid,
             priority=self.priority,
             created=self.created,
@@ -126,6 +127,8 @@ class Machine(msgspec.Struct, kw_only=True):
     state: State = State()
     now: float = 1000.0
     api: bool = True
+    without_eviction: frozenset[str] = frozenset()
+    without_creation: frozenset[str] = frozenset()
     heard: bool = True
     """Whether the API has said anything of the node since the agent started."""
     off: bool = False
@@ -185,6 +188,8 @@ class Machine(msgspec.Struct, kw_only=True):
             if self.holders_known
             else None,
             api=self.api,
+            without_eviction=self.without_eviction,
+            without_creation=self.without_creation,
             off=self.off,
             outcomes=self.outcomes,
         )
