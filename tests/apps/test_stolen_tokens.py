@@ -67,9 +67,9 @@ async def test_a_stolen_token_of_the_mover_creates_pods_in_its_namespace_alone(s
                 await thief.create(PODS, PRIVILEGED, namespace)
         await thief.create(PODS, POD, SOLD_TO)
     # There it is the namespace's own admission that keeps privileged ones out.
-    namespace = server.registry.find(NAMESPACES, "", SOLD_TO)
-    assert namespace is not None
-    assert namespace.body["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "baseline"
+    stored = server.registry.find(NAMESPACES, "", SOLD_TO)
+    assert stored is not None
+    assert stored.body["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "baseline"
 
 
 async def test_a_stolen_token_of_the_agent_evicts_nobody_whom_no_memory_was_sold_to(

@@ -11,6 +11,8 @@ from colocate.apps.memory.joining import memory_part
 from colocate.clock import ManualClock
 from colocate.errors import UserError
 
+INSECURE: dict[str, Any] = {"insecure-skip-tls-verify": True}
+
 
 def kubeconfig(server: str = "https://far:6443", current: str = "one", **cluster: Any) -> dict[str, Any]:
     return {
@@ -25,7 +27,7 @@ def kubeconfig(server: str = "https://far:6443", current: str = "one", **cluster
     ("document", "words"),
     [
         (
-            kubeconfig(**{"insecure-skip-tls-verify": True}),
+            kubeconfig(**INSECURE),
             "no file alone can switch on; give certificate-authority instead",
         ),
         (kubeconfig("http://far:80"), "would be sent the credential in the clear; use https"),
