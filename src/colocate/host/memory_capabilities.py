@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from colocate.host import page_calls
 from colocate.host.cgroups import Tree
 from colocate.host.node_memory import PROC, SYS, read_node_memory
 from colocate.host.pod_groups import PodTier, find_tiers
@@ -177,6 +178,11 @@ def _migration(node: NodeMemory, proc: Path) -> Capability:
     ]
     if missing:
         return Capability(False, f"{' and '.join(missing)} is needed to move the pages of other processes")
+    # A machine made of files has no kernel that could be asked.
+    if proc == PROC and (refused := page_calls.refusal()):
+        return Capability(
+            False, f"move_pages is refused ({refused}); in a container: seccompProfile: {{type: Unconfined}}"
+        )
     return Capability(True, "by move_pages")
 
 
