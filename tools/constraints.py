@@ -2,8 +2,8 @@
 
 `write` installs the newest of everything into a throw-away environment and writes what came of it into
 constraints.txt, from which the Makefile installs. `check` says what is newer by now, and whether each Python that is
-supported still finds releases within the bounds; it changes nothing. Both ask the package index. Bounds are upper ones,
-not pins: another Python may need an older release.
+supported still finds releases within the bounds; it changes nothing. Both ask the package index. Bounds are no
+pins: another Python may need an older release.
 """
 
 import json
@@ -19,7 +19,9 @@ ROOT = Path(__file__).parents[1]
 FILE = ROOT / "constraints.txt"
 EXTRAS = ".[dev,gpu,replay]"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-HEADER = "# Upper bounds of what `make` installs, by `make constraints`; `make constraints-check` says what is newer.\n"
+HEADER = (
+    "# Upper bounds of what is installed: made by `make constraints`, tried by `make constraints-check`.\n"
+)
 _LINE = re.compile(r"^([A-Za-z0-9._-]+)<=(\S+)$")
 _PIP = ("-m", "pip", "--disable-pip-version-check")
 

@@ -14,6 +14,7 @@ from tests.support.container import Container, Volume, container, image_paths, p
 from tests.support.real_pods import MIB, RealPods, real_pods
 from tests.support.rights import documents
 from tests.support.waiting import until
+from tests.vm import rung_probe
 from tests.vm.nodes import far_node
 from tests.vm.rung_probe import Tried
 
@@ -110,15 +111,7 @@ async def test_each_rung_works_with_what_the_manifests_give_and_far_pages_with_n
     await eater.bulk(64 * MIB)
     far = far_node().id
     near = ",".join(str(number) for number in range(far))
-    command = [
-        sys.executable,
-        "-m",
-        "tests.vm.rung_probe",
-        str(group.folder),
-        str(pods.parent),
-        near,
-        str(far),
-    ]
+    command = [sys.executable, rung_probe.__file__, str(group.folder), str(pods.parent), near, str(far)]
 
     async def tried(spec: Container) -> Tried:
         said = await asyncio.to_thread(runtime.run, spec, *command)
