@@ -49,8 +49,19 @@ def test_a_right_that_is_taken_away_while_a_pod_waits_to_go_keeps_no_other_from_
     machine.live(100)
     assert "tenant" in machine.state.ladder.leaving
     machine.api, machine.without_eviction = True, NOBODY
-    assert [action.pod.uid for action in gone(machine, 100)] == ["other"]
-    assert "tenant" not in machine.state.ladder.leaving
+    decision = machine.turn()
+    assert [action.pod.uid for action in on_pods(decision)] == ["other"]
+    assert "tenant" not in decision.state.ladder.leaving
+
+
+def test_nobody_waits_for_a_pod_that_was_chosen_and_may_no_longer_be_evicted() -> None:
+    machine = pressed(tenant(20, blocks=ids(*range(60))), share=0.9, api=False)
+    machine.live(100)
+    assert "tenant" in machine.state.ladder.leaving
+    machine.api, machine.without_eviction = True, NOBODY
+    decision = machine.turn()
+    assert decision.state.ladder.leaving == {}
+    assert "No rung is left to try" in " ".join(decision.plan.notes)
 
 
 def test_a_right_that_is_granted_counts_from_the_next_turn_on() -> None:
