@@ -11,7 +11,7 @@ TOPOLOGY ?= mini
 # In processes of their own: gRPC's asyncio side, when it is collected late, can hang whoever runs then.
 NO_GRPC := tests/cluster tests/lab_api tests/lab_scheduler
 
-.PHONY: demo test lint pytest test-cluster test-vm vm-shell bench proto components clean
+.PHONY: demo test lint pytest test-cluster test-vm vm-shell bench proto components constraints constraints-check clean
 
 demo: $(VENV)/.ready
 	@$(BIN)/colocate demo $(ARGS)
@@ -49,11 +49,18 @@ proto: $(VENV)/.ready
 components:
 	@tools/install-components
 
-$(VENV)/.ready: pyproject.toml
+# Upper bounds of all that is installed: written anew by the one, held against the package index by the other.
+constraints: $(VENV)/.ready
+	@$(BIN)/python tools/constraints.py write
+
+constraints-check: $(VENV)/.ready
+	@$(BIN)/python tools/constraints.py check
+
+$(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Colocate needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say which one to use: make PYTHON=python3.12 ...")'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 clean:

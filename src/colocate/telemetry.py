@@ -56,6 +56,7 @@ class Event(StrEnum):
     MEMORY_MOVE_EXPIRED = "memory.move_expired"
     MEMORY_FACTS_MISSING = "memory.facts_missing"
     MEMORY_IDENTITY_COLLISION = "memory.identity_collision"
+    MEMORY_EVICTION_FORBIDDEN = "memory.eviction_forbidden"
     MEMORY_STATE_UNSTORED = "memory.state_unstored"
     MEMORY_STATE_STORED = "memory.state_stored"
     MEMORY_TURN_FAILED = "memory.turn_failed"

@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.apps.examining import NOWHERE, found, grant, only, patient
 from tests.cluster.serving import connect
+from tests.support.rights import apply
 
 from colocate.apps.doctor.check import Section
 from colocate.apps.doctor.examination import chosen, examine
 from colocate.apps.doctor.report import Verdict
 from colocate.clock import ManualClock, SystemClock
-from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NODES, ROLE_BINDINGS, ROLES
+from colocate.lab.api.resources import NODES
 from colocate.lab.api.server import ApiServer
 
 
@@ -39,15 +39,13 @@ async def test_what_an_identity_may_not_is_told_by_what_needs_it(server: ApiServ
         "colocate resource advertise and remove: not as ann, who may not patch nodes/status",
         "colocate scheduler serve: not as ann, who may not watch nodes, watch pods",
         "colocate scheduler serve --act taints: not as ann, who may not patch nodes, "
-        "create leases.coordination.k8s.io in kube-system, get leases.coordination.k8s.io in kube-system, "
-        "update leases.coordination.k8s.io in kube-system",
+        "get leases.coordination.k8s.io in kube-system, update leases.coordination.k8s.io in kube-system",
         "the agent that sells memory: not as ann, who may not watch nodes, watch pods, create events, "
-        "patch events, create pods/eviction",
-        "the agent that moves bare pods which allow it: not as ann, who may not create pods, get namespaces",
+        "patch events",
     ]
     assert "kubectl create clusterrole NAME --verb=patch --resource=nodes/status;" in refused[0].remedy
     assert (
-        "kubectl -n kube-system create role NAME --verb=create,get,update --resource=leases.coordination.k8s.io;"
+        "kubectl -n kube-system create role NAME --verb=get,update --resource=leases.coordination.k8s.io;"
         in refused[2].remedy
     )
     assert allowed.reason.endswith(": colocate resource list, colocate checkpoint diff")
@@ -56,13 +54,7 @@ async def test_what_an_identity_may_not_is_told_by_what_needs_it(server: ApiServ
 async def test_the_roles_that_are_shipped_suffice_for_the_scheduler(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    shipped = Path(__file__).parents[2] / "examples" / "scheduler" / "rbac.yaml"
-    kinds = {"ClusterRole": CLUSTER_ROLES, "ClusterRoleBinding": CLUSTER_ROLE_BINDINGS}
-    kinds |= {"Role": ROLES, "RoleBinding": ROLE_BINDINGS}
-    for each in yaml.safe_load_all(shipped.read_text()):
-        if each["kind"] in kinds:
-            kind = kinds[each["kind"]]
-            server.registry.create(kind, each["metadata"].get("namespace", ""), each)
+    apply(server, "scheduler/rbac.yaml", "scheduler/taints-rbac.yaml")
     async with connect(server.url, SystemClock(), token="account-token") as client:
         *_, allowed = (await found(patient(tmp_path, client), "permissions"))["permissions"]
     assert allowed.reason.endswith("colocate scheduler serve, colocate scheduler serve --act taints")

@@ -1,16 +1,23 @@
 """The doctor on memory: what selling it builds upon, and what a kubelet keeps for the system."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 from tests.apps.examining import found, grant, only, patient
 from tests.cluster.serving import connect
+from tests.memory.nodes import Machine
 
+from colocate.apps import control
 from colocate.apps.doctor.report import Verdict, good
+from colocate.apps.memory.control import REPORT
+from colocate.apps.memory.report import Report, report
 from colocate.clock import SystemClock
 from colocate.lab.api.resources import NODES
 from colocate.lab.api.server import ApiServer
 from colocate.memory.rung import Rung
+from colocate.wire import rpc
 
 
 async def test_what_selling_memory_builds_upon_is_told_part_by_part(tmp_path: Path) -> None:
@@ -48,3 +55,40 @@ async def test_of_a_machine_that_is_no_node_no_reserves_are_asked_for(
     async with connect(server.url, SystemClock()) as client:
         result = await only(patient(tmp_path, client), "memory reserves")
     assert result == good("the cluster knows no node worker, so nothing is sold of one")
+
+
+def reported(**more: object) -> Report:
+    """What an agent says of a node on which nothing is sold yet."""
+    machine = Machine()
+    facts = machine.facts()
+    made = report(machine.turn(), facts, machine.settings, (), 0.0, dry_run=False)
+    return msgspec.structs.replace(made, **more)
+
+
+@asynccontextmanager
+async def agent(root: Path, said: Report) -> AsyncIterator[None]:
+    """An agent's control socket, that tells this report."""
+    service = rpc.Service({REPORT: control.answering(lambda _: said)})
+    async with control.serving(root / "agent.sock", service):
+        yield
+
+
+async def test_namespaces_in_which_the_agent_may_evict_nobody_are_named_with_the_command_that_allows_it(
+    tmp_path: Path,
+) -> None:
+    async with agent(tmp_path, reported(without_eviction=("batch", "tenant"))):
+        results = (await found(patient(tmp_path), "memory evictions"))["memory evictions"]
+    assert [result.verdict for result in results] == [Verdict.WARN, Verdict.WARN]
+    assert "to pods of batch and may evict none of them" in results[0].reason
+    assert "kubectl -n tenant create rolebinding colocate-memory-evictor" in results[1].remedy
+
+
+async def test_an_agent_that_may_evict_wherever_it_sells_is_well_and_so_is_none(tmp_path: Path) -> None:
+    async with agent(tmp_path, reported()):
+        result = await only(patient(tmp_path), "memory evictions")
+    assert result == good(
+        "the agent may evict wherever it has sold memory, as far as the API server has said"
+    )
+    result = await only(patient(tmp_path), "memory evictions")
+    assert result.verdict is Verdict.GOOD
+    assert "no agent here says where it may evict" in result.reason

@@ -220,8 +220,8 @@ BAD_FILES: list[tuple[Any, str]] = [
     ),
     (
         config(**INSECURE),
-        "config-0: clusters[one]: insecure-skip-tls-verify is set, which is taken from the command line "
-        "only; give certificate-authority instead, or say --insecure-skip-tls-verify",
+        "config-0: clusters[one]: insecure-skip-tls-verify is set, which no file alone can switch on; "
+        "give certificate-authority instead, or say --insecure-skip-tls-verify",
     ),
     (
         config(**{"certificate-authority-data": "%%%="}),

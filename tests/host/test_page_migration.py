@@ -5,6 +5,8 @@ import ctypes
 import errno
 import mmap
 import os
+import subprocess
+import sys
 import tempfile
 from array import array
 from pathlib import Path
@@ -288,3 +290,10 @@ def test_pages_already_on_their_node_are_moved_there_without_complaint() -> None
 def test_a_process_that_is_not_there_is_said_to_be_none() -> None:
     with pytest.raises(ProcessLookupError):
         Kernel().where((1 << 22) - 3, array("Q", [PAGE]))
+
+
+def test_a_process_without_the_right_learns_from_a_call_that_moves_nothing() -> None:
+    ask = "from colocate.host import page_calls; print(page_calls.refusal())"
+    without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    said = subprocess.run([*without, sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert said.stdout == "operation not permitted\n"

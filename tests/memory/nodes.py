@@ -49,6 +49,7 @@ class Guest(msgspec.Struct, kw_only=True):
 
     uid: str
     ids: tuple[str, ...]
+    namespace: str = "colocation-memory"
     anon: Bytes = 0
     cache: Bytes = 0
     far: Bytes = 0
@@ -57,7 +58,6 @@ class Guest(msgspec.Struct, kw_only=True):
     limit: Bytes | None = None
     swap_limit: Bytes | None = 0
     pressure: float = 0.0
-    namespace: str = "colocation-memory"
     static: bool = False
     priority: int = 0
     created: float = 0.0
@@ -129,6 +129,8 @@ class Machine(msgspec.Struct, kw_only=True):
     state: State = State()
     now: float = 1000.0
     api: bool = True
+    without_eviction: frozenset[str] = frozenset()
+    without_creation: frozenset[str] = frozenset()
     heard: bool = True
     """Whether the API has said anything of the node since the agent started."""
     off: bool = False
@@ -190,6 +192,8 @@ class Machine(msgspec.Struct, kw_only=True):
             if self.holders_known
             else None,
             api=self.api,
+            without_eviction=self.without_eviction,
+            without_creation=self.without_creation,
             off=self.off,
             unstored=self.unstored,
             outcomes=self.outcomes,

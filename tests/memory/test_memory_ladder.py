@@ -328,7 +328,11 @@ def test_figures_that_are_missing_for_a_moment_forget_no_far_page() -> None:
         (
             MemoryControls(cgroup=2, reclaim=True, high=True, writable=False),
             {2},
-            {Rung.RECLAIM: "cannot be written", Rung.THROTTLE: "cannot be written", Rung.FAR: "CAP_SYS_NICE"},
+            {
+                Rung.RECLAIM: "cannot be written",
+                Rung.THROTTLE: "cannot be written",
+                Rung.FAR: "may not be moved",
+            },
         ),
     ],
 )

@@ -42,6 +42,8 @@ GIVES: dict[type, Rung] = {
     Evict: Rung.EVICT,
     Recreate: Rung.RECREATE,
 }
+NAMESPACES = ["batch", "colocation-memory"]
+bindings = st.frozensets(st.sampled_from(NAMESPACES))
 amounts = st.integers(0, 60 * 16).map(lambda sixteenths: sixteenths * GIB // 16)
 small = st.integers(0, 8 * 16).map(lambda sixteenths: sixteenths * GIB // 16)
 
@@ -56,6 +58,7 @@ pods = st.builds(
     priority=st.integers(0, 2),
     controller=st.sampled_from(["ReplicaSet", ""]),
     may_move=st.booleans(),
+    namespace=st.sampled_from(NAMESPACES),
     sidecar_without_limit=st.sampled_from([False, False, False, True]),
     others=st.sampled_from([(), (), (ContainerMemory(name="db", limit=8 * GIB, request=8 * GIB),)]),
 )
@@ -95,6 +98,7 @@ class AnyHistory(RuleBasedStateMachine):
         check_debt(before, decision)
         check_blocks(before, decision, facts.holders)
         check_pods(before, decision, {guest.uid for guest in self.machine.guests})
+        check_rights(decision, self.machine)
         check_requests(decision, {guest.uid: guest for guest in self.machine.guests})
         check_eases(before, decision, {guest.uid: guest for guest in self.machine.guests})
         check_ladder(before, decision, self.machine.off)
@@ -200,6 +204,11 @@ class AnyHistory(RuleBasedStateMachine):
         for _ in range(turns):
             self.machine.carry_out(self.turn())
         setattr(self.machine, what, usually)
+        self.machine.carry_out(self.turn())
+
+    @rule(evict=bindings, create=bindings)
+    def rights_are_bound_and_taken_away(self, evict: frozenset[str], create: frozenset[str]) -> None:
+        self.machine.without_eviction, self.machine.without_creation = evict, create
         self.machine.carry_out(self.turn())
 
     @rule(online=small)
@@ -313,6 +322,17 @@ def check_pods(before: State, decision: Decision, guests: set[str]) -> None:
             assert before.ladder.rung is not None or balance.due > margin * SETTINGS.tolerance
         if isinstance(action, Evict | Recreate):
             assert balance.due > margin * SETTINGS.tolerance
+
+
+def check_rights(decision: Decision, machine: Machine) -> None:
+    """Nobody is asked to go, or counted on, where nobody may be evicted; nobody moves where nobody may be created."""
+    chosen = {uid for uid, entry in decision.state.ladder.leaving.items() if not entry.accepted}
+    for action in decision.plan.actions:
+        if isinstance(action, Evict | Recreate):
+            assert action.pod.namespace not in machine.without_eviction
+            assert action.pod.uid in chosen
+        if isinstance(action, Recreate):
+            assert action.pod.namespace not in machine.without_creation
 
 
 def check_requests(decision: Decision, guests: dict[str, Guest]) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from colocate.apps.memory.report import report
+from colocate.cli.memory_status import status_lines
 from colocate.memory.facts import Result
 from tests.memory.nodes import GIB, SETTINGS, Guest, Machine, ids
 
@@ -43,3 +44,26 @@ def test_of_a_pod_whose_containers_nobody_knows_it_is_not_said_that_it_is_restor
     machine.guests[0].known = False
     machine.state = type(machine.state)()
     assert not is_restored(machine)
+
+
+@pytest.mark.parametrize(
+    ("without", "words"),
+    [
+        ((), ""),
+        (("batch",), "may evict nobody in: batch; where that is wanted: kubectl -n batch create rolebinding"),
+        (
+            ("a", "b"),
+            "may evict nobody in: a, b; where that is wanted: kubectl -n NAMESPACE create rolebinding",
+        ),
+    ],
+)
+def test_status_names_the_namespaces_in_which_nobody_may_be_evicted(
+    without: tuple[str, ...], words: str
+) -> None:
+    machine = Machine(without_eviction=frozenset(without))
+    facts = machine.facts()
+    said = report(machine.turn(), facts, SETTINGS, (), 0.0, dry_run=False)
+    assert said.without_eviction == without
+    told = "\n".join(status_lines(said, colours=False))
+    assert ("may evict nobody" in told) == bool(without)
+    assert words in told

@@ -1,54 +1,31 @@
 """The roles of examples/memory are enough for all that the agent does, and none of it could be left out."""
 
 import asyncio
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from colocate.apps.config.file import build
 from colocate.apps.memory.objects import MAY_MOVE
-from colocate.lab.api.users import known
+from colocate.lab.api import deletion
+from colocate.lab.api.resources import NAMESPACES, ROLE_BINDINGS
+from colocate.memory.actions import Evict, Recreate
 from colocate.memory.facts import Result
 from tests.memory_agent.driving import MIB, Driven
 from tests.memory_agent.eating import Eater
-from tests.memory_agent.lab import NAMESPACE, RESOURCE, MemoryLab, memory_lab
-from tests.support.rights import bind_role, user
+from tests.memory_agent.lab import NAMESPACE, MemoryLab, memory_lab
+from tests.support.rights import Right, account_token, apply, rights
 from tests.support.waiting import until
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "memory"
-TOKEN = "agent-token"
-USER = "colocate-agent"
+SELLING = ("memory/rbac.yaml", "memory/namespace.yaml")
+MOVING = "memory/mover.yaml"
+EVICTOR = "colocate-memory-evictor"
 
 
-def roles() -> list[dict[str, Any]]:
-    documents = yaml.safe_load_all((EXAMPLES / "rbac.yaml").read_text())
-    return [document for document in documents if document["kind"] == "ClusterRole"]
-
-
-RIGHTS = sorted(
-    {
-        (resource, verb)
-        for role in roles()
-        for rule in role["rules"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-)
-
-
-def grant(lab: MemoryLab, without: tuple[str, str] | None = None) -> None:
-    """Let the agent in with the example's rights, but one."""
-    rules = [
-        {"apiGroups": [""], "resources": [resource], "verbs": [verb]}
-        for resource, verb in RIGHTS
-        if (resource, verb) != without
-    ]
-    bind_role(lab.cluster.registry, USER, rules, user(USER))
-    lab.cluster.server.authenticator.add_token(TOKEN, known(USER))
+def grant(lab: MemoryLab, *files: str, without: Right | None = None) -> None:
+    """Let the agent in with the rights of manifests, but one."""
+    apply(lab.cluster.server, *files, without=without)
     kubeconfig = yaml.safe_load((lab.root / "kubeconfig").read_text())
-    kubeconfig["users"][0]["user"] = {"token": TOKEN}
+    kubeconfig["users"][0]["user"] = {"token": account_token(lab.cluster.server, "colocate-agent")}
     (lab.root / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
 
 
@@ -95,25 +72,58 @@ async def everything(lab: MemoryLab) -> set[str]:
 
 async def test_the_rights_of_the_example_are_enough() -> None:
     async with memory_lab() as lab:
-        grant(lab)
+        grant(lab, *SELLING, MOVING)
         assert await everything(lab) == set()
 
 
-@pytest.mark.parametrize("right", RIGHTS, ids=" ".join)
-async def test_no_right_of_the_example_can_be_left_out(right: tuple[str, str]) -> None:
+@pytest.mark.parametrize("right", rights(*SELLING, MOVING), ids=" ".join)
+async def test_no_right_of_the_example_can_be_left_out(right: Right) -> None:
     async with memory_lab() as lab:
-        grant(lab, without=right)
+        grant(lab, *SELLING, MOVING, without=right)
         assert await everything(lab) != set()
 
 
-def test_the_example_of_a_daemonset_has_a_configuration_that_an_agent_takes() -> None:
-    config, daemon_set = yaml.safe_load_all((EXAMPLES / "daemonset.yaml").read_text())
-    memory = build(config["data"]["agent.yaml"].encode(), "agent.yaml").config.memory
-    assert memory.enabled
-    assert (memory.resource, memory.namespaces) == (RESOURCE, (NAMESPACE,))
-    mounted = {
-        mount["mountPath"]
-        for c in daemon_set["spec"]["template"]["spec"]["containers"]
-        for mount in c["volumeMounts"]
-    }
-    assert {"/var/lib/kubelet", "/sys/fs/cgroup", str(memory.state_folder)} <= mounted
+async def pressed(node: Driven) -> list[type]:
+    """What is asked of the API for a debt that no lower rung pays."""
+    node.small.system += 300 * MIB
+    actions = await node.turns(14)
+    return [type(action) for action in actions if isinstance(action, Evict | Recreate)]
+
+
+async def test_without_the_movers_rights_a_pod_that_may_move_is_evicted_like_others() -> None:
+    async with memory_lab() as lab:
+        grant(lab, *SELLING)
+        async with Driven(lab).running() as node:
+            await node.listed(await node.turn())
+            mover = await Eater(lab, "mover", 4, annotations={MAY_MOVE: "true"}).ready()
+            await node.until_known("mover")
+            await mover.anon(50 * MIB)
+            await node.turn()
+            rights = node.cluster.rights
+            await until(lambda: NAMESPACE in rights.without_creation, "the API server's word on rights")
+            assert rights.without_eviction == frozenset()
+            assert await pressed(node) == [Evict]
+            assert lab.pod("mover") is None
+
+
+async def test_nobody_is_evicted_where_no_binding_allows_it_and_status_names_the_namespace() -> None:
+    async with memory_lab() as lab:
+        lab.cluster.registry.create(NAMESPACES, "", {"metadata": {"name": "unbound"}})
+        grant(lab, *SELLING)
+        async with Driven(lab, namespaces=(NAMESPACE, "unbound")).running() as node:
+            await node.listed(await node.turn())
+            rights = node.cluster.rights
+            await until(lambda: rights.without_eviction == {"unbound"}, "the API server's word on rights")
+            await node.turn()
+            assert node.part.report.without_eviction == ("unbound",)
+            eater = await Eater(lab, "eater", 4).ready()
+            await node.until_known("eater")
+            await eater.anon(50 * MIB)
+            # A binding that is taken away counts when the server is next asked.
+            deletion.delete(lab.cluster.registry, ROLE_BINDINGS, NAMESPACE, EVICTOR)
+            await node.clock.advance(300)
+            await until(lambda: rights.without_eviction == {NAMESPACE, "unbound"}, "the same, anew")
+            assert await pressed(node) == []
+            assert lab.pod("eater") is not None
+            told = " ".join(node.part.report.sentences)
+            assert f"this agent may evict nobody in the namespace {NAMESPACE}" in told

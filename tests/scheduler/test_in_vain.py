@@ -9,8 +9,9 @@ from colocate.apps.scheduler.sections import Lease
 from colocate.apps.scheduler.settings import Endpoint
 from colocate.clock import ManualClock, SystemClock
 from colocate.telemetry import Event
-from tests.scheduler.granting import Right, one_hot, single_rights
+from tests.scheduler.granting import FILES, one_hot
 from tests.scheduler.story import logged, told
+from tests.support.rights import Right, rights
 from tests.support.waiting import until
 
 
@@ -28,7 +29,7 @@ async def test_only_what_fails_for_long_is_in_vain() -> None:
 
 
 def right(resource: str, verb: str) -> Right:
-    return next(one for one in single_rights() if one[1:] == (resource, verb))
+    return next(one for one in rights(*FILES) if one[1:] == (resource, verb))
 
 
 async def test_a_replica_whose_writes_are_refused_for_good_lets_another_write() -> None:

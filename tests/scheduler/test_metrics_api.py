@@ -13,10 +13,10 @@ from colocate.cluster.transport import Request
 from colocate.cluster.usage.metrics_api import NODE_METRICS
 from colocate.load.terms import Freshness
 from colocate.telemetry import Event
-from tests.scheduler.granting import rules
 from tests.scheduler.pretending import CALM, NAMES, internal_error, pretending
 from tests.scheduler.story import Story, logged, spread, telling, told, with_metrics_api
 from tests.scheduler.test_process import prioritized
+from tests.support.rights import rights
 from tests.support.waiting import until
 
 
@@ -119,5 +119,6 @@ async def test_without_either_all_nodes_are_alike_and_each_source_is_told_once()
 
 
 def test_the_example_allows_to_ask_it() -> None:
-    allowed = {"apiGroups": [NODE_METRICS.group], "resources": [NODE_METRICS.plural], "verbs": ["list"]}
-    assert allowed in [one["rule"] for one in rules() if one["kind"] == "ClusterRole"]
+    assert [right[1:] for right in rights("scheduler/metrics-api-rbac.yaml")] == [
+        (NODE_METRICS.plural, "list")
+    ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from colocate.apps.memory.report import PodReport, Report
+from colocate.apps.memory.report import PodReport, Report, evictor_binding
 from colocate.cli.output import aligned, wrapped
 from colocate.memory.figures import amount, count
 from colocate.model.memory import Bytes
@@ -57,6 +57,13 @@ def status_lines(report: Report, *, colours: bool, width: int = 0) -> Iterator[s
         yield ""
         rows = [["POD", "BLOCKS", "USED", "LIMIT", "DONE"], *(_row(pod) for pod in report.pods)]
         yield from aligned(rows)
+    if report.without_eviction:
+        named = ", ".join(report.without_eviction)
+        remedy = evictor_binding(
+            report.without_eviction[0] if len(report.without_eviction) == 1 else "NAMESPACE"
+        )
+        told = f"may evict nobody in: {named}; where that is wanted: {remedy}"
+        yield from wrapped(told, width, hanging="  ")
     for why in report.silent:
         yield from wrapped(f"not known: {why}", width, hanging="  ")
 

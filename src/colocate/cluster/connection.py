@@ -21,12 +21,7 @@ from colocate.errors import UserError
 E = TypeVar("E")
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_INSECURE = "--insecure-skip-tls-verify"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_NOWHERE = (
-    "no API server is known: name a kubeconfig with --kubeconfig or KUBECONFIG, an address with --server, "
-    "or run in a pod that has a service account"
-)
 
 
 class Pem(msgspec.Struct, frozen=True):
@@ -95,20 +90,33 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     """Do not check the server's certificate. Said here or nowhere: a file alone cannot switch it on."""
 
 
+class Remedies(msgspec.Struct, frozen=True):
+    """How its user can say what is missing, for messages; as of a command with the flags above."""
+
+    kubeconfig: str = "a kubeconfig with --kubeconfig or KUBECONFIG, an address with --server"
+    context: str = "choose one with --context"
+    """Empty where none can be chosen."""
+    insecure: str = "say --insecure-skip-tls-verify"
+    """Empty where nothing allows what is not secure."""
+
+
 def find(
     flags: Flags | None = None,
     environ: Mapping[str, str] | None = None,
     home: Path | None = None,
     service_account: Path = SERVICE_ACCOUNT,
+    remedies: Remedies = Remedies(),  # noqa: B008 - frozen
 ) -> Connection:
     """The connection to use; a UserError in one sentence where there is none or it is not sound."""
     flags = flags or Flags()
     environ = os.environ if environ is None else environ
-    found = _base(flags, environ, home, service_account)
-    return checked(_with_flags(found, flags, environ))
+    found = _base(flags, environ, home, service_account, remedies)
+    return checked(_with_flags(found, flags, environ), remedies.insecure)
 
 
-def _base(flags: Flags, environ: Mapping[str, str], home: Path | None, account: Path) -> Connection:
+def _base(
+    flags: Flags, environ: Mapping[str, str], home: Path | None, account: Path, remedies: Remedies
+) -> Connection:
     if flags.kubeconfig is not None:
         config = kubeconfig.load([flags.kubeconfig.expanduser().absolute()], must_exist=True)
     else:
@@ -116,12 +124,14 @@ def _base(flags: Flags, environ: Mapping[str, str], home: Path | None, account: 
     if config.is_empty and flags.context:
         raise UserError(f"--context {flags.context}: there is no kubeconfig that could have it")
     if not config.is_empty and (flags.context or config.current_context or not flags.server):
-        return _from_kubeconfig(config, flags)
+        return _from_kubeconfig(config, flags, remedies)
     if flags.server:
         return Connection(flags.server, "the flags")
     if "KUBERNETES_SERVICE_HOST" in environ and (account / "token").exists():
         return _in_cluster(environ, account)
-    raise UserError(_NOWHERE)
+    raise UserError(
+        f"no API server is known: name {remedies.kubeconfig}, or run in a pod that has a service account"
+    )
 
 
 def _default_files(environ: Mapping[str, str], home: Path | None) -> list[Path]:
@@ -133,13 +143,13 @@ def _default_files(environ: Mapping[str, str], home: Path | None) -> list[Path]:
         return []  # A process without a home has no file there either.
 
 
-def _from_kubeconfig(config: kubeconfig.Merged, flags: Flags) -> Connection:
-    chosen = config.choose(flags.context)
+def _from_kubeconfig(config: kubeconfig.Merged, flags: Flags, remedies: Remedies) -> Connection:
+    chosen = config.choose(flags.context, remedies.context)
     cluster, user = chosen.cluster.entry, chosen.user.entry
     if cluster.insecure and not (flags.insecure or flags.certificate_authority):
         raise UserError(
-            f"{chosen.cluster.place}: insecure-skip-tls-verify is set, which is taken from the command line "
-            f"only; give certificate-authority instead, or say {_INSECURE}"
+            f"{chosen.cluster.place}: insecure-skip-tls-verify is set, which no file alone can switch on; "
+            f"give certificate-authority instead{_or(remedies.insecure)}"
         )
     server = flags.server or cluster.server
     if not server:
@@ -221,10 +231,10 @@ def _proxy(server: str, environ: Mapping[str, str]) -> Secret | None:
     return Secret(address) if address else None
 
 
-def checked(found: Connection, insecurely: str = f"say {_INSECURE}") -> Connection:
+def checked(found: Connection, insecurely: str) -> Connection:
     """The connection, if it is sound; a UserError in one sentence where it is not.
 
-    `insecurely` is how its user allows what is not secure.
+    `insecurely` is how its user allows what is not secure; empty where nothing does.
     """
     try:
         address = urlsplit(found.server)
@@ -240,7 +250,7 @@ def checked(found: Connection, insecurely: str = f"say {_INSECURE}") -> Connecti
     if address.scheme == "http" and shown and host not in _LOOPBACK and not found.insecure:
         raise UserError(
             f"{found.origin}: server {found.server} would be sent the credential in the clear; "
-            f"use https, or {insecurely}"
+            f"use https{_or(insecurely)}"
         )
     proxy = urlsplit(found.proxy.reveal()) if found.proxy else None
     if proxy and proxy.scheme not in ("http", "https"):
@@ -253,6 +263,10 @@ def checked(found: Connection, insecurely: str = f"say {_INSECURE}") -> Connecti
             f"{found.origin}: client-certificate and client-key go together; one of them is missing"
         )
     return found
+
+
+def _or(remedy: str) -> str:
+    return f", or {remedy}" if remedy else ""
 
 
 def _reason(error: OSError | ValueError) -> str:

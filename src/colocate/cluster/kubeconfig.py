@@ -143,12 +143,12 @@ class Merged(msgspec.Struct, frozen=True):
     def is_empty(self) -> bool:
         return not (self.clusters or self.contexts or self.users)
 
-    def choose(self, wanted: str) -> Chosen:
-        """The context of that name, or the current one."""
+    def choose(self, wanted: str, remedy: str) -> Chosen:
+        """The context of that name, or the current one; `remedy` is how its user names one, if that can be."""
         name = wanted or self.current_context
         if not name:
             raise UserError(
-                f"{self._where}: current-context is not set; set it, or choose one with --context "
+                f"{self._where}: current-context is not set; set it{f', or {remedy}' if remedy else ''} "
                 f"({_known(self.contexts)})"
             )
         context = self.contexts.get(name)

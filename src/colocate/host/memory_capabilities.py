@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from colocate.host import page_calls
 from colocate.host.cgroups import Tree
 from colocate.host.node_memory import PROC, SYS, read_node_memory
 from colocate.host.pod_groups import PodTier, find_tiers
@@ -102,7 +103,7 @@ def _limits(tree: Tree, group: Path | None) -> Capability:
     if group and not file.exists():
         return Capability(False, f"there is no {file}: the memory controller is not handed down to the pods")
     if not os.access(file, os.W_OK):
-        return Capability(False, f"{file} may not be written; run as root, privileged if in a container")
+        return Capability(False, f"{file} may not be written; run as root")
     return Capability(True, f"{name} of pods can be written")
 
 
@@ -177,6 +178,11 @@ def _migration(node: NodeMemory, proc: Path) -> Capability:
     ]
     if missing:
         return Capability(False, f"{' and '.join(missing)} is needed to move the pages of other processes")
+    # A machine made of files has no kernel that could be asked.
+    if proc == PROC and (refused := page_calls.refusal()):
+        return Capability(
+            False, f"move_pages is refused ({refused}); in a container: seccompProfile: {{type: Unconfined}}"
+        )
     return Capability(True, "by move_pages")
 
 

@@ -19,8 +19,8 @@ _GONE = (errno.ENOENT, errno.ENODEV)
 
 _REMEDIES = {
     errno.EROFS: "the control groups are mounted read-only here; mount /sys/fs/cgroup of the host with rw",
-    errno.EACCES: "this process may not write control groups; run it as root, privileged if in a container",
-    errno.EPERM: "this process may not write control groups; run it as root, privileged if in a container",
+    errno.EACCES: "this process may not write control groups; run it as root",
+    errno.EPERM: "this process may not write control groups; run it as root",
 }
 
 

@@ -25,6 +25,15 @@ UNTOUCHED = -(1 << 20)
 """No errno: the kernel did not get as far as this page."""
 
 
+def refusal() -> str:
+    """Why this process cannot move pages of others, by a call that moves none; empty where it can."""
+    try:
+        Kernel().move(0, array("Q"), 0, shared=True)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
 class PageCalls(Protocol):
     """What the kernel does with pages; tests have a kernel of their own."""
 

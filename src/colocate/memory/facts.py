@@ -53,6 +53,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks that the kubelet was given for a container and that no pod is seen to hold yet."""
     api: bool = True
     """Whether the API server answers."""
+    without_eviction: frozenset[str] = frozenset()
+    """Namespaces of which it says that no pod may be evicted there by this agent."""
+    without_creation: frozenset[str] = frozenset()
+    """Namespaces of which it says that no pod may be created anew there by this agent."""
     off: bool = False
     """Whether memory colocation is switched off on this node."""
     unstored: str = ""

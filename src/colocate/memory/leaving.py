@@ -2,7 +2,7 @@
 
 As many are asked to go as pay what is due, in the order of giving. One that a disruption budget protects is passed
 over and asked again later, and so, after ever longer pauses, is one whose eviction the API refuses; while the API is
-away, those chosen wait, and are not forgotten.
+away, those chosen wait, and are not forgotten. Nobody counts on a pod of a namespace in which none may be evicted.
 """
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from colocate.memory.actions import Evict, PodAction, Recreate
 from colocate.memory.colocated import Colocated
 from colocate.memory.figures import amount
-from colocate.memory.ladder_state import Ladder, Leaving, put
+from colocate.memory.ladder_state import Ladder, Leaving, drop, put
 from colocate.memory.rung import Rung, height
 from colocate.memory.situation import Situation
 from colocate.memory.step import WORTH_IT, Step
@@ -43,8 +43,10 @@ def send_away(ladder: Ladder, situation: Situation) -> Step:
             continue
         if not situation.here(by).is_here:
             continue
-        if obstacle := _obstacle(each):
+        if obstacle := _obstacle(each, situation):
             notes.append(f"{each.ref} cannot be asked to go: {obstacle}.")
+            # Chosen before that was known: it keeps nobody waiting.
+            ladder = msgspec.structs.replace(ladder, leaving=drop(ladder.leaving, each.uid))
             continue
         leaving = known or Leaving(by, situation.now)
         if not situation.facts.api:
@@ -72,14 +74,21 @@ def _leaves(ladder: Ladder, each: Colocated, situation: Situation) -> bool:
 
 def _way_out(each: Colocated, ladder: Ladder, situation: Situation) -> Rung:
     """A pod that may be created again, and was found not to be, goes like any other."""
-    may_move = each.pod.may_move and not each.pod.controller and each.entitled
-    moves = may_move and situation.here(Rung.RECREATE).is_here
+    moves = (
+        each.pod.may_move
+        and not each.pod.controller
+        and each.entitled
+        and situation.here(Rung.RECREATE).is_here
+        and each.pod.namespace not in situation.facts.without_creation
+    )
     return Rung.RECREATE if moves and not ladder.has_given_up(Rung.RECREATE, each.uid) else Rung.EVICT
 
 
-def _obstacle(each: Colocated) -> str:
+def _obstacle(each: Colocated, situation: Situation) -> str:
     if not each.pod.name:
         return "its name is not known yet"
+    if each.pod.namespace in situation.facts.without_eviction:
+        return f"this agent may evict nobody in the namespace {each.pod.namespace}"
     return "it is a static pod, which only its file on the node ends" if each.pod.static else ""
 
 

@@ -83,5 +83,7 @@ def _missing(rung: Rung, controls: MemoryControls, far: frozenset[int]) -> str:
     if rung is Rung.FAR and not far:
         return "there is no far NUMA node: none is without CPUs, and none is configured"
     if rung is Rung.FAR and not controls.migrate:
-        return "pages of other processes may not be moved (CAP_SYS_NICE is missing)"
+        return (
+            "pages of other processes may not be moved; `colocate doctor memory` says which right is missing"
+        )
     return ""

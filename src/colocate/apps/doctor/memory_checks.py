@@ -1,14 +1,19 @@
-"""Whether this machine's memory can be sold: control groups, capabilities, swap, far nodes, reserves, the ladder."""
+"""Whether this machine's memory can be sold: control groups, capabilities, swap, far nodes, reserves, the ladder, and
+in which namespaces its agent may evict."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
+from colocate.apps import control
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, good, warn
 from colocate.apps.memory.cluster_view import ask_configz
+from colocate.apps.memory.control import REPORT, AskReport
 from colocate.apps.memory.objects import ApiNode, reserves
+from colocate.apps.memory.report import evictor_binding
 from colocate.cluster.errors import ClusterError, NotFound
 from colocate.cluster.resources import NODES
+from colocate.errors import UserError
 from colocate.host import cgroups
 from colocate.host.memory_capabilities import MemoryCapabilities, memory_capabilities
 from colocate.host.node_memory import read_node_memory
@@ -35,7 +40,7 @@ async def memory(patient: Patient) -> AsyncIterator[Result]:
         (
             "limits",
             found.limits,
-            "in a container: privileged, with the host's /sys/fs/cgroup mounted writable",
+            "in a container: as root, with the host's /sys/fs/cgroup mounted writable",
         ),
     ):
         told = f"{what}: {capability.found}"
@@ -69,6 +74,23 @@ async def ladder(patient: Patient) -> AsyncIterator[Result]:
     for each in rungs:
         if not each.is_here:
             yield good(f"not by {each.rung}: {each.missing}")
+
+
+@check(Section.MACHINE, "memory evictions")
+async def evictions(patient: Patient) -> AsyncIterator[Result]:
+    """In which namespaces the agent that runs here may evict: it asks the API server as itself, not as this user."""
+    try:
+        report = await control.ask(patient.control_socket, REPORT, AskReport())
+    except UserError as error:
+        yield good(f"no agent here says where it may evict: {error}")
+        return
+    for namespace in report.without_eviction:
+        yield warn(
+            f"the agent sells {report.resource} to pods of {namespace} and may evict none of them",
+            f"where that is wanted: {evictor_binding(namespace)}",
+        )
+    if not report.without_eviction:
+        yield good("the agent may evict wherever it has sold memory, as far as the API server has said")
 
 
 @check(Section.CLUSTER, "memory reserves")

@@ -7,31 +7,10 @@ import msgspec
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, good, warn
 from colocate.apps.scheduler.sections import Lease
+from colocate.cluster.access_review import Permission, is_allowed
 from colocate.cluster.client import Client
 from colocate.cluster.errors import ClusterError
 from colocate.cluster.resources import Resource
-
-
-class Permission(msgspec.Struct, frozen=True):
-    """One thing that an identity may be allowed to do."""
-
-    verb: str
-    resource: str
-    subresource: str = ""
-    group: str = ""
-    namespace: str = ""
-    """All of them, where it is empty."""
-    name: str = ""
-    """Any, likewise."""
-
-    @property
-    def named(self) -> str:
-        """As kubectl and RBAC write it."""
-        resource = f"{self.resource}.{self.group}" if self.group else self.resource
-        return f"{resource}/{self.subresource}" if self.subresource else resource
-
-    def __str__(self) -> str:
-        return f"{self.verb} {self.named}{f' in {self.namespace}' if self.namespace else ''}"
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -61,24 +40,14 @@ def uses(lease: Lease) -> tuple[Use, ...]:
             (
                 Permission("get", "nodes"),
                 Permission("patch", "nodes"),
-                # Of a lease that is not there yet, no name can be asked for.
-                Permission("create", **leases),
                 Permission("get", **leases, name=lease.name),
                 Permission("update", **leases, name=lease.name),
             ),
         ),
         Use(
             "the agent that sells memory",
-            (
-                *_FOLLOWED,
-                Permission("create", "events"),
-                Permission("patch", "events"),
-                Permission("create", "pods", "eviction"),
-            ),
-        ),
-        Use(
-            "the agent that moves bare pods which allow it",
-            (Permission("get", "pods"), Permission("create", "pods"), Permission("get", "namespaces")),
+            # Evictions are a right by namespace: `memory evictions` says of which.
+            (*_FOLLOWED, Permission("create", "events"), Permission("patch", "events")),
         ),
     )
 
@@ -95,35 +64,22 @@ class _Who(msgspec.Struct, frozen=True):
     status: _WhoStatus = _WhoStatus()
 
 
-class _MayStatus(msgspec.Struct, frozen=True):
-    allowed: bool = False
-
-
-class _May(msgspec.Struct, frozen=True):
-    status: _MayStatus = _MayStatus()
-
-
 _WHO = Resource(
     "selfsubjectreviews", "SelfSubjectReview", "authentication.k8s.io", namespaced=False, shape=_Who
-)
-_MAY = Resource(
-    "selfsubjectaccessreviews",
-    "SelfSubjectAccessReview",
-    "authorization.k8s.io",
-    namespaced=False,
-    shape=_May,
 )
 
 
 @check(Section.CLUSTER, "permissions")
 async def permissions(patient: Patient) -> AsyncIterator[Result]:
-    """Asked of the API server itself, so that every authoriser counts, not RBAC alone."""
+    """What each part of this project asks for, and who is refused it."""
     client = patient.client
     who = await _who(client)
     lease = patient.scheduling.config.taints.lease if patient.scheduling else Lease()
     wanted = uses(lease)
     try:
-        allowed = {each: await _may(client, each) for use in wanted for each in dict.fromkeys(use.needs)}
+        allowed = {
+            each: await is_allowed(client, each) for use in wanted for each in dict.fromkeys(use.needs)
+        }
     except ClusterError as error:
         yield warn(
             f"what {who} may do cannot be asked: {error}", "allow it to create selfsubjectaccessreviews"
@@ -159,20 +115,3 @@ async def _who(client: Client) -> str:
     except ClusterError:
         return "this identity"  # The API server learned to answer that in 1.28.
     return answer.status.userInfo.username or "this identity"
-
-
-async def _may(client: Client, permission: Permission) -> bool:
-    attributes = {
-        "verb": permission.verb,
-        "group": permission.group,
-        "resource": permission.resource,
-        "subresource": permission.subresource,
-        "namespace": permission.namespace,
-        "name": permission.name,
-    }
-    review = {
-        "apiVersion": _MAY.api_version,
-        "kind": _MAY.kind,
-        "spec": {"resourceAttributes": {name: value for name, value in attributes.items() if value}},
-    }
-    return (await client.create(_MAY, review)).status.allowed

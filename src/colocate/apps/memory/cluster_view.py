@@ -9,6 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from colocate.aio import deadline
+from colocate.apps.memory.namespace_rights import NamespaceRights
 from colocate.apps.memory.objects import ApiNode, ApiPod, Configz, KubeletConfig
 from colocate.apps.memory.roster import roster
 from colocate.cluster.client import Client
@@ -39,6 +40,7 @@ class ClusterView:
         )
         self._nodes = WatchCache(client, NODES.read_as(ApiNode), Selection(fields=f"metadata.name={node}"))
         self._events = EventRecorder(client, COMPONENT, node)
+        self.rights = NamespaceRights(client)
         self.kubelet: KubeletConfig | None = None
         """The kubelet's own configuration, where this identity may ask for it."""
         self.kubelet_silent = "not asked yet"
@@ -49,6 +51,7 @@ class ClusterView:
         async with asyncio.TaskGroup() as group:
             for work in (self._pods.run(), self._nodes.run(), self._events.run(), self._ask_for_reserves()):
                 group.create_task(work)
+            group.create_task(self.rights.run())
 
     async def synced(self, seconds: float) -> bool:
         """Wait for the first answers, but not longer than so many seconds; whether they came."""

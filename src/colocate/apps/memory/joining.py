@@ -13,7 +13,7 @@ from colocate.apps.this_node import this_node
 from colocate.clock import Clock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
-from colocate.cluster.connection import Flags
+from colocate.cluster.connection import Flags, Remedies
 from colocate.memory.blocks import for_settings
 
 _FIXED = (
@@ -22,6 +22,9 @@ _FIXED = (
 )
 """What a running part cannot change."""
 
+_REMEDIES = Remedies(kubeconfig="a kubeconfig with memory.kubeconfig or KUBECONFIG", context="", insecure="")
+"""An agent has no flags for the cluster, and trusts no server unseen."""
+
 _PATIENCE = ClientSettings(timeout=10.0, list_timeout=30.0, attempts=2)
 
 
@@ -29,7 +32,7 @@ def memory_part(config: Config, clock: Clock) -> MemoryPart:
     """A part as configured; UserError where no cluster is known or the stored state cannot be read."""
     memory = config.memory
     kubeconfig = Path(memory.kubeconfig) if memory.kubeconfig else None
-    client = Client(connection.find(Flags(kubeconfig=kubeconfig)), clock, _PATIENCE)
+    client = Client(connection.find(Flags(kubeconfig=kubeconfig), remedies=_REMEDIES), clock, _PATIENCE)
     return MemoryPart(
         memory.settings(),
         store=Store(memory.state_folder),

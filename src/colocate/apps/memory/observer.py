@@ -102,6 +102,8 @@ class Observer:
             holders=holders,
             promised=(*promised(id for ids in (holders or {}).values() for id in ids), *unknown),
             api=self._cluster.answers,
+            without_eviction=self._cluster.rights.without_eviction,
+            without_creation=self._cluster.rights.without_creation,
             off=off,
             unstored=unstored,
             outcomes=outcomes,

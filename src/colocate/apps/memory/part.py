@@ -7,7 +7,7 @@ more for that: no block is offered or given out, and only what is undone without
 """
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -271,6 +271,7 @@ class MemoryPart:
             dry_run=self.dry_run,
             switch_unstored=self._switch_unstored,
         )
+        self._cluster.rights.want((*(each.pod.namespace for each in decision.pods), *self.settings.namespaces))
         self._teller.lost(lost)
         self._teller.collisions(look.collisions, self._report.at)
         self._teller.turn(decision, self._report)

@@ -4,7 +4,7 @@ Allocate knows ids and no pod. It turns a container away where every pod that it
 where that is not certain, PreStartContainer does, which knows the pod.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 from colocate.aio import Watched
 from colocate.apps.memory.cluster_view import ClusterView

@@ -56,6 +56,16 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Why the state cannot be stored, so that nothing is offered; empty where it can."""
     switch_unstored: str = ""
     """Why the switch will not outlast a restart of the agent; empty where it will."""
+    without_eviction: tuple[str, ...] = ()
+    """Namespaces to which memory is sold and in which this agent may evict nobody."""
+
+
+def evictor_binding(namespace: str) -> str:
+    """The command that lets an agent with the account of examples/memory evict pods of a namespace."""
+    return (
+        f"kubectl -n {namespace} create rolebinding colocate-memory-evictor "
+        "--clusterrole=colocate-memory-evictor --serviceaccount=kube-system:colocate-agent"
+    )
 
 
 def report(
@@ -102,6 +112,7 @@ def report(
         silent=silent,
         unstored=facts.unstored,
         switch_unstored=switch_unstored,
+        without_eviction=tuple(sorted(facts.without_eviction)),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from colocate import telemetry
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.executor import UNCHANGED
-from colocate.apps.memory.report import Report
+from colocate.apps.memory.report import Report, evictor_binding
 from colocate.apps.memory.roster import Collision
 from colocate.memory.actions import (
     Action,
@@ -66,6 +66,7 @@ class Teller:
         self._lost: frozenset[str] = frozenset()
         self._collisions: frozenset[str] = frozenset()
         self._collision_told: float | None = None
+        self._without_eviction: frozenset[str] = frozenset()
 
     def turn(self, decision: Decision, report: Report) -> None:
         """A decision, before it is carried out."""
@@ -74,6 +75,7 @@ class Teller:
                 self._tell_blocks(action)
         self._tell_rung(decision)
         self._tell_silence(report.silent)
+        self._tell_rights(report.without_eviction)
         self._told = {uid: told for uid, told in self._told.items() if uid in decision.state.holders}
         for part, size in report.bar.parts():
             MEMORY_BYTES.labels(self._resource, part).set(size)
@@ -171,6 +173,16 @@ class Teller:
         )
         self._cluster.tell_node("ColocationMemoryLadder", message, warning=up and rung is not Rung.WITHDRAW)
         self._rung = rung
+
+    def _tell_rights(self, without_eviction: tuple[str, ...]) -> None:
+        for namespace in sorted(set(without_eviction) - self._without_eviction):
+            self._log.warning(
+                Event.MEMORY_EVICTION_FORBIDDEN,
+                namespace=namespace,
+                effect="its pods are reclaimed from, throttled and moved, but never evicted",
+                remedy=evictor_binding(namespace),
+            )
+        self._without_eviction = frozenset(without_eviction)
 
     def _tell_silence(self, silent: tuple[str, ...]) -> None:
         for why in sorted(set(silent) - self._silent):
