@@ -12,9 +12,9 @@ import msgspec
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, bad, good, warn
 from colocate.apps.scheduler.addresses import without_login
-from colocate.apps.scheduler.callers import tokens
 from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler, Tls
 from colocate.apps.scheduler.settings import SchedulerConfig
+from colocate.apps.scheduler.tokens import tokens
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES
 from colocate.cluster.trouble import in_words, of_our_certificate
@@ -49,7 +49,7 @@ def presumed(config: SchedulerConfig) -> KubeScheduler:
 
 def _shown(config: SchedulerConfig) -> str:
     """The login in a URL that shows a token; empty where none is asked for, or it cannot be read here."""
-    file = config.server.callers.token_file
+    file = config.server.token_file
     if file is None:
         return ""
     try:
