@@ -74,6 +74,7 @@ class Event(StrEnum):
     SCHEDULER_STOPPED = "scheduler.stopped"
     FILTER_ALL_HOT = "filter.all_hot"
     FILTER_COOLER = "filter.cooler"
+    DECISIONS_READABLE = "decisions.readable"
     DECISIONS_NOT_WRITTEN = "decisions.not_written"
     TAINTS_FOUND = "taints.found"
     TAINTS_CHANGED = "taints.changed"

@@ -58,7 +58,7 @@ async def serving(folder: Path, *flags: str, **config: Any) -> AsyncIterator[Ser
         settings = {
             "version": 1,
             "log": {"format": "json"},
-            "server": {"address": f"127.0.0.1:{story.port}"},
+            "server": {"address": f"127.0.0.1:{story.port}", "callers": {"anyone": True}},
             "usage": {"prometheus": {"url": prometheus.url}, "interval": "200ms", "average": "3s"},
         }
         file.write_text(yaml.safe_dump(settings | config))

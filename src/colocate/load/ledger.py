@@ -188,9 +188,7 @@ class Ledger:
         """Whether any pod is assumed there."""
         return node in self._assumed
 
-    def unseen(
-        self, node: str, usage: Callable[[str], PodUsage | None], *, assumed: bool = True
-    ) -> Unseen:
+    def unseen(self, node: str, usage: Callable[[str], PodUsage | None], *, assumed: bool = True) -> Unseen:
         """What the node's entries add up to, with or without those that are only assumed there: of a pod that is
         measured already, only what is still to come."""
         bound, coming = self._bound.get(node), self._assumed.get(node) if assumed else None

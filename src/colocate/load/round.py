@@ -57,7 +57,9 @@ class Round:
         if facts is None:
             nameless = msgspec.structs.replace(supposed.size, name=name)
             return building.terms(nameless, standing.settings, supposed)
-        made = self._terms[name] = self._made(facts, supposed, standing.ledger.unseen(name, standing.pods.usage))
+        made = self._terms[name] = self._made(
+            facts, supposed, standing.ledger.unseen(name, standing.pods.usage)
+        )
         self._write(made)
         return made
 

@@ -1,6 +1,6 @@
 """Connections of an HTTP server: which of them have a place, and how long one may dawdle over a request's headers.
 
-aiohttp speaks HTTP; what it does not bound is bounded here. Who a caller is, the server's handler says: see `known_by`.
+aiohttp speaks HTTP; what it does not bound is bounded here. Who a caller is, the handler of requests says.
 """
 
 import asyncio

@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from colocate.apps.http.connections import Connection, Connections
 
@@ -70,27 +71,28 @@ class Listener:
         if connection is None:
             sock.close()
             return
-        connection.arrival = asyncio.create_task(self._arrive(sock, connection))
-        self._arrivals.add(connection.arrival)
-        connection.arrival.add_done_callback(self._arrivals.discard)
+        arrival = connection.arrival = asyncio.create_task(self._arrive(sock, connection))
+        self._arrivals.add(arrival)
+        # Not in the task itself: one that is cancelled before it began does nothing.
+        arrival.add_done_callback(partial(self._arrived, sock, connection))
 
     async def _arrive(self, sock: socket.socket, connection: Connection) -> None:
         loop = asyncio.get_running_loop()
         patience = self._connections.limits.header_timeout if self._context else None
-        try:
+        # No handshake, or none in time, is an OSError: there is nobody to tell.
+        with suppress(OSError):
             if sock.family is not socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await loop.connect_accepted_socket(
                 lambda: connection, sock, ssl=self._context, ssl_handshake_timeout=patience
             )
-        except (OSError, ssl.SSLError):
-            # No handshake, or none in time: nobody to tell.
-            pass
-        finally:
-            connection.arrival = None
-            if connection.transport is None:
-                self._connections.places.leave(connection)
-                sock.close()
+
+    def _arrived(self, sock: socket.socket, connection: Connection, arrival: asyncio.Task[None]) -> None:
+        self._arrivals.discard(arrival)
+        connection.arrival = None
+        if connection.transport is None:
+            self._connections.places.leave(connection)
+            sock.close()
 
 
 async def bound_sockets(host: str, port: int) -> list[socket.socket]:

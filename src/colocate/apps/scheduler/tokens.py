@@ -11,7 +11,8 @@ import stat
 from pathlib import Path
 
 from colocate import telemetry
-from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE
+from colocate.apps.scheduler import settings
+from colocate.apps.scheduler.addresses import has_login, is_local
 from colocate.cluster.secret import Secret
 from colocate.cluster.tls import file_stamp
 from colocate.crashpoints import reached
@@ -53,22 +54,27 @@ class TokenFile:
         telemetry.logger().info(Event.EXTENDER_FILE_RELOADED, file=str(self._path))
 
 
-def tokens(path: Path) -> tuple[Secret, ...]:
-    """Those in a file, one a line; a UserError where there are none."""
+def tokens(path: Path, named: str = "server.callers.tokenFile") -> tuple[Secret, ...]:
+    """Those in a file, one a line; a UserError where there are none, by what has `named` the file."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise UserError(
-            f"server.callers.tokenFile: {path} cannot be read ({reason.lower()}); put a token into it"
-        ) from None
+        raise UserError(f"{named}: {path} cannot be read ({reason.lower()}); put a token into it") from None
     found = tuple(Secret(line.strip()) for line in lines if line.strip())
     if not found:
-        raise UserError(f"server.callers.tokenFile: {path} is empty; put a token into it, one a line")
+        raise UserError(f"{named}: {path} is empty; put a token into it, one a line")
     return found
 
 
-def make_token(path: Path = DEFAULT_TOKEN_FILE) -> None:
+def own_token_file(url: str) -> Path | None:
+    """The file that a scheduler on this machine has made for itself, where this user may read it and the address
+    leads there and shows nothing else."""
+    file = settings.DEFAULT_TOKEN_FILE
+    return file if is_local(url) and not has_login(url) and os.access(file, os.R_OK) else None
+
+
+def make_token(path: Path) -> None:
     """See that there is a token in a file that only its owner can read; a UserError where that cannot be.
 
     Of several processes that do so at once, all find the token of the first.
