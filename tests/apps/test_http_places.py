@@ -132,7 +132,9 @@ def test_fewer_places_are_shared_out_alike(connections: int) -> None:
     limits = PlaceLimits(connections=2000, known=1000, probes=50).within(connections)
     assert limits.connections == min(connections, 2000)
     assert limits.strangers >= 1
-    assert msgspec.structs.replace(limits, connections=2000, known=1000, probes=50) == PlaceLimits(2000, 1000, 50)
+    assert msgspec.structs.replace(limits, connections=2000, known=1000, probes=50) == PlaceLimits(
+        2000, 1000, 50
+    )
 
 
 @pytest.mark.parametrize(

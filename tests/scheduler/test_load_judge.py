@@ -22,7 +22,6 @@ from colocate.apps.scheduler.load_judge import LoadJudge
 from colocate.apps.scheduler.refused import Refused
 from colocate.apps.scheduler.sections import Decisions, Load, Policies
 from colocate.apps.scheduler.server import serving
-from colocate.apps.scheduler.settings import Server
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -211,7 +210,9 @@ async def test_a_pod_that_is_asked_about_again_gets_the_same_answer(candidates: 
 
 async def test_for_others_a_pod_counts_where_it_was_best() -> None:
     judge, _, _ = judging(ManualClock())
-    first, second = (judge.prioritize(read_question(asking_for(uid, {}, requests=LARGE)), "here") for uid in "ab")
+    first, second = (
+        judge.prioritize(read_question(asking_for(uid, {}, requests=LARGE)), "here") for uid in "ab"
+    )
     assert second[0] < first[0]
 
 
@@ -350,7 +351,7 @@ def test_what_is_known_is_told_on_this_machine_alone_while_anyone_is_let_in(
             return peer if name == "peername" else default
 
     request = make_mocked_request("GET", "/snapshot", transport=Transport())
-    callers = Callers(Server())
+    callers = Callers(server())
     if local:
         callers.check_curious(request)
     else:

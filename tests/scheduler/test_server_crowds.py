@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from colocate.apps.config.values import Seconds
 from colocate.apps.scheduler.settings import Callers, Tls
 from tests.scheduler.asking import Asking, SteeredJudge, asking, question, server
 from tests.scheduler.test_server_access import Certified
@@ -32,7 +33,8 @@ async def attacked(folder: Path, **limits: Any) -> AsyncIterator[tuple[Asking, C
     """An extender that asks for a token, kube-scheduler with a connection that it keeps, and an attacker."""
     file = folder / "token"
     file.write_text("secret\n")
-    settings = server(callers=Callers(token_file=file), **limits)
+    # Time alone would cut them off, too: not here.
+    settings = server(callers=Callers(token_file=file), header_timeout=Seconds(300), **limits)
     async with asking(SteeredJudge(), settings) as ask, crowd(ask.listening.port) as strangers:
         await served(ask, ask.session)
         yield ask, strangers
@@ -123,6 +125,7 @@ async def test_handshakes_that_never_come_take_no_place_of_others(tmp_path: Path
     settings = server(
         tls=Tls(certificate=certified.certificate, key=certified.key),
         callers=Callers(token_file=tmp_path / "token"),
+        header_timeout=Seconds(300),
     )
     shown = certified.client()
     async with (

@@ -104,7 +104,9 @@ def test_callers_must_show_a_token_unless_something_else_is_said(said: str, file
 def test_half_of_the_places_are_reserved_and_some_are_for_probes() -> None:
     places = Limits().places(showing=True)
     assert (places.known, places.probes, places.strangers) == (1000, 50, 950)
-    assert Limits().places(showing=False).known == 0, "where nobody can show anything there is nothing to reserve"
+    assert Limits().places(showing=False).known == 0, (
+        "where nobody can show anything there is nothing to reserve"
+    )
     assert Limits(connections=40, reserved=5, probes=2).places(showing=True).strangers == 33
 
 
