@@ -1,4 +1,4 @@
-"""Who has a place on a port, and who makes room: no crowd of strangers keeps out a caller that is known, or a probe."""
+"""Who has a place on a port, and who makes room: no crowd of strangers keeps out a known caller, or a probe."""
 
 import msgspec
 import pytest

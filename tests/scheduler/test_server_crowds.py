@@ -1,7 +1,6 @@
 """Crowds of strangers on the extender's port: kube-scheduler and the kubelet's probes get through all the same."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -161,4 +160,4 @@ async def test_a_thousand_callers_with_a_token_at_once_are_all_answered(tmp_path
 
 
 def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))

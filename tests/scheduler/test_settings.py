@@ -49,7 +49,8 @@ server:
   address: "[::1]:9000"
   tls: {certificate: /tls.crt, key: /tls.key, clientAuthority: /ca.crt, clientNames: [kube-scheduler]}
   callers: {tokenFile: /token}
-  limits: {body: 8Mi, bodies: 1Gi, connections: 10, reserved: 4, probes: 2, perAddress: 3, headerTimeout: 1s, bodyTimeout: 2s, answerTimeout: 3s,
+  limits: {body: 8Mi, bodies: 1Gi, connections: 10, reserved: 4, probes: 2, perAddress: 3,
+           headerTimeout: 1s, bodyTimeout: 2s, answerTimeout: 3s,
            idleTimeout: 1m}
   grace: 500ms
 """

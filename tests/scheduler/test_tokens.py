@@ -1,6 +1,5 @@
 """The token that is made where nobody has made one: for its owner alone, whole or not at all, and never shown."""
 
-import asyncio
 import stat
 import subprocess
 import sys
@@ -60,7 +59,7 @@ async def test_it_stays_the_same_over_restarts(file: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == [file.name], "nothing else is left behind"
 
 
-async def test_of_several_that_begin_at_once_all_have_the_token_of_the_first(file: Path) -> None:
+def test_of_several_that_begin_at_once_all_have_the_token_of_the_first(file: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
         "from colocate.apps.scheduler.tokens import make_token, tokens\n"
@@ -69,7 +68,7 @@ async def test_of_several_that_begin_at_once_all_have_the_token_of_the_first(fil
     begun = [
         subprocess.Popen([sys.executable, "-c", script, str(file)], stdout=subprocess.PIPE) for _ in range(4)
     ]
-    said = [(await asyncio.to_thread(one.communicate))[0].decode() for one in begun]
+    said = [one.communicate()[0].decode() for one in begun]
     assert {each.splitlines()[-1] for each in said} == {file.read_text().strip()}
 
 
