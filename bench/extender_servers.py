@@ -15,7 +15,7 @@ from colocate.apps.scheduler.load_judge import LoadJudge
 from colocate.apps.scheduler.process import spare_the_garbage_collector
 from colocate.apps.scheduler.sections import Decisions, Load
 from colocate.apps.scheduler.server import serving
-from colocate.apps.scheduler.settings import Endpoint, Server
+from colocate.apps.scheduler.settings import Callers, Endpoint, Server
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -49,7 +49,8 @@ def serve(kind: str) -> None:
 
 async def _ours() -> None:
     clock = SystemClock()
-    async with serving(Server(address=Endpoint(_ANY_PORT)), await judge(clock), clock) as listening:
+    settings = Server(address=Endpoint(_ANY_PORT), callers=Callers(anyone=True))
+    async with serving(settings, await judge(clock), clock) as listening:
         print(listening.port, flush=True)
         await asyncio.Event().wait()
 

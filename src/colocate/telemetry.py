@@ -65,6 +65,10 @@ class Event(StrEnum):
     USAGE_MISSING = "usage.missing"
     USAGE_DOUBTFUL = "usage.doubtful"
     USAGE_RATIO = "usage.ratio"
+    HTTP_FAULT = "http.fault"
+    HTTP_FEWER_CONNECTIONS = "http.fewer_connections"
+    EXTENDER_OPEN = "extender.open"
+    EXTENDER_TOKEN_MADE = "extender.token_made"
     EXTENDER_SERVING = "extender.serving"
     EXTENDER_STOPPED = "extender.stopped"
     EXTENDER_REFUSED = "extender.refused"
@@ -76,6 +80,7 @@ class Event(StrEnum):
     SCHEDULER_STOPPED = "scheduler.stopped"
     FILTER_ALL_HOT = "filter.all_hot"
     FILTER_COOLER = "filter.cooler"
+    DECISIONS_READABLE = "decisions.readable"
     DECISIONS_NOT_WRITTEN = "decisions.not_written"
     TAINTS_FOUND = "taints.found"
     TAINTS_CHANGED = "taints.changed"
@@ -160,10 +165,10 @@ EXTENDER_REQUEST_SECONDS = Histogram(
     ["verb"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 5),
 )
-EXTENDER_CONNECTIONS_REFUSED = Counter(
-    "colocate_extender_connections_refused_total",
-    "Connections that the extender has closed before a request came.",
-    ["reason"],
+HTTP_CONNECTIONS_CLOSED = Counter(
+    "colocate_http_connections_closed_total",
+    "Connections that an HTTP server of ours has closed on its callers, by server and reason.",
+    ["server", "reason"],
 )
 
 SCHEDULER_DECISIONS = Counter("colocate_scheduler_decisions_total", "Pods that were judged.", ["shadow"])

@@ -8,8 +8,11 @@ import stat
 import urllib.request
 from pathlib import Path
 
+import aiohttp
 import pytest
 from tests.cli.running import colocate, running_agent
+from tests.support.crowds import crowd
+from tests.support.waiting import until
 
 from colocate.testing import TestNode
 
@@ -229,6 +232,33 @@ async def test_metrics_are_served_where_it_was_said(short: Path) -> None:
         await agent.event("kubelet.awaited")
         text = await asyncio.to_thread(ask)
         assert 'colocate_plugin_devices{health="healthy",resource="mock/gpu"} 3.0' in text
+
+
+@pytest.mark.parametrize(("address", "loaded"), [("off", False), ("127.0.0.1:0", True)])
+async def test_an_agent_without_metrics_loads_no_http_server(short: Path, address: str, loaded: bool) -> None:
+    file = write(short, "name: mock/gpu, count: 3", more=f"metrics: {{address: '{address}'}}")
+    async with running_agent(file, short) as agent:
+        await agent.event("kubelet.awaited")
+        assert ("/aiohttp/" in Path(f"/proc/{agent.process.pid}/maps").read_text()) is loaded
+
+
+async def test_idle_sockets_on_the_metrics_port_cost_an_agent_neither_threads_nor_its_answers(
+    short: Path,
+) -> None:
+    file = write(short, "name: mock/gpu, count: 3", more="metrics: {address: '127.0.0.1:0'}")
+    async with running_agent(file, short) as agent:
+        await agent.event("kubelet.awaited")
+        url = f"http://{next(event['metrics'] for event in agent.seen if 'metrics' in event)}"
+        threads = Path(f"/proc/{agent.process.pid}/task")
+        before = len(list(threads.iterdir()))
+        async with crowd(int(url.rpartition(":")[2])) as strangers:
+            await strangers.come(300)
+            for path, status in (("/metrics", 200), ("/", 404), ("/metrics", 200)):
+                async with aiohttp.ClientSession() as session, session.get(f"{url}{path}") as answer:
+                    assert answer.status == status
+            await until(lambda: strangers.left() <= 32, "the cap of one address to be kept")
+            assert len(list(threads.iterdir())) <= before + 2
+        assert (await agent.mock("list")).code == 0
 
 
 async def test_a_port_that_is_taken_is_one_sentence(short: Path) -> None:

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +54,14 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(folder: Path, *flags: str, **config: Any) -> AsyncIterator[Serving]:
+async def serving(folder: Path, *flags: str, files: int = 0, **config: Any) -> AsyncIterator[Serving]:
+    """`files` is how many the process may have open, where that is to be bounded."""
     async with pretending(USES) as prometheus, telling(prometheus.url, NAMES) as story:
         file = folder / "scheduler.yaml"
         settings = {
             "version": 1,
             "log": {"format": "json"},
-            "server": {"address": f"127.0.0.1:{story.port}"},
+            "server": {"address": f"127.0.0.1:{story.port}", "callers": {"anyone": True}},
             "usage": {"prometheus": {"url": prometheus.url}, "interval": "200ms", "average": "3s"},
         }
         file.write_text(yaml.safe_dump(settings | config))
@@ -70,6 +73,7 @@ async def serving(folder: Path, *flags: str, **config: Any) -> AsyncIterator[Ser
             *words,
             stderr=asyncio.subprocess.PIPE,
             env={name: value for name, value in os.environ.items() if not name.startswith("COLOCATE_")},
+            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files, files)) if files else None,
         )
         made = Serving(story, process)
         try:

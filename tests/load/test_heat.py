@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from colocate.load.decision import decide
 from colocate.load.heat import Heat, HeatSettings, heats, held, own_level, pressures, rounded_down
 from colocate.load.settings import MissingScore, Settings, Staleness
 from colocate.load.table import Table
@@ -329,3 +330,29 @@ def test_steps_that_make_no_sense_are_refused(steps: tuple[int, ...]) -> None:
 def test_a_hysteresis_greater_than_a_step_is_refused() -> None:
     with pytest.raises(ValueError, match="hysteresis of 11"):
         HeatSettings(hysteresis=11)
+
+
+@given(
+    asked=st.lists(st.tuples(st.integers(0, 8000), st.integers(0, 32 << 30)), min_size=1, max_size=20),
+    used=st.floats(0, 95),
+)
+def test_pods_that_somebody_made_up_and_that_are_never_bound_heat_no_node(
+    asked: list[tuple[int, int]], used: float
+) -> None:
+    made = table({"a": load(used, used), "b": load(96, 96)})
+    made.bind(BoundPod(pod("real", 500, 1 << 30), "a", NOW))
+    before, terms = pressures(made), made.terms("a")
+    for number, (cpu, memory) in enumerate(asked):
+        decide(made, pod(f"phantom-{number}", cpu, memory), ["a", "b"], NOW)
+    assert made.terms("a") != terms, "scores take them into account"
+    assert pressures(made) == before
+
+
+def test_a_pod_that_is_bound_heats_its_node_from_then_on() -> None:
+    made = table({"a": load(50, 50), "b": load(60, 60)})
+    asked = pod("p", 4000, 16 << 30)
+    cold = pressures(made)
+    decide(made, asked, ["a", "b"], NOW)
+    assert pressures(made) == cold
+    made.bind(BoundPod(asked, "a", NOW))
+    assert pressures(made)["a"] > cold["a"] + 20

@@ -252,3 +252,43 @@ def test_a_node_that_is_never_sampled_counts_its_pods_too() -> None:
     made = table({"a": NodeLoad(), "b": load(10, 10)})
     made.bind(bound("p", "a"))
     assert made.terms("a").unseen_pods == 1
+
+
+class TestPodsThatOnlyACallerVouchesFor:
+    """Whoever may ask could make up pods: of one caller only so many are counted."""
+
+    def assume(self, made: Table, *uids: str, by: str = "") -> int:
+        for uid in uids:
+            decide(made, pod(uid), ["a"], NOW, vouched_by=by)
+        return len(made.ledger.assumptions)
+
+    def test_a_thousand_phantoms_of_one_caller_are_counted_as_the_few_that_are_allowed(self) -> None:
+        made = two_nodes()
+        assert self.assume(made, *(f"phantom-{number}" for number in range(1000)), by="mallory") == 50
+        assert counted(made) == Amount(50 * made.demand(pod("x")).estimate.cpu, counted(made).memory)
+
+    def test_another_caller_and_pods_of_the_api_server_are_counted_all_the_same(self) -> None:
+        made = two_nodes()
+        self.assume(made, *(f"phantom-{number}" for number in range(100)), by="mallory")
+        assert self.assume(made, "theirs", by="kube-scheduler") == 51
+        assert self.assume(made, *(f"real-{number}" for number in range(200))) == 251
+
+    def test_one_that_is_asked_about_again_and_again_counts_once(self) -> None:
+        made = two_nodes()
+        for _ in range(200):
+            self.assume(made, "same", by="kube-scheduler")
+        assert self.assume(made, "other", by="kube-scheduler") == 2
+
+    @pytest.mark.parametrize("leaving", ["bound", "ended", "expired"])
+    def test_each_that_leaves_makes_room(self, leaving: str) -> None:
+        made = Table(Settings(ledger=LedgerSettings(vouched_pods=1)))
+        made.add_nodes(two_nodes().nodes.values())
+        assert self.assume(made, "first", "second", by="kube-scheduler") == 1
+        if leaving == "bound":
+            made.bind(bound("first", "a"))
+        elif leaving == "ended":
+            made.end("first")
+        else:
+            made.advance(NOW + 11)
+        assert self.assume(made, "third", by="kube-scheduler") == 1
+        assert made.ledger.assumptions[0].uid == "third"

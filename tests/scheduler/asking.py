@@ -12,7 +12,7 @@ import msgspec
 from colocate.apps.scheduler.judge import Sieved
 from colocate.apps.scheduler.listening import Listening
 from colocate.apps.scheduler.server import serving
-from colocate.apps.scheduler.settings import Endpoint, Limits, Server
+from colocate.apps.scheduler.settings import Callers, Endpoint, Limits, Server, Tls
 from colocate.clock import Clock, SystemClock
 from colocate.wire.extender_questions import Asked
 from tests.support.extender_calls import RECORDED
@@ -39,11 +39,11 @@ class SteeredJudge:
     def most_candidates(self) -> int:
         return self.most
 
-    def prioritize(self, asked: Asked) -> list[int]:
+    def prioritize(self, asked: Asked, caller: str) -> list[int]:
         self._note(asked)
         return [self.scores.get(name, 5) for name in asked.names]
 
-    def filter(self, asked: Asked) -> Sieved:
+    def filter(self, asked: Asked, caller: str) -> Sieved:
         self._note(asked)
         return Sieved({name: self.hot[name] for name in asked.names if name in self.hot})
 
@@ -106,8 +106,11 @@ class Asking:
 
 
 def server(**settings: Any) -> Server:
-    """Settings for a test: limits by their names among the others."""
+    """Settings for a test: limits by their names among the others. Callers need show nothing unless it says so."""
     limits = {name: settings.pop(name) for name in list(settings) if name in Limits.__struct_fields__}
+    if "callers" not in settings:
+        tls = settings.get("tls", Tls())
+        settings["callers"] = Callers(anyone=tls.client_authority is None)
     return Server(**settings | {"address": settings.get("address", ANY_PORT), "limits": Limits(**limits)})
 
 

@@ -23,7 +23,7 @@ from colocate.apps.scheduler import kube_config
 from colocate.apps.scheduler.kube_config import Profile, Wanted
 from colocate.apps.scheduler.process import Scheduler, running
 from colocate.apps.scheduler.sections import Lease, Prometheus, Taints, Usage
-from colocate.apps.scheduler.settings import Act, Endpoint, SchedulerConfig, Server
+from colocate.apps.scheduler.settings import Act, Callers, Endpoint, SchedulerConfig, Server
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
@@ -64,7 +64,9 @@ class Story:
         taints = Taints(period=Seconds(0.1), per_minute=600, lease=Lease(duration=Seconds(3)))
         config = SchedulerConfig(
             act=act or (Act.EXTENDER,),
-            server=Server(address=Endpoint(f"127.0.0.1:{self.port}"), grace=Seconds(1)),
+            server=Server(
+                address=Endpoint(f"127.0.0.1:{self.port}"), callers=Callers(anyone=True), grace=Seconds(1)
+            ),
             usage=usage,
             taints=taints,
         )

@@ -8,7 +8,7 @@ import pytest
 
 from colocate.apps.scheduler.asking import NotAnswered, Where, ask
 from colocate.apps.scheduler.server import serving
-from colocate.apps.scheduler.settings import Callers, Server, Tls
+from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, Callers, Server, Tls
 from colocate.clock import SystemClock
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority
@@ -98,7 +98,8 @@ async def test_a_client_certificate_is_named_by_a_flag(files: Files) -> None:
 async def test_a_token_is_named_by_a_flag(files: Files, tmp_path: Path) -> None:
     async with telling(files.settings(token=files.token)) as url:
         assert await refusal(Where(url=url, authority=files.ca)) == (
-            f"the scheduler at {url} asks for a token; name a file that has one with --token-file"
+            f"the scheduler at {url} asks for a token; name a file that has one with --token-file "
+            f"({DEFAULT_TOKEN_FILE} where it runs, unless its server.callers.tokenFile says otherwise)"
         )
         wrong = tmp_path / "wrong"
         wrong.write_text("sesame")

@@ -22,7 +22,6 @@ from colocate.apps.scheduler.load_judge import LoadJudge
 from colocate.apps.scheduler.refused import Refused
 from colocate.apps.scheduler.sections import Decisions, Load, Policies
 from colocate.apps.scheduler.server import serving
-from colocate.apps.scheduler.settings import Server
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -163,9 +162,9 @@ async def test_pods_that_ask_for_the_impossible_do_not_spoil_the_answers_for_oth
 
 async def test_null_is_as_good_as_not_there() -> None:
     judge, _, _ = judging(ManualClock())
-    said = judge.prioritize(read_question(asking_for("a", None, limits=None, requests={"cpu": "1"})))
+    said = judge.prioritize(read_question(asking_for("a", None, limits=None, requests={"cpu": "1"})), "here")
     other, _, _ = judging(ManualClock())
-    assert said == other.prioritize(read_question(asking_for("a", {}, requests={"cpu": "1"})))
+    assert said == other.prioritize(read_question(asking_for("a", {}, requests={"cpu": "1"})), "here")
 
 
 async def test_what_a_real_kube_scheduler_asked_is_judged() -> None:
@@ -188,8 +187,8 @@ async def test_who_asks_for_a_pod_without_a_uid_leaves_no_trace() -> None:
     judge, facts, decisions = judging(ManualClock())
     nameless = {**POD, "metadata": {"name": "doctor"}}
     asked = read_question(json.dumps({"Pod": nameless, "NodeNames": ["n1", "n2"]}).encode())
-    judge.filter(asked)
-    judge.prioritize(asked)
+    judge.filter(asked, "here")
+    judge.prioritize(asked, "here")
     assert len(decisions) == 0
     assert facts.table.ledger.assumptions == ()
 
@@ -201,7 +200,7 @@ async def test_a_pod_that_is_asked_about_again_gets_the_same_answer(candidates: 
     asked = read_question(asking_for("a", {}, candidates, requests=LARGE))
     answers = []
     for _ in range(4):
-        answers.append((judge.filter(asked), judge.prioritize(asked)))
+        answers.append((judge.filter(asked, "here"), judge.prioritize(asked, "here")))
         await clock.advance(1)
     assert [answer == answers[0] for answer in answers] == [True] * 4
     assert list(answers[0][0].failed) == ["n2"]
@@ -211,7 +210,9 @@ async def test_a_pod_that_is_asked_about_again_gets_the_same_answer(candidates: 
 
 async def test_for_others_a_pod_counts_where_it_was_best() -> None:
     judge, _, _ = judging(ManualClock())
-    first, second = (judge.prioritize(read_question(asking_for(uid, {}, requests=LARGE))) for uid in "ab")
+    first, second = (
+        judge.prioritize(read_question(asking_for(uid, {}, requests=LARGE)), "here") for uid in "ab"
+    )
     assert second[0] < first[0]
 
 
@@ -221,7 +222,7 @@ REFUSING = Load(filter=FilterSettings(enabled=True, all_hot=AllHot.REFUSE))
 async def test_a_pod_that_is_refused_everywhere_is_kept_with_the_reasons() -> None:
     clock = ManualClock()
     judge, facts, decisions = judging(clock, REFUSING)
-    judge.filter(read_question(asking_for("a", {}, requests={"cpu": "4"})))
+    judge.filter(read_question(asking_for("a", {}, requests={"cpu": "4"})), "here")
     told = decisions.find("ns/a")
     assert told is not None
     assert told.explanation.refused
@@ -244,22 +245,22 @@ async def test_pods_that_are_refused_everywhere_are_kept_in_bounds() -> None:
     judge, _, decisions = judging(ManualClock(), REFUSING)
     for number in range(8):
         for _ in range(2):
-            judge.filter(read_question(asking_for(f"p{number}", {}, requests={"cpu": "4"})))
+            judge.filter(read_question(asking_for(f"p{number}", {}, requests={"cpu": "4"})), "here")
     kept = [one.explanation.pod for one in decisions.latest(20)]
     assert kept == [f"ns/p{number}" for number in (7, 6, 5, 4, 3)]
 
 
 async def test_a_pod_that_finds_a_candidate_is_no_more_told_as_refused_everywhere() -> None:
     judge, _, decisions = judging(ManualClock(), REFUSING)
-    judge.filter(read_question(asking_for("a", {}, ["n2"], requests=LARGE)))
+    judge.filter(read_question(asking_for("a", {}, ["n2"], requests=LARGE)), "here")
     assert decisions.find("ns/a") is not None
-    judge.filter(read_question(asking_for("a", {}, requests=LARGE)))
+    judge.filter(read_question(asking_for("a", {}, requests=LARGE)), "here")
     assert decisions.find("ns/a") is None, "scores come next"
 
 
 async def test_the_one_candidate_that_is_left_is_judged_for_nobody_asks_for_its_score() -> None:
     judge, facts, decisions = judging(ManualClock())
-    judge.filter(read_question(asking_for("a", {}, ["n1", "n2"], requests=LARGE)))
+    judge.filter(read_question(asking_for("a", {}, ["n1", "n2"], requests=LARGE)), "here")
     told = decisions.find("ns/a")
     assert told is not None
     assert [node.node for node in told.explanation.nodes] == ["n1"]
@@ -278,8 +279,8 @@ async def test_that_every_candidate_was_too_hot_is_in_the_decision() -> None:
     judge, _, decisions = judging(ManualClock())
     before = all_hot("let through")
     asked = read_question(asking_for("a", {}, requests={"cpu": "4"}))
-    assert judge.filter(asked).failed == {}
-    judge.prioritize(asked)
+    assert judge.filter(asked, "here").failed == {}
+    judge.prioritize(asked, "here")
     told = decisions.find("ns/a")
     assert told is not None
     assert (told.hot_count, told.refused_count) == (3, 0)
@@ -291,7 +292,7 @@ async def test_that_every_candidate_was_too_hot_is_in_the_decision() -> None:
     assert whole is not None
     assert len(whole.hot) == 3
     assert all_hot("let through") == before + 1
-    judge.filter(read_question(asking_for("a", {})))
+    judge.filter(read_question(asking_for("a", {})), "here")
     assert decisions.latest(1)[0].hot_count == 0, "it asks for less now"
 
 
@@ -307,12 +308,12 @@ async def test_that_every_candidate_is_too_hot_is_logged_when_it_begins_and_ends
     with logged() as logs:
         for _ in range(3):
             for asked in (large, small):
-                judge.filter(asked)
+                judge.filter(asked, "here")
             await clock.advance(50)
         await clock.advance(15)
         for _ in range(2):
-            judge.filter(small)
-        judge.filter(large)
+            judge.filter(small, "here")
+        judge.filter(large, "here")
     begun, over, again = logs
     assert [one["event"] for one in logs] == [Event.FILTER_ALL_HOT, Event.FILTER_COOLER, Event.FILTER_ALL_HOT]
     assert (begun["pod"], begun["candidates"], begun["outcome"]) == ("ns/large", 3, outcome)
@@ -350,7 +351,7 @@ def test_what_is_known_is_told_on_this_machine_alone_while_anyone_is_let_in(
             return peer if name == "peername" else default
 
     request = make_mocked_request("GET", "/snapshot", transport=Transport())
-    callers = Callers(Server())
+    callers = Callers(server())
     if local:
         callers.check_curious(request)
     else:
@@ -370,16 +371,16 @@ async def test_requests_go_before_new_samples_are_worked_in() -> None:
     judge, facts, _ = judging(clock)
     facts.table.add_nodes(NodeFacts(f"m{number}", SIZE, SIZE) for number in range(500))
     asked = read_question(question("n1", "n2", "n3"))
-    before = list(judge.prioritize(asked))
+    before = list(judge.prioritize(asked, "here"))
     calm = NodeLoad(Usage(10, clock.time()), Usage(20, clock.time()))
     poller = Mock(changed=Watched(), latest=UsageSnapshot(nodes=dict.fromkeys(facts.table.nodes, calm)))
     following = asyncio.create_task(facts.follow(poller))
     poller.changed.changed()
     given_way = 0
     while not facts.sampled.count:
-        assert list(judge.prioritize(asked)) == before
+        assert list(judge.prioritize(asked, "here")) == before
         given_way += 1
         await asyncio.sleep(0)
     following.cancel()
     assert given_way > 10
-    assert judge.prioritize(asked)[1] > before[1], "n2 is full no more"
+    assert judge.prioritize(asked, "here")[1] > before[1], "n2 is full no more"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import resource
+import stat
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from colocate.apps.config.values import Seconds
 from colocate.apps.scheduler import asking
 from colocate.apps.scheduler.asking import NotAnswered, Where
-from colocate.apps.scheduler.decisions import Told
+from colocate.apps.scheduler.decisions import DecisionLog, Told
 from colocate.apps.scheduler.process import running
 from colocate.apps.scheduler.sections import Decisions, Load, Policies
 from colocate.apps.scheduler.settings import Callers, Endpoint, SchedulerConfig
@@ -24,7 +25,7 @@ from colocate.clock import SystemClock
 from colocate.cluster.resources import DEPLOYMENTS, NODES, PODS
 from colocate.cluster.usage import queries
 from colocate.errors import UserError
-from colocate.load.settings import AllHot, FilterSettings, LedgerSettings
+from colocate.load.settings import AllHot, FilterSettings, LedgerSettings, Settings
 from colocate.model.load import Amount, BoundPod, PerResource, PodFacts, UsageThresholds
 from tests.cluster.usage.fake import Answer
 from tests.scheduler.asking import POD
@@ -241,6 +242,21 @@ async def test_decisions_are_kept_on_disk_and_the_files_are_bounded(tmp_path: Pa
     assert lines[-1]["told"]["explanation"]["nodes"]
     assert {path.name for path in file.parent.iterdir()} == {"decisions.jsonl", "decisions.jsonl.1"}
     assert all(path.stat().st_size <= 40_000 for path in file.parent.iterdir())
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in file.parent.iterdir()}
+    assert modes == {0o600}, "whose pods are where is not for every user of the machine"
+
+
+async def test_files_of_decisions_that_everybody_could_read_are_closed_to_them(tmp_path: Path) -> None:
+    file = tmp_path / "decisions.jsonl"
+    old = [file, tmp_path / "decisions.jsonl.1", tmp_path / "decisions.jsonl.2"]
+    for path in old:
+        path.write_text("{}\n")
+        path.chmod(0o644)
+    log = DecisionLog(Decisions(file=file, files=3), Settings(), shadow=False)
+    running = asyncio.create_task(log.run())
+    await until(lambda: all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in old), "private files")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_what_is_told_needs_what_questions_need(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from colocate.apps.config.override import from_assignments, settable, unknown_va
 from colocate.apps.config.values import Seconds
 from colocate.apps.scheduler.sections import Load
 from colocate.apps.scheduler.settings import (
+    DEFAULT_TOKEN_FILE,
     SCHEDULER,
     Callers,
     Endpoint,
@@ -48,7 +49,8 @@ server:
   address: "[::1]:9000"
   tls: {certificate: /tls.crt, key: /tls.key, clientAuthority: /ca.crt, clientNames: [kube-scheduler]}
   callers: {tokenFile: /token}
-  limits: {body: 8Mi, bodies: 1Gi, connections: 10, headerTimeout: 1s, bodyTimeout: 2s, answerTimeout: 3s,
+  limits: {body: 8Mi, bodies: 1Gi, connections: 10, reserved: 4, probes: 2, perAddress: 3,
+           headerTimeout: 1s, bodyTimeout: 2s, answerTimeout: 3s,
            idleTimeout: 1m}
   grace: 500ms
 """
@@ -66,6 +68,9 @@ server:
             body=Size(8 << 20),
             bodies=Size(1 << 30),
             connections=10,
+            reserved=4,
+            probes=2,
+            per_address=3,
             header_timeout=Seconds(1),
             body_timeout=Seconds(2),
             answer_timeout=Seconds(3),
@@ -79,6 +84,31 @@ server:
 def test_a_unix_socket_is_an_address_too() -> None:
     server = read("version: 1\nserver: {address: 'unix:/run/colocate/extender.sock'}").server
     assert server.address.socket == Path("/run/colocate/extender.sock")
+
+
+@pytest.mark.parametrize(
+    ("said", "file"),
+    [
+        ("{}", DEFAULT_TOKEN_FILE),
+        ("{address: '0.0.0.0:8890'}", DEFAULT_TOKEN_FILE),
+        ("{callers: {tokenFile: /mine}}", Path("/mine")),
+        ("{address: 'unix:/run/x.sock'}", None),
+        ("{tls: {certificate: /c, key: /k}}", DEFAULT_TOKEN_FILE),
+        ("{tls: {certificate: /c, key: /k, clientAuthority: /a}}", None),
+        ("{callers: {anyone: true}}", None),
+    ],
+)
+def test_callers_must_show_a_token_unless_something_else_is_said(said: str, file: Path | None) -> None:
+    assert read(f"version: 1\nserver: {said}").server.token_file == file
+
+
+def test_half_of_the_places_are_reserved_and_some_are_for_probes() -> None:
+    places = Limits().places(showing=True)
+    assert (places.known, places.probes, places.strangers) == (1000, 50, 950)
+    assert Limits().places(showing=False).known == 0, (
+        "where nobody can show anything there is nothing to reserve"
+    )
+    assert Limits(connections=40, reserved=5, probes=2).places(showing=True).strangers == 33
 
 
 def test_single_values_come_from_the_environment_and_from_flags() -> None:
@@ -95,6 +125,9 @@ def test_single_values_come_from_the_environment_and_from_flags() -> None:
     ("server", "complaint"),
     [
         ("{address: 8890}", "server.address: 8890 is not an address"),
+        ("{callers: {anyone: true, tokenFile: /t}}", "server.callers.anyone: callers must show"),
+        ("{limits: {connections: 2}}", "server.limits.connections: 2 leaves no place for a caller that comes"),
+        ("{limits: {perAddress: 0}}", "server.limits.perAddress: 0 lets nothing through"),
         ("{address: off}", "server.address: "),
         ("{address: 'unix:relative'}", "server.address: "),
         ("{address: '127.0.0.1:70000'}", "there is no port 70000"),

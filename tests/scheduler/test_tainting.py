@@ -9,7 +9,7 @@ from colocate.apps.scheduler import asking
 from colocate.apps.scheduler.asking import NotAnswered, Where
 from colocate.apps.scheduler.heat_taints import EFFECT, keys, level_of, with_level
 from colocate.apps.scheduler.sections import OnStop
-from colocate.apps.scheduler.settings import Endpoint, Server
+from colocate.apps.scheduler.settings import Callers, Endpoint, Server
 from colocate.cluster.resources import LEASES, NODES
 from colocate.load import NodeRow
 from colocate.load.settings import Staleness
@@ -202,7 +202,7 @@ async def test_in_shadow_mode_nothing_is_written_and_each_change_is_told_once() 
 
 async def test_who_is_in_shadow_does_not_keep_another_from_writing() -> None:
     async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
-        elsewhere = Server(address=Endpoint("127.0.0.1:0"))
+        elsewhere = Server(address=Endpoint("127.0.0.1:0"), callers=Callers(anyone=True))
         shadow = msgspec.structs.replace(story.tainting(), shadow=True, server=elsewhere)
         with logged() as logs:
             async with story.scheduling(shadow):

@@ -63,7 +63,7 @@ class Agent:
         """Serve until a signal says stop."""
         log = telemetry.logger()
         hung_up = with_signals(stop=self._plugins.stop)
-        with metrics.serving(self._config.metrics.address) as address:
+        async with metrics.serving(self._config.metrics.address) as address:
             services = (mock_control.service(self._mocks), memory_control.service(lambda: self._memory))
             async with control.serving(self._config.control.socket, *services):
                 log.info(

@@ -1,32 +1,31 @@
-"""The Prometheus endpoint of a process."""
+"""The Prometheus endpoint of a process; its server is loaded only where an address is given."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from prometheus_client import start_http_server
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from colocate.apps.config.values import Address
 from colocate.errors import UserError
 
 
-@contextmanager
-def serving(address: Address) -> Iterator[str]:
+@asynccontextmanager
+async def serving(address: Address) -> AsyncIterator[str]:
     """Serve /metrics for as long as the body runs; yields the address that was taken, or 'off'."""
     where = address.split_host()
     if where is None:
         yield "off"
         return
+    # An agent on every node pays for what it loads, and most serve no metrics.
+    from colocate.apps.http import metrics_server
+
     host, port = where
     try:
-        server, thread = start_http_server(port, host)
+        listener = await metrics_server.listen(host, port)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UserError(
             f"metrics.address: cannot listen on {address} ({reason}); choose another address, or 'off'"
         ) from error
     try:
-        yield f"{host}:{server.server_port}"
+        yield f"{host}:{listener.port}"
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        await listener.end()

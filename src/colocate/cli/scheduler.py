@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,17 +19,20 @@ from colocate.apps.config.override import from_assignments, unknown_variables
 from colocate.apps.config.schema import VERSION
 from colocate.apps.config.words import Problem
 from colocate.apps.scheduler import kube_config, seed_config
+from colocate.apps.scheduler.addresses import has_login, leads_somewhere, with_token
 from colocate.apps.scheduler.from_seed import over_seed
 from colocate.apps.scheduler.kube_config import DEFAULT_NAME, Profile, TlsFiles, Wanted
 from colocate.apps.scheduler.process import run_scheduler
 from colocate.apps.scheduler.seed_config import Seed
-from colocate.apps.scheduler.settings import SCHEDULER, Act, SchedulerConfig, check
+from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, SCHEDULER, Act, SchedulerConfig, check
+from colocate.apps.scheduler.tokens import own_token_file, tokens
 from colocate.cli import cluster_flags, scheduler_questions
 from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
 from colocate.cli.output import terminal_width, wrapped
 from colocate.cluster.client import Client
 from colocate.errors import UserError
+from colocate.host.files import write_atomically
 from colocate.telemetry import Event
 
 _DEFAULT = Wanted()
@@ -172,6 +177,19 @@ def _add_kube_config(commands: Commands) -> None:
     command.add_argument(
         "--kubeconfig", default="", metavar="FILE", help="kube-scheduler's own, where it needs one"
     )
+    command.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="put the token of this file into urlPrefix (for an extender on this machine, "
+        f"{DEFAULT_TOKEN_FILE} where you may read it)",
+    )
+    command.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="write to a file that only you can read, in place of standard output",
+    )
     tls = command.add_argument_group("HTTPS", "Paths of files as kube-scheduler sees them.")
     tls.add_argument("--ca-file", default="", metavar="FILE", help="who signed the extender's certificate")
     tls.add_argument("--cert-file", default="", metavar="FILE", help="a certificate to show to the extender")
@@ -183,9 +201,10 @@ def _add_kube_config(commands: Commands) -> None:
 
 
 def print_kube_config(args: argparse.Namespace) -> None:
+    lines: list[str] = []
     names = args.scheduler_name or [DEFAULT_NAME]
     wanted = Wanted(
-        url=args.url,
+        url=_showing_a_token(args),
         profiles=tuple(Profile(name) for name in names),
         filter=args.filter,
         points=args.points,
@@ -200,11 +219,59 @@ def print_kube_config(args: argparse.Namespace) -> None:
             )
         seed = seed_config.read(_text(args.seed), str(args.seed), others_score=args.with_score_plugins)
         wanted = seed_config.taken_over(seed, wanted)
-        print("\n".join(f"# {line}" for line in seed_config.for_our_settings(seed)))
+        lines += [f"# {line}" for line in seed_config.for_our_settings(seed)]
         for doubt in seed.doubts:
             print(f"warning: {args.seed}: {doubt}", file=sys.stderr)
-    for line in kube_config.render(wanted).splitlines():
+    lines += kube_config.render(wanted).splitlines()
+    if args.write is not None:
+        _write(args.write, lines)
+        return
+    if has_login(wanted.url):
+        _keep_secret()
+    for line in lines:
         print(*_fitted(line, terminal_width()), sep="\n")
+
+
+def _showing_a_token(args: argparse.Namespace) -> str:
+    """The address with the token in it that the extender asks for; a warning where none is to be had."""
+    url = str(args.url)
+    if not leads_somewhere(url):
+        # Which is told with all else that is checked.
+        return url
+    file = args.token_file or (None if args.cert_file else own_token_file(url))
+    if file is not None:
+        if has_login(url):
+            raise UserError(
+                "--token-file: the address of --url has a password already; leave one of the two out"
+            )
+        return with_token(url, tokens(file, "--token-file")[0])
+    if not has_login(url) and not args.cert_file:
+        print(
+            "warning: urlPrefix shows no token, and the extender asks for one unless its configuration says "
+            f"otherwise; name its file with --token-file ({DEFAULT_TOKEN_FILE} on the extender's machine, made when "
+            "it first starts)",
+            file=sys.stderr,
+        )
+    return url
+
+
+def _keep_secret() -> None:
+    """Say that the output holds a token; where a shell has made a file for it, see that only its owner reads it."""
+    output = sys.stdout.fileno()
+    closed = ""
+    if stat.S_ISREG(os.fstat(output).st_mode):
+        with suppress(OSError):
+            os.fchmod(output, 0o600)
+            closed = "; the file's mode is 0600 now"
+    print(f"note: urlPrefix holds the extender's token: keep it secret{closed}", file=sys.stderr)
+
+
+def _write(path: Path, lines: Sequence[str]) -> None:
+    try:
+        write_atomically(path, "".join(f"{line}\n" for line in lines).encode(), 0o600)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"--write: {path} cannot be written ({reason}); name another") from None
 
 
 def _fitted(line: str, width: int) -> list[str]:

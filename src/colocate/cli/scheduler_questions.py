@@ -10,9 +10,12 @@ import uvloop
 
 from colocate.apps.config.words import Problem
 from colocate.apps.scheduler import asking
+from colocate.apps.scheduler.addresses import without_login
 from colocate.apps.scheduler.asking import Where
 from colocate.apps.scheduler.decisions import Told
 from colocate.apps.scheduler.load_ranges import check_ranges
+from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE
+from colocate.apps.scheduler.tokens import own_token_file
 from colocate.cli import scheduler_pod_file, scheduler_tables
 from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.output import as_json, terminal_width, wrapped
@@ -83,7 +86,12 @@ def _add_where(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--url", default=Where().url, help="where it listens (%(default)s); unix:/PATH for a socket"
     )
-    group.add_argument("--token-file", type=Path, metavar="FILE", help="a token that it knows")
+    group.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help=f"a token that it knows (on its own machine, for who may read it: {DEFAULT_TOKEN_FILE})",
+    )
     group.add_argument("--ca-file", type=Path, metavar="FILE", help="who signed its certificate")
     group.add_argument("--cert-file", type=Path, metavar="FILE", help="a certificate to show to it")
     group.add_argument("--key-file", type=Path, metavar="FILE", help="its key")
@@ -135,7 +143,7 @@ def show_top(args: argparse.Namespace) -> None:
 def write_snapshot(args: argparse.Namespace) -> None:
     body = _ask(args, "/snapshot")
     # Read before it is written: a file that nobody can use is worse than none.
-    decoded(body, f"the answer of {args.url}")
+    decoded(body, f"the answer of {without_login(args.url)}")
     if args.file == _STANDARD_INPUT:
         sys.stdout.write(body.decode() + "\n")
         return
@@ -186,7 +194,7 @@ def _print(args: argparse.Namespace, told: object, lines: Iterable[str]) -> None
 def _ask(args: argparse.Namespace, path: str, **query: str) -> bytes:
     where = Where(
         url=args.url,
-        token_file=args.token_file,
+        token_file=args.token_file or own_token_file(args.url),
         authority=args.ca_file,
         certificate=args.cert_file,
         key=args.key_file,
@@ -215,7 +223,7 @@ def _asked(args: argparse.Namespace) -> _Asked:
 
 def _snapshot(args: argparse.Namespace) -> Snapshot:
     if args.snapshot is None:
-        return decoded(_ask(args, "/snapshot"), f"the answer of {args.url}")
+        return decoded(_ask(args, "/snapshot"), f"the answer of {without_login(args.url)}")
     try:
         blob = args.snapshot.read_bytes()
     except OSError as error:

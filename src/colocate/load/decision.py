@@ -77,11 +77,12 @@ def decide(
     keep: int = 3,
     assume: bool = True,
     kept_as: Names | None = None,
+    vouched_by: str = "",
 ) -> Answer:
     """Judge all candidates. With `assume` the pod counts on the best of them, until it is seen bound.
 
     Nothing is assumed by whoever only asks: a shadow, a comparison, an offline score. `kept_as` are the same names
-    in a form that takes less room.
+    in a form that takes less room. `vouched_by` is who alone says that there is such a pod; see the ledger.
     """
     table.advance(now)
     table.withdraw(pod.uid)
@@ -104,7 +105,7 @@ def decide(
     )
     judged = Candidates(kept_as or Listed(names), packed, table.log, len(table.log))
     if assume and len(best) == best_count:
-        table.assume(pod.uid, best, demand, now)
+        table.assume(pod.uid, best, demand, now, vouched_by)
     return Answer(scores, decision, judged)
 
 

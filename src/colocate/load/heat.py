@@ -62,14 +62,15 @@ class Heat(msgspec.Struct, frozen=True):
 
 def pressures(table: Table) -> dict[str, float]:
     """How loaded every node is by its more loaded resource, in percent, at its busy times and with pods that
-    are not measured yet."""
+    are bound there and not measured yet. Pods that were only asked about count for nothing: a taint concerns
+    everybody, and whoever may ask could make one."""
     balanced = Balanced(msgspec.structs.replace(table.settings.balanced, dominant_percent=100))
     return {name: balanced.pressure(_terms(table, node), _NO_POD) for name, node in table.nodes.items()}
 
 
 def _terms(table: Table, node: NodeFacts) -> NodeTerms:
     """What a node is judged by. One that is new and was never measured is empty, but for the pods that went there."""
-    terms = table.terms(node.name)
+    terms = table.bound_terms(node.name)
     if terms.freshness is not Freshness.NEVER or node.created is None or table.now >= node.created + _NEW:
         return terms
     return msgspec.structs.replace(terms, cpu=_empty(terms.cpu), memory=_empty(terms.memory))

@@ -3,9 +3,11 @@
 An extender is never told which node was chosen. It knows which nodes it judged best for a pod, and later sees
 the pod bound. Between the two the pod is assumed on those best nodes, in equal shares; at the binding it is
 entered on its node; and it leaves when a sample's window lies wholly after the binding, when it has been there
-too long, or when the pod ends. No clock here: the time is an argument.
+too long, or when the pod ends. Of pods that the API server has not shown, somebody who asks might have made them
+up: of one caller only a few are assumed at a time. No clock here: the time is an argument.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 
 import msgspec
@@ -40,6 +42,8 @@ class Assumption(msgspec.Struct, frozen=True):
     since: float
     nodes: tuple[str, ...]
     demand: Demand
+    vouched_by: str = ""
+    """Who alone says that there is such a pod; empty where the API server shows it."""
 
 
 class Unseen(msgspec.Struct, frozen=True):
@@ -73,6 +77,8 @@ class Ledger:
         self._assumed: dict[str, dict[str, Entry]] = {}
         self._nodes: dict[str, str] = {}
         self._assumptions: dict[str, Assumption] = {}
+        self._vouched: Counter[str] = Counter()
+        """How many of these each caller vouches for."""
         self._next_expiry = float("inf")
 
     def __len__(self) -> int:
@@ -88,14 +94,21 @@ class Ledger:
             self._next_expiry = min(self._next_expiry, bound_at + self._settings.expiry)
         return touched | {node}
 
-    def assume(self, uid: str, nodes: Sequence[str], demand: Demand, now: float) -> set[str]:
-        """The pod was judged, and these nodes came out best. Too many of them, and it is assumed nowhere."""
+    def assume(
+        self, uid: str, nodes: Sequence[str], demand: Demand, now: float, vouched_by: str = ""
+    ) -> set[str]:
+        """The pod was judged, and these nodes came out best. Too many of them, and it is assumed nowhere; nor where
+        a caller alone vouches for it, and does so for too many already."""
         if uid in self._nodes or not uid:
             return set()
         touched = self.withdraw(uid)
         if not 0 < len(nodes) <= min(self._settings.assumed_nodes, 16):
             return touched
-        self._assumptions[uid] = Assumption(uid, now, tuple(nodes), demand)
+        if vouched_by:
+            if self._vouched[vouched_by] >= self._settings.vouched_pods:
+                return touched
+            self._vouched[vouched_by] += 1
+        self._assumptions[uid] = Assumption(uid, now, tuple(nodes), demand, vouched_by)
         of = len(nodes)
         entry = Entry(
             uid,
@@ -117,6 +130,10 @@ class Ledger:
         assumption = self._assumptions.pop(uid, None)
         if assumption is None:
             return set()
+        if assumption.vouched_by:
+            self._vouched[assumption.vouched_by] -= 1
+            if not self._vouched[assumption.vouched_by]:
+                del self._vouched[assumption.vouched_by]
         for node in assumption.nodes:
             _drop(self._assumed, node, uid)
         return set(assumption.nodes)
@@ -167,13 +184,18 @@ class Ledger:
                 of_node[uid] = msgspec.structs.replace(entry, since=min(entry.since, now))
         self._next_expiry = min(self._expiries(), default=float("inf"))
 
-    def unseen(self, node: str, usage: Callable[[str], PodUsage | None]) -> Unseen:
-        """What the node's entries add up to: of a pod that is measured already, only what is still to come."""
-        bound, assumed = self._bound.get(node), self._assumed.get(node)
-        if not bound and not assumed:
+    def assumes(self, node: str) -> bool:
+        """Whether any pod is assumed there."""
+        return node in self._assumed
+
+    def unseen(self, node: str, usage: Callable[[str], PodUsage | None], *, assumed: bool = True) -> Unseen:
+        """What the node's entries add up to, with or without those that are only assumed there: of a pod that is
+        measured already, only what is still to come."""
+        bound, coming = self._bound.get(node), self._assumed.get(node) if assumed else None
+        if not bound and not coming:
             return NONE_UNSEEN
         cpu = memory = prod_cpu = prod_memory = packing = share = 0
-        for entry in (*(bound or {}).values(), *(assumed or {}).values()):
+        for entry in (*(bound or {}).values(), *(coming or {}).values()):
             measured = usage(entry.uid)
             used = measured.amount if measured else NOTHING
             missing_cpu = max(0, entry.estimate.cpu - used.cpu)
@@ -187,7 +209,7 @@ class Ledger:
             packing += entry.packing_cpu
             share += entry.share
         requested, limits, estimates = NOTHING, NOTHING, NOTHING
-        for entry in (assumed or {}).values():
+        for entry in (coming or {}).values():
             requested += entry.request
             limits += entry.limit
             estimates += entry.estimate

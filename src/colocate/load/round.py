@@ -17,7 +17,7 @@ from colocate.load.settings import Mix, PolicyName
 from colocate.load.standing import Standing
 from colocate.load.terms import NodeTerms
 from colocate.load.typical import Level, Typical, level, typical
-from colocate.model.load import NO_SAMPLES, NOTHING, NodeLoad, Usage
+from colocate.model.load import NO_SAMPLES, NOTHING, NodeFacts, NodeLoad, Usage
 
 _LOG_BEYOND_NODES = 1000
 """How many terms may be made anew, beyond one for every node, until a log is begun again."""
@@ -57,9 +57,23 @@ class Round:
         if facts is None:
             nameless = msgspec.structs.replace(supposed.size, name=name)
             return building.terms(nameless, standing.settings, supposed)
+        made = self._terms[name] = self._made(
+            facts, supposed, standing.ledger.unseen(name, standing.pods.usage)
+        )
+        self._write(made)
+        return made
+
+    def bound_terms(self, name: str) -> NodeTerms:
+        """A node's terms by the pods that are bound there alone. They are made anew each time, for few ask."""
+        supposed = self._typical or self._settle()
+        standing = self._standing
+        bound = standing.ledger.unseen(name, standing.pods.usage, assumed=False)
+        return self._made(standing.nodes[name], supposed, bound)
+
+    def _made(self, facts: NodeFacts, supposed: Typical, unseen: Unseen) -> NodeTerms:
+        standing, name = self._standing, facts.name
         load = self.loads.get(name, NO_SAMPLES)
-        unseen = standing.ledger.unseen(name, standing.pods.usage)
-        made = self._terms[name] = building.terms(
+        return building.terms(
             facts,
             standing.settings,
             supposed,
@@ -69,8 +83,6 @@ class Round:
             unseen=unseen,
             placed=_with_assumed(standing.pods.on(name), unseen),
         )
-        self._write(made)
-        return made
 
     def scores(self, mix: Mix, pod: Demand, names: Sequence[str]) -> list[int]:
         """The candidates' scores, in their order."""

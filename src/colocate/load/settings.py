@@ -111,6 +111,8 @@ class LedgerSettings(_Settings, frozen=True):
     """Seconds for which a pod that was judged, and is not yet seen bound, is counted where it will go."""
     assumed_nodes: int = 16
     """A pod that may go to more nodes than this is assumed on none: nothing can herd there."""
+    vouched_pods: int = 50
+    """Pods that the API server has not shown and one caller asks about, that are assumed at a time."""
     least_percent: float = 1.0
     """Of the node, per pod: many small pods at once are a herd too, and their estimates a guess."""
     least_percent_bound: float = 25.0

@@ -100,10 +100,12 @@ class Table:
         touched = self._ledger.end(uid)
         self._changed(*touched, *((bound.node,) if bound else ()))
 
-    def assume(self, uid: str, nodes: Sequence[str], demand: Demand, now: float) -> None:
+    def assume(
+        self, uid: str, nodes: Sequence[str], demand: Demand, now: float, vouched_by: str = ""
+    ) -> None:
         """A pod was judged, and these nodes came out best for it."""
         if self.pods.get(uid) is None:
-            self._changed(*self._ledger.assume(uid, nodes, demand, now))
+            self._changed(*self._ledger.assume(uid, nodes, demand, now, vouched_by))
 
     def withdraw(self, uid: str) -> None:
         """A pod is to be judged, perhaps again: what was assumed of it would count against itself."""
@@ -130,6 +132,10 @@ class Table:
     def terms(self, name: str) -> NodeTerms:
         """A node's terms; of a name that is no node's, those of the typical node."""
         return self._round.terms(name)
+
+    def bound_terms(self, name: str) -> NodeTerms:
+        """A node's terms without pods that are only assumed to come: whoever may ask can make those up."""
+        return self._round.bound_terms(name) if self._ledger.assumes(name) else self._round.terms(name)
 
     def scores(self, mix: Mix, pod: Demand, names: Sequence[str]) -> list[int]:
         """The candidates' scores, in their order."""

@@ -4,17 +4,17 @@ import base64
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
 import msgspec
 
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, bad, good, warn
-from colocate.apps.scheduler.addresses import without_login
-from colocate.apps.scheduler.callers import tokens
+from colocate.apps.scheduler.addresses import with_token, without_login
 from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler, Tls
 from colocate.apps.scheduler.settings import SchedulerConfig
+from colocate.apps.scheduler.tokens import tokens
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES
 from colocate.cluster.trouble import in_words, of_our_certificate
@@ -40,22 +40,22 @@ def presumed(config: SchedulerConfig) -> KubeScheduler:
     host, port = config.server.address.host_and_port
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     address = f"{f'[{host}]' if ':' in host else host}:{port}"
-    url = f"{'https' if encrypted else 'http'}://{_shown(config)}{address}"
+    url = _showing(config, f"{'https' if encrypted else 'http'}://{address}")
     settings = ExtenderSettings(
         url, "prioritize", weight=weight().weight, ignorable=True, enable_https=encrypted
     )
     return KubeScheduler((settings,))
 
 
-def _shown(config: SchedulerConfig) -> str:
-    """The login in a URL that shows a token; empty where none is asked for, or it cannot be read here."""
-    file = config.server.callers.token_file
+def _showing(config: SchedulerConfig, url: str) -> str:
+    """With a token in it; as it is where none is asked for, or it cannot be read here."""
+    file = config.server.token_file
     if file is None:
-        return ""
+        return url
     try:
-        return f"scheduler:{quote(tokens(file)[0].reveal(), safe='')}@"
+        return with_token(url, tokens(file)[0])
     except UserError:
-        return ""
+        return url
 
 
 def ours(extenders: Iterable[ExtenderSettings], config: SchedulerConfig) -> list[ExtenderSettings]:
@@ -85,6 +85,12 @@ async def extender(patient: Patient) -> AsyncIterator[Result]:
             "let it listen on HOST:PORT (server.address); 'colocate scheduler kube-config' prints the other part",
         )
         return
+    if config.server.callers.anyone:
+        yield warn(
+            "server.callers.anyone is true: whoever reaches the extender's address may ask, and have pods counted "
+            "that do not exist",
+            "leave it out, and put the token into urlPrefix: 'colocate scheduler kube-config' does",
+        )
     names = ["colocate-doctor"]
     if isinstance(patient.cluster, Client):
         names = [str(_name(node)) for node in await patient.cluster.list(NODES)] or names

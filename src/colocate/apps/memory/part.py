@@ -271,7 +271,9 @@ class MemoryPart:
             dry_run=self.dry_run,
             switch_unstored=self._switch_unstored,
         )
-        self._cluster.rights.want((*(each.pod.namespace for each in decision.pods), *self.settings.namespaces))
+        self._cluster.rights.want(
+            (*(each.pod.namespace for each in decision.pods), *self.settings.namespaces)
+        )
         self._teller.lost(lost)
         self._teller.collisions(look.collisions, self._report.at)
         self._teller.turn(decision, self._report)

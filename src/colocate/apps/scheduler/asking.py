@@ -7,6 +7,8 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
+from colocate.apps.scheduler import settings
+from colocate.apps.scheduler.addresses import without_login
 from colocate.cluster.secret import Secret
 from colocate.cluster.trouble import in_words, of_certificate, of_our_certificate
 from colocate.errors import ColocateError, UserError
@@ -30,12 +32,17 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     key: Path | None = None
     server_name: str = ""
 
+    @property
+    def shown(self) -> str:
+        """The address, as it may be shown."""
+        return without_login(self.url)
+
 
 async def ask(where: Where, path: str, **query: str) -> bytes:
     """The body of an answer; NotAnswered where there is none, a UserError where the question cannot be answered."""
     socket = where.url.removeprefix("unix:") if where.url.startswith("unix:") else ""
     if not socket and not where.url.startswith(("http://", "https://")):
-        raise UserError(f"--url: {where.url!r} is no address; write http://HOST:PORT or unix:/PATH")
+        raise UserError(f"--url: {where.shown!r} is no address; write http://HOST:PORT or unix:/PATH")
     connector = aiohttp.UnixConnector(socket) if socket else aiohttp.TCPConnector(ssl=_context(where) or True)
     url = "http://scheduler" if socket else where.url.rstrip("/")
     try:
@@ -59,7 +66,7 @@ async def ask(where: Where, path: str, **query: str) -> bytes:
             return body
     except TimeoutError:
         raise NotAnswered(
-            f"the scheduler at {where.url} does not answer in time; look into its log"
+            f"the scheduler at {where.shown} does not answer in time; look into its log"
         ) from None
     except (aiohttp.ClientError, OSError) as error:
         raise NotAnswered(_trouble(where, error)) from None
@@ -68,7 +75,7 @@ async def ask(where: Where, path: str, **query: str) -> bytes:
 def _trouble(where: Where, error: aiohttp.ClientError | OSError) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return (
-            f"the certificate of the scheduler at {where.url} is not trusted ({of_certificate(error)}); name with "
+            f"the certificate of the scheduler at {where.shown} is not trusted ({of_certificate(error)}); name with "
             f"--ca-file who signed it, or with --server-name the name that it is for"
         )
     refused = bool(of_our_certificate(error))
@@ -78,12 +85,12 @@ def _trouble(where: Where, error: aiohttp.ClientError | OSError) -> str:
     if encrypted and where.certificate and (refused or not isinstance(error, aiohttp.ClientConnectorError)):
         # Whoever does not accept ours mostly hangs up without a word.
         return (
-            f"the scheduler at {where.url} hung up ({in_words(error)}): {where.certificate} may be a certificate "
+            f"the scheduler at {where.shown} hung up ({in_words(error)}): {where.certificate} may be a certificate "
             f"that it does not accept; name another with --cert-file, and its key with --key-file"
         )
     return (
-        f"the scheduler cannot be asked at {where.url} ({in_words(error)}); say with --url where it listens, or name "
-        f"a snapshot with --snapshot where that is possible"
+        f"the scheduler cannot be asked at {where.shown} ({in_words(error)}); say with --url where it listens, or "
+        f"name a snapshot with --snapshot where that is possible"
     )
 
 
@@ -91,13 +98,16 @@ def _to_show(where: Where, *, token: bool = False) -> str:
     """What a scheduler misses, and the flag that names it."""
     if not token:
         return (
-            f"the scheduler at {where.url} asks for a client certificate; name one that its "
+            f"the scheduler at {where.shown} asks for a client certificate; name one that its "
             f"server.tls.clientAuthority has signed with --cert-file, and its key with --key-file"
         )
     file = where.token_file
     if file is None:
-        return f"the scheduler at {where.url} asks for a token; name a file that has one with --token-file"
-    return f"the scheduler at {where.url} does not know the token of {file}; name another with --token-file"
+        return (
+            f"the scheduler at {where.shown} asks for a token; name a file that has one with --token-file "
+            f"({settings.DEFAULT_TOKEN_FILE} where it runs, unless its server.callers.tokenFile says otherwise)"
+        )
+    return f"the scheduler at {where.shown} does not know the token of {file}; name another with --token-file"
 
 
 def decoded(body: bytes, kind: type[T]) -> T:

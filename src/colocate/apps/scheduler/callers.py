@@ -1,30 +1,33 @@
 """Who may ask: checks the token and the certificate that a caller shows. What is configured must all hold."""
 
 import base64
-import hmac
-import ipaddress
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from colocate import telemetry
+from colocate.apps.http.places import LOCAL, address_of
 from colocate.apps.scheduler.refused import Outcome, Refused
 from colocate.apps.scheduler.settings import Server
+from colocate.apps.scheduler.tokens import TokenFile, make_token
 from colocate.cluster.secret import Secret
-from colocate.cluster.tls import file_stamp
-from colocate.errors import UserError
-from colocate.telemetry import Event
 
 
 class Callers:
     """The callers that are let in."""
 
     def __init__(self, settings: Server) -> None:
-        self._tokens = TokenFile(settings.callers.token_file) if settings.callers.token_file else None
+        file = settings.token_file
+        if file is not None and settings.callers.token_file is None:
+            make_token(file)
+        self._tokens = TokenFile(file) if file is not None else None
         self._by_certificate = settings.tls.client_authority is not None
         self._names = frozenset(settings.tls.client_names)
+
+    @property
+    def demanding(self) -> bool:
+        """Whether callers must show anything."""
+        return self._by_certificate or self._tokens is not None
 
     def check(self, request: web.BaseRequest) -> None:
         """Refused where this caller is not one of them."""
@@ -47,12 +50,13 @@ class Callers:
         Where callers need show nothing, only those on this machine may: pods' names are not for everyone.
         """
         self.check(request)
-        if not self._by_certificate and self._tokens is None and not _is_local(request):
+        if not self.demanding and address_of(_peer(request)) != LOCAL:
             raise Refused(
                 403,
                 Outcome.UNAUTHORIZED,
                 "this is told on this machine alone while server.callers and server.tls let in anyone; ask from "
-                "here (kubectl exec, kubectl port-forward), or configure server.callers.tokenFile",
+                "here (kubectl exec, kubectl port-forward), or configure server.callers.tokenFile in place of "
+                "server.callers.anyone",
             )
 
     def _check_certificate(self, request: web.BaseRequest) -> None:
@@ -72,53 +76,6 @@ class Callers:
             )
 
 
-class TokenFile:
-    """The tokens in a file, read again when it changes. While it cannot be read, those before it count."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp = file_stamp(path)
-        self._tokens = tokens(path)
-
-    def knows(self, token: Secret) -> bool:
-        """Whether it is one of them; how long that takes says nothing of how near it came."""
-        self._refresh()
-        # A header's bytes that are no text are kept as surrogates.
-        shown = token.reveal().encode(errors="surrogateescape")
-        # All are compared, so that their order does not show either.
-        matches = [hmac.compare_digest(shown, known.reveal().encode()) for known in self._tokens]
-        return any(matches)
-
-    def _refresh(self) -> None:
-        stamp = file_stamp(self._path)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            self._tokens = tokens(self._path)
-        except UserError as error:
-            telemetry.logger().warning(
-                Event.EXTENDER_FILE_REFUSED, reason=str(error), effect="the tokens before it count"
-            )
-            return
-        telemetry.logger().info(Event.EXTENDER_FILE_RELOADED, file=str(self._path))
-
-
-def tokens(path: Path) -> tuple[Secret, ...]:
-    """Those in a file, one a line; a UserError where there are none."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise UserError(
-            f"server.callers.tokenFile: {path} cannot be read ({reason.lower()}); put a token into it"
-        ) from None
-    found = tuple(Secret(line.strip()) for line in lines if line.strip())
-    if not found:
-        raise UserError(f"server.callers.tokenFile: {path} is empty; put a token into it, one a line")
-    return found
-
-
 def _token(authorization: str) -> Secret:
     scheme, _, shown = authorization.partition(" ")
     shown = shown.strip()
@@ -133,14 +90,9 @@ def _token(authorization: str) -> Secret:
     return Secret("")
 
 
-def _is_local(request: web.BaseRequest) -> bool:
-    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
-    if not isinstance(peer, tuple):
-        # A unix socket is on this machine.
-        return request.transport is not None
-    address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+def _peer(request: web.BaseRequest) -> object:
+    """What its socket says of a caller; a path, or nothing, where that is a unix socket."""
+    return request.transport.get_extra_info("peername") if request.transport is not None else ("unknown",)
 
 
 def _names(certificate: dict[str, Any]) -> Iterator[str]:

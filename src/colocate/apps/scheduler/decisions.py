@@ -2,11 +2,12 @@
 
 A pod that the filter has refused on all its candidates is kept as well, with the reasons. On disk a decision is two
 lines, once it is made and once the pod is seen bound. They are written by a thread: a slow disk delays no answer, and
-where it cannot follow at all, lines are dropped and counted.
+where it cannot follow at all, lines are dropped and counted. Only their owner can read the files.
 """
 
 import asyncio
 import os
+import stat
 import threading
 from collections import deque
 from contextlib import suppress
@@ -210,12 +211,22 @@ class DecisionLog:
         seen = 0
         failing = False
         try:
+            if (file := self._settings.file) is not None:
+                await asyncio.to_thread(self._make_private, file)
             while True:
                 seen = await self._news.beyond(seen)
                 failing = await asyncio.to_thread(self._flush, failing)
         finally:
             if self._settings.file is not None:
                 self._flush(failing)
+
+    def _make_private(self, file: Path) -> None:
+        try:
+            make_private(file, self._settings.files)
+        except OSError as error:
+            telemetry.logger().warning(
+                Event.DECISIONS_READABLE, file=str(file), error=str(error), remedy=f"chmod 600 {file}*"
+            )
 
     def _flush(self, failing: bool) -> bool:
         """Write all that waits; whether that has failed."""
@@ -251,7 +262,7 @@ def append(file: Path, lines: list[bytes], most: int, files: int) -> None:
     try:
         full = file.stat().st_size + sum(map(len, lines)) > most and file.stat().st_size > 0
     except FileNotFoundError:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         full = False
     if full:
         reached("decisions.rotate")
@@ -262,7 +273,7 @@ def append(file: Path, lines: list[bytes], most: int, files: int) -> None:
                 newer.replace(older)
         if files == 1:
             file.unlink()
-    with file.open("ab", buffering=0) as opened:
+    with open(file, "ab", buffering=0, opener=_private) as opened:
         size = os.fstat(opened.fileno()).st_size
         try:
             _write_whole(opened, b"".join(lines))
@@ -278,3 +289,17 @@ def _write_whole(file: FileIO, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[file.write(left) or 0 :]
+
+
+def make_private(file: Path, files: int) -> None:
+    """See that only their owner can read the files there are: they may be of a time when everybody could."""
+    for one in (file, *(file.with_name(f"{file.name}.{number}") for number in range(1, files))):
+        with suppress(FileNotFoundError):
+            if stat.S_ISREG(one.stat().st_mode) and one.stat().st_mode & 0o077:
+                reached("decisions.private")
+                one.chmod(0o600)
+
+
+def _private(path: str, flags: int) -> int:
+    """Opened for its owner alone: pods' names, and why they are where, are not for every user of the machine."""
+    return os.open(path, flags, 0o600)

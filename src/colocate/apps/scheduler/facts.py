@@ -21,7 +21,7 @@ from colocate.cluster.usage import KnownNode, UsagePoller
 from colocate.cluster.watch_cache import WatchCache
 from colocate.load import Table
 from colocate.load.reading import ApiNode, ApiPod, NodeStatus, bound_pod, node_facts
-from colocate.model.load import BoundPod, PodUsage
+from colocate.model.load import BoundPod, PodFacts, PodUsage
 
 _STEP = 1000
 """Pods that one step of joining looks at: a few milliseconds."""
@@ -68,6 +68,12 @@ class Facts:
 
     def known_nodes(self) -> Iterable[KnownNode]:
         return [node.known for node in self.nodes]
+
+    def shows(self, pod: PodFacts) -> bool:
+        """Whether the API server has shown this very pod."""
+        namespace, _, name = pod.key.partition("/")
+        known = self.pods.get(Key(namespace, name))
+        return known is not None and known.metadata.uid == pod.uid
 
     async def synced(self) -> None:
         """Return once all nodes and pods are in the table."""

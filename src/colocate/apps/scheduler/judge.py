@@ -1,7 +1,7 @@
 """What the server asks of whoever decides: a score for every candidate, or a reason against it.
 
 The decision is made from what is known already: a judge neither waits nor does I/O. It hears of the pod and the
-candidates and nothing of HTTP.
+candidates, of HTTP only who asks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ class Judge(Protocol):
     def most_candidates(self) -> int:
         """About how many nodes one question may be: far more than there are would keep all others waiting."""
 
-    def prioritize(self, asked: Asked) -> Sequence[int]:
-        """A score for each of `asked.names`, in their order."""
+    def prioritize(self, asked: Asked, caller: str) -> Sequence[int]:
+        """A score for each of `asked.names`, in their order. `caller` is the address that asks."""
 
-    def filter(self, asked: Asked) -> Sieved:
+    def filter(self, asked: Asked, caller: str) -> Sieved:
         """Which of `asked.names` are out of the question."""
 
     def unready(self) -> Sequence[str]:

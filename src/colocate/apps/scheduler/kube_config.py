@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from colocate.apps.scheduler.addresses import leads_somewhere
+from colocate.apps.scheduler.addresses import has_login, leads_somewhere, without_login
 from colocate.errors import UserError
 from colocate.load.weights import DEFAULT_PLUGINS, POINTS, ScorePlugin, Weight, weight
 from colocate.model import go_duration
@@ -113,8 +113,8 @@ def render(wanted: Wanted) -> str:
 def _check(wanted: Wanted) -> None:
     if not leads_somewhere(wanted.url):
         raise UserError(
-            f"the extender's address {wanted.url!r} is none that kube-scheduler can ask; write http:// or https://, "
-            f"and HOST:PORT"
+            f"the extender's address {without_login(wanted.url)!r} is none that kube-scheduler can ask; write "
+            f"http:// or https://, and HOST:PORT"
         )
     try:
         waits = go_duration.seconds(wanted.timeout)
@@ -135,7 +135,9 @@ def _check(wanted: Wanted) -> None:
             )
     tls = wanted.tls
     if tls != TlsFiles() and not wanted.url.startswith("https://"):
-        raise UserError(f"certificates mean nothing for {wanted.url}; write https://, or leave them out")
+        raise UserError(
+            f"certificates mean nothing for {without_login(wanted.url)}; write https://, or leave them out"
+        )
     if bool(tls.certificate) != bool(tls.key):
         raise UserError("a certificate goes with its key; name both files or neither")
 
@@ -184,6 +186,8 @@ def _extender(wanted: Wanted) -> Iterator[str]:
     yield _line(
         2, "- urlPrefix", wanted.url.rstrip("/"), "where 'colocate scheduler' listens (server.address)"
     )
+    if has_login(wanted.url):
+        yield "    # The password in it is the token that callers show: keep this file secret."
     yield _line(4, "prioritizeVerb", "prioritize", "asked for a score of every node that is left")
     if wanted.filter:
         yield _line(

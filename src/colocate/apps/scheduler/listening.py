@@ -1,36 +1,35 @@
 """Opens the address that the server listens on: TCP or a unix socket, with TLS or without."""
 
-import asyncio
 import os
+import socket
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from colocate import telemetry
+from colocate.apps.http.connections import Connections
+from colocate.apps.http.listener import BACKLOG, Listener, bound_sockets
 from colocate.apps.scheduler.certificates import Certificates
-from colocate.apps.scheduler.connections import Connections
 from colocate.apps.scheduler.settings import Server
 from colocate.errors import UserError
 from colocate.telemetry import Event
 from colocate.wire import rpc
 
-_BACKLOG = 1024
-
 
 class Listening:
     """An open address."""
 
-    def __init__(self, url: str, port: int, server: asyncio.AbstractServer) -> None:
+    def __init__(self, url: str, port: int, listener: Listener) -> None:
         self.url = url
         """As kube-scheduler's urlPrefix has it; `unix:` and a path for a socket."""
         self.port = port
         """0 for a unix socket."""
-        self._server = server
+        self._listener = listener
 
     def close(self) -> None:
         """Take no more connections; those that are open stay."""
-        self._server.close()
+        self._listener.close()
 
 
 @asynccontextmanager
@@ -38,41 +37,50 @@ async def listen(settings: Server, connections: Connections) -> AsyncIterator[Li
     """Listen for as long as the body runs; a UserError where that cannot be."""
     certificates = Certificates.of(settings.tls)
     context = certificates.context if certificates else None
-    # A handshake is a header too: whoever dawdles over it is cut off alike.
-    patience = settings.limits.header_timeout if context else None
-    loop = asyncio.get_running_loop()
-    socket = settings.address.socket
+    path = settings.address.socket
     try:
-        if socket is not None:
-            _make_room(socket)
-            # No moment in which another user could connect: the socket is born with mode 0600.
-            mask = os.umask(0o177)
-            try:
-                server: asyncio.AbstractServer = await loop.create_unix_server(
-                    connections, str(socket), ssl=context, backlog=_BACKLOG, ssl_handshake_timeout=patience
-                )
-            finally:
-                os.umask(mask)
-            listening = Listening(settings.address, 0, server)
+        if path is not None:
+            _make_room(path)
+            sockets = [_unix_socket(path)]
         else:
             host, port = settings.address.host_and_port
-            server = await loop.create_server(
-                connections, host, port, ssl=context, backlog=_BACKLOG, ssl_handshake_timeout=patience
-            )
-            port = server.sockets[0].getsockname()[1]
-            shown = f"[{host}]" if ":" in host else host
-            listening = Listening(f"{'https' if context else 'http'}://{shown}:{port}", port, server)
+            sockets = await bound_sockets(host, port)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UserError(
             f"server.address: cannot listen on {settings.address} ({reason}); choose another address"
         ) from error
+    listener = Listener(sockets, connections, context)
+    if path is not None:
+        listening = Listening(settings.address, 0, listener)
+    else:
+        port = sockets[0].getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        listening = Listening(f"{'https' if context else 'http'}://{shown}:{port}", port, listener)
     try:
         yield listening
     finally:
-        listening.close()
-        if socket is not None:
-            socket.unlink(missing_ok=True)
+        listener.close()
+        await listener.closed()
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+
+def _unix_socket(path: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        # No moment in which another user could connect: the socket is born with mode 0600.
+        mask = os.umask(0o177)
+        try:
+            made.bind(str(path))
+        finally:
+            os.umask(mask)
+        made.listen(BACKLOG)
+        made.setblocking(False)
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def _make_room(socket: Path) -> None:

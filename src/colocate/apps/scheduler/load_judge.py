@@ -47,11 +47,11 @@ class LoadJudge:
     def most_candidates(self) -> int:
         return max(_LEAST_BOUND, 2 * len(self._table.nodes))
 
-    def prioritize(self, asked: Asked) -> Sequence[int]:
-        scores = self._score(asked.pod(ApiPod), asked.names, asked.kept_names)
+    def prioritize(self, asked: Asked, caller: str) -> Sequence[int]:
+        scores = self._score(asked.pod(ApiPod), caller, asked.names, asked.kept_names)
         return [0] * len(asked.names) if self._shadow else scores
 
-    def filter(self, asked: Asked) -> Sieved:
+    def filter(self, asked: Asked, caller: str) -> Sieved:
         asked_for, now = asked.pod(ApiPod), self._clock.time()
         pod = pod_facts(asked_for)
         self._table.advance(now)
@@ -66,7 +66,7 @@ class LoadJudge:
             left = asked.names if self._shadow else sifted.passed
             if len(left) == 1:
                 # Of a single node kube-scheduler asks for no score.
-                self._score(asked_for, left)
+                self._score(asked_for, caller, left)
             elif not left and sifted.refused:
                 mix = self._mix(asked_for)
                 self._decisions.refused(refused_everywhere(self._table, pod, len(sifted.refused), now, mix))
@@ -74,16 +74,21 @@ class LoadJudge:
             return Sieved()
         return Sieved({name: str(why) for name, why in sifted.refused.items()})
 
-    def _score(self, pod: ApiPod, names: Sequence[str], kept_as: Names | None = None) -> list[int]:
+    def _score(
+        self, pod: ApiPod, caller: str, names: Sequence[str], kept_as: Names | None = None
+    ) -> list[int]:
+        facts = pod_facts(pod)
         answer = decide(
             self._table,
-            pod_facts(pod),
+            facts,
             names,
             self._clock.time(),
             mix=self._mix(pod),
             keep=self._nodes_kept,
             assume=not self._shadow,
             kept_as=kept_as,
+            # The API server vouches for a pod that it shows; for any other nobody does but who asks.
+            vouched_by="" if self._facts.shows(facts) else caller,
         )
         if answer.decision.uid:
             # Whoever asks for a pod that is none, such as the doctor, leaves no trace.

@@ -18,6 +18,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "ledger.expiry": (0, _WEEK),
     "ledger.assumed_expiry": (0, _WEEK),
     "ledger.assumed_nodes": (0, 16),
+    "ledger.vouched_pods": (0, 10_000),
     "ledger.least_percent": (0, 100),
     "ledger.least_percent_bound": (0, 100),
     "estimate.cpu_percent": (0, 1000),

@@ -47,10 +47,12 @@ async def run_scheduler(config: SchedulerConfig, client: Client, clock: Clock | 
     """Run until a signal says stop."""
     stop = asyncio.Event()
     with_signals(stop=stop.set)
-    with metrics.serving(config.metrics.address):
-        async with running(config, client, clock or SystemClock()) as scheduler:
-            await first(stop.wait(), _settle(scheduler.facts))
-            await stop.wait()
+    async with (
+        metrics.serving(config.metrics.address),
+        running(config, client, clock or SystemClock()) as scheduler,
+    ):
+        await first(stop.wait(), _settle(scheduler.facts))
+        await stop.wait()
 
 
 async def _settle(facts: Facts) -> None:

@@ -7,7 +7,6 @@
 Preemption is passed through: what kube-scheduler would evict is right by us.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -16,9 +15,11 @@ from aiohttp import web
 
 from colocate import telemetry
 from colocate.aio import Watched, deadline
+from colocate.apps.http.connections import ConnectionLimits, Connections, connection_of, send, text_page
+from colocate.apps.http.listener import connections_within_files
+from colocate.apps.http.places import Rank
 from colocate.apps.scheduler.bodies import Bodies
 from colocate.apps.scheduler.callers import Callers
-from colocate.apps.scheduler.connections import Connections
 from colocate.apps.scheduler.judge import Judge
 from colocate.apps.scheduler.listening import Listening, listen
 from colocate.apps.scheduler.refused import Outcome, Refused
@@ -32,7 +33,6 @@ Tell = Callable[[Mapping[str, str]], Awaitable[bytes]]
 """From the query of a URL to JSON; Refused where it asks for what is not there."""
 
 _JSON = "application/json"
-_TEXT = "text/plain; charset=utf-8"
 _OTHER = "other"
 _LAST_MOMENT = 0.5
 """Seconds for handlers that are cancelled at the end of the grace to say goodbye."""
@@ -45,8 +45,8 @@ class Extender:
         self._settings = settings
         self._judge = judge
         self._bodies = Bodies(settings.limits)
-        self._callers = Callers(settings)
-        self._verbs: Mapping[str, Callable[[bytes], bytes]] = {
+        self.callers = Callers(settings)
+        self._verbs: Mapping[str, Callable[[bytes, str], bytes]] = {
             "/filter": self._filter,
             "/prioritize": self._prioritize,
             "/preempt": self._preempt,
@@ -69,9 +69,10 @@ class Extender:
         self.under_way += 1
         try:
             response, outcome = await self._answer(request, path)
-            if self.stopping:
+            if self.stopping or not self._may_stay(request):
                 response.force_close()
-            outcome = await self._send(request, response) or outcome
+            sent = await send(request, response, self._settings.limits.answer_timeout)
+            outcome = Outcome(sent) if sent else outcome
         finally:
             self.under_way -= 1
             self.ended.changed()
@@ -79,24 +80,38 @@ class Extender:
         telemetry.EXTENDER_REQUEST_SECONDS.labels(verb).observe(time.perf_counter() - started)
         return response
 
+    def _may_stay(self, request: web.BaseRequest) -> bool:
+        """Whether its connection waits for another request: not after a probe, nor without having shown what callers
+        must show."""
+        rank = connection_of(request).rank
+        return rank is Rank.KNOWN or (rank is Rank.STRANGER and not self.callers.demanding)
+
+    def _let_in(self, request: web.BaseRequest) -> None:
+        if self.callers.demanding:
+            connection_of(request).raise_to(Rank.KNOWN)
+
     async def _answer(self, request: web.BaseRequest, path: str) -> tuple[web.Response, Outcome]:
         try:
             if page := self._pages.get(path):
+                connection_of(request).raise_to(Rank.PROBE)
                 _check_method(request, "GET", "HEAD")
                 return page(), Outcome.OK
             if tell := self._told.get(path):
                 _check_method(request, "GET", "HEAD")
-                self._callers.check_curious(request)
+                self.callers.check_curious(request)
+                self._let_in(request)
                 return web.Response(body=await tell(request.rel_url.query), content_type=_JSON), Outcome.OK
             judged = self._verbs.get(path)
             if judged is None:
                 known = ", ".join((*self._verbs, *self._pages, *self._told))
                 raise Refused(404, Outcome.UNKNOWN, f"there is no {path[:80]!r} here; there are {known}")
             _check_method(request, "POST")
-            self._callers.check(request)
+            self.callers.check(request)
+            self._let_in(request)
             body = await self._bodies.read(request)
             try:
-                return web.Response(body=judged(body), content_type=_JSON), Outcome.OK
+                answer = judged(body, connection_of(request).address)
+                return web.Response(body=answer, content_type=_JSON), Outcome.OK
             finally:
                 self._bodies.release(len(body))
         except Refused as refused:
@@ -113,30 +128,15 @@ class Extender:
             if path == "/filter":
                 # The one verb whose answer has a place for it: kube-scheduler shows it in the pod's events.
                 return web.Response(body=answers.filter_error(sentence), content_type=_JSON), Outcome.FAULT
-            return _page(500, sentence), Outcome.FAULT
+            return text_page(500, sentence), Outcome.FAULT
 
-    async def _send(self, request: web.BaseRequest, response: web.Response) -> Outcome | None:
-        """Send an answer; what became of it if its reader hangs up, or is too slow and is hung up on."""
-        try:
-            async with asyncio.timeout(self._settings.limits.answer_timeout):
-                await response.prepare(request)
-                await response.write_eof()
-                await request.writer.drain()
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()
-            return Outcome.SLOW
-        except ConnectionError:
-            return Outcome.GONE
-        return None
-
-    def _prioritize(self, body: bytes) -> bytes:
+    def _prioritize(self, body: bytes, caller: str) -> bytes:
         asked = self._asked(body)
-        return answers.priorities(asked.names, self._judge.prioritize(asked), plain=asked.plain)
+        return answers.priorities(asked.names, self._judge.prioritize(asked, caller), plain=asked.plain)
 
-    def _filter(self, body: bytes) -> bytes:
+    def _filter(self, body: bytes, caller: str) -> bytes:
         asked = self._asked(body)
-        sieved = self._judge.filter(asked)
+        sieved = self._judge.filter(asked, caller)
         return answers.filtered(asked, sieved.failed, sieved.unresolvable)
 
     def _asked(self, body: bytes) -> Asked:
@@ -145,15 +145,15 @@ class Extender:
         except TooMany as error:
             raise Refused(413, Outcome.TOO_LARGE, f"{error}; ask about the nodes of this cluster") from None
 
-    def _preempt(self, body: bytes) -> bytes:
+    def _preempt(self, body: bytes, caller: str) -> bytes:
         return answers.preempting(read_preemption(body).victims)
 
     def _health(self) -> web.Response:
-        return _page(200, "ok")
+        return text_page(200, "ok")
 
     def _readiness(self) -> web.Response:
         reasons = self._judge.unready()
-        return _page(503, *reasons) if reasons else _page(200, "ok")
+        return text_page(503, *reasons) if reasons else text_page(200, "ok")
 
 
 @asynccontextmanager
@@ -165,7 +165,13 @@ async def serving(
     `told` is what else may be asked, by path.
     """
     answering = Extender(settings, judge, told or {})
-    connections = Connections(answering.handle, settings.limits)
+    if settings.callers.anyone:
+        telemetry.logger().warning(
+            Event.EXTENDER_OPEN,
+            address=str(settings.address),
+            reason="server.callers.anyone is true: whoever reaches the address may ask and be counted",
+        )
+    connections = Connections("extender", answering.handle, _connection_limits(settings, answering.callers))
     async with listen(settings, connections) as listening:
         telemetry.logger().info(Event.EXTENDER_SERVING, address=listening.url)
         try:
@@ -184,6 +190,26 @@ async def serving(
             telemetry.logger().info(Event.EXTENDER_STOPPED, address=listening.url, given_up=left)
 
 
+def _connection_limits(settings: Server, callers: Callers) -> ConnectionLimits:
+    limits = settings.limits
+    places = limits.places(showing=callers.demanding or settings.address.socket is not None)
+    allowed = connections_within_files(places.connections)
+    if allowed < places.connections:
+        telemetry.logger().warning(
+            Event.HTTP_FEWER_CONNECTIONS,
+            server="extender",
+            connections=allowed,
+            reason=f"server.limits.connections is {places.connections}, and this process may not open as many files",
+            remedy="raise the limit of open files (ulimit -Hn), or write fewer connections",
+        )
+    return ConnectionLimits(
+        places=places.within(allowed),
+        header_timeout=limits.header_timeout,
+        idle_timeout=limits.idle_timeout,
+        answer_timeout=limits.answer_timeout,
+    )
+
+
 def _check_method(request: web.BaseRequest, *allowed: str) -> None:
     if request.method not in allowed:
         raise Refused(
@@ -195,18 +221,12 @@ def _check_method(request: web.BaseRequest, *allowed: str) -> None:
 
 
 def _refusal(refused: Refused) -> web.Response:
-    response = _page(refused.status, str(refused))
+    response = text_page(refused.status, str(refused))
     response.headers.update(refused.headers)
     if refused.status != 404:
         # Most have a body that nobody has read, and nobody will.
         response.force_close()
     return response
-
-
-def _page(status: int, *lines: str) -> web.Response:
-    return web.Response(
-        status=status, body="".join(f"{line}\n" for line in lines).encode(), headers={"Content-Type": _TEXT}
-    )
 
 
 def _fault(error: Exception) -> str:

@@ -13,6 +13,7 @@ from colocate.apps.config.document import Document
 from colocate.apps.config.schema import VERSION, Log, Metrics, Section
 from colocate.apps.config.values import Seconds
 from colocate.apps.config.words import Problem, show
+from colocate.apps.http.places import PlaceLimits
 from colocate.apps.scheduler.sections import (
     Decisions,
     Load,
@@ -65,12 +66,19 @@ class Tls(Section, frozen=True):
     where the authority is the cluster's own: it signs the certificates of every kubelet, too."""
 
 
+DEFAULT_TOKEN_FILE = Path("/var/lib/colocate/scheduler-token")
+"""Made at the start where nothing is said of callers, for its owner alone."""
+
+
 class Callers(Section, frozen=True):
     """Who may ask, besides what `tls` demands of certificates. Health may be asked by anyone."""
 
     token_file: Path | None = None
     """Holds the token that every caller must show; several, one a line, while one replaces the other. It is
-    shown as `Authorization: Bearer TOKEN`, or as the password in the URL, which is kube-scheduler's only way."""
+    shown as `Authorization: Bearer TOKEN`, or as the password in the URL, which is kube-scheduler's only way.
+    Where neither this nor a client authority is given, a token is made: DEFAULT_TOKEN_FILE."""
+    anyone: bool = False
+    """Let in whoever reaches the address, without a token."""
 
 
 class Limits(Section, frozen=True):
@@ -81,7 +89,14 @@ class Limits(Section, frozen=True):
     bodies: Size = Size(256 << 20)
     """All requests that are under way together; further ones are told to come again."""
     connections: int = 2000
-    """Open at a time; further ones are closed at once."""
+    """Open at a time. When places run out, connections on which nothing is under way are closed."""
+    reserved: int | None = None
+    """Of these, for callers that have shown a token or a certificate; half of them unless stated. Without effect
+    where none is asked for."""
+    probes: int | None = None
+    """Of these, for /healthz and /readyz; one in 40 unless stated."""
+    per_address: int = 100
+    """Of one address, of those that have shown nothing yet."""
     header_timeout: Seconds = Seconds(10)
     """For the first line and the headers of a request, from their first byte; and for the first request."""
     body_timeout: Seconds = Seconds(30)
@@ -91,6 +106,16 @@ class Limits(Section, frozen=True):
     idle_timeout: Seconds = Seconds(120)
     """After an answer. Longer than the 90 s for which kube-scheduler keeps a connection: of the two, the one
     that asks must be the one that hangs up, or a request may meet the end of its connection."""
+
+    def places(self, *, showing: bool) -> PlaceLimits:
+        """The same for the server; `showing` is whether callers must show anything."""
+        reserved = self.connections // 2 if self.reserved is None else self.reserved
+        return PlaceLimits(
+            connections=self.connections,
+            known=reserved if showing else 0,
+            probes=max(1, self.connections // 40) if self.probes is None else self.probes,
+            per_address=self.per_address,
+        )
 
 
 class Server(Section, frozen=True):
@@ -102,6 +127,16 @@ class Server(Section, frozen=True):
     limits: Limits = Limits()
     grace: Seconds = Seconds(10)
     """How long requests that are under way may take once the process is told to stop."""
+
+    @property
+    def token_file(self) -> Path | None:
+        """Where the token is that callers must show; None where they need none."""
+        if self.callers.token_file is not None:
+            return self.callers.token_file
+        # A socket file is for its owner alone, and a certificate is shown as well as a token.
+        if self.callers.anyone or self.tls.client_authority is not None or self.address.socket is not None:
+            return None
+        return DEFAULT_TOKEN_FILE
 
 
 class Act(StrEnum):
@@ -192,16 +227,31 @@ def _check_server(server: Server) -> None:
         )
     if tls.client_names and tls.client_authority is None:
         raise Problem("server.tls.clientNames", "without clientAuthority nobody vouches for a name; add it")
+    if server.callers.anyone and (server.callers.token_file or tls.client_authority):
+        raise Problem(
+            "server.callers.anyone",
+            "callers must show what tokenFile or tls.clientAuthority says, too; leave one of the two out",
+        )
     limits = server.limits
     for name, value in (
         ("body", limits.body),
         ("bodies", limits.bodies),
         ("connections", limits.connections),
+        ("reserved", limits.reserved),
+        ("probes", limits.probes),
+        ("perAddress", limits.per_address),
     ):
-        if value < 1:
+        if value is not None and value < 1:
             raise Problem(
                 f"server.limits.{name}", f"{show(int(value))} lets nothing through; choose more than 0"
             )
+    places = limits.places(showing=True)
+    if places.strangers < 1:
+        raise Problem(
+            "server.limits.connections",
+            f"{places.connections} leaves no place for a caller that comes: {places.known} are reserved and "
+            f"{places.probes} for probes; choose more",
+        )
     if limits.bodies < limits.body:
         raise Problem(
             "server.limits.bodies",

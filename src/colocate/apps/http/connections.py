@@ -1,0 +1,214 @@
+"""Connections of an HTTP server: which of them have a place, and how long one may dawdle over a request's headers.
+
+aiohttp speaks HTTP; what it does not bound is bounded here. Who a caller is, the handler of requests says.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from colocate import telemetry
+from colocate.apps.http.places import LOCAL, PlaceLimits, Places, Rank, address_of
+from colocate.telemetry import Event
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+_BUFFER = 256 << 10
+"""Bytes of a body that wait for us; aiohttp's own default makes a transport stop and go for every request."""
+_LINGER = 2.0
+"""Seconds for which the rest of a refused body is read and dropped, so that its sender comes to read why."""
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True):
+    """What connections may cost."""
+
+    places: PlaceLimits
+    header_timeout: float = 10.0
+    """Seconds for the headers of a request, from their first byte; and for the first request."""
+    idle_timeout: float = 120.0
+    """Seconds after an answer."""
+    answer_timeout: float = 30.0
+    """Seconds for the caller to read its answer."""
+
+
+class Connections(web.Server):
+    """All connections of a server, which telemetry calls by `name`."""
+
+    def __init__(self, name: str, handler: Handler, limits: ConnectionLimits) -> None:
+        super().__init__(self._marked(handler))
+        self.name = name
+        self.limits = limits
+        self.places: Places[Connection] = Places(limits.places)
+
+    def admit(self, sock: socket.socket) -> "Connection | None":
+        """A connection for what has just been accepted; None where there is no place for it."""
+        local = sock.family is socket.AF_UNIX
+        try:
+            address = LOCAL if local else address_of(sock.getpeername())
+        except OSError:
+            # It has hung up already.
+            return None
+        made = Connection(self, address, self._loop)
+        # A socket file is for its owner alone: whoever connects there has shown enough.
+        admission = self.places.admit(made, address, Rank.KNOWN if local else Rank.STRANGER)
+        if not admission.admitted:
+            self.told("too many")
+            return None
+        self._cut(admission.closed)
+        return made
+
+    def raise_to(self, connection: "Connection", rank: Rank) -> None:
+        """It has shown more of itself."""
+        self._cut(self.places.move(connection, rank).closed)
+
+    def make_room(self) -> None:
+        """Close one that can be spared, if any."""
+        self._cut(self.places.close_a_spare())
+
+    def close_idle(self) -> None:
+        """Close the connections on which nothing is under way."""
+        for connection in self.connections:
+            if isinstance(connection, Connection) and connection.is_idle:
+                connection.force_close()
+
+    def told(self, reason: str) -> None:
+        telemetry.HTTP_CONNECTIONS_CLOSED.labels(self.name, reason).inc()
+
+    def _cut(self, connection: "Connection | None") -> None:
+        if connection is not None:
+            self.told("made room")
+            connection.cut()
+
+    def _marked(self, handler: Handler) -> Handler:
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
+            connection = connection_of(request)
+            connection.asking = True
+            self.places.used(connection)
+            try:
+                return await handler(request)
+            finally:
+                connection.asking = False
+
+        return handle
+
+
+class Connection(web.RequestHandler):
+    """One connection. Whoever begins a request and does not come to the end of its headers is cut off."""
+
+    def __init__(self, server: Connections, address: str, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(
+            server,
+            loop=loop,
+            keepalive_timeout=server.limits.idle_timeout,
+            lingering_time=_LINGER,
+            read_bufsize=_BUFFER,
+            # Decompressed here it would be unbounded; see the scheduler's `bodies`.
+            auto_decompress=False,
+            access_log=None,  # type: ignore[arg-type]
+        )
+        self.address = address
+        """Whose it is; see `places.address_of`."""
+        self.asking = False
+        """Whether a request is under way: its headers have come, its answer is not out yet."""
+        self.arrival: asyncio.Task[None] | None = None
+        """What makes a connection of an accepted socket."""
+        self._server = server
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def rank(self) -> Rank:
+        return self._server.places.rank(self)
+
+    @property
+    def spare(self) -> bool:
+        """Whether nothing is lost to an honest caller when it is closed."""
+        return not self.asking
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for the headers of a request."""
+        return self._waiter is not None and not self._waiter.done()
+
+    def raise_to(self, rank: Rank) -> None:
+        self._server.raise_to(self, rank)
+
+    def cut(self) -> None:
+        """End it now, whatever its other end does."""
+        transport = self.transport
+        if transport is None:
+            if self.arrival is not None:
+                self.arrival.cancel()
+            return
+        # Not closed only: that would wait for a reader that does not read.
+        transport.abort()
+        self.force_close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._wait_for_headers()
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self._stop_timer()
+        self._server.places.leave(self)
+        super().connection_lost(error)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.is_idle:
+            self._stop_timer()
+        elif self._timer is None:
+            self._wait_for_headers()
+
+    def log_exception(self, *args: Any, **fields: Any) -> None:
+        telemetry.logger().error(
+            Event.HTTP_FAULT, server=self._server.name, exc_info=fields.get("exc_info", True)
+        )
+
+    def _wait_for_headers(self) -> None:
+        self._timer = self._loop.call_later(self._server.limits.header_timeout, self._cut_off)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _cut_off(self) -> None:
+        self._timer = None
+        if self.is_idle:
+            self._server.told("slow headers")
+            self.force_close()
+
+
+def connection_of(request: web.BaseRequest) -> Connection:
+    """The connection that a request came on."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    return connection
+
+
+async def send(request: web.BaseRequest, response: web.Response, timeout: float) -> str:
+    """Send an answer. 'slow' where its reader was too slow and was hung up on, 'gone' where it hung up; else ''."""
+    try:
+        async with asyncio.timeout(timeout):
+            await response.prepare(request)
+            await response.write_eof()
+            await request.writer.drain()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        return "slow"
+    except ConnectionError:
+        return "gone"
+    return ""
+
+
+def text_page(status: int, *lines: str) -> web.Response:
+    return web.Response(
+        status=status,
+        body="".join(f"{line}\n" for line in lines).encode(),
+        headers={"Content-Type": "text/plain; charset=utf-8"},
+    )
