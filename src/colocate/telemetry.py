@@ -59,6 +59,7 @@ class Event(StrEnum):
     USAGE_MISSING = "usage.missing"
     USAGE_DOUBTFUL = "usage.doubtful"
     USAGE_RATIO = "usage.ratio"
+    USAGE_COLLISION = "usage.collision"
     EXTENDER_SERVING = "extender.serving"
     EXTENDER_STOPPED = "extender.stopped"
     EXTENDER_REFUSED = "extender.refused"
