@@ -33,7 +33,7 @@ def main(arguments: Sequence[str], package: str = "bench") -> int:
     if args.list:
         for bench in chosen:
             for ratio in bench.ratios:
-                print(f"{bench.name}: {ratio.name}, against {ratio.against}: at most {ratio.threshold:g}")
+                print(f"{bench.name}: {ratio.name}, against {ratio.against}: {ratio.demanded}")
         return 0
     return run(chosen, args.json)
 

@@ -22,8 +22,9 @@ def node_names(count: int) -> list[str]:
     ]
 
 
-def questions_about_names(count: int) -> list[Question]:
-    return [Question("/prioritize", _body(None, node_names(count)))]
+def questions_about_names(count: int, cluster: int) -> list[Question]:
+    """About so many of a cluster's nodes, from all over it."""
+    return [Question("/prioritize", _body(None, node_names(cluster)[:: cluster // count]))]
 
 
 def questions_about_nodes(count: int) -> list[Question]:

@@ -58,4 +58,8 @@ def find(package: str = "bench") -> dict[str, Bench]:
 
 
 def _names(rows: Sequence[Ratio | Row]) -> str:
-    return ", ".join(f"{row.name} (≤ {row.threshold:g})" for row in rows) or "nothing"
+    return ", ".join(f"{row.name} ({_bar(row.threshold)})" for row in rows) or "nothing"
+
+
+def _bar(threshold: float | None) -> str:
+    return "no bar" if threshold is None else f"≤ {threshold:g}"

@@ -23,13 +23,13 @@ class Row(msgspec.Struct, frozen=True):
     name: str
     against: str
     ratio: float
-    threshold: float
+    threshold: float | None
     figures: list[Figure] = []
 
     @property
     def within(self) -> bool:
         # Said this way round, a ratio that is not a number is beyond any threshold.
-        return self.ratio <= self.threshold
+        return self.threshold is None or self.ratio <= self.threshold
 
 
 class Ratio(msgspec.Struct, frozen=True):
@@ -37,7 +37,12 @@ class Ratio(msgspec.Struct, frozen=True):
 
     name: str
     against: str
-    threshold: float
+    threshold: float | None
+    """None where it is measured to be known, and nothing is demanded of it."""
+
+    @property
+    def demanded(self) -> str:
+        return "no bar" if self.threshold is None else f"at most {self.threshold:g}"
 
     def row(self, ratio: float, *figures: Figure) -> Row:
         return Row(self.name, self.against, ratio, self.threshold, list(figures))

@@ -23,6 +23,8 @@ def table(results: Mapping[str, Sequence[Row]]) -> str:
 
 def _cells(bench: str, row: Row) -> tuple[str, ...]:
     ratio = f"{row.ratio:.2f}"
+    if row.threshold is None:
+        return (bench, row.name, row.against, ratio, "", "")
     return (bench, row.name, row.against, ratio, f"{row.threshold:.2f}", "✓" if row.within else "✗")
 
 

@@ -69,6 +69,7 @@ class Event(StrEnum):
     HTTP_FEWER_CONNECTIONS = "http.fewer_connections"
     EXTENDER_OPEN = "extender.open"
     EXTENDER_TOKEN_MADE = "extender.token_made"
+    USAGE_COLLISION = "usage.collision"
     EXTENDER_SERVING = "extender.serving"
     EXTENDER_STOPPED = "extender.stopped"
     EXTENDER_REFUSED = "extender.refused"

@@ -21,9 +21,8 @@ from colocate.cluster.usage import (
     PrometheusSettings,
     SignalHealth,
 )
-from colocate.cluster.usage.answers import Series
 from colocate.cluster.usage.directory import Directory
-from colocate.cluster.usage.joining import Counts, node_of
+from colocate.cluster.usage.joining import Counts
 from colocate.cluster.usage.presets import NODE_LABELS
 
 SHORT = KnownNode("a", ("10.0.0.1",)), KnownNode("b", ("10.0.0.2",))
@@ -46,7 +45,7 @@ def remedy(nodes: tuple[KnownNode, ...], usage: Usage, one: SignalHealth, *other
 
 
 def joined(nodes: tuple[KnownNode, ...], labels: Labels, looked_at: tuple[str, ...]) -> str | None:
-    return node_of(Series(dict(labels), 0.0, 0.0), Directory(nodes), looked_at)[0]
+    return Directory(nodes).of(labels, looked_at)
 
 
 def relabelled(labels: Labels, rule: Mapping[str, Any]) -> Labels:

@@ -12,6 +12,7 @@ from bench.__main__ import main
 from bench.finding import find
 from bench.measure import side_by_side
 from bench.ratio import Figure, Ratio
+from bench.table import table
 
 _FAKE = """
 from bench.ratio import Figure, Ratio
@@ -122,6 +123,27 @@ def test_the_required_ratios_have_their_thresholds() -> None:
     assert thresholds["many_plugins", "start of 20 plugins, per plugin"] == 1.5
     assert thresholds["checkpoints", "200 000 devices in a checkpoint verified"] == 12
     assert thresholds["checkpoints", "200 000 devices in a checkpoint shown"] == 12
+    assert thresholds["extender", "prioritize at 500 names of 5000, p50"] == 2
+    assert thresholds["extender", "prioritize at 500 names of 5000, CPU"] == 2
+    assert thresholds["extender", "prioritize at 5000 names, p50"] is None
+
+
+def test_a_ratio_without_a_bar_is_shown_and_never_beyond(
+    fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = Ratio("a", "b", None).row(50.0)
+    assert row.within
+    assert table({"pace": [row]}).splitlines()[-1].split() == ["pace", "a", "b", "50.00"]
+    package = fake('SLOW.row(1.0), SMALL.row(1.0), Ratio("free", "all", None).row(50.0)')
+    assert main(["--json", str(tmp_path / "results.json")], package) == 1
+    assert "free (no bar)" in capsys.readouterr().err
+    assert main(["--list", "extender"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [
+        line
+        for line in listed
+        if line.endswith(", CPU, against an aiohttp handler that echoes the body: no bar")
+    ]
 
 
 def test_a_ratio_that_is_not_a_number_is_beyond() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import io
 import json
 import resource
 import tracemalloc
@@ -252,3 +253,16 @@ class TestStopping:
                 tasks.create_task(pass_time())
             assert await reader.read() == b""
             writer.close()
+
+
+async def test_millions_of_empty_containers_are_413_and_the_next_question_is_answered(
+    judge: SteeredJudge,
+) -> None:
+    empty = b"{}," * 2_000_000 + b"{}"
+    hostile = b'{"Pod":{"spec":{"containers":[' + empty + b']}},"Nodes":null,"NodeNames":["a"]}'
+    async with asking(judge) as ask:
+        for verb in ("filter", "prioritize", "preempt"):
+            answered = await ask.post(verb, io.BytesIO(hostile))
+            assert answered.status == 413, answered.sentence
+        assert not judge.asked
+        assert await ask.prioritized("a") == {"a": 5}

@@ -53,6 +53,8 @@ class Request(msgspec.Struct, frozen=True):
     content_type: str = JSON
     at_most: int | None = None
     """The longest answer to read, in bytes; it is then asked for uncompressed, so that it is what it seems."""
+    at_most_by: str = ""
+    """The setting that says so."""
 
 
 class Transport:
@@ -90,7 +92,8 @@ class Transport:
             raise unreadable(request.doing, f"it is compressed ({encoding}), which was not asked for")
         body = await _beginning(response, request.at_most + 1)
         if len(body) > request.at_most:
-            raise unreadable(request.doing, f"it is longer than {request.at_most >> 20} MiB")
+            by = f" ({request.at_most_by})" if request.at_most_by else ""
+            raise unreadable(request.doing, f"it is longer than {request.at_most >> 20} MiB{by}")
         return body
 
     @asynccontextmanager
@@ -250,12 +253,14 @@ class Transport:
 
 async def _beginning(response: aiohttp.ClientResponse, length: int) -> bytes:
     """So much of the body, or all of it where it is shorter."""
-    body = bytearray()
+    pieces: list[bytes] = []
+    found = 0
     async for piece in response.content.iter_any():
-        body += piece
-        if len(body) >= length:
+        pieces.append(piece[: length - found])
+        found += len(pieces[-1])
+        if found >= length:
             break
-    return bytes(body[:length])
+    return b"".join(pieces)
 
 
 def _socket(info: tuple[int, int, int, str, object]) -> socket.socket:

@@ -2,6 +2,9 @@
 
 The protocol's own field names are read in any case of their letters. Of pods and nodes only their names are read
 here: whoever asks for more says by a type of its own what it wants to know. Nothing is decided.
+
+What a body holds is bounded before objects are made of it: a byte of JSON may else become fifty of memory. Parts are
+skipped over as they are, their elements are counted as bytes, and only then are they read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +17,24 @@ from colocate.errors import ColocateError
 
 T = TypeVar("T")
 
+_LARGEST_POD = 4 << 20
+"""Bytes. No API server takes more than 3 MiB in one request."""
+_POD_ELEMENTS = 200_000
+"""Values in a pod. Real ones have hundreds; what is more is said to cost whoever reads it."""
+_VICTIM_ELEMENTS = 600_000
+"""Values in a question about victims: whole pods of 500 nodes, or names of many more."""
+_RESPELT_ELEMENTS = 100_000
+"""Values in a question whose fields are not all there as kube-scheduler spells them; they are read one by one."""
+_SMALL = 16 << 10
+"""Bytes that cannot hold enough to be counted."""
+
 
 class Unreadable(ColocateError):
     """A body is not what the protocol has there; the sentence says what was found."""
 
 
 class TooMany(ColocateError):
-    """A question is about more nodes than there can be."""
+    """A question is about more nodes than there can be, or holds more than any has reason to."""
 
 
 class SentNames(msgspec.Struct, frozen=True):
@@ -82,11 +96,11 @@ class Preemption(msgspec.Struct, frozen=True):
     victims: Mapping[str, MetaVictims]
 
 
-class _NodeName(msgspec.Struct, frozen=True):
+class _NodeName(msgspec.Struct, frozen=True, gc=False):
     name: str
 
 
-class _Node(msgspec.Struct, frozen=True):
+class _Node(msgspec.Struct, frozen=True, gc=False):
     metadata: _NodeName
 
 
@@ -99,19 +113,30 @@ class _Pod(msgspec.Struct, frozen=True):
 
 
 class _NodeList(msgspec.Struct, frozen=True):
-    items: list[Raw] | UnsetType | None = UNSET
+    items: list[_Node] | UnsetType | None = UNSET
+    """Read as far as their names: the first that has none ends it, and little is kept of the others."""
 
 
 class _Arguments(msgspec.Struct, frozen=True, rename="pascal"):
     pod: Raw | UnsetType = UNSET
     nodes: _NodeList | UnsetType | None = UNSET
-    node_names: list[str] | UnsetType | None = UNSET
+    node_names: Raw | UnsetType = UNSET
 
     @property
     def complete(self) -> bool:
         """Whether every field was there by its own name, as from any kube-scheduler."""
         without = UNSET in (self.pod, self.nodes, self.node_names)
         return not without and not (self.nodes and self.nodes.items is UNSET)
+
+
+class _SentNodeList(msgspec.Struct, frozen=True):
+    items: list[Raw]
+
+
+class _SentNodes(msgspec.Struct, frozen=True, rename="pascal"):
+    """The nodes of a question, as they were sent."""
+
+    nodes: _SentNodeList
 
 
 class _Victims(msgspec.Struct, frozen=True, rename="pascal"):
@@ -127,11 +152,13 @@ class _PreemptionArguments(msgspec.Struct, frozen=True, rename="pascal"):
 
 _arguments = msgspec.json.Decoder(_Arguments)
 _preemption_arguments = msgspec.json.Decoder(_PreemptionArguments)
-_node = msgspec.json.Decoder(_Node)
+_sent_nodes = msgspec.json.Decoder(_SentNodes)
+_node_names = msgspec.json.Decoder(list[str] | None)
 _anything: msgspec.json.Decoder[object] = msgspec.json.Decoder(object)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _encode = msgspec.json.Encoder().encode
 
+_TOO_DEEP = "the body is nested more deeply than any object of Kubernetes"
 _NAMES = {name.lower(): name for name in ("Pod", "Nodes", "NodeNames", "items")}
 _PREEMPTION_NAMES = {name.lower(): name for name in ("Pod", "NodeNameToVictims", "NodeNameToMetaVictims")}
 _VICTIM_NAMES = {name.lower(): name for name in ("Pods", "NumPDBViolations")}
@@ -139,25 +166,39 @@ _VICTIM_NAMES = {name.lower(): name for name in ("Pods", "NumPDBViolations")}
 
 def read_question(body: bytes, most: int | None = None) -> Asked:
     """The body of a filter or prioritize call; Unreadable where it is none, TooMany with more than `most` nodes."""
+    spelt = body
     given = _read(_arguments, body)
     if not given.complete:
-        given = _read(_arguments, _respelt(body, _NAMES, {"Nodes": lambda raw: _respelt(raw, _NAMES)}))
+        _check_elements("the body", body, _RESPELT_ELEMENTS)
+        spelt = _respelt(body, _NAMES, {"Nodes": lambda raw: _respelt(raw, _NAMES)})
+        given = _read(_arguments, spelt)
     pod = _pod(given.pod)
-    _check_number(given.node_names or (given.nodes and given.nodes.items) or (), most)
-    if given.node_names:
-        return Asked(body, pod, given.node_names, plain=_escapes_nothing_but(pod, body))
+    names = None if given.node_names is UNSET else _names(given.node_names, most)
+    if names:
+        return Asked(body, pod, names, plain=_escapes_nothing_but(pod, body))
     if given.nodes:
-        sent = given.nodes.items or ()
-        return Asked(body, pod, [_read(_node, raw).metadata.name for raw in sent], sent)
-    if given.node_names is None or given.node_names is UNSET:
+        found = given.nodes.items or ()
+        _check_number(len(found), most)
+        sent = _read(_sent_nodes, spelt).nodes.items if found else ()
+        return Asked(body, pod, [node.metadata.name for node in found], sent)
+    if names is None:
         raise Unreadable("the body has neither NodeNames nor Nodes; kube-scheduler sends one of them")
     return Asked(body, pod, ())
 
 
+def _names(sent: Raw, most: int | None) -> list[str] | None:
+    if most is not None:
+        # One more than there are commas; and no node has one in its name.
+        _check_number(bytes(sent).count(b",") + 1, most)
+    return _read(_node_names, sent)
+
+
 def read_preemption(body: bytes) -> Preemption:
-    """The body of a preempt call; Unreadable where it is none."""
+    """The body of a preempt call; Unreadable where it is none, TooMany where no cluster has so many victims."""
+    _check_elements("the body", body, _VICTIM_ELEMENTS)
     given = _read(_preemption_arguments, body)
     if UNSET in (given.pod, given.node_name_to_victims, given.node_name_to_meta_victims):
+        _check_elements("the body", body, _RESPELT_ELEMENTS)
         nested = {name: _respelt_victims for name in _PREEMPTION_NAMES.values() if name != "Pod"}
         given = _read(_preemption_arguments, _respelt(body, _PREEMPTION_NAMES, nested))
     pod = _pod(given.pod)
@@ -174,14 +215,32 @@ def _escapes_nothing_but(pod: Raw, body: bytes) -> bool:
 
 
 def _pod(given: Raw | UnsetType) -> Raw:
-    if given is UNSET or not bytes(given).startswith(b"{"):
+    if given is UNSET or memoryview(given)[:1] != b"{":
         raise Unreadable("the body has no Pod; kube-scheduler sends the whole pod that it schedules")
+    length = len(memoryview(given))
+    if length > _LARGEST_POD:
+        raise TooMany(f"the body's Pod has {length} bytes, and no pod of Kubernetes has {_LARGEST_POD}")
+    _check_elements("the body's Pod", given, _POD_ELEMENTS)
     return given
 
 
-def _check_number(nodes: Sequence[object], most: int | None) -> None:
-    if most is not None and len(nodes) > most:
-        raise TooMany(f"the body asks about {len(nodes)} nodes, and {most} at most are judged at once")
+def _check_number(nodes: int, most: int | None) -> None:
+    if most is not None and nodes > most:
+        raise TooMany(
+            f"the body asks about {nodes} nodes, and {most} at most are judged at once; ask about the nodes of this "
+            f"cluster"
+        )
+
+
+def _check_elements(what: str, sent: bytes | Raw, most: int) -> None:
+    """TooMany where there may be more values than so many. Those of texts are counted, too, which costs less than to
+    tell them apart; there are not more than this in any case."""
+    if len(memoryview(sent)) <= _SMALL:
+        return
+    text = bytes(sent)
+    found = text.count(b",") + text.count(b"[") + text.count(b"{")
+    if found > most:
+        raise TooMany(f"{what} holds {found} values, and {most} at most are read")
 
 
 def _meta(victims: _Victims) -> MetaVictims:
@@ -204,8 +263,10 @@ def _read(decoder: msgspec.json.Decoder[T], body: bytes | Raw) -> T:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise Unreadable(f"the body does not read as kube-scheduler writes it: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unreadable(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise TooMany(_TOO_DEEP) from None
 
 
 def _read_object(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
@@ -218,8 +279,8 @@ def _read_object(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
             raise
     try:
         said = _encode(without_nulls(_read(_anything, raw)))
-    except RecursionError as error:
-        raise Unreadable(f"the body is nested too deeply: {error}") from None
+    except RecursionError:
+        raise TooMany(_TOO_DEEP) from None
     return _read(decoder, said)
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 
 from colocate.cluster.usage.answers import Series
+from colocate.cluster.usage.claims import Claim, Claims, Sample, counting, identity, updated
 from colocate.cluster.usage.directory import Directory, KnownNode, NodeShape, host_of
-from colocate.cluster.usage.joining import Joined, Sample, Times, join, with_news
+from colocate.cluster.usage.joining import Joined, Times, join
 from colocate.cluster.usage.presets import NODE_LABELS
 from colocate.model.load import Amount
 
@@ -115,20 +116,6 @@ def test_of_two_exporters_the_higher_counts_where_both_are_as_fresh() -> None:
     assert joined(low, high).counts.duplicate == 1
 
 
-def test_of_two_exporters_the_fresher_counts() -> None:
-    old, fresh = of(90, node="a", instance="x"), of(10, node="a", instance="y")
-    times = Times(
-        [of(NOW - 60, node="a", instance="x"), of(NOW - 5, node="a", instance="y")], NODES, NODE_LABELS, NOW
-    )
-    found = joined(old, fresh, times=times)
-    assert found.samples == {"a": Sample(10, NOW - 5, NOW - 5)}
-
-
-def test_a_name_goes_over_an_address_that_a_new_node_may_have_from_an_old_one() -> None:
-    own, inherited = of(10, node="a"), of(90, node="gone", instance="10.0.0.1:9100")
-    assert values(own, inherited) == values(inherited, own) == {"a": 10}
-
-
 def test_times_are_ages_on_prometheus_clock_and_so_survive_another_clock() -> None:
     ahead = 5000.0
     times = Times([of(NOW + ahead - 30, NOW + ahead, node="a")], NODES, NODE_LABELS, NOW)
@@ -162,18 +149,7 @@ def test_a_node_that_has_left_the_cluster_is_forgotten() -> None:
     assert joined(of(7, kubernetes_node="a"), times=without).samples == {"a": Sample(7, NOW)}
 
 
-def test_what_an_exporter_leaves_behind_is_not_taken_for_its_successor() -> None:
-    """Its pod has another address after every restart, and what was at the old one drains next to the new one."""
-    old, new = {"node": "a", "instance": "192.168.0.1:9100"}, {"node": "a", "instance": "192.168.0.2:9100"}
-    before = scraped(NOW - 60, of(NOW - 60, NOW - 60, **old))
-    times = scraped(NOW, of(NOW - 5, **new), before=before)
-    assert joined(of(80, **old), times=times).samples == {"a": Sample(80, NOW - 60, NOW - 60)}
-    assert joined(of(80, **old), of(20, **new), times=times).samples == {"a": Sample(20, NOW - 5, NOW - 5)}
-    # Who has just started knows of no earlier address.
-    times = scraped(NOW, of(NOW - 5, **new))
-    assert values(of(80, **old), of(20, **new), times=times) == {"a": 20}
-
-
+EXPIRY = 180.0
 KEPT = Sample(20, NOW, NOW)
 
 
@@ -205,13 +181,15 @@ KEPT = Sample(20, NOW, NOW)
     ],
 )
 def test_a_sample_is_taken_when_it_is_of_another_scrape(found: Sample, taken: bool) -> None:
-    found_next = with_news({"a": KEPT, "b": KEPT}, {"a": found}, now=max(NOW, found.time))
-    assert found_next == {"a": found if taken else KEPT, "b": KEPT}
+    kept = {"a": (Claim(1, KEPT),), "b": (Claim(2, KEPT),)}
+    found_next = updated(kept, {"a": (Claim(1, found),)}, max(NOW, found.time), EXPIRY)
+    assert found_next == {"a": (Claim(1, found if taken else KEPT),), "b": (Claim(2, KEPT),)}
 
 
 def test_the_first_sample_is_taken_whenever_it_was_scraped() -> None:
-    assert with_news({}, {"a": KEPT}, NOW) == {"a": KEPT}
-    assert with_news({"a": Sample(90, NOW + 15)}, {"a": KEPT}, NOW) == {"a": KEPT}
+    claims = {"a": (Claim(1, KEPT),)}
+    assert updated(None, claims, NOW, EXPIRY) == claims
+    assert updated({"a": (Claim(1, Sample(90, NOW + 15)),)}, claims, NOW, EXPIRY) == claims
 
 
 rounds = st.lists(st.tuples(st.booleans(), st.booleans(), st.floats(0, 10), st.floats(0, 100)), max_size=12)
@@ -222,7 +200,8 @@ def test_values_change_with_scrapes_and_with_nothing_else(
     rounds: list[tuple[bool, bool, float, float]], ahead: float
 ) -> None:
     """Each round: whether the node is scraped, whether that is told, how late the answer is, and what it says."""
-    times, kept, expected, stamp, told = None, dict[str, Sample](), Sample(0, 0), 0.0, 0.0
+    times, expected, stamp, told = None, Sample(0, 0), 0.0, 0.0
+    claims: Claims | None = None
     now = 1e7
     for is_scraped, is_told, late, value in rounds:
         now += 15
@@ -232,22 +211,23 @@ def test_values_change_with_scrapes_and_with_nothing_else(
         news = is_told and stamp > told
         told = stamp if is_told else told
         times = scraped(now, *([of(stamp, evaluated, node="a")] if is_told else []), before=times)
-        kept = with_news(kept, joined(of(value, evaluated, node="a"), times=times).samples, now)
+        claims = updated(claims, joined(of(value, evaluated, node="a"), times=times).claims, now, EXPIRY)
+        kept = counting(claims["a"], now, EXPIRY)
         if news or not told:
-            expected = kept["a"]
+            expected = kept
             assert expected.value == value
-        assert kept["a"] == expected
+        assert kept == expected
 
 
 @given(st.floats(-1e5, 1e5), st.floats(-1e5, 1e5))
 def test_no_clock_that_is_set_freezes_a_node(ours: float, theirs: float) -> None:
     begun = 1e6
-    kept = {"a": Sample(20, begun, begun)}
+    kept: Claims = {"a": (Claim(identity({"node": "a"}), Sample(20, begun, begun)),)}
     for seconds in range(15, 105, 15):
         at, now = begun + theirs + seconds, begun + ours + seconds
         found = joined(of(seconds, at, node="a"), times=scraped(now, of(at - 1, at, node="a")))
-        kept = with_news(kept, found.samples, now)
-    assert kept["a"].value > 20
+        kept = updated(kept, found.claims, now, EXPIRY)
+    assert counting(kept["a"], begun + ours + 90, EXPIRY).value > 20
 
 
 def test_times_that_are_none_are_passed_over() -> None:
@@ -258,7 +238,7 @@ def test_times_that_are_none_are_passed_over() -> None:
         NOW,
     )
     found = joined(of(7, node="a"), of(8, node="b"), times=times)
-    assert found.samples == {"a": Sample(7, NOW), "b": Sample(8, NOW, NOW + 50)}
+    assert found.samples == {"a": Sample(7, NOW), "b": Sample(8, NOW, NOW)}
 
 
 def test_a_node_object_gives_its_addresses_and_capacity() -> None:

@@ -77,6 +77,14 @@ class SignalFindings:
         for kind, number in odd.items():
             if number:
                 yield warn(f"{number} series are {kind.replace('_', ' ')}", f"look at {health.query}")
+        for collision in health.collisions[:1]:
+            more = f" and {counts.contested - 1} more" if counts.contested > 1 else ""
+            yield warn(
+                f"{collision.node}{more}: two series say different things, "
+                f"{collision.counted:.0f} % {json.dumps(dict(collision.counted_labels))} and {collision.other:.0f} % "
+                f"{json.dumps(dict(collision.other_labels))}; the higher counts",
+                self._strangers.of_collision(health, collision),
+            )
         for said in health.warnings:
             yield warn(f"Prometheus says: {said}", f"look at {health.query}")
         # Of the other nodes it is said that they lack a sample.

@@ -8,6 +8,7 @@ import yaml
 
 from colocate.apps.scheduler.sections import Usage
 from colocate.cluster.usage import METRICS_API, RELABELLING, SERVICE_MONITOR, Preset, SignalHealth, rules
+from colocate.cluster.usage.collisions import Collision
 from colocate.cluster.usage.directory import Directory, host_of
 
 Labels = Mapping[str, str]
@@ -81,6 +82,16 @@ class Remedies:
             labels = " or ".join(self._usage.labels)
             return f"keep the label {labels} in the rules, as these do: {self.rule('cpu')}, {self.rule('memory')}"
         return self.relabelling(respelling or self._respelling(self._seen), series)
+
+    def of_collision(self, health: SignalHealth, collision: Collision) -> str:
+        """What leaves out the stranger of two series that claim one node."""
+        matcher = collision.matcher
+        if self._is_own(health.name):
+            return f"leave out the one that is not yours, by {matcher} in usage.queries.{health.name}"
+        if not collision.certain:
+            return f"leave out the one that is not yours: add {matcher} to usage.matchers"
+        both = f"{self._usage.matchers},{matcher}" if self._usage.matchers else matcher
+        return f"write usage.matchers: {json.dumps(both)} where {matcher} is your own exporter"
 
     def relabelling(self, respelling: Respelling | None = None, series: Sequence[Labels] = ()) -> str:
         """What gives series the label node, by what they say or by where they were scraped."""

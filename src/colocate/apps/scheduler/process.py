@@ -87,7 +87,12 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
             stack.push_async_callback(prometheus.close)
         metrics_api = MetricsApi(client, usage.prometheus.timeout) if usage.metrics_api else None
         poller = UsagePoller(
-            queries(config.asked()), facts.known_nodes, clock, prometheus, metrics_api, usage.poll()
+            queries(config.asked()),
+            facts.known_nodes,
+            clock,
+            prometheus,
+            metrics_api,
+            usage.poll(config.load.staleness.after),
         )
         tainting = None
         if Act.TAINTS in config.act:

@@ -77,7 +77,7 @@ class Prometheus(Section, frozen=True):
     insecure: bool = False
     proxy: str = ""
     timeout: Seconds = Seconds(10)
-    longest_answer: Size = Size(64 << 20)
+    longest_answer: Size = Size(8 << 20)
 
     def settings(self) -> PrometheusSettings:
         """The same for the edge."""
@@ -123,8 +123,10 @@ class Usage(Section, frozen=True):
             queries=self.queries,
         )
 
-    def poll(self) -> PollSettings:
-        return PollSettings(interval=self.interval, first_pause=min(1.0, self.interval))
+    def poll(self, stale_after: float) -> PollSettings:
+        """How to ask; a sample that no longer counts, after so many seconds, gives way to any. 0 is never."""
+        expiry = stale_after or PollSettings().expiry
+        return PollSettings(interval=self.interval, first_pause=min(1.0, self.interval), expiry=expiry)
 
     @property
     def window(self) -> float:

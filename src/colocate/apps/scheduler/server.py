@@ -122,6 +122,9 @@ class Extender:
         except Unreadable as error:
             telemetry.logger().debug(Event.EXTENDER_REFUSED, path=path[:80], status=400, reason=str(error))
             return _refusal(Refused(400, Outcome.UNREADABLE, str(error))), Outcome.UNREADABLE
+        except TooMany as error:
+            telemetry.logger().debug(Event.EXTENDER_REFUSED, path=path[:80], status=413, reason=str(error))
+            return _refusal(Refused(413, Outcome.TOO_LARGE, str(error))), Outcome.TOO_LARGE
         except Exception as error:  # noqa: BLE001 -- whatever it is, the next request must be answered
             telemetry.logger().error(Event.EXTENDER_FAULT, where=path, exc_info=error)
             sentence = _fault(error)
@@ -140,10 +143,7 @@ class Extender:
         return answers.filtered(asked, sieved.failed, sieved.unresolvable)
 
     def _asked(self, body: bytes) -> Asked:
-        try:
-            return read_question(body, self._judge.most_candidates())
-        except TooMany as error:
-            raise Refused(413, Outcome.TOO_LARGE, f"{error}; ask about the nodes of this cluster") from None
+        return read_question(body, self._judge.most_candidates())
 
     def _preempt(self, body: bytes, caller: str) -> bytes:
         return answers.preempting(read_preemption(body).victims)

@@ -4,7 +4,7 @@ An address that two nodes claim belongs to none: a sample in the wrong place is 
 """
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -79,6 +79,14 @@ class Directory:
         if host in self.nodes:
             return host
         return self._by_address.get(_plain(host))
+
+    def of(self, labels: Mapping[str, str], heeded: Sequence[str]) -> str | None:
+        """The node of a series: the one that the first of the heeded labels names which names any."""
+        for label in heeded:
+            text = labels.get(label)
+            if text and (node := self.find(text)) is not None:
+                return node
+        return None
 
 
 def host_of(text: str) -> str:

@@ -13,8 +13,9 @@ from colocate.aio import deadline
 from colocate.cluster.client import Client
 from colocate.cluster.errors import ClusterError, NotFound, Unreachable
 from colocate.cluster.resources import Resource
+from colocate.cluster.usage.claims import Sample
 from colocate.cluster.usage.directory import Directory
-from colocate.cluster.usage.joining import Counts, Joined, Sample, fault_of
+from colocate.cluster.usage.joining import Counts, Joined, fault_of
 from colocate.cluster.usage.signals import Measured
 from colocate.model import quantity
 
@@ -84,7 +85,7 @@ def join(measured: Measured, answer: list[NodeMetrics], directory: Directory, no
             samples[node.name] = Sample(max(0.0, percent), min(now, max(0.0, _seconds(metrics.timestamp))))
     missing = [name for name in directory.nodes if name not in samples]
     count |= {"series": len(answer), "joined": len(samples), "missing": len(missing)}
-    return Joined(samples, Counts(**count), tuple(missing), tuple(strangers[:_EXAMPLES]))
+    return Joined({}, samples, Counts(**count), tuple(missing), tuple(strangers[:_EXAMPLES]))
 
 
 def _used(measured: Measured, metrics: NodeMetrics) -> int | None:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from colocate.cluster.usage.answers import Vector
-from colocate.cluster.usage.joining import Counts, Joined, Sample, fault_of
+from colocate.cluster.usage.claims import Sample
+from colocate.cluster.usage.joining import Counts, Joined, fault_of
 from colocate.model.load import Amount, PodUsage
 
 _GREATEST = 1e15
@@ -30,7 +31,7 @@ def join_pods(answer: Vector, now: float) -> Joined:
             count["duplicate"] += known is not None
             samples[key] = Sample(max(0.0, series.value, known.value if known else 0.0), now)
     count["joined"] = len(samples)
-    return Joined(samples, Counts(**count))
+    return Joined(samples=samples, counts=Counts(**count))
 
 
 def pod_usages(cpu: Mapping[str, Sample], memory: Mapping[str, Sample]) -> dict[str, PodUsage]:

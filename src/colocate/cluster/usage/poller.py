@@ -19,8 +19,10 @@ from colocate.clock import Clock
 from colocate.cluster.backoff import BackOff, Random
 from colocate.cluster.errors import ClusterError
 from colocate.cluster.usage.answers import Vector
+from colocate.cluster.usage.claims import Claims, Sample, counting, disagreeing, updated
+from colocate.cluster.usage.collisions import collisions
 from colocate.cluster.usage.directory import Directory, KnownNode
-from colocate.cluster.usage.joining import LATEST, Joined, Sample, Times, join, with_news
+from colocate.cluster.usage.joining import LATEST, Joined, Times, join
 from colocate.cluster.usage.metrics_api import MetricsApi
 from colocate.cluster.usage.pods import join_pods, pod_usages
 from colocate.cluster.usage.presets import TIME, Queries
@@ -48,6 +50,8 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     by chance."""
     fill_after: float = 60.0
     """A node whose last sample is older than so many seconds is filled in from the metrics API."""
+    expiry: float = 180.0
+    """Of several series of a node the highest counts, as long as it is not older than so many seconds."""
 
 
 class UsagePoller:
@@ -70,8 +74,10 @@ class UsagePoller:
         self._metrics_api = metrics_api
         self._settings = settings or PollSettings()
         self._random = random
-        self._samples: dict[Signal, dict[str, Sample]] = {}
+        self._samples: dict[Signal, Mapping[str, Sample]] = {}
         """Prometheus' last good ones of each signal, of pods too."""
+        self._claims: dict[Signal, Claims] = {}
+        """Of each signal of nodes, all that the samples were chosen from."""
         self._filled: dict[Signal, dict[str, Sample]] = {}
         """From the metrics API, of nodes that Prometheus says nothing new of."""
         self._times: Times | None = None
@@ -111,9 +117,10 @@ class UsagePoller:
     async def once(self) -> UsageSnapshot:
         """One round. It does not fail: the snapshot's health says what did."""
         directory = Directory(self._nodes())
-        for signal, samples in self._samples.items():
-            if signal.statistic is not Statistic.POD:
-                self._samples[signal] = {node: samples[node] for node in samples if node in directory.nodes}
+        for signal, claims in self._claims.items():
+            samples = self._samples[signal]
+            self._claims[signal] = {node: claims[node] for node in claims if node in directory.nodes}
+            self._samples[signal] = {node: samples[node] for node in samples if node in directory.nodes}
         if self._prometheus is not None:
             await self._ask_prometheus(self._prometheus, directory)
         if self._metrics_api is not None:
@@ -125,8 +132,11 @@ class UsagePoller:
         asked = self._clock.time()
         queries = self._queries
         # Times first: a scrape in between then makes a value seem old until the next round, and never an old one new.
-        wanted = [(TIME, queries.time)] if queries.time else []
-        wanted += [(str(query.signal), query.promql) for query in queries.signals]
+        wanted = [(TIME, queries.time, False)] if queries.time else []
+        wanted += [
+            (str(query.signal), query.promql, query.signal.statistic is Statistic.POD)
+            for query in queries.signals
+        ]
         answers = dict(await asyncio.gather(*(self._ask(prometheus, *one) for one in wanted)))
         scraped = answers.get(TIME)
         # In a thread, as all that follows: thousands of series take a while, in which others want answers.
@@ -143,20 +153,20 @@ class UsagePoller:
             answer = answers[str(query.signal)]
             if answer is None:
                 continue
-            joined = await self._join(query.signal, answer, directory, times, asked)
+            joined = await asyncio.to_thread(self._take, query.signal, answer, directory, times, asked)
             if query.recorded:
                 recorded[query.signal] = [sample.value for sample in joined.samples.values()]
             self._record.succeeded(str(query.signal), joined, answer)
-            kept = {} if query.signal.statistic is Statistic.POD else self._samples.get(query.signal, {})
-            self._samples[query.signal] = await asyncio.to_thread(with_news, kept, joined.samples, asked)
             evaluated = next((series.time for series in answer if series is not None), None)
             self._offset = self._offset if evaluated is None else evaluated - asked
         self._record.looked_at_units({str(signal): so for signal, so in ratios(recorded).items()})
 
-    async def _ask(self, prometheus: Prometheus, name: str, promql: str) -> tuple[str, Vector | None]:
+    async def _ask(
+        self, prometheus: Prometheus, name: str, promql: str, pods: bool
+    ) -> tuple[str, Vector | None]:
         begun = self._clock.monotonic()
         try:
-            answer = await prometheus.query(name, promql)
+            answer = await prometheus.query(name, promql, pods=pods)
         except (ClusterError, UserError) as error:
             self._record.failed(name, error)
             return name, None
@@ -164,12 +174,27 @@ class UsagePoller:
             self._record.took(name, self._clock.monotonic() - begun)
         return name, answer
 
-    async def _join(
+    def _take(
         self, signal: Signal, answer: Vector, directory: Directory, times: Times, asked: float
     ) -> Joined:
+        """Put what an answer says in the place of what was known."""
         if signal.statistic is Statistic.POD:
-            return await asyncio.to_thread(join_pods, answer, asked)
-        return await asyncio.to_thread(join, answer, directory, self._queries.labels, times)
+            of_pods = join_pods(answer, asked)
+            self._samples[signal] = of_pods.samples
+            return of_pods
+        labels, expiry = self._queries.labels, self._settings.expiry
+        joined = join(answer, directory, labels, times)
+        claims = updated(self._claims.get(signal), joined.claims, asked, expiry)
+        self._claims[signal] = claims
+        self._samples[signal] = {node: counting(claims[node], asked, expiry) for node in claims}
+        disputes = list(disagreeing(claims, joined.claims, asked))
+        if not disputes:
+            return joined
+        return msgspec.structs.replace(
+            joined,
+            counts=msgspec.structs.replace(joined.counts, contested=len(disputes)),
+            collisions=collisions(disputes, answer, directory, labels),
+        )
 
     async def _fill_in(self, metrics_api: MetricsApi, directory: Directory) -> None:
         now = self._clock.time()

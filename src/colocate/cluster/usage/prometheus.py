@@ -1,8 +1,10 @@
 """Asks Prometheus, or what speaks its HTTP API: Thanos, Mimir, VictoriaMetrics. Instant queries only.
 
-Every answer is bounded in length and in time. Nothing is repeated here: the next round asks again.
+Every answer is bounded in length and in time, and read in a thread: whatever it is, others get their answers
+meanwhile. Nothing is repeated here: the next round asks again.
 """
 
+import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +21,9 @@ from colocate.cluster.transport import Request, Transport
 from colocate.cluster.usage.answers import Vector, decode
 from colocate.cluster.usage.signals import duration
 from colocate.errors import UserError
+
+_PODS = 4
+"""Times as long as that of its nodes is the answer of a cluster's pods: ten on each, with fewer labels."""
 
 
 class PrometheusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,8 +46,8 @@ class PrometheusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Where none is named, the one that the environment names."""
     timeout: float = 10.0
     """Seconds for one query."""
-    longest_answer: int = 64 << 20
-    """Bytes."""
+    longest_answer: int = 8 << 20
+    """Bytes: 15 000 nodes with all labels of an operator's are some 6 MB. Of pods it may be four times as long."""
 
 
 def connection_to(settings: PrometheusSettings, environ: Mapping[str, str] | None = None) -> Connection:
@@ -111,8 +116,9 @@ class Prometheus:
     async def close(self) -> None:
         await self._transport.close()
 
-    async def query(self, name: str, promql: str) -> Vector:
-        """What a query answers now. A ClusterError, in a sentence, where it does not; the name is for it."""
+    async def query(self, name: str, promql: str, *, pods: bool = False) -> Vector:
+        """What a query answers now, of nodes or of pods. A ClusterError, in a sentence, where it does not; the name
+        is for it."""
         settings = self._settings
         doing = asking_for(name)
         request = Request(
@@ -121,6 +127,8 @@ class Prometheus:
             "/api/v1/query",
             # Prometheus, too, is to give up when nobody waits for it any more.
             {"query": promql, "timeout": duration(settings.timeout)},
-            at_most=settings.longest_answer,
+            at_most=settings.longest_answer * (_PODS if pods else 1),
+            at_most_by="usage.prometheus.longestAnswer",
         )
-        return decode(doing, await self._transport.ask(request, settings.timeout))
+        body = await self._transport.ask(request, settings.timeout)
+        return await asyncio.to_thread(decode, doing, body)

@@ -8,6 +8,7 @@ from colocate import telemetry
 from colocate.clock import Clock
 from colocate.cluster.errors import ApiError, ClusterError, Unreachable
 from colocate.cluster.usage.answers import Vector
+from colocate.cluster.usage.collisions import Collision
 from colocate.cluster.usage.joining import Joined
 from colocate.cluster.usage.snapshot import SignalHealth
 from colocate.errors import UserError
@@ -32,6 +33,10 @@ class Record:
         self._clock = clock
         self._health = {name: SignalHealth(name, query) for name, query in queries.items()}
         self._log = telemetry.logger()
+        self._contested: dict[str, set[str]] = {}
+        """Nodes of which two series said different things in the last answer of each."""
+        self._told: dict[str, str] = {}
+        """The matcher that was last told of each."""
 
     @property
     def health(self) -> tuple[SignalHealth, ...]:
@@ -55,6 +60,7 @@ class Record:
         counts = joined.counts
         USAGE_SAMPLES.labels(name, "joined").set(counts.joined)
         USAGE_SAMPLES.labels(name, "missing").set(counts.missing)
+        USAGE_SAMPLES.labels(name, "contested").set(counts.contested)
         for fault in _REJECTED:
             if found := getattr(counts, fault):
                 USAGE_SERIES.labels(name, fault).inc(found)
@@ -62,6 +68,11 @@ class Record:
             self._log.info(Event.USAGE_RECOVERED, signal=name, failures=before.failures)
         if health.warnings and health.warnings != before.warnings:
             self._log.warning(Event.USAGE_DOUBTFUL, signal=name, warnings=health.warnings)
+        if told := [one for one in health.collisions if one.node in self._contested.get(name, ())]:
+            self._tell_of(name, counts.contested, told[0])
+        elif not health.collisions:
+            self._told.pop(name, None)
+        self._contested[name] = {one.node for one in health.collisions}
         news = before.last_success is None or set(before.missing) != set(health.missing)
         if news and counts.missing:
             self._log.warning(
@@ -72,6 +83,23 @@ class Record:
                 unknown_series=counts.unknown,
                 some_labels=health.strangers[:1],
             )
+
+    def _tell_of(self, name: str, nodes: int, collision: Collision) -> None:
+        """Once it was so twice in a row: two that tell the truth may differ for a moment."""
+        if self._told.get(name) == collision.matcher:
+            return
+        self._told[name] = collision.matcher
+        self._log.warning(
+            Event.USAGE_COLLISION,
+            signal=name,
+            nodes=nodes,
+            node=collision.node,
+            counted=collision.counted,
+            counted_labels=collision.counted_labels,
+            other=collision.other,
+            other_labels=collision.other_labels,
+            remedy=f"leave out the one that is not yours: add {collision.matcher} to usage.matchers",
+        )
 
     def looked_at_units(self, ratios: Mapping[str, bool]) -> None:
         """Whether the last values of each signal look like ratios. It is told when they begin to."""

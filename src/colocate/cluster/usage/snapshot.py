@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from colocate.cluster.usage.joining import Counts, Joined, Sample
+from colocate.cluster.usage.claims import Sample
+from colocate.cluster.usage.collisions import Collision
+from colocate.cluster.usage.joining import Counts, Joined
 from colocate.cluster.usage.signals import Measured, Signal, Statistic
 from colocate.model.load import Aggregate, NodeLoad, PodUsage, Usage
 
@@ -29,6 +31,8 @@ class SignalHealth(msgspec.Struct, frozen=True):
     """The nodes that have no value."""
     strangers: tuple[Mapping[str, str], ...] = ()
     """The labels of some series of no node that we know."""
+    collisions: tuple[Collision, ...] = ()
+    """Some of the nodes of which two series say different things; the higher counts."""
     warnings: tuple[str, ...] = ()
     """What Prometheus says about its own answer."""
     ratio: bool = False
@@ -42,6 +46,7 @@ class SignalHealth(msgspec.Struct, frozen=True):
             counts=joined.counts,
             missing=joined.missing,
             strangers=joined.strangers,
+            collisions=joined.collisions,
             warnings=warnings,
             ratio=self.ratio,
         )

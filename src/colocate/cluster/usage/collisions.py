@@ -1,0 +1,117 @@
+"""Nodes of which two series say different things: what each says, and the matcher that leaves one of them out. Pure.
+
+Which of the two is a stranger is for people to say. A matcher keeps the one whose label most nodes have in common,
+where there is such a label; where there is none, either may be left out.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from colocate.cluster.usage.answers import Series
+from colocate.cluster.usage.claims import Claim, identity
+from colocate.cluster.usage.directory import Directory
+
+Labels = Mapping[str, str]
+
+_EXAMPLES = 5
+_TELLING = ("job", "namespace", "service", "container", "endpoint")
+"""Labels that tell exporters apart and nodes not, the best first."""
+_LONGEST = 200
+"""Characters of a label that are shown."""
+
+
+class Collision(msgspec.Struct, frozen=True):
+    """Two series of one node that disagree."""
+
+    node: str
+    counted: float
+    """Percent: the higher."""
+    counted_labels: Labels
+    other: float
+    other_labels: Labels
+    matcher: str
+    """To be added to usage.matchers, or to the query; where either series may be the stranger's, one for each."""
+    certain: bool
+    """Whether the matcher keeps what most nodes have in common."""
+
+
+def collisions(
+    disputes: Sequence[tuple[str, Claim, Claim]],
+    answer: Iterable[Series | None],
+    directory: Directory,
+    labels: Sequence[str],
+) -> tuple[Collision, ...]:
+    """Some of the disputes, with the labels of both sides from the answer that they were found in."""
+    some = disputes[:_EXAMPLES]
+    wanted = {claim.series for _, *claims in some for claim in claims}
+    found = {
+        number: series.labels
+        for series in answer
+        if series is not None and (number := identity(series.labels)) in wanted
+    }
+    pairs = [(node, high, low) for node, high, low in some if high.series in found and low.series in found]
+    apart = {
+        (name, one.get(name, ""))
+        for _, high, low in pairs
+        for one, other in ((found[high.series], found[low.series]), (found[low.series], found[high.series]))
+        for name in {*one, *other}
+        if one.get(name) != other.get(name)
+    }
+    shared = _shared(answer, directory, labels, apart)
+    return tuple(
+        Collision(
+            node,
+            high.sample.value,
+            _shown(found[high.series]),
+            low.sample.value,
+            _shown(found[low.series]),
+            *_matcher(found[high.series], found[low.series], labels, shared, len(directory.nodes)),
+        )
+        for node, high, low in pairs
+    )
+
+
+def _shared(
+    answer: Iterable[Series | None],
+    directory: Directory,
+    labels: Sequence[str],
+    wanted: set[tuple[str, str]],
+) -> dict[tuple[str, str], int]:
+    """How many nodes have a series with each of these labels."""
+    nodes: dict[tuple[str, str], set[str]] = {one: set() for one in wanted}
+    for series in answer:
+        if series is None or (node := directory.of(series.labels, labels)) is None:
+            continue
+        for name, text in wanted:
+            if series.labels.get(name, "") == text:
+                nodes[name, text].add(node)
+    return {one: len(found) for one, found in nodes.items()}
+
+
+def _matcher(
+    high: Labels, low: Labels, labels: Sequence[str], shared: Mapping[tuple[str, str], int], nodes: int
+) -> tuple[str, bool]:
+    """The matcher, and whether it is sure which of the two it keeps."""
+    apart = [name for name in {**high, **low} if high.get(name) != low.get(name)]
+    names = sorted(apart, key=lambda name: (_place(name), name in labels, name))
+    for name in names:
+        mine, theirs = ((name, one.get(name, "")) for one in (high, low))
+        kept = max(mine, theirs, key=lambda one: shared.get(one, 0))
+        if shared.get(mine, 0) != shared.get(theirs, 0) and 2 * shared.get(kept, 0) > nodes:
+            return f"{name}={_quoted(kept[1])}", True
+    name = names[0]
+    return f"{name}!={_quoted(low.get(name, ''))} or {name}!={_quoted(high.get(name, ''))}", False
+
+
+def _place(name: str) -> int:
+    return _TELLING.index(name) if name in _TELLING else len(_TELLING)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text[:_LONGEST])
+
+
+def _shown(labels: Labels) -> Labels:
+    return {name[:_LONGEST]: text[:_LONGEST] for name, text in labels.items()}
