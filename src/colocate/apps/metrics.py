@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from prometheus_client import start_http_server
 
+from colocate import telemetry
 from colocate.apps.config.values import Address
 from colocate.errors import UserError
 
@@ -17,6 +18,7 @@ def serving(address: Address) -> Iterator[str]:
         yield "off"
         return
     host, port = where
+    telemetry.register_metrics()
     try:
         server, thread = start_http_server(port, host)
     except OSError as error:
