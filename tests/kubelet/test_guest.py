@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from tests.support.plugins import FAN, Fans
 
 from colocate.kubelet import DevicePlugin, KubeletPaths, Plugins, Settings, run, serve
 from colocate.testing import TestNode
-from tests.support.plugins import FAN, Fans
 
 _FIND_OUT = """
 import json, logging, os, signal, sys, threading
@@ -69,7 +69,9 @@ def names(registry: CollectorRegistry) -> set[str]:
 async def test_a_registry_of_the_guests_gets_the_sdks_metrics_and_no_other(node: TestNode) -> None:
     mine = CollectorRegistry()
     for _ in range(2):  # Plugins may come and go in one process.
-        group = Plugins(Fans("fan-0", "fan-1"), settings=Settings(paths=node.paths), clock=node.clock, metrics=mine)
+        group = Plugins(
+            Fans("fan-0", "fan-1"), settings=Settings(paths=node.paths), clock=node.clock, metrics=mine
+        )
         running = asyncio.create_task(group.run())
         await node.devices(FAN, 2)
         group.stop()
@@ -172,7 +174,9 @@ def test_a_style_of_logs_that_is_none_ends_with_one_sentence(capsys: pytest.Capt
 
 
 async def test_serve_leaves_the_guests_loop_without_handlers(node: TestNode) -> None:
-    serving = asyncio.create_task(serve(Fans("fan-0", "fan-1"), settings=Settings(paths=node.paths), metrics=None))
+    serving = asyncio.create_task(
+        serve(Fans("fan-0", "fan-1"), settings=Settings(paths=node.paths), metrics=None)
+    )
     await node.devices(FAN, 2)
     os.kill(os.getpid(), signal.SIGTERM)
     await serving
@@ -184,7 +188,17 @@ def test_the_base_class_has_nothing_that_only_a_mock_needs() -> None:
     assert not hasattr(DevicePlugin, "gate")
     public = [name for name in vars(DevicePlugin) if not name.startswith("_")]
     assert sorted(public) == [
-        *["allocate", "close", "devices", "has_prefer", "has_prestart", "open", "prefer", "prestart", "reload"]
+        *[
+            "allocate",
+            "close",
+            "devices",
+            "has_prefer",
+            "has_prestart",
+            "open",
+            "prefer",
+            "prestart",
+            "reload",
+        ]
     ]
 
 

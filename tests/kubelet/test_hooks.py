@@ -5,12 +5,12 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from tests.support.plugins import FAN, Fans, ids, metric
+from tests.support.waiting import until
 
 from colocate.errors import UserError
 from colocate.kubelet import Allocation, DeviceList, OnStop, Plugins, Settings
 from colocate.testing import TestNode
-from tests.support.plugins import FAN, Fans, ids, metric
-from tests.support.waiting import until
 
 
 class Recorded(Fans):

@@ -9,10 +9,11 @@ from colocate.errors import ColocateError, UserError
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.plugin import DeviceList, DevicePlugin, Devices, Refused, plugin
 from colocate.kubelet.process import LogStyle, Plugins, run, serve
-from colocate.kubelet.settings import OnStop, Registration, Settings
+from colocate.kubelet.settings import MESSAGE_LIMIT, OnStop, Registration, Settings
 from colocate.model.device import Allocation, Device, DeviceNode, Health, Mount
 
 __all__ = [
+    "MESSAGE_LIMIT",
     "Allocation",
     "Clock",
     "ColocateError",

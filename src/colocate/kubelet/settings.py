@@ -6,6 +6,9 @@ import msgspec
 
 from colocate.kubelet.paths import KubeletPaths
 
+MESSAGE_LIMIT = 4 << 20
+"""What a kubelet receives in one message, in bytes: a longer list of devices is refused."""
+
 
 class Registration(StrEnum):
     """The two ways in which a kubelet learns of a plugin."""
