@@ -1,7 +1,7 @@
 """A process of device plugins: any number of them, one event loop, the signals a container gets."""
 
 import asyncio
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import uvloop
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -18,7 +18,8 @@ from colocate.kubelet.watch import FolderWatch
 if TYPE_CHECKING:
     from colocate.kubelet.endpoint import Endpoint
 
-LogStyle = Literal["auto", "json", "text"]
+LogStyle: TypeAlias = Literal["auto", "json", "text"]
+"""How `run` logs: JSON, one object a line; readable text; or text on a terminal and JSON elsewhere."""
 
 
 class Plugins:
@@ -27,6 +28,9 @@ class Plugins:
     For a program that has an event loop and signals of its own: `run` and `serve` are made of it. `metrics` is the
     registry of prometheus-client that gets the metrics of the SDK; None: no registry does.
     """
+
+    settings: Settings
+    """How they are served."""
 
     def __init__(
         self,
