@@ -122,6 +122,7 @@ def test_the_required_ratios_have_their_thresholds() -> None:
     assert thresholds["many_plugins", "start of 20 plugins, per plugin"] == 1.5
     assert thresholds["checkpoints", "200 000 devices in a checkpoint verified"] == 12
     assert thresholds["checkpoints", "200 000 devices in a checkpoint shown"] == 12
+    assert thresholds["sdk_install", "unwanted packages beside the SDK"] == 0
 
 
 def test_a_ratio_that_is_not_a_number_is_beyond() -> None:
