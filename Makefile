@@ -11,49 +11,70 @@ TOPOLOGY ?= mini
 # In processes of their own: gRPC's asyncio side, when it is collected late, can hang whoever runs then.
 NO_GRPC := tests/cluster tests/lab_api tests/lab_scheduler
 
-.PHONY: demo test lint pytest test-cluster test-vm vm-shell bench proto components constraints constraints-check clean
+# Decisions without I/O, whose tests need nothing but Python; cpus and gpus once they are there.
+PURE := $(wildcard $(addprefix tests/,model devices memory load cpus gpus))
 
-demo: $(VENV)/.ready
+.PHONY: help demo test check lint format pytest coverage test-cluster test-vm vm-shell bench docs proto components constraints \
+  constraints-check clean
+
+demo: $(VENV)/.ready ## See it work on this machine; ARGS=--once tells the story, checks it and exits
 	@$(BIN)/colocate demo $(ARGS)
 
-test: lint components pytest test-vm
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-lint: $(VENV)/.ready
+test: lint components pytest test-vm ## Everything: lint, types, contracts, every test, tests in VMs
+
+check: lint ## The loop for a change: lint, types, contracts and the tests of the pure rooms
+	@$(BIN)/pytest -q -n auto --dist worksteal $(PURE)
+
+lint: $(VENV)/.ready ## Lint, formatting, types and import contracts
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-pytest: $(VENV)/.ready
+format: $(VENV)/.ready ## Format the code, and mend what the linter can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+pytest: $(VENV)/.ready ## Tests on this machine; ARGS="tests/kubelet -k restart" runs some
 	@$(BIN)/pytest -n auto --dist worksteal $(or $(ARGS),tests $(addprefix --ignore=,$(NO_GRPC)))
 	@$(if $(ARGS),,$(BIN)/pytest -n auto --dist worksteal $(NO_GRPC))
 
+coverage: $(VENV)/.ready ## Lines and branches of the pure rooms that their tests run; there is no bar
+	@$(BIN)/coverage run -m pytest -q $(PURE)
+	@$(BIN)/coverage report
+
 # The tests that make sense on any cluster; without COLOCATE_KUBECONFIG on an embedded one.
-test-cluster: $(VENV)/.ready
+test-cluster: $(VENV)/.ready ## Tests that make sense on any cluster: on COLOCATE_KUBECONFIG, or an embedded one
 	@$(BIN)/pytest tests/on_cluster $(ARGS)
 
 # The tests that need a kernel or hardware that this machine lacks, in throw-away VMs: docs/vm-tests.md.
-test-vm: $(VENV)/.ready components
+test-vm: $(VENV)/.ready components ## Tests in throw-away VMs (docs/vm-tests.md)
 	@$(BIN)/pytest --vm $(or $(ARGS),tests)
 
 # A shell in such a VM; TOPOLOGY is mini, small, epyc or epyc-smt.
-vm-shell: $(VENV)/.ready components
+vm-shell: $(VENV)/.ready components ## A shell in such a VM; TOPOLOGY is mini, small, epyc or epyc-smt
 	@$(BIN)/python -m tests.vm.shell $(TOPOLOGY)
 
-bench: $(VENV)/.ready
+bench: $(VENV)/.ready ## Measure ratios, and fail where one is beyond its threshold
 	@$(BIN)/python -m bench $(ARGS)
 
-proto: $(VENV)/.ready
+docs: $(VENV)/.ready ## Write the reference in docs/sdk.md from docstrings
+	@$(BIN)/python tools/sdk_reference.py
+
+proto: $(VENV)/.ready ## Generate code from the .proto files
 	@$(BIN)/python tools/generate_wire.py
 
-components:
+components: ## Install the real components that tests run against (root, Debian or Ubuntu)
 	@tools/install-components
 
 # Upper bounds of all that is installed: written anew by the one, held against the package index by the other.
-constraints: $(VENV)/.ready
+constraints: $(VENV)/.ready ## Write the upper bounds of all that is installed anew
 	@$(BIN)/python tools/constraints.py write
 
-constraints-check: $(VENV)/.ready
+constraints-check: $(VENV)/.ready ## Compare the upper bounds with the package index
 	@$(BIN)/python tools/constraints.py check
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -63,5 +84,5 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

@@ -11,4 +11,5 @@ class Fans(DevicePlugin):
         return Allocation(envs={"FANS": ",".join(ids)})
 
 
-run(Fans())
+if __name__ == "__main__":
+    run(Fans())

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from colocate.testing import TestNode
     from tests.support.prometheus import Metrics
 
+# As a process of Colocate's own has them: tests load gRPC, fork, and read what is written to standard error.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 # In a VM tests.vm.guest has its place.
 pytest_plugins = [] if guest.TOPOLOGY in os.environ else ["tests.vm.plugin"]
 
@@ -31,6 +35,7 @@ settings.load_profile("default")
 def _quiet_logs() -> None:
     if telemetry := sys.modules.get("colocate.telemetry"):  # else nothing that was collected can log
         telemetry.configure_logs("text", os.environ.get("COLOCATE_TEST_LOG_LEVEL", "critical"))
+        telemetry.register_metrics()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

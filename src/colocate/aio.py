@@ -1,6 +1,7 @@
 """The few asyncio idioms that this project repeats."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -89,3 +90,20 @@ class Watched:
                 self._next = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._next)
         return self.count
+
+
+def with_signals(stop: Callable[[], None]) -> Watched:
+    """SIGTERM and SIGINT call `stop`; SIGHUP is counted in what is returned, for someone to wait on."""
+    loop = asyncio.get_running_loop()
+    hung_up = Watched()
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGINT, stop)
+    loop.add_signal_handler(signal.SIGHUP, hung_up.changed)
+    return hung_up
+
+
+def without_signals() -> None:
+    """Undo `with_signals`."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.remove_signal_handler(number)

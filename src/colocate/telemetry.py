@@ -1,18 +1,29 @@
 """What Colocate tells about itself: every metric and every log event, named in this one place.
 
 docs/telemetry.md explains each; a test keeps the two in step. Decisions never log and never count: they
-return their reasons, and the process that carries them out tells.
+return their reasons, and the process that carries them out tells. Importing this module registers no metric and
+configures no log: a process does so, or the SDK when it serves plugins.
 """
 
 import io
 import logging
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
+from functools import partial
 from typing import TextIO, cast
+from weakref import WeakKeyDictionary
 
-from prometheus_client import Counter, Gauge, Histogram
+import prometheus_client
+import structlog
+from prometheus_client import REGISTRY, CollectorRegistry
 
-from colocate.lean_structlog import structlog
+Metric = prometheus_client.Counter | prometheus_client.Gauge | prometheus_client.Histogram
+
+# Declared here, and in no registry before `register_metrics`: whoever imports this module may have others in theirs.
+Counter = partial(prometheus_client.Counter, registry=None)
+Gauge = partial(prometheus_client.Gauge, registry=None)
+Histogram = partial(prometheus_client.Histogram, registry=None)
 
 
 class Event(StrEnum):
@@ -26,6 +37,7 @@ class Event(StrEnum):
     CONFIG_REFUSED = "config.refused"
     KUBELET_AWAITED = "kubelet.awaited"
     KUBELET_REPLACED = "kubelet.replaced"
+    PLUGIN_OPENING = "plugin.opening"
     PLUGIN_SERVING = "plugin.serving"
     PLUGIN_REGISTERED = "plugin.registered"
     PLUGIN_NOT_REGISTERED = "plugin.not_registered"
@@ -93,6 +105,14 @@ class Event(StrEnum):
     LEASE_TAKEN = "lease.taken"
     LEASE_LOST = "lease.lost"
     LEASE_FAILED = "lease.failed"
+    LAB_REQUEST_FAILED = "lab_api.request_failed"
+    LAB_CONTROLLER_FAILED = "lab_api.controller_failed"
+    LAB_ATTEMPT_FAILED = "lab_scheduler.attempt_failed"
+    LAB_EXTENDER_PASSED_OVER = "lab_scheduler.extender_passed_over"
+    LAB_OBJECT_UNREADABLE = "lab_scheduler.object_unreadable"
+    LAB_SETTINGS_IGNORED = "lab_scheduler.settings_ignored"
+    LAB_STATUS_NOT_WRITTEN = "lab_scheduler.status_not_written"
+    LAB_EVENT_NOT_RECORDED = "lab_scheduler.event_not_recorded"
 
 
 PLUGIN_REGISTRATIONS = Counter(
@@ -286,6 +306,34 @@ class _LossyStream(io.TextIOBase):
             LOG_LINES_LOST.inc()
 
 
+_PLUGIN_METRICS = "colocate_plugin_"
+_registered: WeakKeyDictionary[CollectorRegistry, set[str]] = WeakKeyDictionary()
+
+
+def declared_metrics() -> Mapping[str, Metric]:
+    """Every metric of this module by its name, without the suffix of a counter."""
+    metrics = [value for value in globals().values() if isinstance(value, Metric)]
+    return {family.name: metric for metric in metrics for family in metric.describe()}
+
+
+def register_metrics(registry: CollectorRegistry = REGISTRY) -> None:
+    """Add every metric to a registry: for a process of Colocate's own. Those that are in it stay."""
+    _register("", registry)
+
+
+def register_plugin_metrics(registry: CollectorRegistry) -> None:
+    """Add the metrics of the device-plugin SDK, and no other, to a registry. Those that are in it stay."""
+    _register(_PLUGIN_METRICS, registry)
+
+
+def _register(prefix: str, registry: CollectorRegistry) -> None:
+    known = _registered.setdefault(registry, set())
+    for name, metric in declared_metrics().items():
+        if name.startswith(prefix) and name not in known:
+            registry.register(metric)
+            known.add(name)
+
+
 def configure_logs(style: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
     """Log to standard error: `json`, `text`, or `auto`, which is text on a terminal and JSON elsewhere."""
     out = stream or sys.stderr
@@ -311,6 +359,12 @@ def configure_logs(style: str = "auto", level: str = "info", stream: TextIO | No
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _LossyStream(out))),
         cache_logger_on_first_use=False,
     )
+
+
+def configure_logs_once(style: str) -> None:
+    """The same, unless somebody has configured structlog in this process: then it stays theirs."""
+    if not structlog.is_configured():
+        configure_logs(style)
 
 
 def logger(**fields: str) -> structlog.typing.FilteringBoundLogger:

@@ -126,6 +126,7 @@ def test_the_required_ratios_have_their_thresholds() -> None:
     assert thresholds["extender", "prioritize at 500 names of 5000, p50"] == 2
     assert thresholds["extender", "prioritize at 500 names of 5000, CPU"] == 2
     assert thresholds["extender", "prioritize at 5000 names, p50"] is None
+    assert thresholds["sdk_install", "unwanted packages beside the SDK"] == 0
 
 
 def test_a_ratio_without_a_bar_is_shown_and_never_beyond(

@@ -63,7 +63,8 @@ def test_the_demo_prints_what_readme_shows() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [REPO / "README.md", REPO / "AGENTS.md", *sorted((REPO / "docs").glob("*.md"))]
+    "page",
+    [REPO / "README.md", REPO / "AGENTS.md", REPO / "CONTRIBUTING.md", *sorted((REPO / "docs").glob("*.md"))],
 )
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):

@@ -5,8 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from prometheus_client import REGISTRY, generate_latest
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client import REGISTRY, Counter, generate_latest
 
 from colocate import telemetry
 from colocate.telemetry import Event
@@ -15,10 +14,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
 
 
 def metrics() -> dict[str, tuple[str, ...]]:
-    found = [value for value in vars(telemetry).values() if isinstance(value, MetricWrapperBase)]
     return {
-        metric._name + ("_total" if metric._type == "counter" else ""): tuple(metric._labelnames)
-        for metric in found
+        name + ("_total" if isinstance(metric, Counter) else ""): tuple(metric._labelnames)
+        for name, metric in telemetry.declared_metrics().items()
     }
 
 
@@ -37,6 +35,18 @@ def test_every_event_is_used() -> None:
     source = Path(telemetry.__file__).parent
     code = "".join(path.read_text() for path in source.rglob("*.py") if path.name != "telemetry.py")
     assert not [event.name for event in Event if f"Event.{event.name}" not in code]
+
+
+def test_nothing_is_logged_that_is_not_an_event() -> None:
+    source = Path(telemetry.__file__).parent
+    logged = re.compile(r"log(?:ger\(\w*\))?\.(?:debug|info|warning|error|exception|critical)\(\s*(\S+)")
+    found = {
+        (path.name, name.rstrip(",)"))
+        for path in source.rglob("*.py")
+        for name in logged.findall(path.read_text())
+    }
+    assert len(found) > 50
+    assert not [one for one in found if not one[1].startswith("Event.") and one != ("lease.py", "event")]
 
 
 @pytest.mark.needs("promtool")

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from colocate import telemetry
-from colocate.lean_structlog import structlog
 from colocate.telemetry import LOG_LINES_LOST, Event
 
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colocate.errors import UserError
-from colocate.kubelet.broadcast import MESSAGE_LIMIT, Broadcast
+from colocate.kubelet import MESSAGE_LIMIT
+from colocate.kubelet.broadcast import Broadcast
 from colocate.model.device import Device, Health
 from colocate.wire import deviceplugin_pb2 as dp
 

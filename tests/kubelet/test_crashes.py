@@ -32,6 +32,7 @@ ONE_WAY = {
     Registration.WATCHER: {"watcher.info"},
 }
 EVERY_LIFE = {
+    *("plugin.open", "plugin.opened", "plugin.close", "plugin.closed"),
     *("socket.serve", "socket.served", "socket.remove", "socket.removed"),
     *("list.send", "list.sent", "ids.drop", "withdraw.unhealthy"),
     *("prefer.answer", "allocate.answer", "prestart.answer"),

@@ -77,7 +77,7 @@ async def test_a_stopping_plugin_turns_containers_away(node: TestNode) -> None:
     slow = Slow("fan-0", "fan-1")
     group = await node.serve(slow, on_stop=OnStop.WITHDRAW)
     await node.devices(FAN, 2)
-    service = group.endpoints[0]._service
+    service = group._endpoints[0]._service
     service.refuse("the plugin is stopping")
     rejected = await node.run_pod({FAN: 1}, phase=Phase.FAILED)
     assert "the plugin is stopping" in rejected.status.message
@@ -333,9 +333,9 @@ async def test_a_list_that_is_none_says_how_to_write_one(
 ) -> None:
     said: list[str] = []
     group = await node.serve(Fans())
-    feed = group.endpoints[0]._feed
+    feed = group._endpoints[0]._feed
     monkeypatch.setattr(feed, "_failed", lambda error, effect: said.append(str(error)))
-    plugin = group.endpoints[0].plugin
+    plugin = group._endpoints[0].plugin
     assert isinstance(plugin, Fans)
     plugin._lists.put_nowait(listed)
     await until(lambda: bool(said), "the refusal")

@@ -153,7 +153,7 @@ class LifeOfAPlugin(RuleBasedStateMachine):
         if how == "kill":
             self.run(self.node.kill(self.group))
         else:
-            for endpoint in self.group.endpoints:
+            for endpoint in self.group._endpoints:
                 endpoint.stop(OnStop(how))
             self.run(self.node.stop(self.group))
         self.group = None

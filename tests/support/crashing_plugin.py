@@ -8,8 +8,16 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from colocate.kubelet import Allocation, DevicePlugin, KubeletPaths, OnStop, Registration, Settings, run
-from colocate.kubelet.plugin import DeviceList
+from colocate.kubelet import (
+    Allocation,
+    DeviceList,
+    DevicePlugin,
+    KubeletPaths,
+    OnStop,
+    Registration,
+    Settings,
+    run,
+)
 
 RESOURCE = "example.com/fan"
 IDS = [f"fan-{n}" for n in range(4)]
@@ -20,6 +28,12 @@ class Crashing(DevicePlugin):
 
     def __init__(self, root: Path) -> None:
         self._root = root
+
+    def open(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
 
     async def devices(self) -> AsyncIterator[DeviceList]:
         yield IDS

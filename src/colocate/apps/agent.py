@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from colocate import __version__, telemetry
-from colocate.aio import Watched, first
+from colocate.aio import Watched, first, with_signals
 from colocate.apps import control, metrics
 from colocate.apps.config.schema import Config
 from colocate.apps.memory import control as memory_control
@@ -22,8 +22,7 @@ from colocate.apps.mock import control as mock_control
 from colocate.apps.mock.plugin import MockPlugin
 from colocate.clock import Clock, SystemClock
 from colocate.errors import UserError
-from colocate.kubelet.plugin import DevicePlugin
-from colocate.kubelet.process import Plugins, with_signals
+from colocate.kubelet import DevicePlugin, Plugins
 from colocate.telemetry import Event
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class Agent:
                 log.info(
                     Event.AGENT_STARTED,
                     version=__version__,
-                    resources=[endpoint.resource for endpoint in self._plugins.endpoints],
+                    resources=list(self._plugins.resources),
                     kubelet=str(self._config.kubelet.root),
                     metrics=address,
                     control=str(self._config.control.socket),
@@ -127,7 +126,7 @@ class Agent:
         self._tell_if_idle()
 
     def _tell_if_idle(self) -> None:
-        if not self._plugins.endpoints and self._memory is None:
+        if not self._plugins.resources and self._memory is None:
             telemetry.logger().info(Event.AGENT_IDLE, reason="no resource is configured")
 
 

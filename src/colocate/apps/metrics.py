@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from colocate import telemetry
 from colocate.apps.config.values import Address
 from colocate.errors import UserError
 
@@ -18,6 +19,7 @@ async def serving(address: Address) -> AsyncIterator[str]:
     from colocate.apps.http import metrics_server
 
     host, port = where
+    telemetry.register_metrics()
     try:
         listener = await metrics_server.listen(host, port)
     except OSError as error:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from colocate import __version__
+from colocate import __version__, startup
 from colocate.cli import streams
 from colocate.errors import ColocateError, exit_on_user_error
 
@@ -84,6 +84,8 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
         epilog="'colocate GROUP --help' says more about each.",
     )
     parser.add_argument("--version", action="version", version=f"colocate {__version__}")
+    if chosen in GROUPS:
+        startup.prepare_process()
     groups = parser.add_subparsers(metavar="GROUP", title="groups")
     for name, about in GROUPS.items():
         if name == chosen:

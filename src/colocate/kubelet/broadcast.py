@@ -11,11 +11,9 @@ from typing import Any
 from colocate.aio import Watched
 from colocate.crashpoints import reached
 from colocate.errors import UserError
+from colocate.kubelet.settings import MESSAGE_LIMIT
 from colocate.model.device import Device, Health
 from colocate.wire import deviceplugin_pb2 as dp
-
-MESSAGE_LIMIT = 4 << 20
-"""What a kubelet receives in one message, in bytes."""
 
 _BLOCK = 32
 

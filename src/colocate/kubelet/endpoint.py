@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from colocate import telemetry
-from colocate.aio import Watched, deadline, first
+from colocate.aio import Watched, first
 from colocate.clock import Clock
 from colocate.crashpoints import reached
 from colocate.kubelet import sockets
@@ -20,6 +20,7 @@ from colocate.kubelet.broadcast import Broadcast
 from colocate.kubelet.calling import Caller
 from colocate.kubelet.device_list import DeviceFeed
 from colocate.kubelet.holders import Holders
+from colocate.kubelet.hooks import Hooks
 from colocate.kubelet.plugin import DevicePlugin, checked_resource
 from colocate.kubelet.registration import register, watcher_service
 from colocate.kubelet.service import PluginService
@@ -50,10 +51,9 @@ class Endpoint:
         self._watch = watch
         self._broadcast = Broadcast(self.resource)
         self._feed = DeviceFeed(plugin, self._broadcast, holders, settings, clock)
-        self._caller = Caller()
-        self._service = PluginService(
-            plugin, self._broadcast, self._feed.knows, settings, clock, self._caller
-        )
+        caller = Caller()
+        self._hooks = Hooks(plugin, caller, settings, clock)
+        self._service = PluginService(plugin, self._broadcast, self._feed.knows, settings, clock, caller)
         self._by_call = settings.registration is Registration.REGISTER
         self._on_stop = settings.on_stop
         self._again = Watched()
@@ -68,16 +68,13 @@ class Endpoint:
     async def run(self) -> None:
         """Serve the plugin; returns after `stop`, and raises where its very first list is unusable."""
         try:
-            await first(self._feed.start(), self._stopping.wait())
-            async with asyncio.TaskGroup() as tasks:
-                helpers = [tasks.create_task(self._feed.follow()), tasks.create_task(self._feed.retire())]
-                while not self._stopping.is_set():
-                    await self._serve_once()
-                await self._withdraw_after_all()
-                for task in helpers:
-                    task.cancel()
+            if await first(self._start(), self._stopping.wait()) == 0:
+                await self._serve()
         finally:
-            await self._feed.close()
+            try:
+                await self._feed.close()
+            finally:
+                await self._hooks.close()
         self._log.info(Event.PLUGIN_STOPPED, on_stop=self._on_stop)
 
     def stop(self, on_stop: OnStop | None = None) -> None:
@@ -87,15 +84,21 @@ class Endpoint:
 
     async def reload(self) -> None:
         """Let the plugin re-read what it reads, and register again, even if it fails to read."""
-        try:
-            async with deadline(self._clock, self._settings.allocate_timeout):
-                await self._caller(self.plugin.reload)
-        except Exception as error:  # noqa: BLE001 -- the plugin's own code may raise anything
-            telemetry.PLUGIN_ERRORS.labels(self.resource, "reload").inc()
-            self._log.error(
-                Event.PLUGIN_CALL_FAILED, method="reload", reason=f"{type(error).__name__}: {error}"
-            )
+        await self._hooks.reload()
         self._again.changed()
+
+    async def _start(self) -> None:
+        await self._hooks.open()
+        await self._feed.start()
+
+    async def _serve(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            helpers = [tasks.create_task(self._feed.follow()), tasks.create_task(self._feed.retire())]
+            while not self._stopping.is_set():
+                await self._serve_once()
+            await self._withdraw_after_all()
+            for task in helpers:
+                task.cancel()
 
     async def _withdraw_after_all(self) -> None:
         """Told to stop between two registrations: it takes one more to tell the kubelet.

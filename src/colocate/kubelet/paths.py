@@ -13,6 +13,7 @@ class KubeletPaths(msgspec.Struct, frozen=True):
     """The kubelet's folder and what is where in it."""
 
     root: Path = DEFAULT_ROOT
+    """The kubelet's `--root-dir`."""
 
     @classmethod
     def from_environment(cls) -> "KubeletPaths":
@@ -21,18 +22,22 @@ class KubeletPaths(msgspec.Struct, frozen=True):
 
     @property
     def device_plugins(self) -> Path:
+        """The folder of sockets of plugins that call Register."""
         return self.root / "device-plugins"
 
     @property
     def kubelet_socket(self) -> Path:
+        """Where plugins call Register."""
         return self.device_plugins / "kubelet.sock"
 
     @property
     def checkpoint(self) -> Path:
+        """The kubelet's own record of who holds which device."""
         return self.device_plugins / "kubelet_internal_checkpoint"
 
     @property
     def plugins_registry(self) -> Path:
+        """The folder in which the kubelet's plugin watcher finds sockets."""
         return self.root / "plugins_registry"
 
     @property
@@ -42,4 +47,5 @@ class KubeletPaths(msgspec.Struct, frozen=True):
 
     @property
     def pod_resources_socket(self) -> Path:
+        """Where the kubelet answers who holds what."""
         return self.root / "pod-resources" / "kubelet.sock"

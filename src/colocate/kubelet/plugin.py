@@ -24,10 +24,26 @@ class Refused(ColocateError):
 class DevicePlugin:
     """Base class of device plugins: set `resource`, write `devices`, and whatever else is needed.
 
-    `allocate`, `prefer` and `prestart` may be plain functions, which run in a thread, or coroutines.
+    Every method but `devices` may be a plain function, which runs in a thread, or a coroutine.
     """
 
     resource: str
+    """The name of the resource, such as `example.com/fan`."""
+
+    def open(self) -> Awaitable[None] | None:
+        """Take hold of the hardware: called once, before `devices`, with no deadline.
+
+        Where it raises, it is called again after a growing pause, and the plugin does not register before it
+        returns. A `UserError` ends the process.
+        """
+        return None
+
+    def close(self) -> Awaitable[None] | None:
+        """Let go of the hardware: called once, when the plugin has stopped and no call is in flight.
+
+        Called only after an `open` that returned. It has `Settings.close_timeout` seconds.
+        """
+        return None
 
     def devices(self) -> Devices:
         """The devices: a list, or, as an async generator, a new list whenever something changes."""
@@ -51,16 +67,28 @@ class DevicePlugin:
         """Called on SIGHUP, before the plugin registers again."""
         return None
 
-    async def gate(self) -> None:
-        """Awaited before anything is said to the kubelet, with no deadline: for mocks that hang on purpose."""
-
     @property
     def has_prefer(self) -> bool:
+        """Whether `prefer` is written; the kubelet is told."""
         return type(self).prefer is not DevicePlugin.prefer
 
     @property
     def has_prestart(self) -> bool:
+        """Whether `prestart` is written; the kubelet is told."""
         return type(self).prestart is not DevicePlugin.prestart
+
+
+class GatedPlugin(DevicePlugin):
+    """A plugin that can be held up on purpose, for mocks. No part of the SDK."""
+
+    async def gate(self) -> None:
+        """Awaited before anything is said to the kubelet, with no deadline."""
+
+
+async def pass_gate(plugin: DevicePlugin) -> None:
+    """Wait while a plugin is held up."""
+    if isinstance(plugin, GatedPlugin):
+        await plugin.gate()
 
 
 def checked_resource(plugin: DevicePlugin) -> str:

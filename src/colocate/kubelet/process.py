@@ -1,47 +1,73 @@
 """A process of device plugins: any number of them, one event loop, the signals a container gets."""
 
 import asyncio
-import signal
-from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import uvloop
+from prometheus_client import REGISTRY, CollectorRegistry
 
-from colocate import telemetry
-from colocate.aio import Watched, first
+from colocate import startup, telemetry
+from colocate.aio import Watched, first, with_signals, without_signals
 from colocate.clock import Clock, SystemClock
 from colocate.errors import UserError, exit_on_user_error
-from colocate.kubelet.endpoint import Endpoint
-from colocate.kubelet.holders import Holders
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.plugin import DevicePlugin
 from colocate.kubelet.settings import OnStop, Registration, Settings
 from colocate.kubelet.watch import FolderWatch
 
+if TYPE_CHECKING:
+    from colocate.kubelet.endpoint import Endpoint
+
+LogStyle: TypeAlias = Literal["auto", "json", "text"]
+"""How `run` logs: JSON, one object a line; readable text; or text on a terminal and JSON elsewhere."""
+
 
 class Plugins:
-    """Several plugins that live and stop together; others may join and leave meanwhile."""
+    """Several plugins that live and stop together; others may join and leave meanwhile.
+
+    For a program that has an event loop and signals of its own: `run` and `serve` are made of it. `metrics` is the
+    registry of prometheus-client that gets the metrics of the SDK; None: no registry does.
+    """
+
+    settings: Settings
+    """How they are served."""
 
     def __init__(
-        self, *plugins: DevicePlugin, settings: Settings | None = None, clock: Clock | None = None
+        self,
+        *plugins: DevicePlugin,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        metrics: CollectorRegistry | None = REGISTRY,
     ) -> None:
+        # Here and not above: who imports the SDK may have to set something before gRPC is loaded.
+        startup.load_grpc()
+        from colocate.kubelet.holders import Holders
+
+        if metrics is not None:
+            telemetry.register_plugin_metrics(metrics)
         self.settings = settings or Settings(paths=KubeletPaths.from_environment())
         self._clock = clock or SystemClock()
         paths = self.settings.paths
         by_call = self.settings.registration is Registration.REGISTER
         self._watch = FolderWatch(paths.device_plugins if by_call else paths.plugins_registry, self._clock)
         self._holders = Holders(paths, self._clock)
-        self.endpoints: list[Endpoint] = []
+        self._endpoints: list[Endpoint] = []
         for plugin in plugins:
-            self.endpoints.append(self._endpoint(plugin))
+            self._endpoints.append(self._endpoint(plugin))
         self._serving: dict[Endpoint, asyncio.Task[None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping = asyncio.Event()
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names of the resources that are served."""
+        return tuple(endpoint.resource for endpoint in self._endpoints)
 
     async def run(self) -> None:
         """Serve every plugin until `stop`."""
         async with asyncio.TaskGroup() as self._tasks:
             watching = self._tasks.create_task(self._watch.run())
-            for endpoint in self.endpoints:
+            for endpoint in self._endpoints:
                 self._start(endpoint)
             await self._stopping.wait()
             while self._serving:
@@ -51,13 +77,13 @@ class Plugins:
     def stop(self) -> None:
         """Begin to stop; `run` returns when all have stopped."""
         self._stopping.set()
-        for endpoint in self.endpoints:
+        for endpoint in self._endpoints:
             endpoint.stop()
 
     def add(self, plugin: DevicePlugin) -> None:
         """Serve one more plugin."""
         endpoint = self._endpoint(plugin)
-        self.endpoints.append(endpoint)
+        self._endpoints.append(endpoint)
         if self._stopping.is_set():
             endpoint.stop()
         if self._tasks is not None:
@@ -65,45 +91,45 @@ class Plugins:
 
     async def remove(self, resource: str) -> None:
         """Stop the plugin of a resource for good: its devices are withdrawn, whatever the settings say."""
-        endpoint = next(endpoint for endpoint in self.endpoints if endpoint.resource == resource)
-        self.endpoints.remove(endpoint)
+        endpoint = next(endpoint for endpoint in self._endpoints if endpoint.resource == resource)
+        self._endpoints.remove(endpoint)
         endpoint.stop(OnStop.WITHDRAW)
         if endpoint in self._serving:
             await asyncio.wait([self._serving[endpoint]])
 
     async def reload(self) -> None:
         """Let every plugin re-read its configuration and register again."""
-        await asyncio.gather(*(endpoint.reload() for endpoint in self.endpoints))
+        await asyncio.gather(*(endpoint.reload() for endpoint in self._endpoints))
 
-    def _endpoint(self, plugin: DevicePlugin) -> Endpoint:
+    def _endpoint(self, plugin: DevicePlugin) -> "Endpoint":
+        from colocate.kubelet.endpoint import Endpoint
+
         made = Endpoint(plugin, self.settings, self._clock, self._watch, self._holders)
-        if any(other.resource == made.resource for other in self.endpoints):
+        if any(other.resource == made.resource for other in self._endpoints):
             raise UserError(
                 f"two plugins serve {made.resource}, and a kubelet listens to one; give one of them another name"
             )
         return made
 
-    def _start(self, endpoint: Endpoint) -> None:
+    def _start(self, endpoint: "Endpoint") -> None:
         assert self._tasks is not None
         task = self._serving[endpoint] = self._tasks.create_task(endpoint.run())
         task.add_done_callback(lambda _: self._serving.pop(endpoint))
 
 
-async def serve(*plugins: DevicePlugin, settings: Settings | None = None) -> None:
-    """Serve plugins in a running event loop until SIGTERM or SIGINT; SIGHUP reloads them."""
-    group = Plugins(*plugins, settings=settings)
+async def serve(
+    *plugins: DevicePlugin, settings: Settings | None = None, metrics: CollectorRegistry | None = REGISTRY
+) -> None:
+    """Serve plugins in a running event loop until SIGTERM or SIGINT; SIGHUP reloads them.
+
+    The handlers of the three signals are removed when it returns.
+    """
+    group = Plugins(*plugins, settings=settings, metrics=metrics)
     hung_up = with_signals(stop=group.stop)
-    await first(group.run(), _reload_on_demand(group, hung_up))
-
-
-def with_signals(stop: Callable[[], None]) -> Watched:
-    """SIGTERM and SIGINT call `stop`; SIGHUP is counted in what is returned, for someone to wait on."""
-    loop = asyncio.get_running_loop()
-    hung_up = Watched()
-    loop.add_signal_handler(signal.SIGTERM, stop)
-    loop.add_signal_handler(signal.SIGINT, stop)
-    loop.add_signal_handler(signal.SIGHUP, hung_up.changed)
-    return hung_up
+    try:
+        await first(group.run(), _reload_on_demand(group, hung_up))
+    finally:
+        without_signals()
 
 
 async def _reload_on_demand(group: Plugins, hung_up: Watched) -> None:
@@ -113,8 +139,26 @@ async def _reload_on_demand(group: Plugins, hung_up: Watched) -> None:
         await group.reload()
 
 
-def run(*plugins: DevicePlugin, settings: Settings | None = None) -> None:
-    """Run plugins as this process, with logs on standard error. This is a plugin's whole main()."""
-    telemetry.configure_logs()
+def run(
+    *plugins: DevicePlugin,
+    settings: Settings | None = None,
+    logs: LogStyle | None = "auto",
+    metrics: CollectorRegistry | None = REGISTRY,
+) -> None:
+    """Run plugins as this process, until SIGTERM or SIGINT. This is a plugin's whole main().
+
+    `logs` is how to log to standard error: `json`, `text`, or `auto`, which is text on a terminal. A structlog that
+    is configured already is left alone; with None it is left alone in any case. `metrics` is the registry of
+    prometheus-client that gets the metrics of the SDK; None: no registry does.
+    """
     with exit_on_user_error():
-        uvloop.run(serve(*plugins, settings=settings))
+        if logs is not None:
+            _configure_logs(logs)
+        uvloop.run(serve(*plugins, settings=settings, metrics=metrics))
+
+
+def _configure_logs(style: str) -> None:
+    styles = get_args(LogStyle)
+    if style not in styles:
+        raise UserError(f"logs={style!r} is not known; use one of {', '.join(map(repr, styles))}, or None")
+    telemetry.configure_logs_once(style)

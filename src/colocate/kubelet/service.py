@@ -15,7 +15,7 @@ from colocate.crashpoints import reached
 from colocate.kubelet.allocation import to_wire
 from colocate.kubelet.broadcast import Broadcast
 from colocate.kubelet.calling import Caller, PluginFailed
-from colocate.kubelet.plugin import DevicePlugin, Refused
+from colocate.kubelet.plugin import DevicePlugin, Refused, pass_gate
 from colocate.kubelet.settings import Settings
 from colocate.telemetry import Event
 from colocate.wire import deviceplugin_pb2 as dp
@@ -79,7 +79,7 @@ class PluginService:
     async def _list_and_watch(self, _: dp.Empty) -> AsyncIterator[bytes]:
         updates = telemetry.PLUGIN_UPDATES.labels(self._plugin.resource)
         async for payload in self._broadcast.lists():
-            await self._plugin.gate()
+            await pass_gate(self._plugin)
             yield payload
             updates.inc()
 
@@ -148,7 +148,7 @@ class PluginService:
         self._calls += 1
         started = self._clock.monotonic()
         try:
-            await self._plugin.gate()
+            await pass_gate(self._plugin)
             async with deadline(self._clock, timeout):
                 result = await self._caller(function, *args)
             message = self._sendable(method, result, send)

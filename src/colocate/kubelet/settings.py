@@ -6,6 +6,9 @@ import msgspec
 
 from colocate.kubelet.paths import KubeletPaths
 
+MESSAGE_LIMIT = 4 << 20
+"""What a kubelet receives in one message, in bytes: a longer list of devices is refused."""
+
 
 class Registration(StrEnum):
     """The two ways in which a kubelet learns of a plugin."""
@@ -29,10 +32,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the device-plugin SDK; the defaults suit a production node."""
 
     paths: KubeletPaths = KubeletPaths()
+    """Where the kubelet is."""
 
     registration: Registration = Registration.REGISTER
+    """How the kubelet learns of the plugin."""
 
     on_stop: OnStop = OnStop.KEEP
+    """What becomes of the devices when the plugin stops."""
 
     allocate_timeout: float = 10.0
     """Seconds that `allocate` and `prefer` may take. The kubelet itself waits for ever, and admits no
@@ -52,8 +58,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds within which the kubelet must ask for the list after a registration; else register again."""
 
     first_retry: float = 0.2
+    """Seconds before a failed attempt (to open, to list, to register) is made again; doubled each time."""
+
     last_retry: float = 10.0
-    """Seconds between attempts to register: doubled from the first to the last."""
+    """Seconds between two attempts, at most."""
 
     stop_grace: float = 3.0
     """Seconds that calls in flight get to end when the plugin stops."""
+
+    close_timeout: float = 10.0
+    """Seconds that `close` may take; the process ends without it then."""

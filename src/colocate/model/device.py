@@ -10,15 +10,20 @@ class Health(StrEnum):
     """What the kubelet reads in a device's `health`."""
 
     HEALTHY = "Healthy"
+    """It may be given to new pods."""
     UNHEALTHY = "Unhealthy"
+    """It may not; pods that hold it keep it."""
 
 
 class Device(msgspec.Struct, frozen=True):
     """One unit of a resource: an id, its health, and the NUMA nodes that it is near to."""
 
     id: str
+    """Unique within the resource; the kubelet knows nothing else of it."""
     health: Health = Health.HEALTHY
+    """Whether new pods may get it."""
     numa: tuple[int, ...] = ()
+    """NUMA nodes, for the kubelet's topology manager; none where it does not matter."""
 
     def unhealthy(self) -> "Device":
         """The same device, not to be given to any new pod."""
@@ -29,24 +34,34 @@ class Mount(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
     """A file or folder of the host that the container sees."""
 
     container_path: str
+    """Where the container sees it."""
     host_path: str
+    """Where it is on the host."""
     read_only: bool = False
+    """Whether the container may not write there."""
 
 
 class DeviceNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """A device node of the host that the container sees, at the same path unless another is named."""
 
     host_path: str
+    """Such as `/dev/fan0`."""
     container_path: str = ""
+    """The same path where it is empty."""
     permissions: str = "rw"
+    """Of `r` read, `w` write and `m` make a node."""
 
 
 class Allocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a container is started with because it holds certain devices."""
 
     envs: Mapping[str, str] = {}
+    """Variables of the environment."""
     mounts: Sequence[Mount] = ()
+    """Files and folders of the host."""
     devices: Sequence[DeviceNode] = ()
+    """Device nodes of the host."""
     annotations: Mapping[str, str] = {}
+    """For the container runtime, not for the pod."""
     cdi: Sequence[str] = ()
     """Names of CDI devices, such as `vendor.com/class=name`."""

@@ -13,8 +13,7 @@ from colocate.apps.config.words import Problem, show
 from colocate.apps.mock import devices as mock_devices
 from colocate.apps.mock import inject as mock_inject
 from colocate.errors import UserError
-from colocate.kubelet import sockets
-from colocate.kubelet.settings import Registration
+from colocate.kubelet import Registration, sockets
 from colocate.model.resource_name import why_not_allowed
 from colocate.wire.rpc import MAX_SOCKET_PATH
 

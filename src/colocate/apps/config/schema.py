@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from colocate.apps.config.values import Address, Seconds, Share, Size
+from colocate.kubelet import OnStop, Registration, Settings
 from colocate.kubelet.paths import DEFAULT_ROOT, KubeletPaths
-from colocate.kubelet.settings import OnStop, Registration, Settings
 from colocate.memory import settings as memory_settings
 from colocate.memory.forecast import Forecast, Instant, Koordinator, Policy, WindowMax
 from colocate.memory.rung import Rung

@@ -196,7 +196,7 @@ class MemoryPart:
             if isinstance(error, UserError) and self._report is None:
                 raise  # Settings that do not go with blocks that are held: somebody has to decide.
             MEMORY_TURNS.labels(self.settings.resource, "failed").inc()
-            self.plugin.close(f"the agent's last look at its node failed ({error})")
+            self.plugin.suspend(f"the agent's last look at its node failed ({error})")
             expected = isinstance(error, ColocateError | OSError)
             self._log.error(
                 Event.MEMORY_TURN_FAILED,

@@ -62,7 +62,7 @@ class MemoryPlugin(DevicePlugin):
             reached("memory.published")
             self._changes.changed()
 
-    def close(self, why: str) -> None:
+    def suspend(self, why: str) -> None:
         """Offer and give out none but those that are with pods, until something is published again."""
         kept = {*self._promised, *self._held()}
         listed = [device if device.id in kept else device.unhealthy() for device in self._listed or ()]

@@ -7,7 +7,7 @@ without changing those that were there.
 from collections.abc import Iterable, Sequence
 
 from colocate.apps.config.schema import MockResource, Spread
-from colocate.kubelet.broadcast import MESSAGE_LIMIT
+from colocate.kubelet import MESSAGE_LIMIT
 from colocate.model.device import Device, Health
 
 _WIDTH = 4

@@ -14,11 +14,11 @@ from colocate.apps.mock import inject as mock_inject
 from colocate.apps.mock.faults import Change, Faults, after
 from colocate.clock import Clock
 from colocate.errors import UserError
-from colocate.kubelet.plugin import DevicePlugin, Refused
+from colocate.kubelet.plugin import GatedPlugin, Refused
 from colocate.model.device import Allocation, Device
 
 
-class MockPlugin(DevicePlugin):
+class MockPlugin(GatedPlugin):
     """Serves one mock resource."""
 
     def __init__(self, config: MockResource, clock: Clock) -> None:

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from colocate import __version__, telemetry
-from colocate.aio import first
+from colocate.aio import first, with_signals
 from colocate.apps import metrics
 from colocate.apps.scheduler.decisions import DecisionLog
 from colocate.apps.scheduler.facts import Facts
@@ -28,7 +28,6 @@ from colocate.clock import Clock, SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.usage import MetricsApi, Prometheus, UsagePoller, queries
 from colocate.errors import UserError
-from colocate.kubelet.process import with_signals
 from colocate.load import Table
 from colocate.telemetry import Event
 

@@ -23,8 +23,8 @@ from colocate.lab.api.resources import (
     Resource,
 )
 from colocate.lab.api.store import NODE
+from colocate.telemetry import Event
 
-CONTROLLER_FAILED = "lab.api.controller_failed"
 LOST_NODE_SECONDS = 40.0
 """How long the pods of a node that was deleted are left, in case it comes back."""
 
@@ -148,7 +148,7 @@ class Controllers:
             work()
         except Exception as error:  # noqa: BLE001 - the controllers outlive whatever one object does to them
             telemetry.logger().warning(
-                CONTROLLER_FAILED, key=str(key), error=f"{type(error).__name__}: {error}"
+                Event.LAB_CONTROLLER_FAILED, key=str(key), error=f"{type(error).__name__}: {error}"
             )
             self._later(key, _RETRY_SECONDS)
 

@@ -32,9 +32,9 @@ from colocate.lab.api.status import ApiError, bad_request, body_too_large, inter
 from colocate.lab.api.store import Store
 from colocate.lab.api.users import MASTERS, User, from_name
 from colocate.lab.api.watch import Watch, subject
+from colocate.telemetry import Event
 
 MAX_BODY = 3 * 1024 * 1024
-REQUEST_FAILED = "lab.api.request_failed"
 _PIECE = 1 << 18
 _STOP_SECONDS = 2.0
 
@@ -142,7 +142,7 @@ class ApiServer:
         except web.HTTPException:
             raise
         except Exception as error:  # noqa: BLE001 - whatever went wrong in one request, the others go on
-            telemetry.logger().exception(REQUEST_FAILED, method=request.method, path=request.path)
+            telemetry.logger().exception(Event.LAB_REQUEST_FAILED, method=request.method, path=request.path)
             return _failure(internal(f"{type(error).__name__}: {error}"))
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:

@@ -24,8 +24,7 @@ from colocate.lab.scheduler.feed import Feed
 from colocate.lab.scheduler.preemption import Budget, Plan
 from colocate.lab.scheduler.queue import Queue, Waiting
 from colocate.lab.scheduler.recorder import Recorder
-
-ATTEMPT_FAILED = "lab.scheduler.attempt_failed"
+from colocate.telemetry import Event
 
 
 class Attempts:
@@ -74,7 +73,7 @@ class Attempts:
         except ApiError as error:
             self._break_off(waiting, f"binding rejected: {error}")
         except Exception as error:  # noqa: BLE001 - whatever one pod does to it, the scheduler serves the others
-            telemetry.logger().exception(ATTEMPT_FAILED, pod=pod.key)
+            telemetry.logger().exception(Event.LAB_ATTEMPT_FAILED, pod=pod.key)
             self._break_off(waiting, f"{type(error).__name__}: {error}")
 
     async def stop(self) -> None:

@@ -15,8 +15,8 @@ from colocate.lab.scheduler.extender import Extender, ExtenderFailed
 from colocate.lab.scheduler.facts import PodFacts
 from colocate.lab.scheduler.filters import Cause, Rejection, check
 from colocate.lab.scheduler.search import Search
+from colocate.telemetry import Event
 
-EXTENDER_PASSED_OVER = "lab.scheduler.extender_passed_over"
 _EXTENDER_SCALE = 10
 """Extenders score 0 to 10, plugins 0 to 100."""
 
@@ -114,7 +114,7 @@ class Cycle:
             except ExtenderFailed as error:
                 if not extender.settings.ignorable:
                     raise
-                telemetry.logger().warning(EXTENDER_PASSED_OVER, pod=pod.key, error=str(error))
+                telemetry.logger().warning(Event.LAB_EXTENDER_PASSED_OVER, pod=pod.key, error=str(error))
                 continue
             for name, reason in answer.failed.items():
                 rejections[name] = Rejection((reason,), Cause.EXTENDER, curable=True)
@@ -142,5 +142,5 @@ class Cycle:
             return await extender.prioritize(stored.encoded, nodes)
         except ExtenderFailed as error:
             # kube-scheduler never fails a pod for a missing opinion.
-            telemetry.logger().warning(EXTENDER_PASSED_OVER, pod=pod.key, error=str(error))
+            telemetry.logger().warning(Event.LAB_EXTENDER_PASSED_OVER, pod=pod.key, error=str(error))
             return {}

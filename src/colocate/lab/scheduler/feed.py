@@ -12,8 +12,7 @@ from colocate.lab.scheduler.cluster import Cluster
 from colocate.lab.scheduler.facts import PodFacts, read_node, read_pod
 from colocate.lab.scheduler.filters import Cause
 from colocate.lab.scheduler.queue import Queue
-
-UNREADABLE = "lab.scheduler.object_unreadable"
+from colocate.telemetry import Event
 
 
 class Feed:
@@ -69,7 +68,7 @@ class Feed:
             return self._read_pod(stored, change.before)
         except (ValueError, ApiError) as error:
             # The API server lets much pass that nobody but a scheduler reads.
-            telemetry.logger().warning(UNREADABLE, key=str(stored.key), error=str(error))
+            telemetry.logger().warning(Event.LAB_OBJECT_UNREADABLE, key=str(stored.key), error=str(error))
             return Cause(0)
 
     def _read_node(self, stored: Stored, type: Type) -> Cause:

@@ -19,8 +19,8 @@ from colocate.lab.scheduler.extender import Extender
 from colocate.lab.scheduler.feed import Feed
 from colocate.lab.scheduler.queue import Queue
 from colocate.lab.scheduler.recorder import Recorder
+from colocate.telemetry import Event
 
-IGNORED_SETTINGS = "lab.scheduler.settings_ignored"
 _BATCH = 16
 """So many pods are placed before others of the process get a turn."""
 
@@ -64,7 +64,7 @@ class Scheduler:
     async def start(self) -> None:
         """Begin; pods that wait already are placed first."""
         if self._configuration.ignored:
-            telemetry.logger().warning(IGNORED_SETTINGS, settings=list(self._configuration.ignored))
+            telemetry.logger().warning(Event.LAB_SETTINGS_IGNORED, settings=list(self._configuration.ignored))
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:

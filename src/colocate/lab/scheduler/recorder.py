@@ -7,8 +7,8 @@ from colocate.lab.api.objects import Object, metadata, rfc3339_micro
 from colocate.lab.api.registry import Registry
 from colocate.lab.api.resources import EVENTS
 from colocate.lab.api.status import ApiError
+from colocate.telemetry import Event
 
-NOT_RECORDED = "lab.scheduler.event_not_recorded"
 _REMEMBERED = 8192
 
 
@@ -56,7 +56,9 @@ class Recorder:
                 self._registry.create(EVENTS, about["namespace"], body)
                 self._remember(same, name)
         except ApiError as error:
-            telemetry.logger().warning(NOT_RECORDED, pod=about["name"], reason=reason, error=str(error))
+            telemetry.logger().warning(
+                Event.LAB_EVENT_NOT_RECORDED, pod=about["name"], reason=reason, error=str(error)
+            )
 
     def _repeat(self, namespace: str, same: tuple[str, ...]) -> bool:
         name = self._told.get(same)

@@ -8,8 +8,8 @@ from colocate.lab.api.objects import Object, condition, metadata, rfc3339, uid_o
 from colocate.lab.api.registry import Registry
 from colocate.lab.api.resources import PODS
 from colocate.lab.api.status import ApiError
+from colocate.telemetry import Event
 
-NOT_WRITTEN = "lab.scheduler.status_not_written"
 UNSCHEDULABLE = "Unschedulable"
 FAULT = "SchedulerError"
 GATED = "SchedulingGated"
@@ -74,4 +74,4 @@ def _write(registry: Registry, stored: Stored, change: Callable[[Object], None])
         registry.modify(PODS, namespace, name, change, "status")
     except ApiError as error:
         # What is said about a pod holds up neither that pod nor any other.
-        telemetry.logger().warning(NOT_WRITTEN, pod=f"{namespace}/{name}", error=str(error))
+        telemetry.logger().warning(Event.LAB_STATUS_NOT_WRITTEN, pod=f"{namespace}/{name}", error=str(error))
