@@ -140,9 +140,23 @@ class MemoryPart:
             await first(self._cluster.run(), self._take_turns(), *wakers)
         finally:
             await self.executor.close()
+            await self._demotion_off()
             await self._cluster.close(_FLUSH_TIME)
             self._machine.close()
             self._store.close()
+
+    async def _demotion_off(self) -> None:
+        """A switch for the whole machine does not outlive whoever has switched it on; a successor may again."""
+        if not self._state.ladder.demotion_is_ours or self.dry_run:
+            return
+        try:
+            await self.executor.demotion_off()
+        except OSError as error:
+            self._log.error(
+                Event.MEMORY_TURN_FAILED,
+                reason=f"the kernel's demotion cannot be switched off: {error}",
+                effect="it stays on until the next start",
+            )
 
     async def begin(self) -> None:
         """Before all else, and with nobody's help: end what an earlier life was killed in the middle of."""
