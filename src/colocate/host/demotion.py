@@ -68,7 +68,7 @@ class KernelDemotion:
         """Set the switch; whether it was otherwise. OSError where it may not be written."""
         if self.enabled is on:
             return False
-        handle = os.open(self._switch, os.O_WRONLY)
+        handle = os.open(self._switch, os.O_WRONLY | os.O_TRUNC)
         try:
             os.write(handle, b"1" if on else b"0")
         finally:

@@ -179,8 +179,6 @@ def far(ladder: Ladder, situation: Situation) -> Step:
 
 def _why_not_demoted(reading: PodMemory, situation: Situation) -> str:
     """Why the kernel is not asked to demote a pod's memory; empty where it is."""
-    if _suffers(reading, situation):
-        return _suffering(reading, situation)
     if not situation.settings.swap and situation.facts.node.swap_free and reading.swap_limit != 0:
         return "the kernel might swap instead, which memory.swap does not allow"
     return ""

@@ -193,7 +193,8 @@ class Executor:
                     self._machine.demotion,
                     rate=self.rate,
                     clock=self._clock,
-                    go_on=lambda: _pressure(group) <= self._most_pressure,
+                    # A throttled pod suffers already; demoting it is to make nothing worse.
+                    go_on=partial(_suffers_no_more, group, max(self._most_pressure, _pressure(group))),
                 ),
             )
             return None
@@ -233,6 +234,10 @@ class Executor:
         if done.end is ReclaimEnd.NOTHING_LEFT and done.amount < 1 << 20:
             return Outcome(action, Result.FAILED, told)
         return Outcome(action, Result.DONE, told)
+
+
+def _suffers_no_more(group: MemoryGroup, most: float) -> bool:
+    return _pressure(group) <= most
 
 
 def _pressure(group: MemoryGroup) -> float:

@@ -24,9 +24,10 @@ from colocate.clock import Clock
 from colocate.errors import ColocateError, UserError
 from colocate.host.page_calls import Kernel, PageCalls
 from colocate.kubelet.paths import KubeletPaths
-from colocate.memory.actions import Action, SetLimit, ref
+from colocate.memory.actions import Action, SetLimit, SwitchDemotion, ref
 from colocate.memory.blocks import for_settings
 from colocate.memory.decide import Decision, decide
+from colocate.memory.facts import Result
 from colocate.memory.limits import limits
 from colocate.memory.settings import MemorySettings
 from colocate.memory.state import State
@@ -153,9 +154,11 @@ class MemoryPart:
             await self.executor.demotion_off()
         except OSError as error:
             self._log.error(
-                Event.MEMORY_TURN_FAILED,
-                reason=f"the kernel's demotion cannot be switched off: {error}",
-                effect="it stays on until the next start",
+                Event.MEMORY_ACTED,
+                action=SwitchDemotion.__name__,
+                result=str(Result.FAILED),
+                message=str(error),
+                why="the agent ends: the kernel's demotion is to be off, as it was; its next start tries again",
             )
 
     async def begin(self) -> None:
