@@ -23,7 +23,8 @@ from colocate.wire import rpc
 async def test_what_selling_memory_builds_upon_is_told_part_by_part(tmp_path: Path) -> None:
     results = (await found(patient(tmp_path), "memory"))["memory"]
     parts = [result.reason.partition(":")[0] for result in results]
-    assert parts == ["pods", "limits", "swap", "pressure", "pressure of pods", "far nodes", "page migration"]
+    far = ["far nodes", "far by move_pages", "far by demotion"]
+    assert parts == ["pods", "limits", "swap", "pressure", "pressure of pods", *far]
     assert all(result.remedy for result in results if result.verdict is not Verdict.GOOD)
 
 

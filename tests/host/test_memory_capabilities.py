@@ -9,7 +9,7 @@ from tests.support.cgroup_trees import FakeTree, pressure_file, write_meminfo, w
 
 from colocate.host.cgroups import Naming
 from colocate.host.memory_capabilities import MemoryCapabilities, memory_capabilities
-from colocate.model.memory import MemoryControls, NumaMemory, PodMemory, Pressure
+from colocate.model.memory import Demotion, MemoryControls, NumaMemory, PodMemory, Pressure
 from colocate.model.pod import QosClass
 
 GIB = 1 << 30
@@ -18,6 +18,8 @@ POD = PodMemory(
 )
 NEAR = NumaMemory(id=0, total=8 * GIB, free=GIB, distances={0: 10, 2: 50})
 FAR = NumaMemory(id=2, total=4 * GIB, free=3 * GIB, has_cpus=False, distances={0: 50, 2: 10})
+
+DEMOTION = Demotion(tiers={0: 4, 2: 22}, promotes=True)
 
 
 class Machine:
@@ -35,6 +37,15 @@ class Machine:
         (self.proc / "self").mkdir()
         self.capabilities((1 << 41) - 1)
         write_numa(self.sys, NEAR, FAR)
+        for name, text in (
+            ("sys/kernel/mm/numa/demotion_enabled", "false"),
+            ("sys/devices/virtual/memory_tiering/memory_tier4/nodelist", "0"),
+            ("sys/devices/virtual/memory_tiering/memory_tier22/nodelist", "2"),
+            ("proc/sys/vm/swappiness", "60"),
+            ("proc/sys/kernel/numa_balancing", "2"),
+        ):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(f"{text}\n")
 
     def meminfo(self, swap: int) -> None:
         amounts = {"MemTotal": 16 * GIB, "MemFree": GIB, "MemAvailable": GIB, "Inactive(file)": 0}
@@ -55,7 +66,7 @@ def machine(tmp_path: Path) -> Machine:
 def test_a_machine_with_everything(machine: Machine) -> None:
     found = machine.look()
     assert found.controls == MemoryControls(
-        cgroup=2, writable=True, reclaim=True, high=True, swap=True, migrate=True
+        cgroup=2, writable=True, reclaim=True, high=True, swap=True, migrate=True, demotion=DEMOTION
     )
     assert all(getattr(found, name).here for name in found.__struct_fields__ if name != "cgroup")
     assert found.pods.found == f"cgroup v2, pods in {machine.fake.root} (systemd)"
@@ -64,7 +75,9 @@ def test_a_machine_with_everything(machine: Machine) -> None:
 
 def test_cgroup_v1_has_limits_and_reclaim_by_them_and_no_more(tmp_path: Path) -> None:
     found = Machine(tmp_path, 1).look()
-    assert found.controls == MemoryControls(cgroup=1, writable=True, swap=True, migrate=True)
+    assert found.controls == MemoryControls(
+        cgroup=1, writable=True, swap=True, migrate=True, demotion=DEMOTION
+    )
     assert (found.reclaim.here, found.swap_limits.here) == (True, True)
     assert "lowering the limit" in found.reclaim.found
     assert (found.throttle.here, found.pod_pressure.here, found.node_pressure.here) == (False, False, True)
@@ -91,6 +104,21 @@ def test_a_process_without_the_right_to_move_pages(machine: Machine, bit: int, n
     assert name in machine.look().migration.found
 
 
+def test_a_process_that_does_not_see_those_of_pods(machine: Machine) -> None:
+    procs = machine.fake.folder(POD) / "cgroup.procs"
+    procs.write_text("17\n18\n")
+    assert machine.look().migration.here
+    procs.write_text("0\n0\n")
+    found = machine.look()
+    assert (found.migration.here, found.demotion.here) == (False, True)
+    assert "hostPID: true" in found.migration.found
+
+
+def test_a_kernel_that_demotes_nothing(machine: Machine) -> None:
+    (machine.sys / "kernel/mm/numa/demotion_enabled").unlink()
+    assert "Linux 5.15" in machine.look().controls.demotion.missing
+
+
 def test_an_old_kernel_without_memory_reclaim(machine: Machine) -> None:
     (machine.fake.memory / "memory.reclaim").unlink()
     found = machine.look()
@@ -107,7 +135,9 @@ def test_control_groups_mounted_read_only(machine: Machine, monkeypatch: pytest.
 
     monkeypatch.setattr(os, "statvfs", ReadOnly)
     found = machine.look()
-    assert found.controls == MemoryControls(cgroup=2, writable=False, swap=True, migrate=True)
+    assert found.controls == MemoryControls(
+        cgroup=2, writable=False, swap=True, migrate=True, demotion=DEMOTION
+    )
     for each in (found.limits, found.reclaim, found.throttle):
         assert "mounted read-only" in each.found
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from colocate.memory.actions import (
+    Demote,
     Ease,
     Evict,
     MovePages,
@@ -14,6 +15,7 @@ from colocate.memory.actions import (
     RestoreLimit,
     ReturnPages,
     SetLimit,
+    SwitchDemotion,
     Throttle,
     Unthrottle,
 )
@@ -25,6 +27,7 @@ from colocate.memory.state import State, from_json, to_json
 from colocate.model.memory import (
     Bytes,
     ContainerMemory,
+    Demotion,
     KubeletReserves,
     MemoryControls,
     NodeMemory,
@@ -41,6 +44,10 @@ MIB = 1 << 20
 GIB = 1 << 30
 V2 = MemoryControls(cgroup=2, reclaim=True, high=True, swap=True, migrate=True)
 V1 = MemoryControls(cgroup=1, migrate=True)
+DEMOTES = MemoryControls(
+    cgroup=2, reclaim=True, high=True, swap=True, demotion=Demotion(tiers={0: 4, 2: 22}, promotes=True)
+)
+"""A kernel that demotes, and an agent without a right over processes."""
 SETTINGS = MemorySettings(forecast=Instant())
 
 
@@ -144,6 +151,7 @@ class Machine(msgspec.Struct, kw_only=True):
     outcomes: tuple[Outcome, ...] = ()
     far_taken: Bytes = 0
     """By others."""
+    swap_free: Bytes = 0
     by_node: bool = True
     """Whether it is known on which NUMA nodes the memory of pods lies."""
 
@@ -182,6 +190,8 @@ class Machine(msgspec.Struct, kw_only=True):
                 available=min(self.total + self.far_total, all_free + cache),
                 free=all_free,
                 inactive_file=0,
+                swap_total=self.swap_free,
+                swap_free=self.swap_free,
                 numa=numa,
             ),
             word=self.word() if self.heard else None,
@@ -216,9 +226,16 @@ class Machine(msgspec.Struct, kw_only=True):
         """Do what was planned for pods, as the machine would, and report it."""
         actions = [action for action in decision.plan.actions if isinstance(action, PodAction)]
         if result is Result.DONE:
+            for switch in decision.plan.actions:
+                if isinstance(switch, SwitchDemotion):
+                    self.switch_demotion(switch.on)
             for action in actions:
                 self._do(action)
         self.outcomes = tuple(Outcome(action, result, "as the test wants") for action in actions)
+
+    def switch_demotion(self, on: bool) -> None:
+        demotion = msgspec.structs.replace(self.controls.demotion, enabled=on)
+        self.controls = msgspec.structs.replace(self.controls, demotion=demotion)
 
     def live(self, seconds: float, step: float = 10.0) -> list[PodAction]:
         """Turns in which everything is carried out; all that was done to pods."""
@@ -249,7 +266,7 @@ class Machine(msgspec.Struct, kw_only=True):
                 guest.high = high
             case Unthrottle(to=to):
                 guest.high, guest.our_high = to, None
-            case MovePages(bytes=size):
+            case MovePages(bytes=size) | Demote(bytes=size):
                 guest.far = min(guest.anon + guest.cache, guest.far + size)
             case ReturnPages(bytes=size):
                 guest.far = max(0, guest.far - size)

@@ -2,14 +2,19 @@
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from colocate.apps.memory.executor import _pressure
+from colocate.apps.memory.cluster_view import ClusterView
+from colocate.apps.memory.executor import Executor, _pressure
 from colocate.apps.memory.jobs import Jobs
+from colocate.apps.memory.machine import Machine
+from colocate.apps.memory.pod_moves import PodMoves
+from colocate.clock import ManualClock
 from colocate.errors import Unavailable
 from colocate.host.memory_group import MemoryGroup
-from colocate.memory.actions import Evict, MovePages, PodRef, ReturnPages
+from colocate.memory.actions import Demote, Evict, MovePages, PodRef, ReturnPages, SwitchDemotion
 from colocate.memory.facts import Outcome, Result
 
 POD = PodRef("u", "default", "batch")
@@ -79,6 +84,85 @@ async def test_a_pod_that_goes_ends_what_is_done_to_it() -> None:
     await settled()
     assert deed.cancelled
     assert not jobs.any
+
+
+async def test_deeds_of_one_kind_are_ended_and_seen_to_end_and_others_go_on() -> None:
+    jobs = Jobs(lambda outcome: None)
+    away = Deed(Outcome(MOVE, Result.DONE))
+    demote = Demote(pod=PodRef("v", "default", "other"), sources=(0,), leave={1: 0}, bytes=1, reason="")
+    demoting = Deed(Outcome(demote, Result.DONE))
+    jobs.start(MOVE, away)
+    jobs.start(demote, demoting)
+    await settled()
+    await jobs.end(Demote)
+    assert (away.cancelled, demoting.cancelled) == (False, True)
+    assert jobs.is_busy("u")
+    assert not jobs.is_busy("v")
+    await jobs.close()
+
+
+class OneGroup:
+    """A machine with a switch, and nothing else that is asked."""
+
+    def __init__(self, demotion: object) -> None:
+        self.demotion = demotion
+
+
+class Switch:
+    """The kernel's, as a test wants it."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        self.error = error
+        self.written: list[bool] = []
+
+    def switch(self, on: bool) -> bool:
+        if self.error:
+            raise self.error
+        self.written.append(on)
+        return True
+
+
+def executor(switch: Switch) -> Executor:
+    machine = cast(Machine, OneGroup(switch))
+    return Executor(
+        machine, cast(ClusterView, None), cast(PodMoves, None), ManualClock(), rate=1, most_pressure=1
+    )
+
+
+async def test_the_switch_is_put_back_only_when_no_step_of_a_demotion_is_under_way() -> None:
+    switch = Switch()
+    hands = executor(switch)
+    demote = Demote(pod=POD, sources=(0,), leave={1: 0}, bytes=1, reason="")
+    step, ended = asyncio.Event(), []
+
+    async def deed() -> Outcome:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await step.wait()
+            ended.append(list(switch.written))
+            raise
+        raise AssertionError
+
+    hands._jobs.start(demote, deed)
+    await settled()
+    off = asyncio.create_task(
+        hands.carry_out([SwitchDemotion(on=False, reason="")], frozenset({"u"}), off=False)
+    )
+    await settled()
+    assert switch.written == []
+    step.set()
+    [outcome] = await off
+    assert (outcome.result, switch.written, ended) == (Result.DONE, [False], [[]])
+
+
+@pytest.mark.parametrize("on", [True, False])
+async def test_a_switch_that_may_not_be_written_is_a_failure_and_no_end_of_the_turn(on: bool) -> None:
+    hands = executor(Switch(PermissionError(13, "Permission denied")))
+    action = SwitchDemotion(on=on, reason="")
+    assert await hands.carry_out([action], frozenset(), off=False) == [
+        Outcome(action, Result.FAILED, "[Errno 13] Permission denied")
+    ]
 
 
 @pytest.mark.parametrize("error", [OSError("odd"), Unavailable("away")])

@@ -89,6 +89,7 @@ class Node:
         self, pods: RealPods, folder: Path, settings: MemorySettings = SETTINGS, system: Bytes = SYSTEM
     ) -> None:
         self.pods = pods
+        self.folder = folder
         self.system = system
         self.clock = ManualClock()
         self.client = EvictingClient(pods, self.clock)
@@ -155,12 +156,12 @@ class Node:
 
 
 @asynccontextmanager
-async def running_node(folder: Path) -> AsyncIterator[Node]:
+async def running_node(folder: Path, settings: MemorySettings = SETTINGS) -> AsyncIterator[Node]:
     """With a colocated and an online pod, which have no process yet."""
     async with real_pods(Naming.SYSTEMD) as pods:
         pods.create(BATCH)
         pods.create(WEB)
-        made = Node(pods, folder)
+        made = Node(pods, folder, settings)
         yield made
         await made.part.executor.close()
         await made.client.close()

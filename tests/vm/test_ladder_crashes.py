@@ -16,11 +16,12 @@ import msgspec
 import pytest
 
 from colocate.host.cgroups import Naming
+from colocate.host.demotion import KernelDemotion
 from colocate.host.high_mark import read_mark
 from colocate.host.memory_group import oom_kills
 from colocate.host.memory_limits import Limits, read_limits, set_limits
 from colocate.memory.rung import Rung, height
-from colocate.memory.settings import Deadlines
+from colocate.memory.settings import Deadlines, MemorySettings
 from colocate.memory.state import State
 from tests.support import components
 from tests.support.real_pods import MIB, Eater, RealPods, real_pods
@@ -35,6 +36,8 @@ EVERY_LIFE = {
     *("cgroup.marked", "cgroup.memory.high", "pages.moved", "cgroup.unmarked"),
 }
 """Side effects without which a life has not come down the ladder and up again."""
+BY_DEMOTION = {"demotion.switched", "cgroup.memory.reclaim", "pages.moved"}
+"""And without which memory was not demoted, nor moved back; the rest is as in any life."""
 
 QUICK = msgspec.structs.replace(
     SETTINGS,
@@ -60,11 +63,14 @@ IN_DEBT = 1
 class Life:
     """A colocated and an online process, and the agents that see them, one after another."""
 
-    def __init__(self, pods: RealPods, batch: Eater, web: Eater, folder: Path) -> None:
+    def __init__(
+        self, pods: RealPods, batch: Eater, web: Eater, folder: Path, settings: MemorySettings = QUICK
+    ) -> None:
         self.pods = pods
         self.batch = batch
         self.web = web
         self.folder = folder
+        self.settings = settings
         self.group = pods.create(BATCH)
         self.phases = (
             (self._begins, self._is_held),
@@ -104,7 +110,7 @@ class Life:
     def _agent(self, crash_at: int = 0, log: Path | None = None) -> Agent:
         self._agents += 1
         return Agent(
-            partial(Node, self.pods, self.folder, QUICK, SYSTEM), self._agents * 1000.0, crash_at, log
+            partial(Node, self.pods, self.folder, self.settings, SYSTEM), self._agents * 1000.0, crash_at, log
         )
 
     async def _begins(self) -> None:
@@ -143,6 +149,8 @@ class Life:
             and read_limits(self.group) == HELD
             and read_mark(self.group.folder) is None
             and far_bytes(self.batch) < 2 * MIB
+            and not KernelDemotion().enabled
+            and not state.ladder.demotion_is_ours
         )
 
     def _check_same(self, phase: int, stored: State, now: State) -> None:
@@ -200,6 +208,36 @@ async def test_an_agent_killed_at_any_side_effect_is_followed_by_one_that_goes_o
                 raise
             died_at += life.died_at
         assert set(died_at) >= kinds
+        assert [oom_kills(group) for group in groups] == [0, 0]
+    record_property("deaths", len(died_at))
+    record_property("crash points", sorted(set(died_at)))
+
+
+async def test_an_agent_killed_while_memory_is_demoted_is_followed_by_one_that_puts_the_switch_back(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Only the side effects from the switch on are places to die: the others are those of any life."""
+    settings = msgspec.structs.replace(QUICK, demotion=True)
+    async with real_pods(Naming.SYSTEMD) as pods:
+        groups = pods.create(BATCH), pods.create(WEB)
+        batch, web = await pods.run(BATCH), await pods.run(WEB)
+        whole = Life(pods, batch, web, tmp_path / "whole", settings)
+        await whole.live()
+        in_debt, calm = whole.points(IN_DEBT), whole.points(IN_DEBT + 1)
+        assert {*in_debt, *calm} >= BY_DEMOTION
+        # Its state is stored by the two side effects before.
+        first = in_debt.index("demotion.switched") + 1 - 2
+        last = max(len(in_debt), calm.index("demotion.switched") + 1 if "demotion.switched" in calm else 0)
+        died_at: list[str] = []
+        for crash_at in range(first, last + 1):
+            life = Life(pods, batch, web, tmp_path / str(crash_at), settings)
+            try:
+                await life.live(crash_at)
+            except BaseException as error:
+                error.add_note(f"killed at side effect {crash_at} of each phase: {life.died_at}")
+                raise
+            died_at += life.died_at
+        assert "demotion.switched" in died_at
         assert [oom_kills(group) for group in groups] == [0, 0]
     record_property("deaths", len(died_at))
     record_property("crash points", sorted(set(died_at)))

@@ -4,15 +4,17 @@ Nothing is changed to find out: what a file's absence, its mount and this proces
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from colocate.host import page_calls
 from colocate.host.cgroups import Tree
+from colocate.host.demotion import KernelDemotion
 from colocate.host.node_memory import PROC, SYS, read_node_memory
 from colocate.host.pod_groups import PodTier, find_tiers
-from colocate.model.memory import MemoryControls, NodeMemory
+from colocate.model.memory import Demotion, MemoryControls, NodeMemory
 
 _SYS_PTRACE = 19
 _SYS_NICE = 23
@@ -43,6 +45,8 @@ class MemoryCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     far_nodes: Capability
     """NUMA nodes that are memory alone."""
     migration: Capability
+    """move_pages, process by process."""
+    demotion: Demotion
 
     @property
     def controls(self) -> MemoryControls:
@@ -54,6 +58,7 @@ class MemoryCapabilities(msgspec.Struct, frozen=True, kw_only=True):
             high=self.throttle.here,
             swap=self.swap_limits.here,
             migrate=self.migration.here,
+            demotion=self.demotion,
         )
 
 
@@ -76,7 +81,8 @@ def memory_capabilities(
         pod_pressure=_pod_pressure(tree, node, group),
         swap=_swap(node),
         far_nodes=_far_nodes(node),
-        migration=_migration(node, proc),
+        migration=_migration(node, group, proc),
+        demotion=KernelDemotion(proc=proc, sys=sys).read(),
     )
 
 
@@ -167,7 +173,7 @@ def _far_nodes(node: NodeMemory) -> Capability:
     )
 
 
-def _migration(node: NodeMemory, proc: Path) -> Capability:
+def _migration(node: NodeMemory, group: Path | None, proc: Path) -> Capability:
     if len(node.numa) < 2:
         return Capability(False, "the machine has one NUMA node: there is nowhere to move pages to")
     held = _effective_capabilities(proc)
@@ -178,12 +184,25 @@ def _migration(node: NodeMemory, proc: Path) -> Capability:
     ]
     if missing:
         return Capability(False, f"{' and '.join(missing)} is needed to move the pages of other processes")
+    if group is not None and not _sees_processes(group):
+        return Capability(
+            False, "processes of pods are not seen from here; run in the host's PID namespace (hostPID: true)"
+        )
     # A machine made of files has no kernel that could be asked.
     if proc == PROC and (refused := page_calls.refusal()):
         return Capability(
             False, f"move_pages is refused ({refused}); in a container: seccompProfile: {{type: Unconfined}}"
         )
     return Capability(True, "by move_pages")
+
+
+def _sees_processes(group: Path) -> bool:
+    """Whether processes below a group have ids here; those of another PID namespace are listed as 0."""
+    for file in group.rglob("cgroup.procs"):
+        with suppress(OSError):
+            if pids := file.read_bytes().split():
+                return b"0" not in pids
+    return True
 
 
 def _effective_capabilities(proc: Path) -> int:

@@ -137,13 +137,14 @@ def numa_stat(data: bytes, version: int, page_size: int) -> dict[int, Bytes]:
     Without inactive file pages, as in a working set; v1 does not tell these by node.
     """
     if version == 1:
-        return {id: pages * page_size for id, pages in _by_node(data, rb"hierarchical_total=\d+").items()}
-    anon, file, inactive = (_by_node(data, row) for row in (b"anon", b"file", b"inactive_file"))
+        return {id: pages * page_size for id, pages in numa_row(data, rb"hierarchical_total=\d+").items()}
+    anon, file, inactive = (numa_row(data, row) for row in (b"anon", b"file", b"inactive_file"))
     # The rows are not of the same instant.
     return {id: max(0, anon.get(id, 0) + file.get(id, 0) - inactive.get(id, 0)) for id in anon | file}
 
 
-def _by_node(data: bytes, row: bytes) -> dict[int, int]:
+def numa_row(data: bytes, row: bytes) -> dict[int, int]:
+    """One row of a memory.numa_stat by NUMA node: bytes on v2, pages on v1."""
     found = re.search(rb"^%s((?: N\d+=\d+)*)$" % row, data, re.MULTILINE)
     if not found:
         raise Garbled(f"there is no line {row.decode()!r} by NUMA node")

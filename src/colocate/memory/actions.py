@@ -48,6 +48,12 @@ class Drop(_Action, frozen=True):
     ids: tuple[str, ...]
 
 
+class SwitchDemotion(_Action, frozen=True):
+    """Switch the kernel's demotion on for the far rung; its own way back with `on` false."""
+
+    on: bool
+
+
 class _PodAction(_Action, frozen=True):
     pod: PodRef
 
@@ -109,6 +115,17 @@ class MovePages(_PodAction, frozen=True):
     bytes: Bytes
 
 
+class Demote(_PodAction, frozen=True):
+    """Have the kernel move a pod's memory to far NUMA nodes of a lower tier. ReturnPages is the way back where that
+    right exists; elsewhere the kernel's own promotion is."""
+
+    sources: tuple[int, ...]
+    """All near NUMA nodes."""
+    leave: Mapping[int, Bytes]
+    """The NUMA nodes that it may go to, and what is to be left free on each."""
+    bytes: Bytes
+
+
 class ReturnPages(_PodAction, frozen=True):
     """The way back of MovePages."""
 
@@ -136,9 +153,10 @@ PodAction: TypeAlias = (
     | Ease
     | Unthrottle
     | MovePages
+    | Demote
     | ReturnPages
     | Evict
     | Recreate
 )
 
-Action: TypeAlias = Withdraw | Publish | Drop | PodAction
+Action: TypeAlias = Withdraw | Publish | Drop | SwitchDemotion | PodAction

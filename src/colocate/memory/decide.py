@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from colocate.memory import blocks as block_list
+from colocate.memory import demotion
 from colocate.memory import ladder as ladder_turns
 from colocate.memory.actions import Action
 from colocate.memory.assertion import assert_limits
@@ -112,8 +113,11 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
         ),
     )
     asserted = assert_limits(pods, climbed.ladder, facts.controls, facts.off)
+    ladder, switched = demotion.switch(climbed.ladder, climbed.actions, facts.controls.demotion)
     plan = Plan(
-        actions=(*block_actions, *asserted, *climbed.actions), notes=climbed.notes, stood_on=climbed.stood_on
+        actions=(*block_actions, *asserted, *switched, *climbed.actions),
+        notes=climbed.notes,
+        stood_on=climbed.stood_on,
     )
     next_state = msgspec.structs.replace(
         state,
@@ -122,7 +126,7 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
         pods=identities,
         word=word,
         debt=_debt(state, balance),
-        ladder=climbed.ladder,
+        ladder=ladder,
         history=history,
     )
     return Decision(

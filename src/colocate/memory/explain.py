@@ -156,6 +156,8 @@ def _standing(decision: Decision) -> list[str]:
         f"{names.get(uid, uid)} has pages on NUMA {', '.join(map(str, done.targets))}."
         for uid, done in state.ladder.moved.items()
     ]
+    if state.ladder.demotion_is_ours:
+        sentences.append("The kernel's demotion is switched on for that, and was off before.")
     sentences += [
         f"{names.get(uid, uid)} is to go ({entry.by})" + (f": {entry.waits_for}." if entry.waits_for else ".")
         for uid, entry in state.ladder.leaving.items()

@@ -3,11 +3,12 @@
 A step that has nothing left to try is not busy: the next rung is then tried without waiting.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from colocate.memory.actions import MovePages, PodAction, Reclaim, Throttle
+from colocate.memory import demotion
+from colocate.memory.actions import Demote, MovePages, PodAction, Reclaim, Throttle
 from colocate.memory.colocated import droppable, unyielding
 from colocate.memory.figures import amount
 from colocate.memory.ladder_state import Ladder, Moved, Throttled, put
@@ -128,35 +129,64 @@ def _lost(reading: PodMemory) -> float:
 
 
 def far(ladder: Ladder, situation: Situation) -> Step:
-    """Move pages to far nodes, as much as these have room for."""
+    """Have pages go to far nodes, as much as these have room for: by the kernel's demotion where it can be had, and
+    moved process by process elsewhere."""
     remaining = _outstanding(ladder, situation)
-    reserve = situation.settings.far_reserve
-    room = {node.id: max(0, node.free - int(node.total * reserve)) for node in situation.far}
+    reserve = {node.id: int(node.total * situation.settings.far_reserve) for node in situation.far}
+    room = {node.id: max(0, node.free - reserve[node.id]) for node in situation.far}
     near = tuple(node.id for node in situation.facts.node.numa if node.id not in situation.far_ids)
+    controls = situation.facts.controls
+    demotes = not demotion.why_not(controls, situation.far_ids, situation.settings)
     actions: list[PodAction] = []
+    notes: list[str] = []
     for each, reading in situation.readable:
         lies = reading.numa
         sources = near if lies is None else tuple(id for id in near if lies.get(id, 0) > 0)
         there = each.near if lies is None else min(each.near, sum(lies.get(id, 0) for id in near))
-        size = whole_pages(min(remaining, there, sum(room.values())))
+        by_kernel = demotes and not (why := _why_not_demoted(reading, situation))
+        if demotes and not by_kernel and not controls.migrate:
+            notes.append(f"{each.ref} is not demoted: {why}.")
+            continue
+        targets = _demotion_targets(sources, situation) if by_kernel else tuple(id for id in room if room[id])
+        free = sum(room[id] for id in targets)
+        if by_kernel:
+            free = min((room[id] for id in targets), default=0)
+        size = whole_pages(min(remaining, there, free))
         if size < WORTH_IT or ladder.has_given_up(Rung.FAR, each.uid):
             continue
-        targets = tuple(id for id in room if room[id])
         names = ", ".join(map(str, targets))
-        reason = f"{_needed(situation)}; NUMA {names} has room for {amount(sum(room.values()))}."
-        actions.append(
-            MovePages(pod=each.ref, sources=sources, targets=targets, bytes=size, reason=reason),
-        )
+        reason = f"{_needed(situation)}; NUMA {names} has room for {amount(free)}."
+        if by_kernel:
+            reason = f"{reason} The way back: {demotion.way_back(controls)}."
+            leave = {id: reserve[id] for id in targets}
+            actions.append(Demote(pod=each.ref, sources=near, leave=leave, bytes=size, reason=reason))
+            # Which of them the kernel takes is not known.
+            room |= {id: max(0, room[id] - size) for id in targets}
+        else:
+            actions.append(
+                MovePages(pod=each.ref, sources=sources, targets=targets, bytes=size, reason=reason)
+            )
+            _fill(room, size)
         before = ladder.moved[each.uid].before if each.uid in ladder.moved else each.far
         ladder = msgspec.structs.replace(
             ladder, moved=put(ladder.moved, each.uid, Moved(before, sources, targets))
         )
         remaining -= size
-        _fill(room, size)
-    notes = (
-        () if actions else (f"Far NUMA nodes have room for {amount(sum(room.values()))}: no pages go there.",)
-    )
-    return Step(ladder, tuple(actions), notes, busy=bool(actions))
+    if not actions:
+        notes.append(f"Far NUMA nodes have room for {amount(sum(room.values()))}: no pages go there.")
+    return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions))
+
+
+def _why_not_demoted(reading: PodMemory, situation: Situation) -> str:
+    """Why the kernel is not asked to demote a pod's memory; empty where it is."""
+    if not situation.settings.swap and situation.facts.node.swap_free and reading.swap_limit != 0:
+        return "the kernel might swap instead, which memory.swap does not allow"
+    return ""
+
+
+def _demotion_targets(sources: Sequence[int], situation: Situation) -> tuple[int, ...]:
+    nodes, kernel = situation.far, situation.facts.controls.demotion
+    return tuple(dict.fromkeys(id for source in sources for id in demotion.targets(source, kernel, nodes)))
 
 
 def _fill(room: dict[int, Bytes], size: Bytes) -> None:

@@ -136,7 +136,7 @@ def _down(ladder: Ladder, situation: Situation) -> LadderTurn:
         lower = height(rung) - 1
         ladder = msgspec.structs.replace(ladder, rung=RUNGS[lower] if lower >= 0 else None)
     if ladder.rung is None:
-        ladder = Ladder(leaving=ladder.leaving, moved=ladder.moved)
+        ladder = Ladder(leaving=ladder.leaving, moved=ladder.moved, demotion_is_ours=ladder.demotion_is_ours)
     return LadderTurn(ladder, notes=notes)
 
 

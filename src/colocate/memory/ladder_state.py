@@ -66,6 +66,8 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
     moved: Mapping[PodUid, Moved] = {}
     leaving: Mapping[PodUid, Leaving] = {}
     gave_up: tuple[GaveUp, ...] = ()
+    demotion_is_ours: bool = False
+    """The kernel's demotion was off, and is or was to be switched on for the far rung."""
 
     @property
     def has_done_something(self) -> bool:

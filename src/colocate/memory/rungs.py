@@ -2,6 +2,7 @@
 
 import msgspec
 
+from colocate.memory.demotion import way_back, why_not
 from colocate.memory.rung import Rung
 from colocate.memory.settings import MemorySettings
 from colocate.model.memory import MemoryControls
@@ -29,18 +30,20 @@ def rungs_here(
     return tuple(
         RungHere(
             rung=rung,
-            how=_how(rung, controls),
-            way_back=_WAY_BACK[rung],
+            how=_how(rung, controls, far, settings),
+            way_back=way_back(controls) if rung is Rung.FAR else _WAY_BACK[rung],
             deadline=settings.deadlines.of(rung),
             missing="left out by the configuration"
             if rung in settings.without
-            else _missing(rung, controls, far) or ("" if stores else _UNRECORDED.get(rung, "")),
+            else _missing(rung, controls, far, settings) or ("" if stores else _UNRECORDED.get(rung, "")),
         )
         for rung in Rung
     )
 
 
-def _how(rung: Rung, controls: MemoryControls) -> str:
+def _how(rung: Rung, controls: MemoryControls, far: frozenset[int], settings: MemorySettings) -> str:
+    if rung is Rung.FAR and not why_not(controls, far, settings):
+        return "the kernel demotes pages to far NUMA nodes, by memory.reclaim in steps, as far as these have room"
     if rung is Rung.RECLAIM and controls.cgroup == 1:
         return "the pod's limit is lowered to below what it uses and put back at once, in steps"
     return _HOW[rung]
@@ -50,7 +53,7 @@ _HOW = {
     Rung.WITHDRAW: "free blocks become Unhealthy, at once",
     Rung.RECLAIM: "memory.reclaim, while the pod's pressure is bearable",
     Rung.THROTTLE: "memory.high at what the pod uses, less what is due",
-    Rung.FAR: "pages are moved to far NUMA nodes, as far as these have room",
+    Rung.FAR: "pages are moved to far NUMA nodes, process by process, as far as these have room",
     Rung.EVICT: "eviction through the API, which keeps to disruption budgets",
     Rung.RECREATE: "a bare pod that allows it is created again with an affinity against this node",
 }
@@ -58,7 +61,6 @@ _WAY_BACK = {
     Rung.WITHDRAW: "blocks become Healthy again after the cool-down",
     Rung.RECLAIM: "none is needed: no limit stays lowered",
     Rung.THROTTLE: "memory.high is restored",
-    Rung.FAR: "pages are moved back",
     Rung.EVICT: "none; what was not carried out yet is called off",
     Rung.RECREATE: "none; what was not carried out yet is called off",
 }
@@ -71,7 +73,7 @@ _UNRECORDED = {
 """Reclaiming leaves nothing to undo, and a memory.high is found again by its mark."""
 
 
-def _missing(rung: Rung, controls: MemoryControls, far: frozenset[int]) -> str:
+def _missing(rung: Rung, controls: MemoryControls, far: frozenset[int], settings: MemorySettings) -> str:
     if rung in (Rung.RECLAIM, Rung.THROTTLE) and not controls.writable:
         return "the control groups cannot be written"
     if rung is Rung.RECLAIM and controls.cgroup == 2 and not controls.reclaim:
@@ -82,8 +84,9 @@ def _missing(rung: Rung, controls: MemoryControls, far: frozenset[int]) -> str:
         return "the pods' control groups have no memory.high"
     if rung is Rung.FAR and not far:
         return "there is no far NUMA node: none is without CPUs, and none is configured"
-    if rung is Rung.FAR and not controls.migrate:
+    if rung is Rung.FAR and not controls.migrate and (why := why_not(controls, far, settings)):
         return (
-            "pages of other processes may not be moved; `colocate doctor memory` says which right is missing"
+            "pages of other processes may not be moved (`colocate doctor memory` says which right is missing), "
+            f"and the kernel does not demote them: {why}"
         )
     return ""

@@ -84,6 +84,8 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The most of a pod's memory that is reclaimed at a time."""
     far_nodes: tuple[int, ...] | None = None
     """NUMA nodes for pages of colocated pods in need; None: those without CPUs; empty: none."""
+    demotion: bool = False
+    """Whether the kernel's demotion may be switched on for the far rung: a switch for the whole machine."""
     far_reserve: float = 0.05
     """Share of a far node that is left free."""
     retry: float = 30.0

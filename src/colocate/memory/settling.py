@@ -3,6 +3,7 @@
 import msgspec
 
 from colocate.memory.actions import (
+    Demote,
     Evict,
     MovePages,
     Reclaim,
@@ -53,7 +54,7 @@ def _take_in(ladder: Ladder, outcome: Outcome, situation: Situation) -> Ladder:
             return _give_up(ladder, Rung.RECLAIM, pod.uid, outcome.message)
         case Throttle(pod=pod) if failed:
             return _give_up(ladder, Rung.THROTTLE, pod.uid, outcome.message)
-        case MovePages(pod=pod) if failed:
+        case MovePages(pod=pod) | Demote(pod=pod) if failed:
             return _give_up(ladder, Rung.FAR, pod.uid, outcome.message)
         case Unthrottle(pod=pod) if not failed:
             return msgspec.structs.replace(ladder, throttled=drop(ladder.throttled, pod.uid))
@@ -103,5 +104,5 @@ def _give_up(ladder: Ladder, rung: Rung, uid: PodUid, why: str) -> Ladder:
 
 def _failure(outcome: Outcome) -> str:
     name = type(outcome.action).__name__
-    pod = getattr(outcome.action, "pod", "blocks")
+    pod = getattr(outcome.action, "pod", "the node")
     return f"{name} for {pod}: {outcome.result}" + (f", {outcome.message}." if outcome.message else ".")

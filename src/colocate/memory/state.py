@@ -65,7 +65,11 @@ def go_on(state: State, boot: str, now: float, longest_gap: float) -> State:
     """The state with its clock moved on; `now` never goes back while the machine runs."""
     passed = max(0.0, now - state.seen) if boot == state.boot else 0.0
     clock = state.clock + min(passed, longest_gap)
-    return msgspec.structs.replace(state, boot=boot, seen=now, clock=clock)
+    # The kernel's own switches are as somebody else has them since.
+    ladder = state.ladder
+    if boot != state.boot:
+        ladder = msgspec.structs.replace(ladder, demotion_is_ours=False)
+    return msgspec.structs.replace(state, boot=boot, seen=now, clock=clock, ladder=ladder)
 
 
 def to_json(state: State) -> bytes:

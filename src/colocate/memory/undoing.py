@@ -10,6 +10,7 @@ import msgspec
 
 from colocate.memory.actions import Ease, PodAction, ReturnPages, Unthrottle
 from colocate.memory.colocated import Colocated
+from colocate.memory.demotion import way_back
 from colocate.memory.figures import amount
 from colocate.memory.ladder_state import Ladder, Throttled, drop, put
 from colocate.memory.limits import whole_pages
@@ -25,7 +26,7 @@ def nothing(ladder: Ladder, situation: Situation) -> Step:
 
 
 def pages_back(ladder: Ladder, situation: Situation) -> Step:
-    """Move pages back to where they came from."""
+    """Move pages back to where they came from; where that right is missing, say how they come back."""
     present = {node.id for node in situation.facts.node.numa}
     off = situation.facts.off
     room = situation.slack - (0 if off else situation.settings.block_size)
@@ -44,6 +45,11 @@ def pages_back(ladder: Ladder, situation: Situation) -> Step:
         from_far = tuple(id for id in moved.targets if id in present)
         if away < WORTH_IT or not from_far:
             ladder = msgspec.structs.replace(ladder, moved=drop(ladder.moved, each.uid))
+            continue
+        if not situation.facts.controls.migrate:
+            ladder = msgspec.structs.replace(ladder, moved=drop(ladder.moved, each.uid))
+            back = way_back(situation.facts.controls)
+            notes.append(f"{amount(away)} of {each.ref} is on far nodes. The way back: {back}.")
             continue
         size = min(away, room)
         if size < WORTH_IT:

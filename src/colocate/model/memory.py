@@ -218,6 +218,23 @@ class NodeWord(msgspec.Struct, frozen=True, kw_only=True):
     reserves: KubeletReserves = KubeletReserves()
 
 
+class Demotion(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kernel has of demotion: what it reclaims from a NUMA node goes to one of a lower memory tier."""
+
+    tiers: Mapping[int, int] = {}
+    """The memory tier of each NUMA node; the higher, the slower."""
+    enabled: bool = False
+    """The kernel's switch, which is one for the whole machine."""
+    promotes: bool = False
+    """Whether the kernel moves pages back that are used (kernel.numa_balancing has 2)."""
+    missing: str = ""
+    """Why nothing would be demoted, whatever the switch says, or why it cannot be switched on; empty where it can."""
+
+    @property
+    def here(self) -> bool:
+        return not self.missing
+
+
 class MemoryControls(msgspec.Struct, frozen=True, kw_only=True):
     """What this machine lets one do to a pod's memory."""
 
@@ -232,7 +249,8 @@ class MemoryControls(msgspec.Struct, frozen=True, kw_only=True):
     swap: bool = False
     """Whether a group's swap can be limited."""
     migrate: bool = False
-    """Whether pages of other processes may be moved (CAP_SYS_NICE)."""
+    """Whether pages of other processes may be moved (CAP_SYS_NICE), and their ids are seen."""
+    demotion: Demotion = Demotion(missing="nobody has looked for it")
 
 
 def running_together(amounts: list[Bytes], containers: tuple[ContainerMemory, ...]) -> Bytes:

@@ -174,6 +174,8 @@ class Memory(Section, frozen=True):
     """Rungs of the ladder that are never used."""
     far_nodes: tuple[int, ...] | None = None
     """NUMA nodes that pages may go to; not given: those without CPUs."""
+    demotion: bool = False
+    """Whether the kernel's demotion may be switched on for the far rung."""
     migration_rate: Size = Size(256 << 20)
     """Bytes a second."""
     move_expiry: Seconds = Seconds(3600)
@@ -203,6 +205,7 @@ class Memory(Section, frozen=True):
                 swap=self.swap,
                 without=self.without,
                 far_nodes=self.far_nodes,
+                demotion=self.demotion,
             )
         )
 

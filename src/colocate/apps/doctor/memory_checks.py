@@ -17,10 +17,12 @@ from colocate.errors import UserError
 from colocate.host import cgroups
 from colocate.host.memory_capabilities import MemoryCapabilities, memory_capabilities
 from colocate.host.node_memory import read_node_memory
+from colocate.memory.demotion import way_back, why_not
 from colocate.memory.figures import amount
 from colocate.memory.rungs import rungs_here
 from colocate.memory.settings import MemorySettings
 from colocate.memory.usage import far_ids
+from colocate.model.memory import MemoryControls, NodeMemory
 
 
 def _look() -> MemoryCapabilities:
@@ -56,10 +58,25 @@ async def memory(patient: Patient) -> AsyncIterator[Result]:
         ("pressure", found.node_pressure),
         ("pressure of pods", found.pod_pressure),
         ("far nodes", found.far_nodes),
-        ("page migration", found.migration),
+        ("far by move_pages", found.migration),
     ):
         # Not having these is no fault: there are fewer rungs then, or a less careful reclaim.
         yield good(f"{what}: {capability.found}")
+    node = await asyncio.to_thread(read_node_memory)
+    yield good(f"far by demotion: {_demotion(found.controls, node)}")
+
+
+def _demotion(controls: MemoryControls, node: NodeMemory) -> str:
+    """Whether the kernel's own way to far memory is here, or what it lacks."""
+    allowed = MemorySettings(demotion=True)
+    far = far_ids(node, allowed.far_nodes)
+    if missing := "there is no far NUMA node" if not far else why_not(controls, far, allowed):
+        return missing
+    switch = "on already" if controls.demotion.enabled else "off, and can be switched on"
+    return (
+        f"possible, without a right over processes; the kernel's switch is {switch}; used where memory.demotion is "
+        f"true; the way back: {way_back(controls)}"
+    )
 
 
 @check(Section.MACHINE, "memory ladder")

@@ -14,7 +14,7 @@ from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.departures import send_off
 from colocate.apps.memory.jobs import Jobs
 from colocate.apps.memory.machine import Machine
-from colocate.apps.memory.page_moves import move_pages
+from colocate.apps.memory.page_moves import demote, move_pages
 from colocate.apps.memory.pod_moves import PodMoves
 from colocate.clock import Clock
 from colocate.errors import ColocateError, Unavailable
@@ -24,6 +24,7 @@ from colocate.host.page_calls import Kernel, PageCalls
 from colocate.host.reclaim import ReclaimEnd, put_back, reclaim
 from colocate.memory.actions import (
     Action,
+    Demote,
     Ease,
     Evict,
     MovePages,
@@ -34,6 +35,7 @@ from colocate.memory.actions import (
     RestoreLimit,
     ReturnPages,
     SetLimit,
+    SwitchDemotion,
     Throttle,
     Unthrottle,
 )
@@ -87,6 +89,9 @@ class Executor:
         self._jobs.keep_only(holders)
         done: list[Outcome] = []
         for action in actions:
+            if isinstance(action, SwitchDemotion):
+                done.append(await self._switch(action))
+                continue
             if not isinstance(action, PodAction):
                 continue  # The list of blocks is published as a whole.
             if action.pod.uid not in holders:
@@ -112,6 +117,12 @@ class Executor:
     def give_back(self, outcomes: Iterable[Outcome]) -> None:
         """Outcomes that nobody could take in after all."""
         self._outcomes[:0] = outcomes
+
+    async def demotion_off(self) -> None:
+        """Switch the kernel's demotion off; OSError where that cannot be."""
+        # A step without it would drop what it was to move.
+        await self._jobs.end(Demote)
+        await in_thread(partial(self._machine.demotion.switch, False))
 
     async def put_back(self, pod: PodRef, limit: Bytes) -> None:
         """Raise a pod's limit where it is found lowered; the next turn tells."""
@@ -140,6 +151,16 @@ class Executor:
         self._outcomes.append(outcome)
         self.reported.changed()
 
+    async def _switch(self, action: SwitchDemotion) -> Outcome:
+        try:
+            if action.on:
+                await in_thread(partial(self._machine.demotion.switch, True))
+            else:
+                await self.demotion_off()
+        except OSError as error:
+            return Outcome(action, Result.FAILED, str(error))
+        return Outcome(action, Result.DONE)
+
     async def _do(self, action: PodAction, off: bool, recorded: bool) -> Outcome | None:
         if isinstance(action, Evict):
             self._jobs.start(action, partial(send_off, self._cluster, action))
@@ -163,6 +184,21 @@ class Executor:
         if isinstance(action, MovePages | ReturnPages):
             self._jobs.start(
                 action, partial(move_pages, group, action, self.rate, self._clock, self._calls())
+            )
+            return None
+        if isinstance(action, Demote):
+            self._jobs.start(
+                action,
+                partial(
+                    demote,
+                    group,
+                    action,
+                    self._machine.demotion,
+                    rate=self.rate,
+                    clock=self._clock,
+                    # A throttled pod suffers already; demoting it is to make nothing worse.
+                    go_on=partial(_suffers_no_more, group, max(self._most_pressure, _pressure(group))),
+                ),
             )
             return None
         if isinstance(action, Reclaim):
@@ -201,6 +237,10 @@ class Executor:
         if done.end is ReclaimEnd.NOTHING_LEFT and done.amount < 1 << 20:
             return Outcome(action, Result.FAILED, told)
         return Outcome(action, Result.DONE, told)
+
+
+def _suffers_no_more(group: MemoryGroup, most: float) -> bool:
+    return _pressure(group) <= most
 
 
 def _pressure(group: MemoryGroup) -> float:

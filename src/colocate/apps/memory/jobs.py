@@ -54,9 +54,15 @@ class Jobs:
             if uid not in uids:
                 job.task.cancel()
 
+    async def end(self, kind: type[PodAction]) -> None:
+        """Cancel all deeds of a kind, and see them end."""
+        await self._cancel([job.task for job in self._running.values() if type(job.action) is kind])
+
     async def close(self) -> None:
         """Cancel everything, and see it end."""
-        tasks = [job.task for job in self._running.values()]
+        await self._cancel([job.task for job in self._running.values()])
+
+    async def _cancel(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

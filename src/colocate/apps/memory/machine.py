@@ -12,6 +12,7 @@ import msgspec
 
 from colocate.aio import in_thread
 from colocate.host import cgroups
+from colocate.host.demotion import KernelDemotion
 from colocate.host.memory_capabilities import MemoryCapabilities, memory_capabilities
 from colocate.host.node_memory import read_node_memory
 from colocate.host.pod_groups import PodGroup
@@ -39,8 +40,10 @@ class Machine:
         *,
         mount: Path = cgroups.MOUNT,
         read_node: Callable[[], NodeMemory] = read_node_memory,
+        demotion: KernelDemotion | None = None,
     ) -> None:
         """Pods are looked for below the control group `below`."""
+        self.demotion = demotion or KernelDemotion()
         self.tree = cgroups.find_tree(mount)
         self._below = below
         self._read_node = read_node
@@ -73,4 +76,5 @@ class Machine:
         if known is None or not known.pods.here or self._readings % _LOOK_AGAIN == 0:
             known = self._capabilities = memory_capabilities(self.tree, below=self._below)
         self._readings += 1
-        return known.controls
+        # The switch is anybody's, and tiers come and go with NUMA nodes.
+        return msgspec.structs.replace(known.controls, demotion=self.demotion.read())

@@ -1,10 +1,16 @@
-"""The pages of a pod moved to other NUMA nodes, one target after another, as far as these have room."""
+"""The pages of a pod on their way to other NUMA nodes: moved process by process, or demoted by the kernel.
+
+As much goes as was asked for and there is room for; an outcome says how much, and why not all.
+"""
+
+from collections.abc import Callable
 
 from colocate.clock import Clock
+from colocate.host.demotion import DemotionEnd, KernelDemotion, PodDemotion
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.page_calls import PageCalls
 from colocate.host.page_migration import MoveEnd, PageMigration, PagesMoved
-from colocate.memory.actions import MovePages, ReturnPages
+from colocate.memory.actions import Demote, MovePages, ReturnPages
 from colocate.memory.facts import Outcome, Result
 from colocate.memory.figures import amount
 from colocate.model.memory import Bytes
@@ -41,6 +47,31 @@ async def move_pages(
     if short:
         return Outcome(action, Result.FAILED, "; ".join([told, *reasons]))
     return Outcome(action, Result.DONE, told)
+
+
+async def demote(
+    group: MemoryGroup,
+    action: Demote,
+    kernel: KernelDemotion,
+    *,
+    rate: Bytes,
+    clock: Clock,
+    go_on: Callable[[], bool],
+) -> Outcome:
+    """Have the kernel demote as much as was asked for; FAILED where it will not move more, with the reason."""
+    journey = PodDemotion(
+        group, kernel, sources=action.sources, leave=action.leave, rate=rate, clock=clock, go_on=go_on
+    )
+    report = await journey.run(action.bytes)
+    told = f"{amount(report.moved)} of {amount(action.bytes)} demoted by memory.numa_stat: {report.end}"
+    if report.dropped >= _LEAST:
+        told = f"{told}; {amount(report.dropped)} of cache dropped or memory swapped"
+    if report.end is DemotionEnd.GONE:
+        return Outcome(action, Result.GONE, told)
+    more_may_go = report.end in (DemotionEnd.ENOUGH, DemotionEnd.STOPPED) or (
+        report.end is DemotionEnd.NOTHING_LEFT and report.moved >= _LEAST
+    )
+    return Outcome(action, Result.DONE if more_may_go else Result.FAILED, told)
 
 
 def _why_not_all(target: int, report: PagesMoved) -> list[str]:

@@ -28,10 +28,10 @@ from colocate.clock import Clock
 from colocate.errors import ColocateError, UserError
 from colocate.host.page_calls import Kernel, PageCalls
 from colocate.kubelet.paths import KubeletPaths
-from colocate.memory.actions import Action, Reclaim, ref
+from colocate.memory.actions import Action, Reclaim, SwitchDemotion, ref
 from colocate.memory.blocks import for_settings
 from colocate.memory.decide import Decision, decide
-from colocate.memory.facts import Facts
+from colocate.memory.facts import Facts, Result
 from colocate.memory.limits import limits
 from colocate.memory.settings import MemorySettings
 from colocate.memory.state import State
@@ -165,9 +165,25 @@ class MemoryPart:
             await first(self._cluster.run(), self._take_turns(), *wakers)
         finally:
             await self.executor.close()
+            await self._demotion_off()
             await self._cluster.close(_FLUSH_TIME)
             self._machine.close()
             self._store.close()
+
+    async def _demotion_off(self) -> None:
+        """A switch for the whole machine does not outlive whoever has switched it on; a successor may again."""
+        if not self._state.ladder.demotion_is_ours or self.dry_run:
+            return
+        try:
+            await self.executor.demotion_off()
+        except OSError as error:
+            self._log.error(
+                Event.MEMORY_ACTED,
+                action=SwitchDemotion.__name__,
+                result=str(Result.FAILED),
+                message=str(error),
+                why="the agent ends: the kernel's demotion is to be off, as it was; its next start tries again",
+            )
 
     async def begin(self) -> None:
         """Before all else, and with nobody's help: end what an earlier life was killed in the middle of."""

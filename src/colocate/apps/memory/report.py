@@ -128,7 +128,8 @@ def _unrestored(decision: Decision, facts: Facts) -> bool:
         and outcome.result in (Result.DONE, Result.GONE)
     }
     unknown = any(each.reading is not None and not each.pod.containers for each in decision.pods)
-    return decision.state.ladder.has_done_something or unknown or not planned <= done
+    ladder = decision.state.ladder
+    return ladder.has_done_something or ladder.demotion_is_ours or unknown or not planned <= done
 
 
 def _done_to(uid: str, decision: Decision) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from colocate.apps.memory.report import Report, evictor_binding
 from colocate.apps.memory.roster import Collision
 from colocate.memory.actions import (
     Action,
+    Demote,
     Ease,
     Evict,
     MovePages,
@@ -40,6 +41,7 @@ _REASONS: dict[type[Action], str] = {
     Ease: "ColocationMemoryEased",
     Unthrottle: "ColocationMemoryRestored",
     MovePages: "ColocationMemoryMovedFar",
+    Demote: "ColocationMemoryMovedFar",
     ReturnPages: "ColocationMemoryReturned",
     Evict: "ColocationMemoryEvicted",
     Recreate: "ColocationMemoryMovedElsewhere",
@@ -107,16 +109,17 @@ class Teller:
             kind = type(outcome.action)
             MEMORY_ACTIONS.labels(self._resource, kind.__name__, str(outcome.result)).inc()
             log = self._log.info if outcome.result in (Result.DONE, Result.GONE) else self._log.warning
-            assert isinstance(outcome.action, PodAction)
+            pod = outcome.action.pod if isinstance(outcome.action, PodAction) else None
             log(
                 Event.MEMORY_ACTED,
                 action=kind.__name__,
-                pod=str(outcome.action.pod),
+                pod=str(pod or ""),
                 result=str(outcome.result),
                 message=outcome.message,
                 why=outcome.action.reason,
             )
-            self._tell_pod(outcome.action, outcome)
+            if isinstance(outcome.action, PodAction):
+                self._tell_pod(outcome.action, outcome)
 
     def lost(self, lost: tuple[str, ...]) -> None:
         """Pods that were to be created again and cannot be, each once."""

@@ -1,0 +1,238 @@
+"""The kernel's own demotion: its switch, the memory tiers, and a pod's pages moved to a lower tier by memory.reclaim.
+
+With the switch on, what is reclaimed from a group goes to NUMA nodes of a lower memory tier, tmpfs and anonymous
+memory without swap too, and no process of the group is touched or even seen. What was moved is read from
+memory.numa_stat. A kernel that cannot demote drops page cache instead, or swaps. So each step is small, is asked for
+only where the lower nodes have room, and is the last where more was dropped than moved. Whether to demote is decided
+elsewhere.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from colocate.aio import in_thread
+from colocate.clock import Clock
+from colocate.crashpoints import reached
+from colocate.host import memory_files
+from colocate.host.memory_files import Garbled
+from colocate.host.memory_group import GroupGone, MemoryGroup
+from colocate.host.node_memory import PROC, SYS, read_numa
+from colocate.model.memory import Bytes, Demotion
+
+STEP: Bytes = 8 << 20
+_LEAST: Bytes = 1 << 20
+"""Less than this is not worth a step."""
+_OVERSHOOT = 2
+"""A kernel moves up to so many times what it is asked for."""
+_CUSHION: Bytes = 16 << 20
+"""Page cache that is left to a pod: it would read its own program from the disk again and again."""
+_SWAP = "memory.swap.current"
+_PROMOTION = 2
+"""A bit of kernel.numa_balancing."""
+
+
+class KernelDemotion:
+    """What this machine's kernel says of demotion, and its switch."""
+
+    def __init__(self, *, proc: Path = PROC, sys: Path = SYS) -> None:
+        self._proc = proc
+        self._sys = sys
+        self._switch = sys / "kernel/mm/numa/demotion_enabled"
+
+    def read(self) -> Demotion:
+        """As it is now."""
+        enabled = self.enabled
+        tiers = self._tiers()
+        return Demotion(
+            tiers=tiers,
+            enabled=bool(enabled),
+            promotes=bool(self._number("kernel/numa_balancing") & _PROMOTION),
+            missing=self._missing(enabled, tiers),
+        )
+
+    @property
+    def enabled(self) -> bool | None:
+        """None where the kernel has no such switch."""
+        try:
+            return self._switch.read_bytes().strip() in (b"true", b"1")
+        except FileNotFoundError:
+            return None
+
+    def switch(self, on: bool) -> bool:
+        """Set the switch; whether it was otherwise. OSError where it may not be written."""
+        if self.enabled is on:
+            return False
+        handle = os.open(self._switch, os.O_WRONLY | os.O_TRUNC)
+        try:
+            os.write(handle, b"1" if on else b"0")
+        finally:
+            os.close(handle)
+        reached("demotion.switched")
+        return True
+
+    def room(self, leave: Mapping[int, Bytes]) -> Bytes:
+        """What the fullest of these NUMA nodes has beyond what is to be left: nobody knows which the kernel takes."""
+        free = {node.id: node.free for node in read_numa(self._sys)}
+        return min((free.get(id, 0) - left for id, left in leave.items()), default=0)
+
+    def _missing(self, enabled: bool | None, tiers: Mapping[int, int]) -> str:
+        if enabled is None:
+            return f"this kernel has no {self._switch} (Linux 5.15 has)"
+        if not tiers:
+            return "this kernel tells no memory tiers (Linux 6.1 does)"
+        if not self._number("vm/swappiness"):
+            return "vm.swappiness is 0, with which the kernel leaves all but page cache where it is"
+        if not enabled and not os.access(self._switch, os.W_OK):
+            return f"{self._switch} may not be written; mount the host's {self._switch.parent} with rw"
+        return ""
+
+    def _tiers(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for folder in (self._sys / "devices/virtual/memory_tiering").glob("memory_tier[0-9]*"):
+            try:
+                nodes = memory_files.id_list((folder / "nodelist").read_bytes())
+            except (OSError, Garbled):
+                continue  # A tier goes with its last node.
+            found |= dict.fromkeys(nodes, int(folder.name.removeprefix("memory_tier")))
+        return found
+
+    def _number(self, name: str) -> int:
+        try:
+            return memory_files.number((self._proc / "sys" / name).read_bytes())
+        except (OSError, Garbled):
+            return 0
+
+
+class DemotionEnd(StrEnum):
+    """Why demoting ended."""
+
+    ENOUGH = "as much as was asked for"
+    NOTHING_LEFT = "all is there that can be"
+    NO_ROOM = "the far NUMA nodes have no room"
+    NOTHING_MOVES = "the kernel moves no more"
+    DROPS = "the kernel drops more than it moves"
+    SWITCHED_OFF = "demotion is switched off"
+    STOPPED = "stopped on the way"
+    GONE = "the group is gone"
+
+
+class PagesDemoted(msgspec.Struct, frozen=True):
+    """What came of it."""
+
+    moved: Bytes
+    """Anonymous memory and tmpfs; page cache that went along is not counted, as it could be dropped as well."""
+    dropped: Bytes
+    """Page cache that is no more, and memory that is in swap now."""
+    end: DemotionEnd
+
+
+class _Placement(msgspec.Struct, frozen=True):
+    """Where the memory of a group lies; without page cache where that is not named."""
+
+    near: Bytes
+    far: Bytes
+    far_cache: Bytes
+    cache: Bytes
+    swap: Bytes
+    room: Bytes
+    """On the far nodes."""
+
+
+class PodDemotion:
+    """One group's memory on its way to a lower tier."""
+
+    def __init__(
+        self,
+        group: MemoryGroup,
+        kernel: KernelDemotion,
+        *,
+        sources: Iterable[int],
+        leave: Mapping[int, Bytes],
+        rate: Bytes,
+        clock: Clock,
+        go_on: Callable[[], bool] = lambda: True,
+        step: Bytes = STEP,
+    ) -> None:
+        """Off the NUMA nodes `sources`, at `rate` bytes a second; `leave` is what stays free on each that is filled.
+
+        `go_on` is asked before each step.
+        """
+        self._group = group
+        self._kernel = kernel
+        self._sources = frozenset(sources)
+        self._leave = leave
+        self._rate = rate
+        self._clock = clock
+        self._go_on = go_on
+        self._step = step
+
+    async def run(self, amount: Bytes) -> PagesDemoted:
+        """Move about so much. Can be cancelled between steps; one that has begun is finished."""
+        moved = dropped = 0
+        try:
+            now = first = await in_thread(self._look)
+            while (end := self._end(amount - moved, now)) is None:
+                size = min(self._step, amount - moved, now.near, now.room // _OVERSHOOT)
+                started = self._clock.monotonic()
+                complete = await in_thread(partial(self._ask, size))
+                before, now = now, await in_thread(self._look)
+                moved, dropped = max(0, now.far - first.far), _dropped(first, now)
+                went = now.far - before.far + max(0, now.far_cache - before.far_cache)
+                if went < _dropped(before, now) or now.cache < min(_CUSHION, first.cache // 2):
+                    return PagesDemoted(moved, dropped, DemotionEnd.DROPS)
+                if went < _LEAST // _OVERSHOOT:
+                    return PagesDemoted(moved, dropped, DemotionEnd.NOTHING_MOVES)
+                if not complete:
+                    self._step = max(_LEAST, size // 2)
+                due = went / self._rate
+                await self._clock.sleep(max(0.0, due - (self._clock.monotonic() - started)))
+        except GroupGone:
+            end = DemotionEnd.GONE
+        return PagesDemoted(moved, dropped, end)
+
+    def _end(self, wanted: Bytes, now: _Placement) -> DemotionEnd | None:
+        """Why no further step is taken; None where one is."""
+        if wanted < _LEAST:
+            return DemotionEnd.ENOUGH
+        if now.near < _LEAST:
+            return DemotionEnd.NOTHING_LEFT
+        if now.room < _LEAST * _OVERSHOOT:
+            return DemotionEnd.NO_ROOM
+        if not self._kernel.enabled:
+            return DemotionEnd.SWITCHED_OFF
+        return None if self._go_on() else DemotionEnd.STOPPED
+
+    def _ask(self, size: Bytes) -> bool:
+        """One step; False where the kernel says that it found less."""
+        try:
+            self._group.write("memory.reclaim", str(size))
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            return False
+        return True
+
+    def _look(self) -> _Placement:
+        data = self._group.read("memory.numa_stat")
+        anon, file, shmem = (memory_files.numa_row(data, row) for row in (b"anon", b"file", b"shmem"))
+        firm = {id: anon.get(id, 0) + shmem.get(id, 0) for id in anon | shmem}
+        # The rows are not of the same instant.
+        cache = {id: max(0, size - shmem.get(id, 0)) for id, size in file.items()}
+        return _Placement(
+            near=sum(size for id, size in firm.items() if id in self._sources),
+            far=sum(size for id, size in firm.items() if id not in self._sources),
+            far_cache=sum(size for id, size in cache.items() if id not in self._sources),
+            cache=sum(cache.values()),
+            swap=memory_files.number(self._group.read(_SWAP)) if self._group.has(_SWAP) else 0,
+            room=self._kernel.room(self._leave),
+        )
+
+
+def _dropped(before: _Placement, now: _Placement) -> Bytes:
+    return max(0, before.cache - now.cache) + max(0, now.swap - before.swap)

@@ -1,0 +1,72 @@
+"""The far rung by the kernel's own demotion: whether it can be had here, where memory would go, and its switch.
+
+It needs no right over other processes. But the switch is one for the whole machine, and with it the kernel may demote
+cold memory of online pods, too. So it is on only where the operator allows it, and only while a pod is demoted.
+"""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from colocate.memory.actions import Demote, PodAction, SwitchDemotion
+from colocate.memory.figures import some
+from colocate.memory.ladder_state import Ladder
+from colocate.memory.settings import MemorySettings
+from colocate.model.memory import Demotion, MemoryControls, NumaMemory
+
+
+def why_not(controls: MemoryControls, far: Collection[int], settings: MemorySettings) -> str:
+    """Why the far rung is not by demotion here; empty where it is."""
+    demotion = controls.demotion
+    if controls.cgroup == 1 or not controls.reclaim:
+        return f"cgroup v{controls.cgroup} has no memory.reclaim here"
+    if demotion.missing:
+        return demotion.missing
+    near = [tier for id, tier in demotion.tiers.items() if id not in far]
+    if not near or not any(demotion.tiers.get(id, 0) > max(near) for id in far):
+        return "no far NUMA node is in a lower memory tier than all others"
+    if astray := [id for id, tier in demotion.tiers.items() if tier > min(near) and id not in far]:
+        names = some([str(id) for id in astray])
+        return f"the kernel would demote to NUMA {names}, too, which memory.farNodes leaves out"
+    return "" if settings.demotion else "memory.demotion does not allow it"
+
+
+def targets(source: int, demotion: Demotion, nodes: Sequence[NumaMemory]) -> list[int]:
+    """Where the kernel puts what it demotes from a NUMA node: the nearest of the next lower tier."""
+    lower = [tier for tier in demotion.tiers.values() if tier > demotion.tiers.get(source, tier)]
+    there = {
+        node.id: node.distances.get(source, 0)
+        for node in nodes
+        if lower and demotion.tiers.get(node.id) == min(lower)
+    }
+    return [id for id, distance in there.items() if distance == min(there.values())]
+
+
+def way_back(controls: MemoryControls) -> str:
+    """How demoted memory comes back."""
+    if controls.migrate:
+        return "pages are moved back"
+    if controls.demotion.promotes:
+        return "the kernel brings back what is used (kernel.numa_balancing has 2)"
+    return "none before they are freed: kernel.numa_balancing with 2, or the right to move pages, would bring them"
+
+
+def switch(
+    ladder: Ladder, actions: Sequence[PodAction], demotion: Demotion
+) -> tuple[Ladder, tuple[SwitchDemotion, ...]]:
+    """What is to become of the kernel's switch, before this turn's actions; the ladder remembers that it was off."""
+    if any(isinstance(action, Demote) for action in actions):
+        if demotion.enabled:
+            return ladder, ()
+        reason = "Memory of colocated pods is to go to a lower memory tier."
+        return _ours(ladder, True), (SwitchDemotion(on=True, reason=reason),)
+    if not ladder.demotion_is_ours or not demotion.enabled:
+        return _ours(ladder, False), ()
+    reason = (
+        "No memory of colocated pods is to go to a lower memory tier any more: demotion is off, as it was."
+    )
+    return ladder, (SwitchDemotion(on=False, reason=reason),)
+
+
+def _ours(ladder: Ladder, so: bool) -> Ladder:
+    return ladder if ladder.demotion_is_ours is so else msgspec.structs.replace(ladder, demotion_is_ours=so)
