@@ -39,9 +39,13 @@ class Watched:
         self.listing = listed(*objects)
         self.first = objects[:1]
         self.lists = 0
+        self.asked_for_one = 0
         self.watches: list[web.Request] = []
         self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         scripted.answers.append(self.answer)
+
+    async def begun(self, watches: int) -> None:
+        await until(lambda: len(self.watches) == watches, f"watch {watches}")
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if "watch" in request.query:
@@ -53,6 +57,7 @@ class Watched:
             return response
         body = self.listing
         if request.query.get("limit") == "1":
+            self.asked_for_one += 1
             body = listed(*self.first, version="99")
         else:
             self.lists += 1
@@ -68,7 +73,7 @@ async def test_how_a_watch_is_asked_for(scripted: Scripted, asking: Client) -> N
         "watch": "true",
         "allowWatchBookmarks": "true",
         "resourceVersion": "5",
-        "timeoutSeconds": "450",
+        "timeoutSeconds": "44",
     }
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -179,18 +184,58 @@ async def test_versions_that_go_back_within_a_watch_cost_a_list(
         assert fake.lists == 2
 
 
-async def test_a_watch_that_falls_silent_is_given_up(
+async def test_a_watch_that_stalls_silently_is_noticed_within_a_minute(
+    scripted: Scripted, asking: Client, clock: ManualClock
+) -> None:
+    """Its connection stays open, as behind a proxy that has lost its server, and nothing comes any more."""
+    fake = Watched(scripted, config_map("a"))
+    made = Following(asking)
+    made.cache._random = lambda: 1.0
+    running = asyncio.create_task(made.cache.run())
+    await made.cache.synced()
+    await until(lambda: bool(fake.watches), "the watch")
+    stalled, fake.lines = fake.lines, asyncio.Queue()
+    await pass_time(clock, 60)
+    await until(lambda: len(fake.watches) == 2, "another watch")
+    assert made.cache.health.errors == 1
+    assert fake.lists == 1, "nothing is lost: it goes on from the last version"
+    fake.lines.put_nowait(event("ADDED", config_map("b", version="6")))
+    await made.told("Added a", "Added b")
+    assert stalled.empty()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_quiet_watch_that_its_server_ends_is_no_error_and_costs_no_list(
     scripted: Scripted, asking: Client, clock: ManualClock
 ) -> None:
     fake = Watched(scripted, config_map("a"))
     async with following(asking) as it:
+        for number in range(1, 4):
+            await fake.begun(number)
+            await pass_time(clock, 38)
+            fake.lines.put_nowait(event("BOOKMARK", {"metadata": {"resourceVersion": str(10 + number)}}))
+            await pass_time(clock, 2)
+            fake.lines.put_nowait(None)
+        await until(lambda: len(fake.watches) == 4, "another watch")
+        assert fake.watches[-1].query["resourceVersion"] == "13"
+        assert (it.cache.health.errors, fake.lists, fake.asked_for_one) == (0, 1, 0)
+
+
+async def test_whether_the_server_is_another_is_asked_after_a_while_and_when_a_watch_ends_early(
+    scripted: Scripted, asking: Client, clock: ManualClock
+) -> None:
+    fake = Watched(scripted, config_map("a"))
+    async with following(asking):
         await until(lambda: bool(fake.watches), "the watch")
-        await pass_time(clock, 329)
-        assert len(fake.watches) == 1
-        await pass_time(clock, 5)
-        await until(lambda: len(fake.watches) == 2, "another watch")
-        assert fake.lists == 1
-        assert it.cache.health.errors == 1
+        await pass_time(clock, 10)
+        fake.lines.put_nowait(None)
+        await until(lambda: fake.asked_for_one == 1, "a list of one object")
+        for number in range(2, 10):
+            await fake.begun(number)
+            await pass_time(clock, 40)
+            fake.lines.put_nowait(None)
+        await until(lambda: fake.asked_for_one == 2, "another, after five minutes")
 
 
 async def test_a_server_that_ends_watches_at_once_is_not_hammered(

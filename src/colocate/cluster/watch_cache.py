@@ -30,22 +30,34 @@ from colocate.cluster.watch_health import Health, Record
 from colocate.cluster.watch_stream import Unreadable, WatchEvent, events
 from colocate.errors import UserError
 
+_BY_CHANCE = 0.2
+_EARLY = 5.0
+"""Seconds before its end at which a watch may end as it was told."""
+
 T = TypeVar("T")
 Handler = Callable[[Change[T]], None]
 
 
 class WatchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a cache follows; the defaults are those of Kubernetes' own clients."""
+    """How a cache follows.
+
+    Watches are short, so that one that says nothing is known for stalled or for quiet within a minute: a server that
+    lives sends a bookmark at the end that it was told, and ends it. To begin again from there costs it next to
+    nothing. Kubernetes' own clients wait for five to ten minutes.
+    """
 
     page: int = 500
     """Objects per page of a list."""
     from_server_cache: bool = False
     """Let the first list be a moment old, which costs the server next to nothing. Right for an agent that
     reads the few pods of its node, of which there are thousands; the list then comes in one page."""
-    watch_seconds: float = 300.0
-    """A watch is ended and begun again after so many seconds, up to twice as many by chance."""
-    silence: float = 30.0
+    watch_seconds: float = 40.0
+    """A watch is ended and begun again after so many seconds, up to a fifth more by chance."""
+    silence: float = 8.0
     """Seconds that a watch may outlive its end before the connection counts as dead."""
+    history_seconds: float = 300.0
+    """Whether the server is still the one that we know is asked, by a list of one object, after every watch that did
+    not end as it was told, and otherwise after so many seconds."""
     first_pause: float = 0.8
     last_pause: float = 30.0
     """Seconds between attempts: doubled from the first to the last, and up to twice as long by chance."""
@@ -79,6 +91,8 @@ class WatchCache(Generic[T]):
         self._version: str | None = None
         self._opened: float | None = None
         """When the server began to answer the watch of this turn."""
+        self._sure_since: float | None = None
+        """Since when the server was seen to count the versions that we know; None where that is in doubt."""
         self.changed = Watched()
         """Counts the moments at which something has changed."""
 
@@ -133,12 +147,13 @@ class WatchCache(Generic[T]):
             try:
                 if self._version is None:
                     await self._list(reason)
-                else:
+                elif self._is_in_doubt:
                     await self._check_history()
                 await self._watch()
             except (ClusterError, UserError) as error:
                 if isinstance(error, Gone | Unreadable | _HistoryChanged):
                     self._version, reason = None, _REASONS[type(error)]
+                self._sure_since = None
                 pause = back_off.pause(getattr(error, "retry_after", None))
                 self._record.failed(error, pause)
             lived = 0.0 if self._opened is None else self._clock.monotonic() - self._opened
@@ -151,6 +166,11 @@ class WatchCache(Generic[T]):
                 pause = back_off.pause()
             if pause is not None:
                 await self._clock.sleep(pause)
+
+    @property
+    def _is_in_doubt(self) -> bool:
+        now = self._clock.monotonic()
+        return self._sure_since is None or now - self._sure_since >= self._settings.history_seconds
 
     async def _list(self, reason: str) -> None:
         found: set[Key] = set()
@@ -167,6 +187,7 @@ class WatchCache(Generic[T]):
             self._record.contact()
         self._tell(self._objects.keep_only(found))
         self._version = version
+        self._sure_since = self._clock.monotonic()
         self._record.listed(reason, len(self._objects))
         self._synced.set()
 
@@ -196,6 +217,7 @@ class WatchCache(Generic[T]):
         if not page.items:
             if len(self._objects):
                 raise self._other_history("everything that was there is gone")
+            self._sure_since = self._clock.monotonic()
             return
         raw = page.items[0]
         marks = self._marks(raw)
@@ -204,13 +226,14 @@ class WatchCache(Generic[T]):
         unchanged = not _is_before(self._version, marks.resource_version)
         if unchanged and not self._objects.agrees(marks, raw):
             raise self._other_history(f"{marks.name} is another at the same version")
+        self._sure_since = self._clock.monotonic()
 
     def _other_history(self, found: str) -> _HistoryChanged:
         return _HistoryChanged(f"cannot {self._doing('watch')} from where it ended: {found}; listing again")
 
     async def _watch(self) -> None:
         settings = self._settings
-        seconds = settings.watch_seconds * (1 + self._random())
+        seconds = settings.watch_seconds * (1 + _BY_CHANCE * self._random())
         doing = self._doing("watch")
         parameters = {
             **self._selection.parameters(),
@@ -233,6 +256,9 @@ class WatchCache(Generic[T]):
                         self._record.held(len(self._objects))
         except TimeoutError:
             raise Unreachable(f"cannot {doing}: the server has fallen silent") from None
+        if self._opened is None or self._clock.monotonic() - self._opened < seconds - _EARLY:
+            # A server that stops ends its watches in good order; the next may be another.
+            self._sure_since = None
 
     def _follow(self, event: WatchEvent) -> None:
         marks = event.marks

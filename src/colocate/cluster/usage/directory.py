@@ -14,6 +14,10 @@ from colocate.model import quantity
 from colocate.model.load import Amount
 
 
+_LONGEST = 300
+"""Characters: more than any name or address has, with its port. What is longer is not looked at, nor remembered."""
+
+
 class KnownNode(msgspec.Struct, frozen=True):
     """A node of the cluster, as much of it as samples need."""
 
@@ -75,6 +79,8 @@ class Directory:
         """The node that is called so, or has this address; a port at the end does not count."""
         if text in self.nodes:
             return text
+        if len(text) > _LONGEST:
+            return None
         host = host_of(text)
         if host in self.nodes:
             return host
@@ -100,7 +106,7 @@ def host_of(text: str) -> str:
     return text
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 15)
 def _plain(host: str) -> str:
     """One spelling for each address."""
     try:

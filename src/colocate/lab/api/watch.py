@@ -22,6 +22,8 @@ from colocate.lab.api.store import Store
 
 BOOKMARK_SECONDS = 60.0
 LONGEST_SECONDS = 1800.0
+_LAST_BOOKMARK = 2.0
+"""Seconds before the end of a watch."""
 _CHUNK = 256
 
 
@@ -155,6 +157,7 @@ class _Timer:
 
     def __init__(self, clock: Clock, subject: Subject) -> None:
         self._clock = clock
+        self._bookmarks = subject.bookmarks
         self._period = BOOKMARK_SECONDS if subject.bookmarks else subject.seconds
         self._end = clock.monotonic() + subject.seconds
         self.task: asyncio.Task[None]
@@ -165,7 +168,9 @@ class _Timer:
 
     def again(self) -> None:
         left = self._end - self._clock.monotonic()
-        self.task = asyncio.create_task(self._clock.sleep(max(0.0, min(self._period, left))))
+        # The last bookmark comes just before the end, as from a real API server.
+        last = left - _LAST_BOOKMARK if self._bookmarks and left > _LAST_BOOKMARK else left
+        self.task = asyncio.create_task(self._clock.sleep(max(0.0, min(self._period, last))))
 
     async def __aenter__(self) -> "_Timer":
         self.again()
