@@ -80,6 +80,21 @@ async def test_a_plugin_is_opened_first_and_closed_last_and_once(node: TestNode,
     assert hardware.calls == ["open", "devices", "allocate", "devices end", "close"]
 
 
+async def test_a_list_that_nobody_waits_for_any_more_ends_before_the_hardware_is_closed(
+    node: TestNode,
+) -> None:
+    class Stopped(Hardware):
+        async def devices(self) -> AsyncIterator[DeviceList]:
+            async for devices in super().devices():
+                group.stop()
+                yield devices
+
+    hardware = Stopped()
+    group = Plugins(hardware, settings=Settings(paths=node.paths), clock=node.clock)
+    await group.run()
+    assert hardware.calls == ["open", "devices", "devices end", "close"]
+
+
 async def test_plain_functions_run_in_threads_of_their_own(node: TestNode) -> None:
     hardware = Threaded()
     hardware.may_close.set()
