@@ -216,6 +216,8 @@ async def test_what_a_pod_of_an_unknown_name_uses_is_counted_as_online(
         await etcd.anon(40 * MIB)
         monkeypatch.setattr(type(node.cluster), "pods", property(lambda _: []))
         decision = await node.turn()
-        assert decision.usage.online >= before.usage.online + 40 * MIB
+        assert decision.usage.online >= before.usage.online + 36 * MIB, (
+            "less what else it has let go meanwhile"
+        )
         (online,) = (each for each in decision.usage.online_pods if each.uid == etcd.uid)
         assert online.request == online.used, "so it counts by what it uses wherever others count by request"
