@@ -52,6 +52,7 @@ class Event(StrEnum):
     MEMORY_POD_MOVED = "memory.pod_moved"
     MEMORY_MOVE_UNFINISHED = "memory.move_unfinished"
     MEMORY_FACTS_MISSING = "memory.facts_missing"
+    MEMORY_IDENTITY_COLLISION = "memory.identity_collision"
     MEMORY_STATE_UNSTORED = "memory.state_unstored"
     MEMORY_TURN_FAILED = "memory.turn_failed"
     USAGE_FAILED = "usage.failed"

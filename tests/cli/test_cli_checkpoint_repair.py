@@ -13,6 +13,8 @@ from tests.support.plugins import FAN, Fans
 
 from colocate.apps.checkpoint import file as files
 from colocate.apps.checkpoint.mending import Wish, living_losers, plan
+from colocate.devices.pod_names import names
+from colocate.errors import UserError
 from colocate.kubelet.checkpoint import parse, render
 from colocate.model.checkpoint import Checkpoint, Entry, Format
 from colocate.model.records import KnownPod
@@ -90,6 +92,16 @@ def test_a_pod_that_is_starting_loses_its_devices_too(file: Path) -> None:
     phases = {"one": "Pending", "two": "Failed", "three": "Running"}
     pods = [KnownPod(uid, "default", uid, phase) for uid, phase in phases.items()]
     assert [pod.uid for pod in living_losers(decided, pods)] == ["one"]
+
+
+def test_a_pod_that_claims_a_victims_uid_does_not_have_the_victim_dropped_in_its_name(file: Path) -> None:
+    old = files.read(file)
+    document = parse(old.content)
+    pods = [KnownPod("m", "tenant", "thief", "Pending", {}, "one")]
+    with pytest.raises(UserError, match="tenant/thief is not known to the API; say its uid"):
+        plan(old, document, Wish(pods=("tenant/thief",)), names(document.checkpoint, None, pods))
+    decided = plan(old, document, Wish(pods=("one",)), {})
+    assert [pod.key for pod in living_losers(decided, pods)] == ["tenant/thief"], "a warning too many"
 
 
 def test_where_no_kubelet_can_listen_none_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

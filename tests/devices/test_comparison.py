@@ -173,6 +173,37 @@ def test_a_request_for_what_no_plugin_here_serves_leaves_no_entry() -> None:
     assert compare(checkpoint(registered=None), Records(pods=[known("u", "p", gpus=2)])) == []
 
 
+# Mirrors of static pods ------------------------------------------------------------------------------
+
+
+def mirror(name: str, of: str, gpus: int = 0) -> KnownPod:
+    return KnownPod("m", "default", name, "Running", {"main": {GPU: gpus}} if gpus else {}, of)
+
+
+def test_a_pod_that_claims_a_victims_uid_neither_renames_the_victims_devices_nor_finds_fault_with_them() -> (
+    None
+):
+    held, listing = checkpoint(entry("u", "a", "b"), registered=("a", "b")), [listed("victim", "a", "b")]
+    real = known("u", "victim", gpus=2)
+    for pods in ([mirror("thief", "u", 20), real], [real, mirror("thief", "u", 20)]):
+        assert names(held, None, pods) == {"u": "default/victim"}
+        assert names(held, listing, pods) == {"u": "default/victim"}
+        assert compare(held, Records(listing=listing, pods=pods)) == []
+    assert names(held, None, [mirror("thief", "u")]) == {}, "nothing proves it"
+    assert names(held, listing, [mirror("thief", "u")]) == {"u": "default/victim"}
+
+
+def test_a_static_pod_has_the_name_that_the_kubelets_records_give_its_uid() -> None:
+    held, listing = checkpoint(entry("file", "a"), registered=("a",)), [listed("static", "a")]
+    assert names(held, listing, [mirror("static", "file")]) == {"file": "default/static"}
+    (finding,) = compare(held, Records(listing=listing, pods=[mirror("static", "file", 2)]))
+    assert (finding.code, finding.subject) == (Code.DRIFT, "default/static/main")
+
+
+def test_what_a_static_pod_may_hold_is_not_called_stale_on_the_mirrors_absence_of_proof() -> None:
+    assert compare(checkpoint(entry("file", "a")), Records(pods=[mirror("static", "file")])) == []
+
+
 # Resources -------------------------------------------------------------------------------------------
 
 

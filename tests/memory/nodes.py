@@ -57,6 +57,8 @@ class Guest(msgspec.Struct, kw_only=True):
     limit: Bytes | None = None
     swap_limit: Bytes | None = 0
     pressure: float = 0.0
+    namespace: str = "colocation-memory"
+    static: bool = False
     priority: int = 0
     created: float = 0.0
     controller: str = "ReplicaSet"
@@ -95,8 +97,9 @@ class Guest(msgspec.Struct, kw_only=True):
         sidecar = (ContainerMemory(name="sidecar"),) if self.sidecar_without_limit else ()
         return PodIdentity(
             uid=self.uid,
-            namespace="colocation-memory",
+            namespace=self.namespace,
             name=self.uid,
+            static=self.static,
             priority=self.priority,
             created=self.created,
             controller=self.controller,

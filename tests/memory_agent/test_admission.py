@@ -19,6 +19,8 @@ from tests.memory_agent.eating import Eater
 from tests.memory_agent.lab import NAMESPACE, RESOURCE, SAY_LIMIT, memory_lab
 from tests.support.waiting import until
 
+SOLD_TO_ONE = msgspec.structs.replace(SETTINGS, namespaces=(NAMESPACE,))
+
 
 def container(name: str, **limits: str) -> Object:
     command = ["/bin/sh", "-c", f"{SAY_LIMIT} exec sleep infinity"]
@@ -35,7 +37,7 @@ async def started(node: Driven) -> None:
 
 
 async def test_a_namespace_that_is_not_allowed_is_refused_at_allocate_with_an_event() -> None:
-    async with driven(namespaces=[NAMESPACE]) as node:
+    async with driven(SOLD_TO_ONE) as node:
         lab = node.lab
         await started(node)
         lab.create_pod("outsider", 2, namespace="default")
@@ -56,7 +58,7 @@ async def test_a_namespace_that_allocate_could_not_tell_is_refused_before_the_co
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As when a pod from where blocks are allowed waits for as many at the same time."""
-    async with driven(namespaces=[NAMESPACE]) as node:
+    async with driven(SOLD_TO_ONE) as node:
         lab = node.lab
         await started(node)
         monkeypatch.setattr(node.part.plugin, "_check_namespace", lambda count: None)

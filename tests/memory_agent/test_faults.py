@@ -103,7 +103,7 @@ async def test_where_podresources_refuses_the_checkpoint_says_who_holds_what() -
         assert set(decision.state.holders) == {batch.uid}
         assert any("rate limit exceeded" in why for why in node.part.report.silent)
         await lab.delete_pod("batch")
-        await until(lambda: node.cluster.pod(batch.uid) is None, "the watch to know")
+        await until(lambda: not node.cluster.pods, "the watch to know")
         decision = await node.turn()
         assert decision.state.holders == {}, "the entry that lingers in the checkpoint is of nobody"
 
@@ -139,7 +139,7 @@ async def test_blocks_that_are_held_get_no_new_name_or_size_by_a_restart(
 ) -> None:
     async with memory_lab() as lab:
         async with Driven(lab).running() as node:
-            batch = await with_batch(node)
+            await with_batch(node)
         faults, checkpoint = lab.cluster.kubelet.faults, lab.cluster.kubelet.paths.checkpoint
         written = checkpoint.read_bytes()
         if silent:
@@ -152,7 +152,7 @@ async def test_blocks_that_are_held_get_no_new_name_or_size_by_a_restart(
             faults.podresources_refusal = ""
             checkpoint.write_bytes(written)
             await lab.delete_pod("batch")
-            await until(lambda: node.cluster.pod(batch.uid) is None, "the watch to know")
+            await until(lambda: not node.cluster.pods, "the watch to know")
             assert (await node.turn()).state.blocks.resource == node.part.settings.resource
 
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from colocate.apps.memory.holders import who_holds
 from colocate.apps.memory.objects import MAY_MOVE, ApiNode, ApiPod, KubeletConfig, identity, reserves
 from colocate.apps.memory.recreation import elsewhere
+from colocate.apps.memory.roster import roster
 from colocate.kubelet.pod_holders import Holding, Holdings, join
 from colocate.model.checkpoint import NO_TOPOLOGY, Entry
-from colocate.model.memory import ContainerMemory
+from colocate.model.memory import ContainerMemory, PodIdentity
 from colocate.model.pod import QosClass
 from colocate.model.records import ListedPod
 
@@ -26,6 +27,11 @@ def pod(uid: str = "a", *, phase: str = "Running", blocks: int = 1, **metadata: 
     return msgspec.convert(
         {"metadata": marks, "spec": {"containers": [main]}, "status": {"phase": phase}}, ApiPod
     )
+
+
+def read(body: dict[str, Any]) -> PodIdentity:
+    pod = msgspec.convert(body, ApiPod)
+    return identity(pod, RESOURCE, pod.uid)
 
 
 # --- pods ----------------------------------------------------------------------------------------
@@ -51,7 +57,7 @@ def test_a_pod_is_read_with_its_blocks_limits_and_owner() -> None:
         },
         "status": {"phase": "Running", "qosClass": "Burstable"},
     }
-    who = identity(msgspec.convert(body, ApiPod), RESOURCE)
+    who = read(body)
     assert (who.key, who.priority, who.controller, who.qos) == (
         "default/batch",
         -5,
@@ -84,7 +90,7 @@ def test_memory_of_0_is_none_asked_for_and_no_limit(
         "metadata": {"name": "p", "uid": "u"},
         "spec": {"containers": [{"name": "main", "resources": resources}]},
     }
-    (container,) = identity(msgspec.convert(body, ApiPod), RESOURCE).containers
+    (container,) = read(body).containers
     assert (container.limit, container.request) == (limit, request_)
 
 
@@ -102,22 +108,16 @@ def test_a_limit_that_is_resized_counts_as_smaller_only_when_the_kubelet_has_mad
         "spec": {"containers": [{"name": "side", "resources": {"limits": {"memory": asked}}}]},
         "status": {"phase": "Running", "containerStatuses": [{"name": "side", **resources}]},
     }
-    (side,) = identity(msgspec.convert(body, ApiPod), RESOURCE).containers
+    (side,) = read(body).containers
     assert side.limit == limit
 
 
 def test_what_a_pod_asks_for_as_a_whole_and_its_overhead_are_read() -> None:
     whole = {"limits": {"memory": "4Gi"}, "requests": {"memory": "3Gi", "cpu": "1"}}
     spec = {"resources": whole, "overhead": {"memory": "160Mi", "cpu": "250m"}}
-    who = identity(msgspec.convert({"metadata": {"name": "p", "uid": "u"}, "spec": spec}, ApiPod), RESOURCE)
+    who = read({"metadata": {"name": "p", "uid": "u"}, "spec": spec})
     assert (who.limit, who.whole_request, who.overhead) == (4 * GIB, 3 * GIB, 160 << 20)
     assert who.request == 3 * GIB + (160 << 20)
-
-
-def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_knows() -> None:
-    mirror = pod("api-uid", annotations={"kubernetes.io/config.mirror": "file-hash"})
-    assert mirror.uid == "file-hash"
-    assert identity(mirror, RESOURCE).static
 
 
 def test_ids_of_containers_are_without_their_runtimes_name() -> None:
@@ -254,7 +254,8 @@ SILENT = Holdings(ENTRY.pods, listed=False)
 def test_an_entry_counts_as_long_as_its_pod_may_live(
     holdings: Holdings, pods: list[ApiPod], api_knows: bool, running: set[str], holds: bool
 ) -> None:
-    found = who_holds(holdings, pods, RESOURCE, api_knows=api_knows, running=running)
+    known = roster(pods, holdings.proven, running)
+    found = who_holds(holdings, known, RESOURCE, api_knows=api_knows, running=running)
     assert found == ({"a": ("CM-0000",)} if holds else {})
 
 

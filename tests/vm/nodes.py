@@ -32,7 +32,7 @@ from colocate.memory.decide import Decision
 from colocate.memory.forecast import Instant
 from colocate.memory.settings import MemorySettings
 from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry
-from colocate.model.memory import Bytes, NodeMemory, NumaMemory, PodUid
+from colocate.model.memory import Bytes, NodeMemory, NumaMemory
 from colocate.model.pod import QosClass
 from tests.support.real_pods import MIB, Eater, RealPods, real_pods
 
@@ -76,9 +76,6 @@ class StillCluster(ClusterView):
     @property
     def pods(self) -> list[ApiPod]:
         return [pod for pod in self._still if pod.uid not in self._evicted]
-
-    def pod(self, uid: PodUid) -> ApiPod | None:
-        return next((pod for pod in self.pods if pod.uid == uid), None)
 
     @property
     def node(self) -> ApiNode | None:

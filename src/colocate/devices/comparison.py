@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
+import msgspec
+
 from colocate.devices.findings import Code, Finding, Severity, counted, listed
 from colocate.devices.pod_names import claimants, names
 from colocate.model.checkpoint import Checkpoint, Entry
@@ -29,7 +31,7 @@ def compare(checkpoint: Checkpoint, records: Records) -> list[Finding]:
         told_apart = [pod for pod in records.listing if pod.key not in contested]
         findings += _against_listing(checkpoint, told_apart, known)
     if records.pods is not None:
-        findings += _against_requests(checkpoint, records.pods)
+        findings += _against_requests(checkpoint, _by_kubelets_uid(records.pods, known))
     return [*findings, *_resources(checkpoint, records.healthy, records.node)]
 
 
@@ -47,8 +49,10 @@ def _stale_pods(
     if records.pods is None:
         source, alive, ended = "podresources", {*known, *chain.from_iterable(contested.values())}, set[str]()
     else:
-        source, alive = "the API", {pod.uid for pod in records.pods if not pod.is_finished}
-        ended = {pod.uid for pod in records.pods if pod.is_finished}
+        living = [pod for pod in records.pods if not pod.is_finished]
+        # A mirror's word is enough to keep somebody from dropping what a static pod may hold.
+        source, alive = "the API", {*(pod.uid for pod in living), *(pod.mirrors for pod in living)}
+        ended = {pod.uid for pod in records.pods if pod.is_finished and not pod.mirrors}
     held: dict[str, list[Entry]] = defaultdict(list)
     for entry in checkpoint.entries or ():
         if entry.pod_uid not in alive:
@@ -125,6 +129,15 @@ def _drifted(subject: str, resource: str, ours: frozenset[str], theirs: frozense
         f"the checkpoint and podresources disagree about {resource} of {subject}: {', '.join(only)}",
         _LOOK_AGAIN,
     )
+
+
+def _by_kubelets_uid(pods: Sequence[KnownPod], known: Mapping[str, str]) -> list[KnownPod]:
+    """A mirror stands for the pod that it names only where the kubelet's records give that uid to its name."""
+    proven = [pod for pod in pods if pod.mirrors and known.get(pod.mirrors) == pod.key]
+    return [
+        *(pod for pod in pods if not pod.mirrors),
+        *(msgspec.structs.replace(pod, uid=pod.mirrors) for pod in proven),
+    ]
 
 
 def _against_requests(checkpoint: Checkpoint, pods: Sequence[KnownPod]) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
 """The names of the pods in a checkpoint, which knows uids alone.
 
-The API knows both. podresources knows no uid: there a pod is the one whose containers hold the same devices. A
-name is one pod's alone: where two hold the same devices, neither is given it, unless the API tells them apart.
+The API knows both, but of static pods: their mirrors there only say which uid the kubelet runs them under, as anybody
+can. podresources knows no uid: there a pod is the one whose containers hold the same devices. A name is one pod's
+alone: where two hold the same devices, neither is given it, unless the API tells them apart.
 """
 
 from collections import Counter, defaultdict
@@ -58,4 +59,4 @@ def _most(counts: Counter[str]) -> Sequence[str]:
 
 
 def _by_uid(pods: Sequence[KnownPod] | None) -> Mapping[str, str]:
-    return {pod.uid: pod.key for pod in pods or ()}
+    return {pod.uid: pod.key for pod in pods or () if not pod.mirrors}

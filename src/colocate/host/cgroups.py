@@ -15,6 +15,8 @@ from pathlib import Path
 import msgspec
 
 from colocate.errors import Unavailable
+from colocate.host.files import LeadsElsewhere, below
+from colocate.model.path_word import is_path_word
 from colocate.model.pod import QosClass
 
 MOUNT = Path("/sys/fs/cgroup")
@@ -40,10 +42,20 @@ def pod_path(uid: str, qos: QosClass, naming: Naming) -> Path:
     """A pod's group below the top of the tree."""
     tier = QOS_FOLDERS[qos]
     if naming is Naming.CGROUPFS:
-        return Path("kubepods", tier, f"pod{uid}")
+        return pod_folder(Path("kubepods", tier), "pod", uid, "")
     slices = ["kubepods", *([f"kubepods-{tier}"] if tier else [])]
-    pod = f"{slices[-1]}-pod{uid.replace('-', '_')}"
-    return Path(*(f"{name}.slice" for name in [*slices, pod]))
+    return pod_folder(Path(*(f"{name}.slice" for name in slices)), f"{slices[-1]}-pod", uid, ".slice")
+
+
+def pod_folder(tier: Path, before: str, uid: str, after: str) -> Path:
+    """A pod's group in that of its QoS class: the one place where a uid becomes a path of a control group.
+
+    `before` and `after` surround the uid in the group's name. `LeadsElsewhere` where no pod can have such a uid.
+    """
+    if not is_path_word(uid):
+        raise LeadsElsewhere(f"{uid[:100]!r} is no uid of a pod: it would lead out of {tier}")
+    # Dashes nest slices, so the kubelet writes the uid's own ones as underscores.
+    return below(tier, f"{before}{uid.replace('-', '_') if after else uid}{after}")
 
 
 class Tree(msgspec.Struct, frozen=True):

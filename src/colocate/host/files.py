@@ -1,4 +1,4 @@
-"""Files that are either old or new, never half-written, whatever dies in between."""
+"""Files that are either old or new, never half-written, whatever dies in between; and names that stay in a folder."""
 
 import os
 import tempfile
@@ -6,6 +6,34 @@ from collections.abc import Callable
 from pathlib import Path
 
 from colocate.crashpoints import reached
+from colocate.errors import ColocateError
+
+_LONGEST_NAME = 255
+"""Bytes, on every file system that matters here."""
+
+
+class LeadsElsewhere(ColocateError):
+    """A name would make a path that is not where it is meant to be."""
+
+
+def below(folder: Path, *names: str) -> Path:
+    """The path of these names, one below the other; `LeadsElsewhere` where it would not lie below the folder.
+
+    Every word from the cluster that becomes a part of a path is joined here.
+    """
+    for name in names:
+        if not _stays(name):
+            raise LeadsElsewhere(f"{name[:100]!r} is no name of a file or group below {folder}")
+    return folder.joinpath(*names)
+
+
+def _stays(name: str) -> bool:
+    if name in ("", ".", "..") or "/" in name or not name.isprintable():
+        return False
+    try:
+        return len(name.encode()) <= _LONGEST_NAME
+    except UnicodeEncodeError:
+        return False
 
 
 def write_atomically(

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from colocate.host.cgroups import QOS_FOLDERS, Naming, Tree, members
+from colocate.host.cgroups import QOS_FOLDERS, Naming, Tree, members, pod_folder
+from colocate.host.files import LeadsElsewhere
 from colocate.host.memory_group import MemoryGroup
 from colocate.model.memory import PodUid
+from colocate.model.path_word import is_path_word
 from colocate.model.pod import QosClass
 
 _DEPTH = 5
@@ -53,11 +55,15 @@ class PodTier(msgspec.Struct, frozen=True):
         if not (name.startswith(self.before) and name.endswith(self.after)):
             return None
         uid = name[len(self.before) : len(name) - len(self.after)]
-        # Dashes nest slices, so the kubelet writes the uid's own ones as underscores.
-        return (uid.replace("_", "-") if self.after else uid) or None
+        uid = uid.replace("_", "-") if self.after else uid
+        return uid if is_path_word(uid) else None
 
     def path(self, uid: PodUid) -> Path:
-        return self.folder / f"{self.before}{uid.replace('-', '_') if self.after else uid}{self.after}"
+        """`LeadsElsewhere` where it would not lie below the group of all pods."""
+        path = pod_folder(self.folder, self.before, uid, self.after)
+        if not path.is_relative_to(self.root) or path == self.root:
+            raise LeadsElsewhere(f"{path} does not lie below {self.root}")
+        return path
 
 
 def find_tiers(tree: Tree, below: Path = Path()) -> tuple[PodTier, ...]:

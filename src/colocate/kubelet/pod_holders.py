@@ -5,7 +5,8 @@ kubelet that has just started. Who asks knows more of pods.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -15,6 +16,7 @@ from colocate.kubelet import checkpoint
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.podresources import listed_pods
 from colocate.model.checkpoint import Entry
+from colocate.model.path_word import is_path_word
 from colocate.model.records import ListedPod
 
 
@@ -27,6 +29,11 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """namespace/name; empty where podresources does not list it."""
     ids: tuple[str, ...]
 
+    @property
+    def proven(self) -> Mapping[str, str]:
+        """The name by the uid, where the kubelet's two records agree on it."""
+        return {self.uid: self.key} if self.uid and self.key else {}
+
 
 class Holdings(msgspec.Struct, frozen=True):
     """All that is known of who holds what."""
@@ -36,6 +43,11 @@ class Holdings(msgspec.Struct, frozen=True):
     """Whether podresources answered: the kubelet's own word."""
     silent: tuple[str, ...] = ()
     """A sentence for each source that did not answer."""
+
+    @property
+    def proven(self) -> Mapping[str, str]:
+        """namespace/name by uid, of pods that the kubelet's two records agree on."""
+        return {uid: key for each in self.pods for uid, key in each.proven.items()}
 
 
 async def pods_holding(paths: KubeletPaths, clock: Clock, resource: str) -> Holdings | None:
@@ -69,31 +81,44 @@ def _entries(paths: KubeletPaths, silent: list[str], listed: bool) -> Sequence[E
 def join(
     listing: Sequence[ListedPod] | None, entries: Sequence[Entry] | None, resource: str
 ) -> tuple[Holding, ...]:
-    """One holding per pod: by name and uid where both are known, by one of them where not."""
-    named = {
-        (container, id): pod.key
-        for pod in listing or ()
-        for container, resources in pod.containers.items()
-        for id in resources.get(resource, ())
-    }
+    """One holding per pod: by name and uid where both are known, by one of them where not.
+
+    A name and a uid belong together where what the uid holds is what the name holds, and nobody else says so: where
+    two claim the same, neither is given it. A uid that no pod can have is left out; its ids are still held.
+    """
+    named: dict[tuple[str, str], set[str]] = {}
+    for pod in listing or ():
+        for container, resources in pod.containers.items():
+            for id in resources.get(resource, ()):
+                named.setdefault((container, id), set()).add(pod.key)
+    ours = [entry for entry in entries or () if entry.resource == resource]
     held: dict[str, set[str]] = {}
-    keys: dict[str, str] = {}
-    for entry in entries or ():
-        if entry.resource == resource:
+    keys: dict[str, set[str]] = {}
+    for entry in ours:
+        if is_path_word(entry.pod_uid):
             held.setdefault(entry.pod_uid, set()).update(entry.ids)
             for id in entry.ids:
-                if key := named.get((entry.container, id)):
-                    keys[entry.pod_uid] = key
+                keys.setdefault(entry.pod_uid, set()).update(named.get((entry.container, id), ()))
+    claims = Counter(key for candidates in keys.values() for key in candidates)
+    alone = {
+        uid: key
+        for uid, candidates in keys.items()
+        for key in candidates
+        if len(candidates) == 1 and claims[key] == 1
+    }
     with_uid = [
-        Holding(uid=uid, key=keys.get(uid, ""), ids=_in_order(ids)) for uid, ids in sorted(held.items())
+        Holding(uid=uid, key=alone.get(uid, ""), ids=_in_order(ids)) for uid, ids in sorted(held.items())
     ]
-    without = set(named.values()) - set(keys.values())
+    without: dict[str, set[str]] = {}
+    for (_, id), candidates in named.items():
+        for key in candidates - set(alone.values()):
+            without.setdefault(key, set()).add(id)
+    known = {id for _, id in named}.union(*held.values())
+    nobodys = frozenset[str]().union(*(entry.ids for entry in ours)) - known
     return (
         *with_uid,
-        *(
-            Holding(key=key, ids=_in_order(id for (_, id), holder in named.items() if holder == key))
-            for key in sorted(without)
-        ),
+        *(Holding(key=key, ids=_in_order(ids)) for key, ids in sorted(without.items())),
+        *([Holding(ids=_in_order(nobodys))] if nobodys else []),
     )
 
 

@@ -25,6 +25,7 @@ from colocate.lab.pod_worker import PodRecord, PodWorker
 from colocate.lab.podresources import PodResources
 from colocate.lab.registry import Registry
 from colocate.lab.topology_policy import TopologyPolicy
+from colocate.model.path_word import is_path_word
 from colocate.model.pod import Pod
 
 STATUS_SYNC = 10.0
@@ -178,6 +179,9 @@ class EmbeddedKubelet:
             pod = msgspec.structs.replace(
                 pod, metadata=msgspec.structs.replace(pod.metadata, uid=str(uuid.uuid4()))
             )
+        words = (pod.uid, *(container.name for container in pod.containers))
+        if strange := [word for word in words if not is_path_word(word)]:
+            raise ColocateError(f"{pod.key}: {strange[0][:100]!r} is no uid of a pod, nor a container's name")
         if any(
             record.pod.key == pod.key and not record.deleting.is_set() for record in self.records.values()
         ):

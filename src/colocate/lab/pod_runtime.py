@@ -18,6 +18,7 @@ from colocate.clock import Clock
 from colocate.errors import Unavailable
 from colocate.host import cgroups
 from colocate.host.cgroups import Naming
+from colocate.host.files import below
 from colocate.model.pod import Container, Pod, qos_class
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -170,7 +171,7 @@ class ProcessRuntime:
 
     def log_file(self, pod: Pod, container: str) -> Path:
         """Where a container's output goes, that of earlier starts included."""
-        return self._folder / pod.uid / f"{container}.log"
+        return below(self._folder, pod.uid, f"{container}.log")
 
     async def create_pod(self, pod: Pod) -> None:
         if self._tree:
@@ -180,7 +181,7 @@ class ProcessRuntime:
         """A container's group, below the pod's; made here."""
         if not self._tree:
             return []
-        group = self.cgroup(pod) / container.name
+        group = below(self.cgroup(pod), container.name)
         cgroups.create(self._tree, group)
         return self._tree.folders(group)
 
@@ -191,7 +192,7 @@ class ProcessRuntime:
         if self._tree:
             await cgroups.kill(self._tree, self.cgroup(pod))
             cgroups.remove(self._tree, self.cgroup(pod))
-        await asyncio.to_thread(shutil.rmtree, self._folder / pod.uid, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, below(self._folder, pod.uid), ignore_errors=True)
 
     async def start(self, pod: Pod, container: Container, env: Mapping[str, str]) -> ProcessContainer:
         command = [*container.command, *container.args] or ["sleep", "infinity"]

@@ -1,6 +1,7 @@
 """That every colocated pod has the limits that it should: said again whenever they are found otherwise.
 
-A limit is lowered no further than to what the pod uses: nobody is killed because a container was resized.
+A limit is lowered no further than to what the pod uses: nobody is killed because a container was resized. It is
+never raised for a pod to whose namespace no blocks are sold.
 A kubelet or systemd may reset them. When colocation is switched off, pods get back what the kubelet gave them.
 """
 
@@ -38,6 +39,8 @@ def _assert(
     found = "none" if reading.limit is None else amount(reading.limit)
     swaps = limits.swap is not None and controls.swap and reading.swap_limit != limits.swap
     limit = _no_lower_than_use(limits.pod, reading)
+    if not each.entitled and limit is not None and reading.limit is not None:
+        limit = min(limit, reading.limit)
     is_set = limit is None or reading.limit == limit
     if is_set and not swaps and not limits.containers:
         return None

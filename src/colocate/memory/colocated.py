@@ -28,6 +28,8 @@ class Colocated(msgspec.Struct, frozen=True, kw_only=True):
     """What it uses of the memory that the scheduler set aside for it besides its blocks: as online work's."""
     presumed: Bytes = 0
     """Its blocks, where it runs and cannot be read."""
+    entitled: bool = True
+    """Whether blocks are sold to its namespace."""
 
     @property
     def uid(self) -> PodUid:
@@ -64,11 +66,12 @@ class Colocated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def giving_order(pods: Iterable[Colocated], due: Bytes) -> list[Colocated]:
-    """Who gives back first: lower priority; then who can be read; then whose blocks pay more of what is due; then the
-    youngest."""
+    """Who gives back first: to whom no blocks are sold; then lower priority; then who can be read; then whose blocks
+    pay more of what is due; then the youngest."""
     return sorted(
         pods,
         key=lambda each: (
+            each.entitled,
             each.pod.priority,
             # What is known to be paid goes before what may be.
             each.reading is None,

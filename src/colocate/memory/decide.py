@@ -150,17 +150,8 @@ def _word(state: State, facts: Facts) -> NodeWord | None:
 def _identities(
     state: State, facts: Facts, holders: Mapping[PodUid, tuple[str, ...]]
 ) -> dict[PodUid, PodIdentity]:
-    """Who the holders are: as the facts say, or as last known where these say less."""
     told = {pod.uid: pod for pod in facts.pods}
-    return {uid: _identity(uid, told.get(uid), state.pods.get(uid)) for uid in holders}
-
-
-def _identity(uid: PodUid, told: PodIdentity | None, known: PodIdentity | None) -> PodIdentity:
-    if told is not None and (told.containers or known is None):
-        return told
-    if known is None:
-        return PodIdentity(uid=uid, namespace="", name="")
-    return known if told is None else msgspec.structs.replace(known, terminating=told.terminating)
+    return {uid: state.who(uid, told.get(uid)) for uid in holders}
 
 
 def _colocated(
@@ -181,6 +172,8 @@ def _colocated(
             used=usage.colocated.get(uid, 0),
             presumed=len(ids) * settings.block_size if identities[uid].started and uid not in readings else 0,
             besides=usage.besides.get(uid, 0),
+            # Who has no name yet is not known to be of another namespace.
+            entitled=not identities[uid].name or settings.sells_to(identities[uid].namespace),
         )
         for uid, ids in holders.items()
     ]

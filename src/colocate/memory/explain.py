@@ -4,7 +4,7 @@ import msgspec
 
 from colocate.memory.blocks import BlockState
 from colocate.memory.decide import Decision
-from colocate.memory.figures import amount, count
+from colocate.memory.figures import amount, count, some
 from colocate.memory.settings import MemorySettings
 from colocate.memory.state import State
 from colocate.model.memory import Bytes
@@ -70,6 +70,7 @@ def explain(decision: Decision, settings: MemorySettings) -> tuple[str, ...]:
         *decision.safety.reasons,
         *decision.balance.reasons,
         *_blocks(decision, settings),
+        *_unsold(decision, settings),
         *_standing(decision),
     )
 
@@ -116,6 +117,16 @@ def _blocks(decision: Decision, settings: MemorySettings) -> list[str]:
     elif missing > 0:
         sentences.append(f"{count(missing, 'more block')} would fit, but {decision.wanted.waits_for}.")
     return sentences
+
+
+def _unsold(decision: Decision, settings: MemorySettings) -> list[str]:
+    strangers = [str(each.ref) for each in decision.pods if each.ids and not each.entitled]
+    if not strangers:
+        return []
+    return [
+        f"{some(strangers)} hold{'s' * (len(strangers) == 1)} blocks, which are sold to namespace "
+        f"{', '.join(sorted(settings.namespaces))} alone: they give back first, and no limit is raised for them."
+    ]
 
 
 def _standing(decision: Decision) -> list[str]:

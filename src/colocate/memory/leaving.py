@@ -72,7 +72,8 @@ def _leaves(ladder: Ladder, each: Colocated, situation: Situation) -> bool:
 
 def _way_out(each: Colocated, ladder: Ladder, situation: Situation) -> Rung:
     """A pod that may be created again, and was found not to be, goes like any other."""
-    moves = each.pod.may_move and not each.pod.controller and situation.here(Rung.RECREATE).is_here
+    may_move = each.pod.may_move and not each.pod.controller and each.entitled
+    moves = may_move and situation.here(Rung.RECREATE).is_here
     return Rung.RECREATE if moves and not ladder.has_given_up(Rung.RECREATE, each.uid) else Rung.EVICT
 
 

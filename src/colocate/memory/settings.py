@@ -50,6 +50,8 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     resource: str = "colocate.dev/colocation-memory"
     block_size: Bytes = 512 * _MIB
+    namespaces: tuple[str, ...] = ()
+    """Whose pods may have blocks; all where none is named."""
     most_blocks: int = 50_000
     """Never more than this many. The kubelet takes some 70 000 devices in one message."""
 
@@ -93,6 +95,9 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether colocated pods may swap. Without it, blocks are all that they have."""
     longest_gap: float = 30.0
     """The most seconds that count between two looks: nobody's time runs out while nobody looks."""
+
+    def sells_to(self, namespace: str) -> bool:
+        return not self.namespaces or namespace in self.namespaces
 
 
 def check(settings: MemorySettings) -> MemorySettings:

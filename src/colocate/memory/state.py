@@ -5,6 +5,7 @@ long or the machine was started again. So no deadline and no cool-down runs out 
 """
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -13,8 +14,11 @@ from colocate.memory.blocks import Blocks
 from colocate.memory.forecast import Peak
 from colocate.memory.ladder_state import Ladder
 from colocate.model.memory import Bytes, NodeWord, PodIdentity, PodUid
+from colocate.model.path_word import is_path_word
 
 VERSION = 1
+
+_T = TypeVar("_T")
 
 
 class Debt(msgspec.Struct, frozen=True):
@@ -43,6 +47,19 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     ladder: Ladder = Ladder()
     history: tuple[Peak, ...] = ()
 
+    def who(self, uid: PodUid, told: PodIdentity | None) -> PodIdentity:
+        """Who a holder is: as the facts say, or as last known where these say less.
+
+        What the API has shown as a pod of its own under this uid is no static pod later: a mirror that says so was
+        made by somebody who had that pod deleted.
+        """
+        known = self.pods.get(uid)
+        if known is None:
+            return told or PodIdentity(uid=uid, namespace="", name="")
+        if told is None or (told.static and known.name and not known.static):
+            return known
+        return told if told.containers else msgspec.structs.replace(known, terminating=told.terminating)
+
 
 def go_on(state: State, boot: str, now: float, longest_gap: float) -> State:
     """The state with its clock moved on; `now` never goes back while the machine runs."""
@@ -65,7 +82,28 @@ def from_json(data: bytes) -> State:
         raise UserError(
             f"memory: the stored state has version {state.version}, and this release reads {VERSION}; {_REMEDY}"
         )
-    return state
+    return _without_impossible_pods(state)
+
+
+def _without_impossible_pods(state: State) -> State:
+    """Uids become paths of control groups: what no pod can have is forgotten, whoever wrote it there."""
+    ladder = state.ladder
+    return msgspec.structs.replace(
+        state,
+        holders=_possible(state.holders),
+        pods={uid: pod for uid, pod in _possible(state.pods).items() if pod.uid == uid},
+        ladder=msgspec.structs.replace(
+            ladder,
+            throttled=_possible(ladder.throttled),
+            moved=_possible(ladder.moved),
+            leaving=_possible(ladder.leaving),
+            gave_up=tuple(each for each in ladder.gave_up if is_path_word(each.uid)),
+        ),
+    )
+
+
+def _possible(by_uid: Mapping[PodUid, _T]) -> dict[PodUid, _T]:
+    return {uid: what for uid, what in by_uid.items() if is_path_word(uid)}
 
 
 _REMEDY = (

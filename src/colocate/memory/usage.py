@@ -111,7 +111,13 @@ def _by(
     taken = {reading.uid: max(0, pod_use(reading) - lent[reading.uid]) for reading in readings}
     named = {pod.uid: pod for pod in pods}
     online_pods = [
-        OnlinePod(each.uid, each.qos, taken[each.uid], named[each.uid].request if each.uid in named else 0)
+        # Of whom nobody says what it requested, a static pod say, what it uses counts wherever a request does.
+        OnlinePod(
+            each.uid,
+            each.qos,
+            taken[each.uid],
+            named[each.uid].request if each.uid in named else taken[each.uid],
+        )
         for each in readings
         if each.uid not in colocated
     ]

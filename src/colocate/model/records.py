@@ -25,12 +25,14 @@ class KnownPod(msgspec.Struct, frozen=True):
     """A pod of the node as the API knows it."""
 
     uid: str
-    """The uid by which the kubelet knows it."""
+    """As the API server gave it."""
     namespace: str
     name: str
     phase: str = ""
     requests: Mapping[str, Mapping[str, int]] = {}
     """By container that runs as long as the pod does, by extended resource: how many it asks for."""
+    mirrors: str = ""
+    """The uid of the static pod that it says to mirror. Anybody can write that: alone it proves nothing."""
 
     @property
     def key(self) -> str:

@@ -83,9 +83,12 @@ def _uid(pod: str, names: Mapping[str, str]) -> str:
 
 
 def living_losers(plan: Plan, pods: Iterable[KnownPod]) -> list[KnownPod]:
-    """The pods that have not ended, by the API, and would lose devices: init containers hold some, too."""
+    """The pods that have not ended, by the API, and would lose devices: init containers hold some, too.
+
+    One that only says to be such a pod is among them: somebody is warned once too often.
+    """
     losers = {entry.pod_uid for entry in plan.mended.dropped}
-    return [pod for pod in pods if pod.uid in losers and not pod.is_finished]
+    return [pod for pod in pods if not losers.isdisjoint({pod.uid, pod.mirrors}) and not pod.is_finished]
 
 
 def why_not_now(file: Path) -> str | None:

@@ -24,8 +24,8 @@ from colocate.model.resource_name import is_extended
 
 T = TypeVar("T")
 
-_STATIC_POD_UID = "kubernetes.io/config.mirror"
-"""On a static pod's mirror in the API: the uid by which the kubelet knows the pod itself."""
+_MIRROR = "kubernetes.io/config.mirror"
+"""On a static pod's mirror in the API: the uid by which the kubelet knows the pod itself. Anybody can write it."""
 
 _SETTINGS = ClientSettings(timeout=5.0, list_timeout=30.0, attempts=2)
 
@@ -159,11 +159,12 @@ async def _pods_of_a_node(client: Client, node: str) -> tuple[KnownPod, ...]:
 def _known(pod: _Pod) -> KnownPod:
     lasting = [container for container in pod.spec.init_containers if container.is_sidecar]
     return KnownPod(
-        pod.metadata.annotations.get(_STATIC_POD_UID, pod.uid),
+        pod.uid,
         pod.metadata.namespace,
         pod.metadata.name,
         pod.status.phase,
         {container.name: container.devices() for container in (*lasting, *pod.spec.containers)},
+        pod.metadata.annotations.get(_MIRROR, ""),
     )
 
 

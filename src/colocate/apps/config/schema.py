@@ -192,6 +192,7 @@ class Memory(Section, frozen=True):
                 resource=self.resource,
                 # Plain numbers: they come back in states and reports.
                 block_size=int(self.block_size),
+                namespaces=self.namespaces,
                 forecast=self.forecast.forecast(),
                 page_cache=self.page_cache,
                 margin=float(self.margin),

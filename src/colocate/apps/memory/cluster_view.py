@@ -10,6 +10,7 @@ import msgspec
 
 from colocate.aio import deadline
 from colocate.apps.memory.objects import ApiNode, ApiPod, Configz, KubeletConfig
+from colocate.apps.memory.roster import roster
 from colocate.cluster.client import Client
 from colocate.cluster.errors import ClusterError, Doing, unreadable
 from colocate.cluster.events import EventRecorder, EventType, Reference
@@ -17,7 +18,9 @@ from colocate.cluster.resources import NODES, PODS, Selection, on_node
 from colocate.cluster.transport import Request
 from colocate.cluster.watch_cache import WatchCache, WatchSettings
 from colocate.errors import UserError
+from colocate.kubelet.pod_holders import Holding
 from colocate.memory.actions import PodRef
+from colocate.model.memory import PodIdentity
 
 COMPONENT = "colocate-memory"
 _RESERVES_AGAIN = 600.0
@@ -79,18 +82,24 @@ class ClusterView:
     def node(self) -> ApiNode | None:
         return next(iter(self._nodes), None)
 
-    def pod(self, uid: str) -> ApiPod | None:
-        return next((pod for pod in self._pods if pod.uid == uid), None)
+    def pod(self, pod: PodRef) -> ApiPod | None:
+        """The pod that is meant: by its uid, or the mirror of the name that this uid was proven to have."""
+        pods = self.pods
+        found = [each for each in pods if each.uid == pod.uid]
+        found += [each for each in pods if each.claimed_uid == pod.uid and each.key == str(pod)]
+        return found[0] if found else None
 
-    async def until_pod(self, uid: str, key: str, seconds: float) -> ApiPod | None:
-        """A pod by uid, or by name where the uid is not known; waits for the watch to have heard of it."""
+    async def until_pod(self, holding: Holding, resource: str, seconds: float) -> PodIdentity | None:
+        """Who holds this, once the watch has heard of it: by uid, or by name where the uid is not known."""
         with suppress(TimeoutError):
             async with deadline(self._clock, seconds):
                 while True:
                     seen = self._pods.changed.count
-                    for pod in self._pods:
+                    known = roster(self.pods, holding.proven, {holding.uid})
+                    for pod in known.identities(resource):
                         # By name alone, one that ends is another pod than the one that starts.
-                        if pod.uid == uid or (not uid and pod.key == key and not pod.is_ending):
+                        named = not holding.uid and pod.key == holding.key and not pod.terminating
+                        if pod.uid == holding.uid or named:
                             return pod
                     await self._pods.changed.beyond(seen)
         return None

@@ -170,7 +170,7 @@ class Executor:
 
     def _set(self, action: PodAction, group: MemoryGroup, off: bool) -> bool:
         """In a thread: what is one or two writes."""
-        pod = self._cluster.pod(action.pod.uid)
+        pod = self._cluster.pod(action.pod)
         ids = pod.container_ids if pod else {}
         match action:
             case SetLimit():

@@ -37,7 +37,6 @@ def memory_part(config: Config, clock: Clock) -> MemoryPart:
         cluster=ClusterView(client, memory.node or this_node()),
         paths=config.kubelet.settings().paths,
         clock=clock,
-        namespaces=memory.namespaces,
         refresh=memory.refresh,
         rate=memory.migration_rate,
         dry_run=memory.dry_run,
@@ -59,5 +58,4 @@ def take_settings(part: MemoryPart, new: Memory) -> None:
         settings, **{name: getattr(part.settings, name) for name in fixed}
     )
     part.refresh = new.refresh
-    part.plugin.namespaces = new.namespaces
     part.executor.rate = new.migration_rate

@@ -9,7 +9,8 @@ from datetime import datetime
 import msgspec
 
 from colocate.model import quantity
-from colocate.model.memory import Bytes, ContainerMemory, KubeletReserves, PodIdentity
+from colocate.model.memory import Bytes, ContainerMemory, KubeletReserves, PodIdentity, PodUid
+from colocate.model.path_word import is_path_word
 from colocate.model.pod import Phase, QosClass, Resources
 
 MAY_MOVE = "colocate.dev/may-move"
@@ -17,8 +18,8 @@ MAY_MOVE = "colocate.dev/may-move"
 
 HOSTNAME = "kubernetes.io/hostname"
 
-_STATIC_UID = "kubernetes.io/config.mirror"
-"""On a static pod's mirror in the API: the uid by which the kubelet knows the pod itself."""
+_MIRROR = "kubernetes.io/config.mirror"
+"""On a static pod's mirror in the API: the uid by which the kubelet knows the pod itself. Anybody can write it."""
 
 _DRAINS = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})
 """Taints by which autoscalers say that a node is on its way out."""
@@ -71,6 +72,8 @@ class ContainerState(msgspec.Struct, frozen=True):
 
 class PodStatus(_Object, frozen=True):
     phase: str = ""
+    start_time: str | None = None
+    """When the kubelet took it in; the kubelet alone writes that."""
     qos_class: QosClass = QosClass.BEST_EFFORT
     container_statuses: tuple[ContainerState, ...] = ()
     init_container_statuses: tuple[ContainerState, ...] = ()
@@ -84,9 +87,20 @@ class ApiPod(_Object, frozen=True):
     status: PodStatus = PodStatus()
 
     @property
-    def uid(self) -> str:
-        """By which the kubelet knows it."""
-        return self.metadata.annotations.get(_STATIC_UID, self.metadata.uid)
+    def uid(self) -> PodUid:
+        """As the API server gave it, which nobody else can."""
+        return self.metadata.uid
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether it says to be the mirror of a static pod; kubelets do not run what says so."""
+        return _MIRROR in self.metadata.annotations
+
+    @property
+    def claimed_uid(self) -> PodUid:
+        """The static pod that it says to mirror, which proves nothing (`roster`); empty where there can be none."""
+        claimed = self.metadata.annotations.get(_MIRROR, "")
+        return claimed if is_path_word(claimed) else ""
 
     @property
     def key(self) -> str:
@@ -95,6 +109,11 @@ class ApiPod(_Object, frozen=True):
     @property
     def is_finished(self) -> bool:
         return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    @property
+    def is_taken_in(self) -> bool:
+        """Whether the kubelet has said to run it: one that it has not may be bound here and never fit."""
+        return self.status.start_time is not None
 
     @property
     def is_ending(self) -> bool:
@@ -108,9 +127,9 @@ class ApiPod(_Object, frozen=True):
 
     @property
     def container_ids(self) -> Mapping[str, str]:
-        """By name, the ids that the runtime gave to containers that run."""
-        states = self._container_states
-        return {state.name: state.containerID.partition("://")[2] for state in states if state.containerID}
+        """By name, the ids that the runtime gave to containers that run; one that can be none is left out."""
+        ids = {state.name: state.containerID.partition("://")[2] for state in self._container_states}
+        return {name: id for name, id in ids.items() if is_path_word(id)}
 
     @property
     def running_containers(self) -> frozenset[str]:
@@ -128,11 +147,11 @@ class ApiPod(_Object, frozen=True):
         return (*self.status.init_container_statuses, *self.status.container_statuses)
 
 
-def identity(pod: ApiPod, resource: str) -> PodIdentity:
-    """Who a pod is, to whom blocks of `resource` are sold."""
+def identity(pod: ApiPod, resource: str, uid: PodUid, *, static: bool = False) -> PodIdentity:
+    """Who a pod is, to whom blocks of `resource` are sold; `uid` and `static` as the `Roster` has them."""
     marks, given = pod.metadata, pod.given_limits
     return PodIdentity(
-        uid=pod.uid,
+        uid=uid,
         namespace=marks.namespace,
         name=marks.name,
         qos=pod.status.qos_class,
@@ -140,7 +159,7 @@ def identity(pod: ApiPod, resource: str) -> PodIdentity:
         created=_seconds(marks.creation_timestamp),
         controller=next((owner.kind for owner in marks.owner_references if owner.controller), ""),
         started=pod.status.phase == Phase.RUNNING,
-        static=_STATIC_UID in marks.annotations,
+        static=static,
         may_move=marks.annotations.get(MAY_MOVE) == "true",
         terminating=marks.deletion_timestamp is not None,
         limit=_bound(pod.spec.resources.limits.get("memory")),

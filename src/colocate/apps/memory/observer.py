@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.holders import who_holds
+from colocate.apps.memory.holders import held_by_unknown, who_holds
 from colocate.apps.memory.machine import Machine
-from colocate.apps.memory.objects import identity, reserves
+from colocate.apps.memory.objects import reserves
+from colocate.apps.memory.roster import Collision, Roster, roster
 from colocate.clock import Clock
 from colocate.host.identity import this_machine
 from colocate.kubelet.paths import KubeletPaths
-from colocate.kubelet.pod_holders import pods_holding
+from colocate.kubelet.pod_holders import Holdings, pods_holding
 from colocate.memory.facts import Facts, Outcome
 from colocate.model.memory import NodeWord, PodUid
 
@@ -22,10 +23,12 @@ Promised = Callable[[Iterable[str]], tuple[str, ...]]
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The facts, and a sentence for every source that said less than it should."""
+    """The facts, and what there is to say about them."""
 
     facts: Facts
     silent: tuple[str, ...] = ()
+    """A sentence for every source that said less than it should."""
+    collisions: tuple[Collision, ...] = ()
 
 
 class Observer:
@@ -47,19 +50,23 @@ class Observer:
         if holdings is None:
             return None
         running = {reading.uid for reading in (await self._machine.read()).pods.pods}
-        return who_holds(
-            holdings, self._cluster.pods, resource, api_knows=self._cluster.is_synced, running=running
-        )
+        pods = self._roster(holdings, running)
+        return who_holds(holdings, pods, resource, api_knows=self._cluster.is_synced, running=running)
+
+    def _roster(self, holdings: Holdings, running: set[PodUid]) -> Roster:
+        uids = {each.uid for each in holdings.pods if each.uid}
+        return roster(self._cluster.pods, holdings.proven, running | uids)
 
     async def look(self, *, off: bool, outcomes: tuple[Outcome, ...], promised: Promised) -> Look:
         """Everything, now; Unavailable where not even the machine's own memory can be read."""
         # Holders before readings: a pod that starts in between is then counted as online, which is the safe side.
         holdings = await pods_holding(self._paths, self._clock, self._resource)
         machine = await self._machine.read()
-        pods = self._cluster.pods
         running = {reading.uid for reading in machine.pods.pods}
         silent = [f"pod {each.uid} cannot be read: {each.reason}" for each in machine.pods.unread]
+        pods = self._roster(holdings or Holdings(), running)
         holders = None
+        unknown: tuple[str, ...] = ()
         if holdings is None:
             silent.append(
                 "who holds which block is not known: neither podresources nor the checkpoint answers"
@@ -69,6 +76,7 @@ class Observer:
             holders = who_holds(
                 holdings, pods, self._resource, api_knows=self._cluster.is_synced, running=running
             )
+            unknown = held_by_unknown(holdings, holders)
         if not self._cluster.answers:
             silent.append(f"the API server does not answer: {self._cluster.trouble}")
         word = self._word()
@@ -83,14 +91,19 @@ class Observer:
             word=word,
             controls=machine.controls,
             readings=machine.pods.pods,
-            pods=tuple(identity(pod, self._resource) for pod in pods if not pod.is_finished),
+            pods=tuple(
+                pod
+                for pod in pods.identities(self._resource)
+                # What a pod requests that the kubelet may still turn away is no use of memory: anybody can bind one.
+                if pods.pods[pod.uid].is_taken_in or pod.uid in running or pod.uid in (holders or {})
+            ),
             holders=holders,
-            promised=promised(id for ids in (holders or {}).values() for id in ids),
+            promised=(*promised(id for ids in (holders or {}).values() for id in ids), *unknown),
             api=self._cluster.answers,
             off=off,
             outcomes=outcomes,
         )
-        return Look(facts, tuple(silent))
+        return Look(facts, tuple(silent), pods.collisions)
 
     def _word(self) -> NodeWord | None:
         if not self._cluster.is_synced:

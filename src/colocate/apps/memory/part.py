@@ -53,7 +53,6 @@ class MemoryPart:
         cluster: ClusterView,
         paths: KubeletPaths,
         clock: Clock,
-        namespaces: Collection[str] = (),
         refresh: float = 10.0,
         rate: Bytes = 256 << 20,
         dry_run: bool = False,
@@ -88,9 +87,7 @@ class MemoryPart:
             state=lambda: self._state,
             is_off=lambda: self._off,
         )
-        self.plugin = MemoryPlugin(
-            settings.resource, settings.block_size, namespaces, cluster, prestart, self._holders, clock
-        )
+        self.plugin = MemoryPlugin(lambda: self.settings, cluster, prestart, self._holders, clock)
         self._observer = Observer(machine, paths, cluster, clock, settings.resource)
         self.executor = Executor(
             machine,
@@ -227,6 +224,7 @@ class MemoryPart:
             decision, look.facts, self.settings, silent, self._clock.time(), dry_run=self.dry_run
         )
         self._teller.lost(lost)
+        self._teller.collisions(look.collisions, self._report.at)
         self._teller.turn(decision, self._report)
         self.turns.changed()
 

@@ -8,15 +8,16 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 
 from colocate.aio import Watched
 from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.objects import identity
 from colocate.apps.memory.prestart import PreStart
+from colocate.apps.memory.roster import roster
 from colocate.clock import Clock
 from colocate.crashpoints import reached
 from colocate.kubelet.plugin import DevicePlugin, Refused
 from colocate.memory.actions import ref
 from colocate.memory.blocks import place
+from colocate.memory.settings import MemorySettings
 from colocate.model.device import Allocation, Device, Health
-from colocate.model.memory import Bytes, PodIdentity, PodUid
+from colocate.model.memory import PodIdentity, PodUid
 
 IDS = "colocate.dev/memory-blocks"
 BYTES = "colocate.dev/memory-bytes"
@@ -32,20 +33,18 @@ class MemoryPlugin(DevicePlugin):
 
     def __init__(
         self,
-        resource: str,
-        block_size: Bytes,
-        namespaces: Collection[str],
+        settings: Callable[[], MemorySettings],
         cluster: ClusterView,
         prestart: PreStart,
         holders: Callable[[], Collection[PodUid]],
         clock: Clock,
     ) -> None:
-        """`namespaces` may use blocks, or all where there are none; `holders` are the pods that hold some."""
-        self.resource = resource
-        self.namespaces = namespaces
+        """`settings` are those of the moment, of which name and size of blocks never change; `holders` are the pods
+        that hold some."""
+        self.resource = settings().resource
         self.used = Watched()
         """Counts the moments at which the kubelet took blocks for a pod."""
-        self._block_size = block_size
+        self._settings = settings
         self._cluster = cluster
         self._prestart = prestart
         self._holders = holders
@@ -94,7 +93,7 @@ class MemoryPlugin(DevicePlugin):
         self.used.changed()
         return Allocation(
             envs={self.resource: ",".join(in_order)},
-            annotations={IDS: ",".join(in_order), BYTES: str(len(in_order) * self._block_size)},
+            annotations={IDS: ",".join(in_order), BYTES: str(len(in_order) * self._settings().block_size)},
         )
 
     async def prestart(self, ids: Sequence[str]) -> None:
@@ -112,16 +111,17 @@ class MemoryPlugin(DevicePlugin):
             raise Refused(reasons[0])
 
     def _waiting(self) -> list[PodIdentity]:
-        """The pods of this node that hold no block yet."""
+        """The pods of this node that hold no block yet. Mirrors are left out: nothing proves whose they are."""
         holders = self._holders()
-        waiting = [pod for pod in self._cluster.pods if not pod.is_finished and pod.uid not in holders]
-        return [identity(pod, self.resource) for pod in waiting]
+        waiting = roster(self._cluster.pods, {}, frozenset()).identities(self.resource)
+        return [pod for pod in waiting if pod.uid not in holders]
 
     def _why_not_allowed(self, pod: PodIdentity) -> str:
         """Why a pod may have no blocks; empty where it may."""
-        if not self.namespaces or pod.namespace in self.namespaces:
+        settings = self._settings()
+        if settings.sells_to(pod.namespace):
             return ""
-        allowed = ", ".join(sorted(self.namespaces))
+        allowed = ", ".join(sorted(settings.namespaces))
         return (
             f"{pod.key} may not use {self.resource}: on this node that is for namespace {allowed}; "
             "run it there, or have its namespace added to memory.namespaces of the agent"

@@ -11,7 +11,6 @@ from colocate.aio import deadline, in_thread
 from colocate.apps.memory import pod_limits
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.machine import Machine
-from colocate.apps.memory.objects import identity
 from colocate.clock import Clock
 from colocate.errors import ColocateError
 from colocate.kubelet.paths import KubeletPaths
@@ -70,17 +69,15 @@ class PreStart:
 
     async def _pod(self, ids: frozenset[str]) -> PodIdentity:
         holding = await self._holding(ids)
-        found = await self._cluster.until_pod(holding.uid, holding.key, _WATCH_TIME)
-        if found is not None:
-            return identity(found, self._resource)
-        known = self._state().pods.get(holding.uid)
-        if known is not None and known.containers:
+        found = await self._cluster.until_pod(holding, self._resource, _WATCH_TIME)
+        known = self._state().who(found.uid if found else holding.uid, found)
+        if known.containers:
             return known
         name = holding.key or f"pod {holding.uid}"
         raise Refused(
             f"{name} holds {', '.join(sorted(ids))}, but its containers are not known, so neither is its limit: "
-            f"the API server has not told of it ({self._cluster.trouble or 'its watch is behind'}); "
-            "the kubelet tries again"
+            f"the API server has not told of it ({self._cluster.trouble or 'its watch is behind'}), or it is a "
+            "static pod that podresources and the kubelet's checkpoint do not both know; the kubelet tries again"
         )
 
     async def _holding(self, ids: frozenset[str]) -> Holding:
@@ -107,12 +104,6 @@ class PreStart:
             raise self._refused(pod, f"{pod.key} holds blocks of {self._resource} and asks for none")
         if self._is_off():
             return
-        group = await self._machine.find(pod.uid)
-        if group is None:
-            raise self._refused(
-                pod,
-                f"{pod.key} has no control group yet, or none where pods are looked for; see memory.cgroupRoot",
-            )
         action = SetLimit(
             pod=ref(pod),
             limit=wanted.pod,
@@ -121,9 +112,16 @@ class PreStart:
             reason=" ".join(wanted.reasons),
         )
         try:
-            await in_thread(partial(pod_limits.hold, group.group, action, {}))
+            group = await self._machine.find(pod.uid)
+            if group is not None:
+                await in_thread(partial(pod_limits.hold, group.group, action, {}))
         except (ColocateError, OSError) as error:
             raise self._refused(pod, f"the memory limit of {pod.key} could not be set: {error}") from error
+        if group is None:
+            raise self._refused(
+                pod,
+                f"{pod.key} has no control group yet, or none where pods are looked for; see memory.cgroupRoot",
+            )
 
     def _refused(self, pod: PodIdentity, reason: str) -> Refused:
         self._cluster.tell_pod(ref(pod), "ColocationMemoryRefused", reason, warning=True)

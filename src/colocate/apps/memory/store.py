@@ -13,8 +13,9 @@ import msgspec
 from colocate.cluster.resources import Object
 from colocate.crashpoints import reached
 from colocate.errors import UserError
-from colocate.host.files import sync_folder, write_atomically
+from colocate.host.files import LeadsElsewhere, below, sync_folder, write_atomically
 from colocate.memory.state import State, from_json, to_json
+from colocate.model.path_word import is_path_word
 
 _MOVE = "memory-recreate-"
 _ASIDE = ".unreadable"
@@ -122,6 +123,8 @@ class Store:
     def _read(self, file: Path) -> Manifest:
         """ValueError where it is not as it was written."""
         manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+        if not is_path_word(manifest.uid):
+            raise ValueError("it is about no pod")
         if file != self._manifest(manifest.uid):
             raise ValueError("it is about another pod")
         return manifest
@@ -144,7 +147,10 @@ class Store:
         self._remove(self._manifest(uid))
 
     def _manifest(self, uid: str) -> Path:
-        return self._folder / f"{_MOVE}{uid}.json"
+        """`LeadsElsewhere` where it is no uid that a pod can have."""
+        if not is_path_word(uid):
+            raise LeadsElsewhere(f"{uid[:100]!r} is no uid of a pod: it would lead out of {self._folder}")
+        return below(self._folder, f"{_MOVE}{uid}.json")
 
     def _remove(self, file: Path) -> None:
         file.unlink(missing_ok=True)

@@ -3,18 +3,20 @@
 An event is told when something is done to a pod that was not done to it before, not at every turn.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from colocate import telemetry
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.executor import UNCHANGED
 from colocate.apps.memory.report import Report
+from colocate.apps.memory.roster import Collision
 from colocate.memory.actions import (
     Action,
     Ease,
     Evict,
     MovePages,
     PodAction,
+    PodRef,
     Publish,
     Reclaim,
     Recreate,
@@ -44,6 +46,12 @@ _REASONS: dict[type[Action], str] = {
 }
 _WARNINGS = (Evict, Recreate)
 
+_COLLISION = "ColocationMemoryIdentityCollision"
+_COLLISION_AGAIN = 600.0
+"""Seconds between two events of the node about collisions, which anybody can make."""
+_MOST_COLLISIONS = 10
+"""Of one turn, that are told one by one."""
+
 
 class Teller:
     """Remembers what was told."""
@@ -56,6 +64,8 @@ class Teller:
         self._rung: Rung | None = None
         self._silent: frozenset[str] = frozenset()
         self._lost: frozenset[str] = frozenset()
+        self._collisions: frozenset[str] = frozenset()
+        self._collision_told: float | None = None
 
     def turn(self, decision: Decision, report: Report) -> None:
         """A decision, before it is carried out."""
@@ -111,6 +121,23 @@ class Teller:
         for why in sorted(set(lost) - self._lost):
             self._cluster.tell_node("ColocationMemoryPodLost", f"Not known: {why}.", warning=True)
         self._lost = frozenset(lost)
+
+    def collisions(self, collisions: Sequence[Collision], at: float) -> None:
+        """Pods that claim to be another: each once while it lasts, in an event of its own and the log; now and then
+        in one of the node, for whose events there is only so much room."""
+        known, self._collisions = self._collisions, frozenset(map(str, collisions))
+        new = [each for each in collisions if str(each) not in known]
+        for each in new[:_MOST_COLLISIONS]:
+            effect = "the annotation counts for nothing"
+            self._log.warning(Event.MEMORY_IDENTITY_COLLISION, reason=str(each), effect=effect, new=len(new))
+        claims = [(pod, each) for each in new for pod in each.claimants]
+        for pod, each in claims[:_MOST_COLLISIONS]:
+            about = PodRef(pod.uid, pod.metadata.namespace, pod.metadata.name)
+            self._cluster.tell_pod(about, _COLLISION, f"Not believed: {each}.", warning=True)
+        long_ago = self._collision_told is None or at - self._collision_told >= _COLLISION_AGAIN
+        if new and long_ago:
+            self._collision_told = at
+            self._cluster.tell_node(_COLLISION, f"Not believed: {new[0]}.", warning=True)
 
     def _tell_pod(self, action: PodAction, outcome: Outcome) -> None:
         uid, what = action.pod.uid, (type(action), outcome.result)

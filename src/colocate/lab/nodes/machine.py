@@ -27,6 +27,8 @@ RUNTIME = "colocate-lab://0"
 HEARTBEAT = 300.0
 LEASE_RENEWAL = 10.0
 _FINISHED = (Phase.SUCCEEDED, Phase.FAILED)
+_MIRROR = "kubernetes.io/config.mirror"
+"""On pods that only show a static pod in the API."""
 
 
 class MachineNode:
@@ -121,6 +123,8 @@ class MachineNode:
             else:
                 record.grace = stored.body["metadata"].get("deletionGracePeriodSeconds")
                 record.deleting.set()
+        elif _MIRROR in (stored.body["metadata"].get("annotations") or {}):
+            pass  # No kubelet runs a mirror. A real one also deletes those of no static pod, within two seconds.
         elif record is None and at(stored.body, "status", "phase") not in _FINISHED:
             try:
                 self._kubelet.add_pod(msgspec.convert(stored.body, Pod))
