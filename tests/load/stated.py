@@ -13,7 +13,7 @@ import msgspec
 
 from colocate.load import decide
 from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
-from colocate.load.reading import ApiNode, ApiPod, bound_pod, node_facts, pod_facts
+from colocate.load.api_objects import ApiNode, ApiPod, bound_pod, node_facts, pod_facts
 from colocate.load.settings import (
     EstimateSettings,
     LedgerSettings,

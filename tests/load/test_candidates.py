@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colocate.load import Answer, History, PolicyName, Table, decide, explain_all, explain_node
-from colocate.load.candidates import TERMS_SIZE
+from colocate.load.decision import TERMS_SIZE
 from colocate.load.settings import Mix, mix
 from colocate.model.load import BoundPod, NodeLoad, PodFacts
 from tests.load.facts import NOW, load, pod, table

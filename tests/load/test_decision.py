@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from colocate.errors import UserError
 from colocate.load import snapshot
-from colocate.load.comparing import compare
+from colocate.load.comparison import compare
 from colocate.load.decision import Decision, decide
-from colocate.load.explaining import explain
+from colocate.load.explanation import explain
 from colocate.load.settings import PolicyName, Settings, mix
 from colocate.load.table import Table
 from colocate.load.weights import DEFAULT_PLUGINS, PER_POINT, weight

@@ -2,7 +2,7 @@
 
 import pytest
 
-from colocate.load.filtering import Cause, sift
+from colocate.load.filter import Cause, sift
 from colocate.load.settings import AllHot, FilterSettings, MissingFilter, Settings, Staleness
 from colocate.model.load import (
     Aggregation,

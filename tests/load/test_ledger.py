@@ -2,9 +2,8 @@
 
 import pytest
 
-from colocate.load.calibration import LEAST, MOST, Calibration
 from colocate.load.decision import decide
-from colocate.load.demand import Ratio, demand
+from colocate.load.demand import LEAST, MOST, Calibration, Ratio, demand
 from colocate.load.settings import EstimateSettings, LedgerSettings, PackingSettings, Settings, mix
 from colocate.load.table import Table
 from colocate.model.load import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.load import building
+from colocate.load import round, terms
 from colocate.load.decision import decide
 from colocate.load.settings import PolicyName, Settings, Weighted
 from colocate.load.table import Table
@@ -46,8 +46,8 @@ def test_the_next_request_works_nothing_out(monkeypatch: pytest.MonkeyPatch) -> 
     made = table(loads(20))
     scores(made)
     finish(made.observing(loads(80, NOW + 15), NOW + 15))
-    build = Mock(wraps=building.terms)
-    monkeypatch.setattr(building, "terms", build)
+    build = Mock(wraps=terms.node_terms)
+    monkeypatch.setattr(round, "node_terms", build)
     scorer = made.scorer(MIX)
     monkeypatch.setattr(scorer, "of_node", Mock(side_effect=AssertionError("worked out in a request")))
     scores(made)
@@ -57,8 +57,8 @@ def test_the_next_request_works_nothing_out(monkeypatch: pytest.MonkeyPatch) -> 
 def test_no_step_looks_at_more_than_some_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     made = table(loads(20))
     scores(made)
-    build = Mock(wraps=building.terms)
-    monkeypatch.setattr(building, "terms", build)
+    build = Mock(wraps=terms.node_terms)
+    monkeypatch.setattr(round, "node_terms", build)
     for _ in made.observing(loads(80, NOW + 15), NOW + 15):
         assert build.call_count <= 100
         build.reset_mock()

@@ -9,10 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from colocate.errors import UserError
-from colocate.load.arithmetic import go_round
 from colocate.load.decision import decide
-from colocate.load.demand import estimated
-from colocate.load.estimated import taken
+from colocate.load.demand import estimated, taken
 from colocate.load.policies import oversell
 from colocate.load.policies.balanced import Balanced
 from colocate.load.policies.overcommitment import load_risk
@@ -30,6 +28,7 @@ from colocate.load.settings import (
     mix,
 )
 from colocate.load.table import Table
+from colocate.model.go import go_round
 from colocate.model.load import (
     Aggregate,
     Aggregation,

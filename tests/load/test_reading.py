@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
+from colocate.load.api_objects import ApiNode, ApiPod, bound_pod, node_facts, pod_facts
 from colocate.load.demand import Demand, demand
-from colocate.load.reading import ApiNode, ApiPod, bound_pod, node_facts, pod_facts
 from colocate.load.settings import EstimateSettings, PackingSettings
 from colocate.model.load import (
     Access,

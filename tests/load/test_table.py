@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.load import building, snapshot
+from colocate.load import round, snapshot, terms
 from colocate.load.decision import decide
 from colocate.load.settings import (
     EstimateSettings,
@@ -101,8 +101,8 @@ def test_samples_of_a_node_that_is_gone_count_no_more() -> None:
 def test_candidates_that_are_no_nodes_are_judged_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     made = table({"a": load(10, 10), "b": load(50, 50)})
     strangers = [f"stranger-{number}" for number in range(1000)]
-    build = Mock(wraps=building.terms)
-    monkeypatch.setattr(building, "terms", build)
+    build = Mock(wraps=terms.node_terms)
+    monkeypatch.setattr(round, "node_terms", build)
     assert score(made, *strangers) == score(made, "") * 1000
     assert build.call_count == 1
     made.observe({"a": load(80, 80), "b": load(90, 90)}, NOW)
@@ -247,8 +247,8 @@ def test_a_binding_works_out_one_node_anew_and_no_other(monkeypatch: pytest.Monk
     made = table({f"n-{i}": load(20, 20) for i in range(50)})
     everyone = list(made.nodes)
     score(made, *everyone)
-    build = Mock(wraps=building.terms)
-    monkeypatch.setattr(building, "terms", build)
+    build = Mock(wraps=terms.node_terms)
+    monkeypatch.setattr(round, "node_terms", build)
     made.bind(BoundPod(pod("p"), "n-7", NOW))
     score(made, *everyone)
     assert [call.args[0].name for call in build.call_args_list] == ["n-7"]
@@ -260,8 +260,8 @@ def test_whom_a_node_lets_in_and_since_when_it_is_there_work_out_no_node_anew(
     made = table({f"n-{i}": load(20, 20) for i in range(50)})
     everyone = list(made.nodes)
     score(made, *everyone)
-    build = Mock(wraps=building.terms)
-    monkeypatch.setattr(building, "terms", build)
+    build = Mock(wraps=terms.node_terms)
+    monkeypatch.setattr(round, "node_terms", build)
     other = msgspec.structs.replace(node("n-7"), access=Access(cordoned=True), created=NOW)
     made.add_nodes([other])
     score(made, *everyone)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from colocate.load.tolerating import Closed, Toleration, open_to
+from colocate.load.tolerations import Closed, Toleration, open_to
 from colocate.model.load import OPEN, Access, NodeFacts, Taint
 from tests.load.facts import SIZE
 

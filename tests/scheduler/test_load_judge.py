@@ -28,7 +28,7 @@ from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
 from colocate.cluster.usage import UsageSnapshot
 from colocate.load import PolicyName, Table, decide
-from colocate.load.reading import ApiPod, pod_facts
+from colocate.load.api_objects import ApiPod, pod_facts
 from colocate.load.settings import AllHot, FilterSettings, MissingFilter, Staleness
 from colocate.model.load import Amount, NodeFacts, NodeLoad, Usage
 from colocate.telemetry import Event

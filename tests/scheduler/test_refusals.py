@@ -11,7 +11,7 @@ from colocate.apps.scheduler.decisions import DecisionLog
 from colocate.apps.scheduler.refusals import AllRefusals
 from colocate.apps.scheduler.sections import Decisions
 from colocate.load import Refusal, Settings, Sifted, Table, refused_everywhere
-from colocate.load.filtering import Cause
+from colocate.load.filter import Cause
 from colocate.model.load import PodFacts
 
 MANY = {f"n{number}": Refusal(Cause.NEVER) for number in range(50)}

@@ -8,8 +8,8 @@ import msgspec
 import yaml
 
 from colocate.errors import UserError
-from colocate.load.reading import ApiPod
-from colocate.load.tolerating import Toleration
+from colocate.load import ApiPod
+from colocate.load import Toleration
 from colocate.wire.extender_questions import without_nulls
 
 _STANDARD_INPUT = Path("-")

@@ -19,9 +19,9 @@ from colocate.cli.output import as_json, terminal_width, wrapped
 from colocate.cli.scheduler_tables import Scored
 from colocate.errors import UserError
 from colocate.load import NodeRow, Table, compare, decide, explain_all, mix, snapshot, top
-from colocate.load.reading import pod_facts
-from colocate.load.snapshot import Snapshot
-from colocate.load.tolerating import Closed, open_to
+from colocate.load import pod_facts
+from colocate.load import Snapshot
+from colocate.load import Closed, open_to
 from colocate.model.load import PodFacts
 
 _STANDARD_INPUT = Path("-")

@@ -7,12 +7,12 @@ from colocate.apps.scheduler.decisions import Told
 from colocate.apps.scheduler.refusals import Refused
 from colocate.cli.output import aligned, visible, wrapped
 from colocate.load import Comparison, Explanation, Mix, NodeRow
-from colocate.load.explaining import NodeReason, PolicyReason
-from colocate.load.heat import rounded_down
-from colocate.load.policies import Part
-from colocate.load.terms import Freshness
-from colocate.load.tolerating import Closed
-from colocate.load.top import ResourceRow
+from colocate.load import NodeReason, PolicyReason
+from colocate.load import rounded_down
+from colocate.load import Part
+from colocate.load import Freshness
+from colocate.load import Closed
+from colocate.load import ResourceRow
 
 _MOST_CLOSED = 20
 """Nodes that are no candidates, of which each is told by itself."""

@@ -7,11 +7,10 @@ answer a scheduler's two questions from it; `explain` tells why, from the small 
 no scheduler is spoken to.
 """
 
-from colocate.load.candidates import Candidates
-from colocate.load.comparing import Comparison, compare
-from colocate.load.decision import Answer, Decision, decide, refused_everywhere
-from colocate.load.explaining import Explanation, explain, explain_all, explain_node
-from colocate.load.filtering import Refusal, Sifted, sift
+from colocate.load.comparison import Comparison, compare
+from colocate.load.decision import Answer, Candidates, Decision, decide, refused_everywhere
+from colocate.load.explanation import Explanation, explain, explain_all, explain_node
+from colocate.load.filter import Refusal, Sifted, sift
 from colocate.load.history import History, Kept
 from colocate.load.settings import Mix, PolicyName, Settings, mix
 from colocate.load.table import Table

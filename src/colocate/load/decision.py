@@ -5,16 +5,70 @@ can be kept. All candidates are beside it, and kept while there is room (`candid
 words by `explaining`, when somebody asks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
-from colocate.load.candidates import Candidates, Listed, Names
 from colocate.load.demand import Demand
 from colocate.load.settings import Mix
 from colocate.load.table import Table
 from colocate.load.terms import NodeTerms
 from colocate.model.load import PodFacts
+
+TERMS_SIZE = 1024
+"""Bytes that the terms of one node take, nearly."""
+_NAME_SIZE = 100
+"""Bytes that a name takes as a string of its own, nearly."""
+
+
+class Names(Protocol):
+    """The candidates of one question, in a form that can be kept."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, nearly."""
+
+    def read(self) -> Sequence[str]:
+        """In the order in which they were asked about."""
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """Names that are there as strings anyway."""
+
+    names: Sequence[str] = ()
+
+    @property
+    def size(self) -> int:
+        return _NAME_SIZE * len(self.names)
+
+    def read(self) -> Sequence[str]:
+        return self.names
+
+
+class Candidates(msgspec.Struct, frozen=True):
+    """Who was judged, and how."""
+
+    names: Names = Listed()
+    scores: bytes = b""
+    log: list[NodeTerms] = []
+    """Shared with other answers, and longer by now. It is empty where it had to make room."""
+    logged: int = 0
+    """How much of the log was there when the answer was given."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, without the log."""
+        return self.names.size + len(self.scores)
+
+    def by_name(self) -> dict[str, int]:
+        """All scores."""
+        return dict(zip(self.names.read(), self.scores, strict=True))
+
+    def terms(self) -> Mapping[str, NodeTerms]:
+        """By what nodes were judged; none where that is no longer known."""
+        return {terms.name: terms for terms in self.log[: self.logged]}
+
 
 HIGHEST = 100
 """No policy gives a node more."""

@@ -5,12 +5,13 @@ other init container runs alone, and the pod's overhead comes on top.
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 
 import msgspec
 
-from colocate.load.arithmetic import go_round
 from colocate.load.settings import EstimateSettings, PackingSettings
+from colocate.model.go import clamp, go_round
 from colocate.model.load import NOTHING, Amount, ContainerAsk, PerResource, PodFacts, PodShape, PriorityClass
 
 
@@ -138,3 +139,58 @@ def _summed(shape: PodShape, of: Callable[[ContainerAsk], PerResource]) -> Amoun
     for container in shape.containers:
         running = running + of(container).stated
     return running.at_least(at_start)
+
+
+def taken(free: float, estimated: float) -> float:
+    """All in percent. Rises with `estimated`; what it leaves rises with `free`, by a quarter of it at least."""
+    if free <= 0:
+        return 0.0
+    if estimated <= free / 2:
+        return estimated
+    return free * 0.75 - free * free / (8 * estimated)
+
+
+LEAST, MOST = 0.1, 2.0
+_WEIGHT_OF_NEW = 0.2
+_OWNERS = 10_000
+
+
+class Learned(msgspec.Struct, frozen=True):
+    """One owner's ratio, as it is kept in a snapshot."""
+
+    owner: str
+    ratio: Ratio
+
+
+class Calibration:
+    """Ratios of actual to estimated use per owner; the owners heard of longest ago are forgotten first."""
+
+    def __init__(self, learned: tuple[Learned, ...] = (), *, owners: int = _OWNERS) -> None:
+        self._ratios: OrderedDict[str, Ratio] = OrderedDict((each.owner, each.ratio) for each in learned)
+        self._owners = owners
+
+    def ratio(self, owner: str) -> Ratio:
+        return self._ratios.get(owner, AS_ESTIMATED)
+
+    def learn(self, owner: str, estimate: Amount, actual: Amount) -> None:
+        """`estimate` is the one without correction."""
+        if not owner:
+            return
+        old = self.ratio(owner)
+        self._ratios[owner] = Ratio(
+            _blend(old.cpu, estimate.cpu, actual.cpu), _blend(old.memory, estimate.memory, actual.memory)
+        )
+        self._ratios.move_to_end(owner)
+        if len(self._ratios) > self._owners:
+            self._ratios.popitem(last=False)
+
+    @property
+    def learned(self) -> tuple[Learned, ...]:
+        return tuple(Learned(owner, ratio) for owner, ratio in self._ratios.items())
+
+
+def _blend(old: float, estimate: int, actual: int) -> float:
+    if estimate <= 0:
+        return old
+    seen = clamp(actual / estimate, LEAST, MOST)
+    return old + _WEIGHT_OF_NEW * (seen - old)

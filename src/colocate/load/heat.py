@@ -9,7 +9,7 @@ that is no longer measured keeps its level for a while; one that is new and not 
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -145,3 +145,49 @@ def _shared_level(levels: Iterable[int], settings: HeatSettings) -> int:
     # Of three nodes, one that is hot must show it: all three can never be the cool ones.
     shared = ordered[min(wanted, (len(ordered) + 1) // 2) - 1]
     return min(shared, sum(step < settings.shared_below for step in settings.steps))
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One node's taints to be written."""
+
+    node: str
+    before: int
+    after: int
+    pressure: float
+
+    def __str__(self) -> str:
+        return f"{self.node}: heat {self.before} → {self.after} at {rounded_down(self.pressure):.0f} %"
+
+
+class TaintPlan(msgspec.Struct, frozen=True):
+    changes: tuple[Change, ...]
+    """To be written now, in this order."""
+    waiting: int
+    """How many more there would be."""
+
+
+def plan_taints(
+    shown: Mapping[str, int], heats: Mapping[str, Heat], written: Sequence[float], now: float, per_minute: int
+) -> TaintPlan:
+    """`shown` is what the nodes carry now; `written` the times of earlier writes."""
+    wanted = sorted(
+        (
+            Change(name, shown.get(name, 0), heat.level, heat.pressure)
+            for name, heat in heats.items()
+            if heat.level != shown.get(name, 0)
+        ),
+        key=_importance,
+    )
+    allowed = max(0, per_minute - sum(now - time < 60 for time in written))
+    return TaintPlan(tuple(wanted[:allowed]), max(0, len(wanted) - allowed))
+
+
+def _importance(change: Change) -> tuple[bool, int, float, str]:
+    """Hotter before cooler, then the greatest step, then the hottest; a cooler node misses pods, no more."""
+    cools = change.after < change.before
+    return (
+        cools,
+        -abs(change.after - change.before),
+        change.pressure if cools else -change.pressure,
+        change.node,
+    )

@@ -8,8 +8,7 @@ from collections import OrderedDict, deque
 
 import msgspec
 
-from colocate.load.candidates import TERMS_SIZE, Candidates
-from colocate.load.decision import Answer, Decision
+from colocate.load.decision import TERMS_SIZE, Answer, Candidates, Decision
 from colocate.load.terms import NodeTerms
 
 

@@ -7,17 +7,35 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from colocate.load import building
-from colocate.load.building import NOT_MEASURED, Levels, Placed
-from colocate.load.demand import Demand
-from colocate.load.ledger import Unseen
+from colocate.load.demand import Calibration, Demand
+from colocate.load.ledger import Ledger, Unseen
+from colocate.load.pods import Pods
 from colocate.load.policies import RealUsage, min_max
-from colocate.load.scoring import Column, Columns, Scorer
-from colocate.load.settings import Mix, PolicyName
-from colocate.load.standing import Standing
-from colocate.load.terms import NodeTerms
+from colocate.load.scorer import Column, Columns, Scorer
+from colocate.load.settings import Mix, PolicyName, Settings
+from colocate.load.terms import NOT_MEASURED, Levels, NodeTerms, Placed, node_terms
 from colocate.load.typical import Level, Typical, level, typical
-from colocate.model.load import NO_SAMPLES, NOTHING, NodeLoad, Usage
+from colocate.model.load import NO_SAMPLES, NOTHING, NodeFacts, NodeLoad, Usage
+
+
+class TableState:
+    """The table writes it; every round reads it as it is at that moment."""
+
+    def __init__(self, settings: Settings, calibration: Calibration) -> None:
+        self.settings = settings
+        self.now = 0.0
+        self.nodes: dict[str, NodeFacts] = {}
+        self.pods = Pods(settings, calibration)
+        self.ledger = Ledger(settings.ledger)
+        self.scorers: dict[Mix, Scorer] = {}
+        """Of every mix that was asked for."""
+
+    def scorer(self, mix: Mix) -> Scorer:
+        scorer = self.scorers.get(mix)
+        if scorer is None:
+            scorer = self.scorers[mix] = Scorer(mix, self.settings)
+        return scorer
+
 
 _LOG_BEYOND_NODES = 1000
 """How many terms may be made anew, beyond one for every node, until a log is begun again."""
@@ -30,14 +48,14 @@ _DEMANDS_AHEAD = 8
 class Round:
     """The table has one, and while new samples are worked in, another that nobody is answered by yet."""
 
-    def __init__(self, standing: Standing, loads: dict[str, NodeLoad]) -> None:
+    def __init__(self, state: TableState, loads: dict[str, NodeLoad]) -> None:
         self.loads = loads
         self.next_stale = float("inf")
         """When the next sample is too old."""
         self.log: list[NodeTerms] = []
         """All terms of nodes that were made since everything changed: see `candidates`."""
-        self._standing = standing
-        self._known = standing.nodes.__contains__
+        self._state = state
+        self._known = state.nodes.__contains__
         self._levels: dict[str, Levels] = {}
         self._typical: Typical | None = None
         self._terms: dict[str, NodeTerms] = {}
@@ -52,22 +70,22 @@ class Round:
         known = self._terms.get(name)
         if known is not None:
             return known
-        standing = self._standing
-        facts = standing.nodes.get(name)
+        state = self._state
+        facts = state.nodes.get(name)
         if facts is None:
             nameless = msgspec.structs.replace(supposed.size, name=name)
-            return building.terms(nameless, standing.settings, supposed)
+            return node_terms(nameless, state.settings, supposed)
         load = self.loads.get(name, NO_SAMPLES)
-        unseen = standing.ledger.unseen(name, standing.pods.usage)
-        made = self._terms[name] = building.terms(
+        unseen = state.ledger.unseen(name, state.pods.usage)
+        made = self._terms[name] = node_terms(
             facts,
-            standing.settings,
+            state.settings,
             supposed,
             load=load,
             levels=self._levels.get(name, NOT_MEASURED),
-            sampled_at=standing.settings.staleness.sampled_at(load, standing.now),
+            sampled_at=state.settings.staleness.sampled_at(load, state.now),
             unseen=unseen,
-            placed=_with_assumed(standing.pods.on(name), unseen),
+            placed=_with_assumed(state.pods.on(name), unseen),
         )
         self._write(made)
         return made
@@ -76,7 +94,7 @@ class Round:
         """The candidates' scores, in their order."""
         if self._typical is None:
             self._settle()
-        scorer = self._standing.scorer(mix)
+        scorer = self._state.scorer(mix)
         if not scorer.absolute:
             sums = [0] * len(names)
         else:
@@ -93,16 +111,15 @@ class Round:
         What changes meanwhile is left to them.
         """
         yield from self._settling(now)
-        every = steps(list(self._standing.nodes))
+        every = steps(list(self._state.nodes))
         for step in every:
             for name in step:
                 self.terms(name)
             yield
         columns: list[Column[int] | Column[int | None]] = [
-            self._column(self._standing.scorer(mix), pod)
-            for mix, pod in before._columns.latest(_DEMANDS_AHEAD)
+            self._column(self._state.scorer(mix), pod) for mix, pod in before._columns.latest(_DEMANDS_AHEAD)
         ]
-        for scorer in self._standing.scorers.values():
+        for scorer in self._state.scorers.values():
             columns += [self._value_column(name, policy) for name, policy, _ in scorer.relative]
         for column in columns:
             for step in every:
@@ -140,7 +157,7 @@ class Round:
         )
 
     def _write(self, made: NodeTerms) -> None:
-        if len(self.log) > 2 * len(self._standing.nodes) + _LOG_BEYOND_NODES:
+        if len(self.log) > 2 * len(self._state.nodes) + _LOG_BEYOND_NODES:
             # Whoever remembers the old one still can; nobody needs to hold all of it for one answer.
             self.log = list(self._terms.values())
         else:
@@ -148,7 +165,7 @@ class Round:
 
     def _settle(self) -> Typical:
         """How loaded nodes are by fresh samples, the typical one too, and when the next sample is too old."""
-        for _ in self._settling(self._standing.now):
+        for _ in self._settling(self._state.now):
             pass
         assert self._typical is not None
         return self._typical
@@ -156,7 +173,7 @@ class Round:
     def _settling(self, now: float) -> Iterator[None]:
         self.next_stale = float("inf")
         self._levels = {}
-        for number, name in enumerate(list(self._standing.nodes)):
+        for number, name in enumerate(list(self._state.nodes)):
             load = self.loads.get(name)
             if load is not None:
                 self._levels[name] = self._level(load.cpu, now), self._level(load.memory, now)
@@ -165,12 +182,12 @@ class Round:
         self._typical = typical(
             [cpu for cpu, _ in self._levels.values() if cpu],
             [memory for _, memory in self._levels.values() if memory],
-            self._standing.nodes.values(),
+            self._state.nodes.values(),
         )
         yield
 
     def _level(self, usage: Usage | None, now: float) -> Level | None:
-        settings = self._standing.settings
+        settings = self._state.settings
         staleness = settings.staleness
         if usage is None or staleness.expired(now - usage.time):
             return None

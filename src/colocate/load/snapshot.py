@@ -7,8 +7,7 @@ from typing import Annotated
 import msgspec
 
 from colocate.errors import UserError
-from colocate.load.calibration import Calibration, Learned
-from colocate.load.demand import AS_ESTIMATED, Ratio
+from colocate.load.demand import AS_ESTIMATED, Calibration, Learned, Ratio
 from colocate.load.ledger import Assumption
 from colocate.load.settings import Settings
 from colocate.load.table import Table

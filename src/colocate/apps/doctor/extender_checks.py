@@ -19,7 +19,7 @@ from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES
 from colocate.cluster.trouble import in_words, of_our_certificate
 from colocate.errors import UserError
-from colocate.load.weights import POINTS, weight
+from colocate.load import POINTS, weight
 
 _SLOW = 0.5
 """Of the time that kube-scheduler waits."""

@@ -20,7 +20,7 @@ from colocate.cluster.resources import NODES, PODS
 from colocate.cluster.usage import KnownNode, UsagePoller
 from colocate.cluster.watch_cache import WatchCache
 from colocate.load import Table
-from colocate.load.reading import ApiNode, ApiPod, NodeStatus, bound_pod, node_facts
+from colocate.load import ApiNode, ApiPod, NodeStatus, bound_pod, node_facts
 from colocate.model.load import BoundPod, PodUsage
 
 _STEP = 1000

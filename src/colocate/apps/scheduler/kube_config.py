@@ -14,8 +14,8 @@ import yaml
 
 from colocate.apps.scheduler.addresses import leads_somewhere
 from colocate.errors import UserError
-from colocate.load.weights import DEFAULT_PLUGINS, POINTS, ScorePlugin, Weight, weight
-from colocate.model import go_duration
+from colocate.load import DEFAULT_PLUGINS, POINTS, ScorePlugin, Weight, weight
+from colocate.model import go
 
 DEFAULT_NAME = "mem-real-usage-scheduler"
 API_VERSION = "kubescheduler.config.k8s.io/v1"
@@ -117,7 +117,7 @@ def _check(wanted: Wanted) -> None:
             f"and HOST:PORT"
         )
     try:
-        waits = go_duration.seconds(wanted.timeout)
+        waits = go.seconds(wanted.timeout)
     except ValueError as error:
         raise UserError(f"the time for an answer: {error}") from None
     if waits <= 0:

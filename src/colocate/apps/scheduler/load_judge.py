@@ -13,9 +13,9 @@ from colocate.apps.scheduler.facts import Facts
 from colocate.apps.scheduler.judge import Sieved
 from colocate.clock import Clock
 from colocate.load import Mix, decide, refused_everywhere, sift
-from colocate.load.candidates import Names
-from colocate.load.reading import ApiPod, pod_facts
-from colocate.load.settings import MissingFilter
+from colocate.load import ApiPod, pod_facts
+from colocate.load import Names
+from colocate.load import MissingFilter
 from colocate.wire.extender_questions import Asked
 
 _LEAST_BOUND = 10_000

@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from colocate.apps.config.words import Problem
-from colocate.load.settings import Settings
+from colocate.load import Settings
 from colocate.model.load import Aggregation
 
 _WEEK = 7 * 86400

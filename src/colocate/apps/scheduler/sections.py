@@ -21,19 +21,8 @@ from colocate.cluster.usage.prometheus import connection_to
 from colocate.errors import UserError
 from colocate.load import Mix, mix
 from colocate.load import Settings as LoadSettings
-from colocate.load.heat import HeatSettings
-from colocate.load.settings import (
-    BalancedSettings,
-    EstimateSettings,
-    FilterSettings,
-    LedgerSettings,
-    LoadAwareSettings,
-    OvercommitmentSettings,
-    OversellSettings,
-    PackingSettings,
-    RiskBalancingSettings,
-    Staleness,
-)
+from colocate.load import HeatSettings
+from colocate.load import BalancedSettings, EstimateSettings, FilterSettings, LedgerSettings, LoadAwareSettings, OvercommitmentSettings, OversellSettings, PackingSettings, RiskBalancingSettings, Staleness
 
 _RULES_OF_THE_STACK = 300.0
 """Seconds over which kube-prometheus-stack's rule for CPU averages."""

@@ -30,8 +30,7 @@ from colocate.cluster.errors import ClusterError, Conflict, NotFound, Unreachabl
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import NODES, Object
 from colocate.errors import UserError
-from colocate.load.heat import Heat, heats, held, pressures, rounded_down
-from colocate.load.taint_plan import Change, TaintPlan, plan
+from colocate.load import Change, Heat, TaintPlan, heats, held, plan_taints, pressures, rounded_down
 from colocate.telemetry import NODE_HEAT, TAINT_WRITES, TAINTS_WAITING, Event
 
 _ENDING = 10.0
@@ -167,7 +166,9 @@ class Tainting:
         self._heats = heats(pressed, before, self._settings.heat, unmeasured, access)
         for level in range(LEVELS + 1):
             NODE_HEAT.labels(str(level)).set(sum(heat.level == level for heat in self._heats.values()))
-        made = plan(shown, self._heats, self._written, self._clock.monotonic(), self._settings.per_minute)
+        made = plan_taints(
+            shown, self._heats, self._written, self._clock.monotonic(), self._settings.per_minute
+        )
         TAINTS_WAITING.set(made.waiting)
         return made
 

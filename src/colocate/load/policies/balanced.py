@@ -6,8 +6,7 @@ both pressures: part their mean, part the greater alone, so that an idle CPU nev
 Absolute, and meaningful for a single node.
 """
 
-from colocate.load.demand import Demand
-from colocate.load.estimated import taken
+from colocate.load.demand import Demand, taken
 from colocate.load.policies.parts import Part
 from colocate.load.settings import BalancedSettings
 from colocate.load.terms import NodeTerms, ResourceTerms

@@ -7,13 +7,13 @@ requested, by a beta distribution with the load's mean and deviation. The riskie
 import math
 from functools import lru_cache
 
-from colocate.load.arithmetic import clamp, go_round
-from colocate.load.beta import max_variance, probability_below
 from colocate.load.demand import Demand
+from colocate.load.policies.beta import max_variance, probability_below
 from colocate.load.policies.parts import Part
 from colocate.load.policies.risk_balancing import deviation, mu_sigma
 from colocate.load.settings import OvercommitmentSettings
 from colocate.load.terms import NodeTerms, ResourceTerms
+from colocate.model.go import clamp, go_round
 
 _VARIANCE_ALLOWED = 0.99
 """Of the greatest possible: at that itself, no distribution can be fitted."""

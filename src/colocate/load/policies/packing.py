@@ -1,10 +1,10 @@
 """target-load-packing: fill nodes up to a target of CPU, best fit first; beyond it, the emptier the better."""
 
-from colocate.load.arithmetic import go_round
 from colocate.load.demand import Demand
 from colocate.load.policies.parts import Part
 from colocate.load.settings import PackingSettings
 from colocate.load.terms import NodeTerms
+from colocate.model.go import go_round
 
 
 class TargetLoadPacking:

@@ -6,7 +6,7 @@ Where all are equally used, all get 0.
 
 from collections.abc import Sequence
 
-from colocate.load.estimated import taken
+from colocate.load.demand import taken
 from colocate.load.policies.parts import Part
 from colocate.load.terms import NodeTerms, ResourceTerms
 

@@ -2,11 +2,11 @@
 
 import math
 
-from colocate.load.arithmetic import clamp, go_round
 from colocate.load.demand import Demand
 from colocate.load.policies.parts import Part
 from colocate.load.settings import RiskBalancingSettings
 from colocate.load.terms import NodeTerms, ResourceTerms
+from colocate.model.go import clamp, go_round
 
 
 class LoadVariationRiskBalancing:

@@ -7,7 +7,7 @@ import msgspec
 from colocate.load.decision import decide
 from colocate.load.settings import Mix
 from colocate.load.table import Table
-from colocate.load.tolerating import Closed
+from colocate.load.tolerations import Closed
 from colocate.model.load import PodFacts
 
 

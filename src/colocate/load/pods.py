@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
-from colocate.load.building import NOTHING_PLACED, Placed
-from colocate.load.calibration import Calibration
-from colocate.load.demand import AS_ESTIMATED, Demand, Ratio, demand
+from colocate.load.demand import AS_ESTIMATED, Calibration, Demand, Ratio, demand
 from colocate.load.settings import Settings
+from colocate.load.terms import NOTHING_PLACED, Placed
 from colocate.model.load import Amount, BoundPod, PodFacts, PodUsage
 
 _DEMANDS = 10_000

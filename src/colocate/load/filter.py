@@ -10,12 +10,11 @@ from enum import StrEnum
 
 import msgspec
 
-from colocate.load.arithmetic import go_round
-from colocate.load.building import thresholds
 from colocate.load.demand import Demand
 from colocate.load.settings import AllHot, MissingFilter, Settings
 from colocate.load.table import Table
-from colocate.load.terms import Freshness, NodeTerms
+from colocate.load.terms import Freshness, NodeTerms, thresholds
+from colocate.model.go import go_round
 from colocate.model.load import NodeFacts, PerResource
 
 

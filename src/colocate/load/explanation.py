@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from colocate.load.candidates import Candidates
-from colocate.load.decision import Decision
+from colocate.load.decision import Candidates, Decision
 from colocate.load.demand import Demand
 from colocate.load.policies import Part, min_max
-from colocate.load.scoring import Scorer
+from colocate.load.scorer import Scorer
 from colocate.load.settings import Mix, PolicyName, Settings
 from colocate.load.terms import Freshness, NodeTerms
 

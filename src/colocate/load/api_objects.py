@@ -11,7 +11,6 @@ import msgspec
 from colocate.load import annotations
 from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
 from colocate.load.demand import limited, requested
-from colocate.load.quantities import Quantities, stated
 from colocate.model.load import (
     NOTHING,
     Access,
@@ -25,6 +24,7 @@ from colocate.model.load import (
     PriorityClass,
     Taint,
 )
+from colocate.model.quantity import Quantities, stated
 
 _BY_NAME: dict[str, PriorityClass] = {
     str(kind): kind for kind in PriorityClass if kind is not PriorityClass.NONE
