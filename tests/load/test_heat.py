@@ -18,8 +18,8 @@ from colocate.load.heat import (
     pressures,
     rounded_down,
 )
-from colocate.load.settings import MissingScore, Settings, Staleness
-from colocate.load.table import Table
+from colocate.load.settings import LoadSettings, MissingScore, Staleness
+from colocate.load.table import LoadTable
 from colocate.model.load import Access, BoundPod, NodeLoad, Taint, Usage
 from tests.load.facts import NOW, load, node, pod, table
 
@@ -200,10 +200,10 @@ def test_it_is_held_too_when_only_the_samples_of_one_resource_stop() -> None:
     assert heats(pressures(made), before, SETTINGS, held(made, NOW, SETTINGS))["hot"].level == 4
 
 
-def with_new(hot: int, new: int, age: float, missing: MissingScore = MissingScore.NEUTRAL) -> Table:
+def with_new(hot: int, new: int, age: float, missing: MissingScore = MissingScore.NEUTRAL) -> LoadTable:
     """Hot nodes, and some that were made lately and never had a sample."""
     loads = {f"n-{i}": load(10, 95) for i in range(hot)} | {f"new-{i}": NodeLoad() for i in range(new)}
-    made = table(loads, Settings(staleness=Staleness(score=missing)))
+    made = table(loads, LoadSettings(staleness=Staleness(score=missing)))
     made.add_nodes(msgspec.structs.replace(node(f"new-{i}"), created=NOW - age) for i in range(new))
     return made
 
@@ -280,7 +280,7 @@ def test_what_is_as_it_should_be_is_not_written() -> None:
 # --- the herd ------------------------------------------------------------------------------------------
 
 
-def burst(made: Table, settings: HeatSettings, *, react: int, per_minute: int = 30) -> Counter[str]:
+def burst(made: LoadTable, settings: HeatSettings, *, react: int, per_minute: int = 30) -> Counter[str]:
     """200 pods by a stock scheduler, which takes any node with the fewest taints and, among those, one with the
     fewest pods; taints are written after every `react` pods."""
     chance = random.Random(1)

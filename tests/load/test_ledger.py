@@ -4,8 +4,8 @@ import pytest
 
 from colocate.load.decision import decide
 from colocate.load.demand import LEAST, MOST, Calibration, Ratio, demand
-from colocate.load.settings import EstimateSettings, LedgerSettings, PackingSettings, Settings, mix
-from colocate.load.table import Table
+from colocate.load.settings import EstimateSettings, LedgerSettings, LoadSettings, PackingSettings, mix
+from colocate.load.table import LoadTable
 from colocate.model.load import (
     Amount,
     BoundPod,
@@ -22,11 +22,11 @@ from tests.load.facts import EXACT, GIB, NOW, bound, load, pod, table
 ESTIMATE = EstimateSettings()
 
 
-def two_nodes(ledger: LedgerSettings = EXACT) -> Table:
-    return table({"a": load(10, 10), "b": load(10, 10)}, Settings(ledger=ledger))
+def two_nodes(ledger: LedgerSettings = EXACT) -> LoadTable:
+    return table({"a": load(10, 10), "b": load(10, 10)}, LoadSettings(ledger=ledger))
 
 
-def counted(made: Table, name: str = "a") -> Amount:
+def counted(made: LoadTable, name: str = "a") -> Amount:
     terms = made.terms(name)
     return Amount(terms.cpu.ledger, terms.memory.ledger)
 
@@ -204,7 +204,7 @@ def test_a_pod_that_may_go_anywhere_is_assumed_nowhere() -> None:
 # --- estimate against actual -------------------------------------------------------------------------
 
 
-def settled(owner: str, *, used: Amount, pods: int) -> Table:
+def settled(owner: str, *, used: Amount, pods: int) -> LoadTable:
     """A table that has seen that many pods of an owner through to their samples."""
     made = two_nodes()
     for number in range(pods):

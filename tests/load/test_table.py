@@ -13,14 +13,14 @@ from colocate.load.decision import decide
 from colocate.load.settings import (
     EstimateSettings,
     LedgerSettings,
+    LoadSettings,
     MissingScore,
     PolicyName,
-    Settings,
     Staleness,
     Weighted,
     mix,
 )
-from colocate.load.table import Table
+from colocate.load.table import LoadTable
 from colocate.load.terms import Freshness
 from colocate.model.load import Access, Amount, BoundPod, NodeFacts, NodeLoad, PodUsage, PriorityClass
 from tests.load.facts import GIB, NOW, load, node, pod, table
@@ -30,7 +30,7 @@ BALANCED = mix("balanced")
 NAMES = ["a", "b", "c", "d"]
 
 
-def score(made: Table, *names: str) -> list[int]:
+def score(made: LoadTable, *names: str) -> list[int]:
     return made.scores(BALANCED, made.demand(pod("new")), names)
 
 
@@ -71,7 +71,7 @@ def test_a_clock_that_was_ahead_for_a_moment_does_no_lasting_harm() -> None:
 
 
 def test_an_unknown_node_is_worth_nothing_where_that_is_declared() -> None:
-    lowest = Settings(staleness=Staleness(score=MissingScore.LOWEST))
+    lowest = LoadSettings(staleness=Staleness(score=MissingScore.LOWEST))
     made = table({"known": load(95, 95), "silent": NodeLoad()}, lowest)
     assert score(made, "silent") == [0]
     assert score(made, "known")[0] > 0
@@ -166,7 +166,7 @@ facts = st.one_of(
 )
 
 
-def play(made: Table, story: list[tuple[object, ...]]) -> None:
+def play(made: LoadTable, story: list[tuple[object, ...]]) -> None:
     now = NOW
     for event in story:
         match event:
@@ -201,7 +201,7 @@ def play(made: Table, story: list[tuple[object, ...]]) -> None:
 @pytest.mark.parametrize("per_pod", [False, True])
 @given(story=st.lists(facts, max_size=25))
 def test_a_table_kept_up_to_date_is_the_one_made_anew(story: list[tuple[object, ...]], per_pod: bool) -> None:
-    made = Table(Settings(ledger=LedgerSettings(wait_for_pod_usage=per_pod)))
+    made = LoadTable(LoadSettings(ledger=LedgerSettings(wait_for_pod_usage=per_pod)))
     play(made, story)
     taken = snapshot.take(made)
     anew = snapshot.restore(snapshot.decode(snapshot.encode(taken), "a snapshot"))
@@ -216,7 +216,7 @@ def test_a_table_kept_up_to_date_is_the_one_made_anew(story: list[tuple[object, 
 
 @pytest.mark.parametrize("calibrate", [False, True])
 def test_what_one_replica_has_learned_is_its_own_unless_estimates_are_not_corrected(calibrate: bool) -> None:
-    settings = Settings(estimate=EstimateSettings(calibrate=calibrate))
+    settings = LoadSettings(estimate=EstimateSettings(calibrate=calibrate))
     old, young = (table({"a": load(10, 10), "b": load(10, 10)}, settings) for _ in range(2))
     old.bind(BoundPod(pod("first", 4000, owner="web"), "a", NOW))
     old.observe_pods({"first": PodUsage(Amount(400, GIB), NOW + 60)})

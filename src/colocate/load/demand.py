@@ -1,7 +1,9 @@
 """What a pod brings to a node: what it requests, what it may use at most, what it will probably use.
 
 Requests and limits are summed as Kubernetes sums them: a sidecar runs next to all that start after it, any
-other init container runs alone, and the pod's overhead comes on top.
+other init container runs alone, and the pod's overhead comes on top. What a pod will use is estimated, and
+`Calibration` corrects estimates by what the owner's pods really used. It is bounded both ways: one odd pod cannot
+make the next look like nothing, nor like the whole node.
 """
 
 import math
@@ -142,7 +144,12 @@ def _summed(shape: PodShape, of: Callable[[ContainerAsk], PerResource]) -> Amoun
 
 
 def taken(free: float, estimated: float) -> float:
-    """All in percent. Rises with `estimated`; what it leaves rises with `free`, by a quarter of it at least."""
+    """How much of what is measurably free is taken by what is only estimated, all in percent.
+
+    An estimate may be many times what a pod will use: a limit says little. So estimates count in full for the first
+    half of what is free, then less and less, and never for more than three quarters: a node that is measured nearly
+    full stays behind one that is measured idle, however much is guessed of the idle one. Rises with `estimated`; what it leaves rises with `free`, by a quarter of it at least.
+    """
     if free <= 0:
         return 0.0
     if estimated <= free / 2:

@@ -15,7 +15,7 @@ import msgspec
 
 from colocate.load.demand import Demand
 from colocate.load.policies.balanced import Balanced
-from colocate.load.table import Table
+from colocate.load.table import LoadTable
 from colocate.load.terms import Freshness, NodeTerms, ResourceTerms
 from colocate.model.load import NO_SAMPLES, NOTHING, OPEN, Access, NodeFacts
 
@@ -60,14 +60,14 @@ class Heat(msgspec.Struct, frozen=True):
     """What it shows: not less than what enough nodes share."""
 
 
-def pressures(table: Table) -> dict[str, float]:
+def pressures(table: LoadTable) -> dict[str, float]:
     """How loaded every node is by its more loaded resource, in percent, at its busy times and with pods that
     are not measured yet."""
     balanced = Balanced(msgspec.structs.replace(table.settings.balanced, dominant_percent=100))
     return {name: balanced.pressure(_terms(table, node), _NO_POD) for name, node in table.nodes.items()}
 
 
-def _terms(table: Table, node: NodeFacts) -> NodeTerms:
+def _terms(table: LoadTable, node: NodeFacts) -> NodeTerms:
     """What a node is judged by. One that is new and was never measured is empty, but for the pods that went there."""
     terms = table.terms(node.name)
     if terms.freshness is not Freshness.NEVER or node.created is None or table.now >= node.created + _NEW:
@@ -85,7 +85,7 @@ def rounded_down(pressure: float, digits: int = 0) -> float:
     return math.floor(pressure * scale) / scale
 
 
-def held(table: Table, since: float, settings: HeatSettings) -> set[str]:
+def held(table: LoadTable, since: float, settings: HeatSettings) -> set[str]:
     """Nodes of which nobody knows whether they have become cooler: a sample of theirs has expired, not long ago; or
     they never had any, not long after `since`."""
     return {
@@ -95,7 +95,7 @@ def held(table: Table, since: float, settings: HeatSettings) -> set[str]:
     }
 
 
-def _last_known(table: Table, name: str, since: float) -> float | None:
+def _last_known(table: LoadTable, name: str, since: float) -> float | None:
     """When the node was last known as well as it ever was; None where it is now."""
     terms, load = table.terms(name), table.loads.get(name, NO_SAMPLES)
     if load.cpu is None and load.memory is None:
@@ -147,7 +147,7 @@ def _shared_level(levels: Iterable[int], settings: HeatSettings) -> int:
     return min(shared, sum(step < settings.shared_below for step in settings.steps))
 
 
-class Change(msgspec.Struct, frozen=True):
+class TaintChange(msgspec.Struct, frozen=True):
     """One node's taints to be written."""
 
     node: str
@@ -160,7 +160,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class TaintPlan(msgspec.Struct, frozen=True):
-    changes: tuple[Change, ...]
+    changes: tuple[TaintChange, ...]
     """To be written now, in this order."""
     waiting: int
     """How many more there would be."""
@@ -172,7 +172,7 @@ def plan_taints(
     """`shown` is what the nodes carry now; `written` the times of earlier writes."""
     wanted = sorted(
         (
-            Change(name, shown.get(name, 0), heat.level, heat.pressure)
+            TaintChange(name, shown.get(name, 0), heat.level, heat.pressure)
             for name, heat in heats.items()
             if heat.level != shown.get(name, 0)
         ),
@@ -182,7 +182,7 @@ def plan_taints(
     return TaintPlan(tuple(wanted[:allowed]), max(0, len(wanted) - allowed))
 
 
-def _importance(change: Change) -> tuple[bool, int, float, str]:
+def _importance(change: TaintChange) -> tuple[bool, int, float, str]:
     """Hotter before cooler, then the greatest step, then the hottest; a cooler node misses pods, no more."""
     cools = change.after < change.before
     return (

@@ -1,6 +1,7 @@
-"""What follows from one round of samples: levels, terms and scores, each worked out when it is first asked for.
+"""What follows from one round of samples: levels, terms and scores, worked out when asked for, or ahead in steps.
 
-Or ahead, in short steps. Which facts change, and which of this is then no longer so, is the table's to say.
+`TableState` is what holds whatever the samples say. `Round` reads it. Which facts change, and what is then to be
+worked out again, is the table's decision.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,9 +12,9 @@ from colocate.load.demand import Calibration, Demand
 from colocate.load.ledger import Ledger, Unseen
 from colocate.load.pods import Pods
 from colocate.load.policies import RealUsage, min_max
-from colocate.load.scorer import Column, Columns, Scorer
-from colocate.load.settings import Mix, PolicyName, Settings
-from colocate.load.terms import NOT_MEASURED, Levels, NodeTerms, Placed, node_terms
+from colocate.load.scorer import ScoreColumn, ScoreColumns, Scorer
+from colocate.load.settings import LoadSettings, Mix, PolicyName
+from colocate.load.terms import NOT_MEASURED, Levels, NodeTerms, PodTotals, node_terms
 from colocate.load.typical import Level, Typical, level, typical
 from colocate.model.load import NO_SAMPLES, NOTHING, NodeFacts, NodeLoad, Usage
 
@@ -21,7 +22,7 @@ from colocate.model.load import NO_SAMPLES, NOTHING, NodeFacts, NodeLoad, Usage
 class TableState:
     """The table writes it; every round reads it as it is at that moment."""
 
-    def __init__(self, settings: Settings, calibration: Calibration) -> None:
+    def __init__(self, settings: LoadSettings, calibration: Calibration) -> None:
         self.settings = settings
         self.now = 0.0
         self.nodes: dict[str, NodeFacts] = {}
@@ -53,15 +54,15 @@ class Round:
         self.next_stale = float("inf")
         """When the next sample is too old."""
         self.log: list[NodeTerms] = []
-        """All terms of nodes that were made since everything changed: see `candidates`."""
+        """All terms of nodes that were made since everything changed: see `decision`."""
         self._state = state
         self._known = state.nodes.__contains__
         self._levels: dict[str, Levels] = {}
         self._typical: Typical | None = None
         self._terms: dict[str, NodeTerms] = {}
-        self._columns: Columns[tuple[Mix, Demand], int] = Columns()
+        self._columns: ScoreColumns[tuple[Mix, Demand], int] = ScoreColumns()
         """Scores, by what the pod brings."""
-        self._values: Columns[PolicyName, int | None] = Columns()
+        self._values: ScoreColumns[PolicyName, int | None] = ScoreColumns()
         """What policies rank candidates by, whatever the pod brings."""
 
     def terms(self, name: str) -> NodeTerms:
@@ -116,7 +117,7 @@ class Round:
             for name in step:
                 self.terms(name)
             yield
-        columns: list[Column[int] | Column[int | None]] = [
+        columns: list[ScoreColumn[int] | ScoreColumn[int | None]] = [
             self._column(self._state.scorer(mix), pod) for mix, pod in before._columns.latest(_DEMANDS_AHEAD)
         ]
         for scorer in self._state.scorers.values():
@@ -146,14 +147,15 @@ class Round:
         column = self._value_column(name, policy)
         return min_max(list(map(column.__getitem__, names)))
 
-    def _column(self, scorer: Scorer, pod: Demand) -> Column[int]:
+    def _column(self, scorer: Scorer, pod: Demand) -> ScoreColumn[int]:
         return self._columns.get(
-            (scorer.mix, pod), lambda: Column(lambda name: scorer.of_node(self.terms(name), pod), self._known)
+            (scorer.mix, pod),
+            lambda: ScoreColumn(lambda name: scorer.of_node(self.terms(name), pod), self._known),
         )
 
-    def _value_column(self, name: PolicyName, policy: RealUsage) -> Column[int | None]:
+    def _value_column(self, name: PolicyName, policy: RealUsage) -> ScoreColumn[int | None]:
         return self._values.get(
-            name, lambda: Column(lambda node: policy.value(self.terms(node)), self._known)
+            name, lambda: ScoreColumn(lambda node: policy.value(self.terms(node)), self._known)
         )
 
     def _write(self, made: NodeTerms) -> None:
@@ -196,7 +198,7 @@ class Round:
         return level(usage, settings.balanced)
 
 
-def _with_assumed(placed: Placed, unseen: Unseen) -> Placed:
+def _with_assumed(placed: PodTotals, unseen: Unseen) -> PodTotals:
     """Pods that are on their way to a node ask as much of it as those that are there."""
     if unseen.requested == NOTHING and unseen.limits == NOTHING and unseen.assumed == NOTHING:
         return placed

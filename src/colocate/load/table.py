@@ -11,15 +11,15 @@ from colocate.load.demand import Calibration, Demand, Ratio
 from colocate.load.ledger import Ledger
 from colocate.load.round import Round, TableState, steps
 from colocate.load.scorer import Scorer
-from colocate.load.settings import Mix, Settings
+from colocate.load.settings import LoadSettings, Mix
 from colocate.load.terms import NodeTerms
 from colocate.model.load import NO_SAMPLES, BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage
 
 
-class Table:
+class LoadTable:
     """Nodes, samples and pods in; terms and scores out."""
 
-    def __init__(self, settings: Settings, calibration: Calibration | None = None) -> None:
+    def __init__(self, settings: LoadSettings, calibration: Calibration | None = None) -> None:
         state = self._state = TableState(settings, calibration or Calibration())
         self.settings = settings
         self.pods = state.pods
@@ -150,7 +150,7 @@ class Table:
 
     @property
     def log(self) -> list[NodeTerms]:
-        """All terms that answers were given by since everything changed: see `candidates`."""
+        """All terms that answers were given by since everything changed: see `decision`."""
         return self._round.log
 
     @property

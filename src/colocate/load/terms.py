@@ -1,11 +1,15 @@
-"""What the policies read of a node: one frozen record, made when a fact of that node changes."""
+"""What the policies read of a node: one frozen record, made from its size, samples, pods and ledger entries.
+
+It is made when a fact of that node changes. No other node is looked at, except the typical one, which stands in for
+samples that are missing.
+"""
 
 from enum import StrEnum
 
 import msgspec
 
 from colocate.load.ledger import NONE_UNSEEN, Unseen
-from colocate.load.settings import MissingFilter, MissingScore, Settings
+from colocate.load.settings import LoadSettings, MissingFilter, MissingScore
 from colocate.load.typical import Level, Typical
 from colocate.model.go import go_round
 from colocate.model.load import (
@@ -87,7 +91,7 @@ class NodeTerms(msgspec.Struct, frozen=True, gc=False):
         return self.cpu.known or self.memory.known
 
 
-class Placed(msgspec.Struct, frozen=True, gc=False):
+class PodTotals(msgspec.Struct, frozen=True, gc=False):
     """What the pods on a node add up to."""
 
     requested: Amount = NOTHING
@@ -98,7 +102,7 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
     """Of prod pods that nobody measures, whether the ledger has them or not."""
 
 
-NOTHING_PLACED = Placed()
+NOTHING_PLACED = PodTotals()
 
 Levels = tuple[Level | None, Level | None]
 """How loaded CPU and memory are by fresh samples."""
@@ -108,14 +112,14 @@ NOT_MEASURED: Levels = (None, None)
 
 def node_terms(
     facts: NodeFacts,
-    settings: Settings,
+    settings: LoadSettings,
     typical: Typical,
     *,
     load: NodeLoad = NO_SAMPLES,
     levels: Levels = NOT_MEASURED,
     sampled_at: float | None = None,
     unseen: Unseen = NONE_UNSEEN,
-    placed: Placed = NOTHING_PLACED,
+    placed: PodTotals = NOTHING_PLACED,
 ) -> NodeTerms:
     capacity, room = facts.capacity, facts.room
     by_number = min(unseen.pods * settings.ledger.least_percent, settings.ledger.least_percent_bound) / 100
@@ -155,7 +159,7 @@ def node_terms(
     )
 
 
-def thresholds(facts: NodeFacts, settings: Settings) -> UsageThresholds:
+def thresholds(facts: NodeFacts, settings: LoadSettings) -> UsageThresholds:
     """The node's own bounds where it has some, the general ones for the rest."""
     general, own = settings.filter.thresholds, facts.thresholds
     if own is None:
@@ -217,13 +221,13 @@ def _occupied(peak: float, capacity: int, room: int) -> float:
 
 def _aware(
     facts: NodeFacts,
-    settings: Settings,
+    settings: LoadSettings,
     load: NodeLoad,
     cpu: ResourceTerms,
     memory: ResourceTerms,
     counted: Amount,
     unseen: Unseen,
-    placed: Placed,
+    placed: PodTotals,
 ) -> AwareTerms:
     def used(ledger: Amount, aggregation: Aggregation | None, window: float, expired: bool) -> Amount:
         of_cpu = load.cpu if cpu.measured or expired else None

@@ -1,4 +1,7 @@
-"""Spans of time as Go programs read them: `5s`, `1m30s`, `1.5h`, `-2ms`."""
+"""Numbers and spans of time as Go programs have them: `5s`, `1m30s`, half away from zero.
+
+The policies of Go programs give the very same scores here.
+"""
 
 import re
 

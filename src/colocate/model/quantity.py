@@ -1,4 +1,4 @@
-"""Kubernetes quantities: `512Mi`, `1500m`, `2`, `1e3`, exactly."""
+"""Kubernetes quantities: `512Mi`, `1500m`, `2`, `1e3`, exactly; and lists of them, as API objects state them."""
 
 import math
 import re

@@ -14,7 +14,7 @@ import yaml
 
 from colocate.apps.scheduler.addresses import leads_somewhere
 from colocate.errors import UserError
-from colocate.load import DEFAULT_PLUGINS, POINTS, ScorePlugin, Weight, weight
+from colocate.load import DEFAULT_PLUGINS, DEFAULT_POINTS, ExtenderWeight, ScorePlugin, least_weight
 from colocate.model import go
 
 DEFAULT_NAME = "mem-real-usage-scheduler"
@@ -80,7 +80,7 @@ class Wanted(msgspec.Struct, frozen=True):
     url: str = "http://127.0.0.1:8890"
     profiles: Sequence[Profile] = (Profile(),)
     filter: bool = False
-    points: int = POINTS
+    points: int = DEFAULT_POINTS
     """By how many points of 100 a node must be hotter than another to lose against it in any case."""
     timeout: str = "1s"
     tls: TlsFiles = TlsFiles()
@@ -93,9 +93,9 @@ class Wanted(msgspec.Struct, frozen=True):
     """Others, which are asked first."""
 
 
-def extender_weight(wanted: Wanted) -> Weight:
+def extender_weight(wanted: Wanted) -> ExtenderWeight:
     """The weight that is enough in every profile: an extender has one for all of them."""
-    weights = [weight(wanted.points, profile.score_plugins) for profile in wanted.profiles]
+    weights = [least_weight(wanted.points, profile.score_plugins) for profile in wanted.profiles]
     return max(weights, key=lambda one: one.weight)
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from colocate.load.demand import Demand
 from colocate.load.policies.beta import max_variance, probability_below
-from colocate.load.policies.parts import Part
+from colocate.load.policies.parts import ScorePart
 from colocate.load.policies.risk_balancing import deviation, mu_sigma
 from colocate.load.settings import OvercommitmentSettings
 from colocate.load.terms import NodeTerms, ResourceTerms
@@ -31,13 +31,13 @@ class LowRiskOvercommitment:
             return 0
         return go_round((1 - max(self._risks(node, pod))) * 100)
 
-    def parts(self, node: NodeTerms, pod: Demand) -> tuple[Part, ...]:
+    def parts(self, node: NodeTerms, pod: Demand) -> tuple[ScorePart, ...]:
         cpu, memory = self._risks(node, pod)
         return (
-            Part("requested CPU", node.cpu.requested, "m"),
-            Part("limits of CPU", node.cpu.limits, "m"),
-            Part("risk of CPU", 100 * cpu, " %"),
-            Part("risk of memory", 100 * memory, " %"),
+            ScorePart("requested CPU", node.cpu.requested, "m"),
+            ScorePart("limits of CPU", node.cpu.limits, "m"),
+            ScorePart("risk of CPU", 100 * cpu, " %"),
+            ScorePart("risk of memory", 100 * memory, " %"),
         )
 
     def _risks(self, node: NodeTerms, pod: Demand) -> tuple[float, float]:
