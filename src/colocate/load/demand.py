@@ -148,7 +148,8 @@ def taken(free: float, estimated: float) -> float:
 
     An estimate may be many times what a pod will use: a limit says little. So estimates count in full for the first
     half of what is free, then less and less, and never for more than three quarters: a node that is measured nearly
-    full stays behind one that is measured idle, however much is guessed of the idle one. Rises with `estimated`; what it leaves rises with `free`, by a quarter of it at least.
+    full stays behind one that is measured idle, however much is guessed of the idle one. Rises with
+    `estimated`; what it leaves rises with `free`, by a quarter of it at least.
     """
     if free <= 0:
         return 0.0
