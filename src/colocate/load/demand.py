@@ -15,6 +15,7 @@ import msgspec
 from colocate.load.settings import EstimateSettings, PackingSettings
 from colocate.model.go import clamp, go_round
 from colocate.model.load import NOTHING, Amount, ContainerAsk, PerResource, PodFacts, PodShape, PriorityClass
+from colocate.model.pod import peak
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
@@ -128,19 +129,12 @@ def _stated_limit(shape: PodShape) -> Amount:
 
 
 def _summed(shape: PodShape, of: Callable[[ContainerAsk], PerResource]) -> Amount:
-    sidecars = NOTHING
-    at_start = NOTHING
-    for container in shape.init:
-        asked = of(container).stated
-        if container.sidecar:
-            sidecars = sidecars + asked
-            at_start = at_start.at_least(sidecars)
-        else:
-            at_start = at_start.at_least(sidecars + asked)
-    running = sidecars
-    for container in shape.containers:
-        running = running + of(container).stated
-    return running.at_least(at_start)
+    running = [of(container).stated for container in shape.containers]
+    init = [(of(container).stated, container.sidecar) for container in shape.init]
+    return Amount(
+        peak((each.cpu for each in running), ((each.cpu, sidecar) for each, sidecar in init)),
+        peak((each.memory for each in running), ((each.memory, sidecar) for each, sidecar in init)),
+    )
 
 
 def taken(free: float, estimated: float) -> float:
