@@ -19,7 +19,7 @@ from colocate.apps.scheduler.settings import Callers, Endpoint, Server
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
-from colocate.load import Table
+from colocate.load import LoadTable
 from colocate.load.settings import FilterSettings
 
 _ANY_PORT = "127.0.0.1:0"
@@ -33,7 +33,7 @@ async def judge(clock: SystemClock) -> Judge:
     load = Load(filter=FilterSettings(enabled=True))
     settings = load.settings(300.0)
     decisions = DecisionLog(Decisions(), settings, shadow=False)
-    facts = Facts(Table(settings), decisions, Client(Connection("http://127.0.0.1:9", "nobody")), clock)
+    facts = Facts(LoadTable(settings), decisions, Client(Connection("http://127.0.0.1:9", "nobody")), clock)
     facts.table.add_nodes(known.nodes)
     facts.table.observe(known.loads, clock.time())
     for bound in known.pods:

@@ -18,8 +18,8 @@ import msgspec
 from bench.measure import Sample, side_by_side
 from bench.ratio import Figure, Ratio, Row
 from colocate.load.decision import decide
-from colocate.load.settings import Settings, mix
-from colocate.load.table import Table
+from colocate.load.settings import LoadSettings, mix
+from colocate.load.table import LoadTable
 from colocate.model.load import (
     Amount,
     BoundPod,
@@ -87,7 +87,7 @@ async def _bench() -> list[Row]:
     ]
 
 
-async def _cold(table: Table, large: Cluster) -> list[Row]:
+async def _cold(table: LoadTable, large: Cluster) -> list[Row]:
     """What is not like the question before."""
     names = [node.name for node in large.nodes]
     looked_up = dict.fromkeys(names, 50)
@@ -162,8 +162,8 @@ def cluster(nodes: int, names: Sequence[str] = (), now: float = NOW) -> Cluster:
     )
 
 
-def made(facts: Cluster) -> Table:
-    table = Table(Settings())
+def made(facts: Cluster) -> LoadTable:
+    table = LoadTable(LoadSettings())
     table.add_nodes(facts.nodes)
     table.observe(facts.loads, NOW)
     for bound in facts.pods:
@@ -171,7 +171,7 @@ def made(facts: Cluster) -> Table:
     return table
 
 
-def recomputed(table: Table, facts: Cluster) -> list[int]:
+def recomputed(table: LoadTable, facts: Cluster) -> list[int]:
     """All that follows from new samples: what the ledger still counts, every node's terms, the scores for a pod."""
     table.observe_pods({})
     table.observe(facts.loads, NOW)

@@ -22,7 +22,7 @@ from colocate.apps.scheduler import asking
 from colocate.apps.scheduler.asking import Where
 from colocate.apps.scheduler.sections import Load
 from colocate.errors import UserError
-from colocate.load import Table, snapshot
+from colocate.load import LoadTable, snapshot
 from colocate.model.load import Access, BoundPod, NodeFacts, Taint
 
 SEED = Path(__file__).parents[1] / "data" / "seeds" / "001-scheduler.yaml"
@@ -161,7 +161,7 @@ async def test_from_a_snapshot_the_same_follows_without_a_cluster(tmp_path: Path
 async def test_a_snapshot_scores_a_pod_by_the_policy_of_its_scheduler(tmp_path: Path) -> None:
     load = Load(policies={"seed": "mem-real-usage", "default-scheduler": "target-load-packing"})
     file, pod = tmp_path / "snapshot.json", tmp_path / "pod.yaml"
-    file.write_bytes(snapshot.encode(snapshot.take(Table(load.settings(60.0)))))
+    file.write_bytes(snapshot.encode(snapshot.take(LoadTable(load.settings(60.0)))))
 
     async def policy(*flags: str, **spec: str) -> str:
         pod.write_text(yaml.safe_dump({"metadata": {"name": "p"}, "spec": spec}))
@@ -178,7 +178,7 @@ async def test_a_snapshot_scores_a_pod_by_the_policy_of_its_scheduler(tmp_path: 
 
 async def test_a_pod_with_fields_that_are_null_is_read_as_the_extender_reads_it(tmp_path: Path) -> None:
     file, pod = tmp_path / "snapshot.json", tmp_path / "pod.yaml"
-    file.write_bytes(snapshot.encode(snapshot.take(Table(Load().settings(60.0)))))
+    file.write_bytes(snapshot.encode(snapshot.take(LoadTable(Load().settings(60.0)))))
     pod.write_text("metadata:\n  name: p\n  labels:\nspec:\n  containers:\n  - {name: c, resources: null}\n")
     ended = await colocate("scheduler", "score", "--pod", pod, "--snapshot", file)
     assert ended.code == 0, ended.err

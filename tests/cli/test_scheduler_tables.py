@@ -6,7 +6,7 @@ from colocate.apps.scheduler.decisions import Told
 from colocate.apps.scheduler.refusals import Refused
 from colocate.cli import scheduler_tables
 from colocate.load import compare, decide, explain_all, mix, top
-from colocate.load.explaining import Explanation, NodeReason
+from colocate.load.explanation import Explanation, NodeReason
 from colocate.model.load import NodeLoad
 
 LOADS = {

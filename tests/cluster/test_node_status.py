@@ -10,6 +10,7 @@ from colocate.cluster.errors import PreconditionFailed
 from colocate.cluster.json_patch import find
 from colocate.cluster.node_status import patch_for, set_extended_resources
 from colocate.cluster.resources import NODES
+from colocate.model.json_patch import parse_pointer
 from tests.lab_api.samples import node
 
 FAN = "example.com/fan"
@@ -49,7 +50,7 @@ def test_a_removal_names_its_resource_whatever_signs_are_in_it(domain: str, name
     assert isinstance(test, json_patch.Test)
     assert isinstance(remove, json_patch.Remove)
     assert (test.path, test.value) == (remove.path, count)
-    assert json_patch.steps_of(remove.path) == ["status", "capacity", resource]
+    assert parse_pointer(remove.path) == ["status", "capacity", resource]
     assert "/" not in remove.path.removeprefix("/status/capacity/")
     assert find(json_patch.apply(seen, (test, remove)), ("status", "capacity")) == {"cpu": "1"}
 

@@ -12,8 +12,8 @@ from colocate.lab.scheduler.requests import Account, PodRequests
 from colocate.load.demand import Demand
 from colocate.load.policies.balanced import Balanced
 from colocate.load.policies.oversell import overcommit_ratio, written
-from colocate.load.settings import BalancedSettings, PolicyName, Settings
-from colocate.load.weights import weight
+from colocate.load.settings import BalancedSettings, LoadSettings, PolicyName
+from colocate.load.weights import least_weight
 from colocate.model.load import NOTHING
 
 DOCS = (Path(__file__).parents[2] / "docs/load-policies.md").read_text()
@@ -34,14 +34,14 @@ def test_the_examples_of_balanced_hold() -> None:
 
 
 def test_the_example_of_oversell_holds() -> None:
-    settings = Settings().oversell
+    settings = LoadSettings().oversell
     target, floor = written(settings.memory_target), written(settings.memory_floor)
     ratio = float(overcommit_ratio(80, written(20), 100, target, floor))
     assert f"the ratio is {ratio:.2f}, and 80 % look like {80 / ratio:.0f} %" in DOCS
 
 
 def test_the_example_of_weights_holds() -> None:
-    found = weight()
+    found = least_weight()
     assert f"can prefer a node by up to {found.others}" in DOCS
     assert f"the weight must be {found.weight} (25 × {found.weight} × 10 = {250 * found.weight})" in DOCS
     scores = table({"half": load(10, 40), "hot": load(10, 90)})

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.lab.api import patch, patch_apply, patch_json, patch_merge, patch_strategic
+from colocate.lab.api import patch, patch_apply, patch_merge, patch_strategic
 from colocate.lab.api.patch import PatchType
-from colocate.lab.api.patch_json import PatchFailed
 from colocate.lab.api.status import ApiError
+from colocate.model import json_patch
+from colocate.model.json_patch import PatchFailed
 
 RFC_7386 = [
     ({"a": "b"}, {"a": "c"}, {"a": "c"}),
@@ -117,13 +118,13 @@ def test_merge_patch_examples(document: Any, change: Any, expected: Any) -> None
 
 @pytest.mark.parametrize(("document", "operations", "expected"), RFC_6902)
 def test_json_patch_examples(document: Any, operations: list[Any], expected: Any) -> None:
-    assert patch_json.apply(document, operations) == expected
+    assert json_patch.apply(document, operations) == expected
 
 
 @pytest.mark.parametrize(("document", "operation"), RFC_6902_FAILS)
 def test_json_patch_that_cannot_be_applied(document: Any, operation: dict[str, Any]) -> None:
     with pytest.raises(PatchFailed):
-        patch_json.apply(document, [operation])
+        json_patch.apply(document, [operation])
 
 
 def without_nulls(value: Any) -> Any:
@@ -153,11 +154,11 @@ def escaped(key: str) -> str:
 def test_what_json_patch_adds_can_be_tested_and_removed(document: Any, key: str, value: Any) -> None:
     path = f"/{escaped(key)}"
     original = {name: one for name, one in document.items() if name != key}
-    added = patch_json.apply(original, [{"op": "add", "path": path, "value": value}])
+    added = json_patch.apply(original, [{"op": "add", "path": path, "value": value}])
     assert added[key] == value
     operations = [{"op": "test", "path": path, "value": value}, {"op": "remove", "path": path}]
-    assert patch_json.apply(added, operations) == original
-    moved = patch_json.apply(added, [{"op": "move", "from": path, "path": "/moved"}])
+    assert json_patch.apply(added, operations) == original
+    moved = json_patch.apply(added, [{"op": "move", "from": path, "path": "/moved"}])
     assert moved == original | {"moved": value}
 
 
@@ -165,7 +166,7 @@ def test_what_json_patch_adds_can_be_tested_and_removed(document: Any, key: str,
 def test_no_json_patch_does_worse_than_fail(document: Any, operations: Any) -> None:
     before = json.dumps(document)
     try:
-        patch_json.apply(document, operations)
+        json_patch.apply(document, operations)
     except (PatchFailed, ValueError):
         pass
     assert json.dumps(document) == before
@@ -174,7 +175,7 @@ def test_no_json_patch_does_worse_than_fail(document: Any, operations: Any) -> N
 def test_a_document_cannot_be_copied_into_itself_without_end() -> None:
     double = {"op": "copy", "from": "", "path": "/again"}
     with pytest.raises(PatchFailed, match="copies more than"):
-        patch_json.apply({"a": "x" * 1000}, [double] * 10_000)
+        json_patch.apply({"a": "x" * 1000}, [double] * 10_000)
 
 
 # Strategic merge

@@ -1,7 +1,7 @@
 """Nodes, samples and pods for tests, said in few words."""
 
-from colocate.load.settings import LedgerSettings, Settings
-from colocate.load.table import Table
+from colocate.load.settings import LedgerSettings, LoadSettings
+from colocate.load.table import LoadTable
 from colocate.model.load import (
     Amount,
     BoundPod,
@@ -47,8 +47,8 @@ def bound(uid: str, node: str, at: float = NOW) -> BoundPod:
     return BoundPod(pod(uid), node, at)
 
 
-def table(loads: dict[str, NodeLoad], settings: Settings | None = None, size: Amount = SIZE) -> Table:
-    made = Table(settings or Settings())
+def table(loads: dict[str, NodeLoad], settings: LoadSettings | None = None, size: Amount = SIZE) -> LoadTable:
+    made = LoadTable(settings or LoadSettings())
     made.add_nodes(node(name, size) for name in loads)
     made.observe(loads, NOW)
     return made

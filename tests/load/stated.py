@@ -13,18 +13,18 @@ import msgspec
 
 from colocate.load import decide
 from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
-from colocate.load.reading import ApiNode, ApiPod, bound_pod, node_facts, pod_facts
+from colocate.load.api_objects import LoadNode, LoadPod, bound_pod, node_facts, pod_facts
 from colocate.load.settings import (
     EstimateSettings,
     LedgerSettings,
+    LoadSettings,
     MissingFilter,
     MissingScore,
     OvercommitmentSettings,
-    Settings,
     Staleness,
     mix,
 )
-from colocate.load.table import Table
+from colocate.load.table import LoadTable
 from colocate.load.terms import NodeTerms, ResourceTerms
 from colocate.model.load import (
     NO_SAMPLES,
@@ -52,13 +52,13 @@ _LONG = 1_000_000
 """Seconds since when a pod has been on its node, where nothing depends on it."""
 
 
-def score_of(case: Case, settings: Settings, policy: str) -> int:
+def score_of(case: Case, settings: LoadSettings, policy: str) -> int:
     pod = pod_of(case["pod"], "new")
     return decide(table_of(case, settings), pod, ["n"], NOW, mix=mix(policy), assume=False).scores[0]
 
 
-def table_of(case: Case, settings: Settings) -> Table:
-    table = Table(settings)
+def table_of(case: Case, settings: LoadSettings) -> LoadTable:
+    table = LoadTable(settings)
     sized_by = "capacity" if _is(case, "TargetLoadPacking") else "allocatable"
     table.add_nodes([node_of(case["node"], sized_by)])
     table.observe({"n": load_of(case, settings.staleness)}, NOW)
@@ -89,7 +89,7 @@ def node_of(stated: Case, sized_by: str = "allocatable") -> NodeFacts:
         "allocatable": _quantities(allocatable),
     }
     metadata = {"name": "n", "annotations": _without_none(annotations)}
-    return node_facts(msgspec.convert({"metadata": metadata, "status": status}, ApiNode))
+    return node_facts(msgspec.convert({"metadata": metadata, "status": status}, LoadNode))
 
 
 def _annotated(custom: Case) -> Case:
@@ -209,7 +209,7 @@ def _on_node(stated: Case, uid: str, since: float) -> BoundPod:
     return bound
 
 
-def _api_pod(stated: Case, uid: str, bound_at: float | None = None) -> ApiPod:
+def _api_pod(stated: Case, uid: str, bound_at: float | None = None) -> LoadPod:
     factors = stated.get("custom_estimated_scaling_factors")
     metadata = {
         "namespace": stated.get("namespace") or "",
@@ -230,7 +230,7 @@ def _api_pod(stated: Case, uid: str, bound_at: float | None = None) -> ApiPod:
         spec["nodeName"] = "n"
         since = datetime.fromtimestamp(bound_at, UTC).isoformat()
         status["conditions"] = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": since}]
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, ApiPod)
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, LoadPod)
 
 
 def _containers(stated: list[Case] | None) -> list[Case]:
@@ -318,7 +318,7 @@ def overcommitment_settings(case: Case) -> OvercommitmentSettings:
 
 
 def trimaran_terms(case: Case) -> NodeTerms:
-    return table_of(case, Settings(staleness=AS_ORIGINAL)).terms("n")
+    return table_of(case, LoadSettings(staleness=AS_ORIGINAL)).terms("n")
 
 
 def resource_of(node: NodeTerms, resource: str) -> ResourceTerms:

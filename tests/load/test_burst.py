@@ -6,8 +6,8 @@ from collections import Counter, deque
 import pytest
 
 from colocate.load.decision import decide
-from colocate.load.settings import LedgerSettings, Settings, mix
-from colocate.load.table import Table
+from colocate.load.settings import LedgerSettings, LoadSettings, mix
+from colocate.load.table import LoadTable
 from colocate.model.load import Amount, BoundPod, PerResource
 from tests.load.facts import GIB, NO_LIMIT, NOW, SIZE, load, pod, table
 
@@ -17,7 +17,7 @@ HUGE = Amount(128_000, 1024 * GIB)
 
 
 def burst(
-    *replicas: Table,
+    *replicas: LoadTable,
     lag: int = 0,
     seed: int = 0,
     ledger: bool = True,
@@ -49,7 +49,7 @@ def burst(
     return placed
 
 
-def idle(settings: Settings | None = None, size: Amount = SIZE) -> Table:
+def idle(settings: LoadSettings | None = None, size: Amount = SIZE) -> LoadTable:
     return table({f"node-{i:02}": load(3, 5) for i in range(NODES)}, settings, size)
 
 
@@ -77,7 +77,7 @@ def test_a_burst_spreads_over_what_two_replicas_know_of_it(seed: int) -> None:
 
 @pytest.mark.parametrize("policy", ["balanced", "mem-real-usage", "cpu-real-usage", "load-aware"])
 def test_a_burst_spreads_by_other_policies_as_well(policy: str) -> None:
-    assert max(burst(idle(Settings(policy=mix(policy)))).values()) <= 1.3 * MEAN
+    assert max(burst(idle(LoadSettings(policy=mix(policy)))).values()) <= 1.3 * MEAN
 
 
 @pytest.mark.parametrize(("lag", "most"), [(0, 1.3), (5, 1.3), (20, 1.3), (50, 1.6)])
@@ -85,7 +85,7 @@ def test_a_burst_spreads_by_other_policies_as_well(policy: str) -> None:
 def test_a_burst_spreads_by_requests_alone_while_bindings_are_seen_late(
     lag: int, most: float, seed: int
 ) -> None:
-    made = idle(Settings(policy=mix("oversell")))
+    made = idle(LoadSettings(policy=mix("oversell")))
     assert max(burst(made, lag=lag, seed=seed, cpu=200).values()) <= most * MEAN
 
 
@@ -107,7 +107,7 @@ def test_a_hot_node_gets_none_of_a_burst() -> None:
 
 
 def test_counting_by_number_ends_where_it_would_hide_the_measured_load() -> None:
-    settings = Settings(ledger=LedgerSettings(least_percent_bound=2.0))
+    settings = LoadSettings(ledger=LedgerSettings(least_percent_bound=2.0))
     made = table({"cool": load(10, 10), "hot": load(60, 60)}, settings)
     for number in range(60):
         made.bind(BoundPod(pod(f"p-{number}", 1, 1 << 20), "cool", NOW))
@@ -118,7 +118,7 @@ def test_counting_by_number_ends_where_it_would_hide_the_measured_load() -> None
 @pytest.mark.parametrize("policy", ["balanced", "mem-real-usage"])
 def test_thirty_replicas_avoid_the_one_of_three_nodes_that_is_full_of_memory(policy: str) -> None:
     loads = {"node-01": load(5, 13), "node-02": load(5, 90), "node-03": load(5, 13)}
-    placed = burst(table(loads, Settings(policy=mix(policy))), pods=30)
+    placed = burst(table(loads, LoadSettings(policy=mix(policy))), pods=30)
     assert placed == {"node-01": 15, "node-03": 15}
 
 
@@ -139,7 +139,7 @@ def test_thirty_replicas_avoid_it_too_where_limits_are_many_times_the_requests(
 ) -> None:
     loads = {"node-01": load(10, 20), "hot": load(10, 90), "node-03": load(10, 20)}
     for limit in (many_times(times), PerResource(None, many_times(times).memory)):
-        placed = burst(table(loads, Settings(policy=mix(policy)), size), pods=30, limit=limit)
+        placed = burst(table(loads, LoadSettings(policy=mix(policy)), size), pods=30, limit=limit)
         assert placed["hot"] == 0
         assert max(placed.values()) <= 1.3 * 15
 
@@ -150,7 +150,7 @@ def test_thirty_replicas_avoid_it_too_where_limits_are_many_times_the_requests(
 def test_a_burst_spreads_where_limits_are_many_times_the_requests(
     policy: str, times: int, size: Amount
 ) -> None:
-    made = idle(Settings(policy=mix(policy)), size)
+    made = idle(LoadSettings(policy=mix(policy)), size)
     assert max(burst(made, limit=many_times(times)).values()) <= 1.3 * MEAN
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.load import Answer, History, PolicyName, Table, decide, explain_all, explain_node
-from colocate.load.candidates import TERMS_SIZE
+from colocate.load import History, LoadTable, PolicyName, ScoreAnswer, decide, explain_all, explain_node
+from colocate.load.decision import TERMS_SIZE
 from colocate.load.settings import Mix, mix
 from colocate.model.load import BoundPod, NodeLoad, PodFacts
 from tests.load.facts import NOW, load, pod, table
@@ -12,7 +12,7 @@ from tests.load.facts import NOW, load, pod, table
 MANY = {f"n{number:02}": load(number, 90 - number) for number in range(40)}
 
 
-def judged(made: Table, uid: str, now: float = NOW, by: Mix | None = None) -> Answer:
+def judged(made: LoadTable, uid: str, now: float = NOW, by: Mix | None = None) -> ScoreAnswer:
     return decide(made, PodFacts(uid, f"default/{uid}"), list(made.nodes), now, mix=by)
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from colocate.errors import UserError
 from colocate.load import snapshot
-from colocate.load.comparing import compare
-from colocate.load.decision import Decision, decide
-from colocate.load.explaining import explain
-from colocate.load.settings import PolicyName, Settings, mix
-from colocate.load.table import Table
-from colocate.load.weights import DEFAULT_PLUGINS, PER_POINT, weight
+from colocate.load.comparison import compare
+from colocate.load.decision import PodDecision, decide
+from colocate.load.explanation import explain
+from colocate.load.settings import LoadSettings, PolicyName, mix
+from colocate.load.table import LoadTable
+from colocate.load.weights import DEFAULT_PLUGINS, PER_POINT, least_weight
 from colocate.model.load import Access, Amount, BoundPod, NodeFacts, NodeLoad, Taint
 from tests.load.facts import EXACT, GIB, NOW, load, node, pod, table
 
@@ -38,7 +38,7 @@ def test_the_best_come_first_with_what_they_were_judged_by() -> None:
 
 @pytest.mark.parametrize("policy", PolicyName)
 def test_every_part_of_a_score_has_a_name_of_its_own(policy: PolicyName) -> None:
-    made = table(LOADS, Settings(policy=mix(policy)))
+    made = table(LOADS, LoadSettings(policy=mix(policy)))
     told = explain(decide(made, pod("new"), list(LOADS), NOW).decision, made.settings)
     names = [part.name for part in told.nodes[0].policies[0].parts]
     assert len(set(names)) == len(names), names
@@ -46,7 +46,7 @@ def test_every_part_of_a_score_has_a_name_of_its_own(policy: PolicyName) -> None
 
 
 def test_an_explanation_reads_as_sentences() -> None:
-    made = table({"a": load(10, 20)}, Settings(ledger=EXACT))
+    made = table({"a": load(10, 20)}, LoadSettings(ledger=EXACT))
     made.bind(BoundPod(pod("other", 800), "a", NOW))
     told = str(explain(decide(made, pod("new"), ["a"], NOW + 5).decision, made.settings))
     assert told.startswith("default/new: 1 of 1 candidates were best by balanced\na 7")
@@ -67,7 +67,7 @@ def test_a_record_is_small_and_survives_being_written() -> None:
     decision = decide(made, pod("new"), list(made.nodes), NOW).decision
     written = msgspec.json.encode(decision)
     assert len(written) < 6000
-    assert msgspec.json.decode(written, type=Decision) == decision
+    assert msgspec.json.decode(written, type=PodDecision) == decision
 
 
 def test_mixed_policies_each_tell_their_part() -> None:
@@ -149,7 +149,7 @@ def test_a_snapshot_has_whom_nodes_let_in_and_one_that_has_not_is_read_too() -> 
 
 def test_a_snapshot_can_be_asked_what_other_settings_would_do() -> None:
     made = table(LOADS)
-    other = snapshot.restore(snapshot.take(made), Settings(policy=mix("target-load-packing")))
+    other = snapshot.restore(snapshot.take(made), LoadSettings(policy=mix("target-load-packing")))
     assert decide(other, pod("new"), ["hot"], NOW).decision.mix == mix("target-load-packing")
 
 
@@ -200,15 +200,15 @@ def test_a_snapshot_of_another_version_is_said_so() -> None:
 
 @pytest.mark.parametrize("points", [1, 10, 20, 50, 99, 100])
 def test_a_hot_node_loses_whatever_the_other_plugins_say(points: int) -> None:
-    found = weight(points)
+    found = least_weight(points)
     others = 100 * sum(plugin.weight for plugin in DEFAULT_PLUGINS)
     assert points * found.weight * PER_POINT > others
     assert points * (found.weight - 1) * PER_POINT <= others, "and no heavier than that"
 
 
 def test_the_weight_comes_with_its_reasons() -> None:
-    assert weight(50).weight == 3
-    assert weight(50).reasons == (
+    assert least_weight(50).weight == 3
+    assert least_weight(50).reasons == (
         "the other score plugins can prefer a node by at most 1200",
         "a node that scores 50 points less loses 1500 by a weight of 3: 50 × 3 × 10",
         "so it loses whatever the others say; a difference of less than 41 points leaves them a say",
@@ -216,19 +216,19 @@ def test_the_weight_comes_with_its_reasons() -> None:
 
 
 def test_with_no_other_plugin_the_least_weight_will_do() -> None:
-    assert weight(50, ()).weight == 1
+    assert least_weight(50, ()).weight == 1
 
 
 def test_a_difference_that_cannot_be_is_said_so() -> None:
     with pytest.raises(UserError, match="from 1 to 100"):
-        weight(0)
+        least_weight(0)
 
 
 @pytest.mark.parametrize(("other", "all_counts"), [(100, True), (1000, False), (9000, False)])
 def test_the_parts_of_a_balanced_score_add_up_where_pods_cannot_have_all_of_the_node(
     other: int, all_counts: bool
 ) -> None:
-    made = Table(Settings(ledger=EXACT))
+    made = LoadTable(LoadSettings(ledger=EXACT))
     made.add_nodes([NodeFacts("n", Amount(8000, 32 * GIB), Amount(4000, 32 * GIB))])
     made.observe({"n": load(20, None)}, NOW)
     made.bind(BoundPod(pod("other", other), "n", NOW))

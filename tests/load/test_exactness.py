@@ -11,12 +11,12 @@ from colocate.load.policies.real_usage import MemRealUsage
 from colocate.load.settings import (
     BalancedSettings,
     EstimateSettings,
+    LoadSettings,
     OversellSettings,
     PackingSettings,
-    Settings,
     mix,
 )
-from colocate.load.table import Table
+from colocate.load.table import LoadTable
 from colocate.model.load import Amount, BoundPod, NodeFacts
 from tests.load.facts import EXACT, NOW, load, pod
 
@@ -43,10 +43,10 @@ class Case:
         self.requested = room * requested // 1000
         self.asked = room * asked // 1000
         self.loads = cpu, memory
-        self.settings = msgspec.structs.replace(Settings(ledger=EXACT, estimate=AS_ASKED), **more)
+        self.settings = msgspec.structs.replace(LoadSettings(ledger=EXACT, estimate=AS_ASKED), **more)
 
-    def table(self, *, bound_at: float = NOW - 600) -> Table:
-        made = Table(self.settings)
+    def table(self, *, bound_at: float = NOW - 600) -> LoadTable:
+        made = LoadTable(self.settings)
         size, whole = Amount(self.room, self.room), Amount(self.capacity, self.capacity)
         made.add_nodes([NodeFacts("n", whole, size)])
         made.observe({"n": load(*self.loads)}, NOW)

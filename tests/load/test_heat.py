@@ -9,10 +9,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from colocate.load.decision import decide
-from colocate.load.heat import Heat, HeatSettings, heats, held, own_level, pressures, rounded_down
-from colocate.load.settings import MissingScore, Settings, Staleness
-from colocate.load.table import Table
-from colocate.load.taint_plan import plan
+from colocate.load.heat import (
+    Heat,
+    HeatSettings,
+    heats,
+    held,
+    own_level,
+    plan_taints,
+    pressures,
+    rounded_down,
+)
+from colocate.load.settings import LoadSettings, MissingScore, Staleness
+from colocate.load.table import LoadTable
 from colocate.model.load import Access, BoundPod, NodeLoad, Taint, Usage
 from tests.load.facts import NOW, load, node, pod, table
 
@@ -193,10 +201,10 @@ def test_it_is_held_too_when_only_the_samples_of_one_resource_stop() -> None:
     assert heats(pressures(made), before, SETTINGS, held(made, NOW, SETTINGS))["hot"].level == 4
 
 
-def with_new(hot: int, new: int, age: float, missing: MissingScore = MissingScore.NEUTRAL) -> Table:
+def with_new(hot: int, new: int, age: float, missing: MissingScore = MissingScore.NEUTRAL) -> LoadTable:
     """Hot nodes, and some that were made lately and never had a sample."""
     loads = {f"n-{i}": load(10, 95) for i in range(hot)} | {f"new-{i}": NodeLoad() for i in range(new)}
-    made = table(loads, Settings(staleness=Staleness(score=missing)))
+    made = table(loads, LoadSettings(staleness=Staleness(score=missing)))
     made.add_nodes(msgspec.structs.replace(node(f"new-{i}"), created=NOW - age) for i in range(new))
     return made
 
@@ -253,27 +261,27 @@ def test_hotter_nodes_are_written_first_and_the_rest_waits() -> None:
         "up3": heat(1, 66),
     }
     shown = {"down": 4, "same": 2}
-    found = plan(shown, wanted, [], NOW, per_minute=3)
+    found = plan_taints(shown, wanted, [], NOW, per_minute=3)
     assert [change.node for change in found.changes] == ["up2", "up3", "up"]
     assert found.waiting == 1
     assert str(found.changes[0]) == "up2: heat 0 → 3 at 85 %"
-    assert str(plan({}, {"a": heat(3, 89.999998)}, [], NOW, 1).changes[0]) == "a: heat 0 → 3 at 89 %"
+    assert str(plan_taints({}, {"a": heat(3, 89.999998)}, [], NOW, 1).changes[0]) == "a: heat 0 → 3 at 89 %"
 
 
 def test_writes_of_the_last_minute_count() -> None:
     wanted = {f"n-{i}": heat(1, 60 + i) for i in range(10)}
-    assert len(plan({}, wanted, [NOW - 61, NOW - 59, NOW - 1], NOW, per_minute=5).changes) == 3
-    assert plan({}, wanted, [NOW] * 9, NOW, per_minute=5).changes == ()
+    assert len(plan_taints({}, wanted, [NOW - 61, NOW - 59, NOW - 1], NOW, per_minute=5).changes) == 3
+    assert plan_taints({}, wanted, [NOW] * 9, NOW, per_minute=5).changes == ()
 
 
 def test_what_is_as_it_should_be_is_not_written() -> None:
-    assert plan({"a": 1}, {"a": heat(1, 60), "b": heat(0, 0)}, [], NOW, per_minute=5).changes == ()
+    assert plan_taints({"a": 1}, {"a": heat(1, 60), "b": heat(0, 0)}, [], NOW, per_minute=5).changes == ()
 
 
 # --- the herd ------------------------------------------------------------------------------------------
 
 
-def burst(made: Table, settings: HeatSettings, *, react: int, per_minute: int = 30) -> Counter[str]:
+def burst(made: LoadTable, settings: HeatSettings, *, react: int, per_minute: int = 30) -> Counter[str]:
     """200 pods by a stock scheduler, which takes any node with the fewest taints and, among those, one with the
     fewest pods; taints are written after every `react` pods."""
     chance = random.Random(1)
@@ -286,7 +294,7 @@ def burst(made: Table, settings: HeatSettings, *, react: int, per_minute: int = 
         now = NOW + number * 0.1
         if number % react == 0:
             before = heats(pressures(made), before, settings)
-            for change in plan(shown, before, written, now, per_minute).changes:
+            for change in plan_taints(shown, before, written, now, per_minute).changes:
                 shown[change.node] = change.after
                 written.append(now)
         fewest = min((shown[name], placed[name]) for name in names)

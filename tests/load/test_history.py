@@ -1,12 +1,12 @@
 """What was decided is kept, within bounds; and nodes are listed by their load."""
 
 from colocate.load import History, decide, mix, refused_everywhere, top
-from colocate.load.decision import Answer
+from colocate.load.decision import ScoreAnswer
 from colocate.model.load import BoundPod, NodeLoad, PodFacts
 from tests.load.facts import GIB, NOW, load, pod, table
 
 
-def answer(uid: str, key: str = "") -> Answer:
+def answer(uid: str, key: str = "") -> ScoreAnswer:
     made = table({"cool": load(10, 10), "hot": load(90, 90)})
     return decide(made, PodFacts(uid, key or f"default/{uid}"), ["cool", "hot"], NOW)
 

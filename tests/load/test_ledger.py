@@ -2,11 +2,10 @@
 
 import pytest
 
-from colocate.load.calibration import LEAST, MOST, Calibration
 from colocate.load.decision import decide
-from colocate.load.demand import Ratio, demand
-from colocate.load.settings import EstimateSettings, LedgerSettings, PackingSettings, Settings, mix
-from colocate.load.table import Table
+from colocate.load.demand import LEAST, MOST, Calibration, Ratio, demand
+from colocate.load.settings import EstimateSettings, LedgerSettings, LoadSettings, PackingSettings, mix
+from colocate.load.table import LoadTable
 from colocate.model.load import (
     Amount,
     BoundPod,
@@ -23,11 +22,11 @@ from tests.load.facts import EXACT, GIB, NOW, bound, load, pod, table
 ESTIMATE = EstimateSettings()
 
 
-def two_nodes(ledger: LedgerSettings = EXACT) -> Table:
-    return table({"a": load(10, 10), "b": load(10, 10)}, Settings(ledger=ledger))
+def two_nodes(ledger: LedgerSettings = EXACT) -> LoadTable:
+    return table({"a": load(10, 10), "b": load(10, 10)}, LoadSettings(ledger=ledger))
 
 
-def counted(made: Table, name: str = "a") -> Amount:
+def counted(made: LoadTable, name: str = "a") -> Amount:
     terms = made.terms(name)
     return Amount(terms.cpu.ledger, terms.memory.ledger)
 
@@ -205,7 +204,7 @@ def test_a_pod_that_may_go_anywhere_is_assumed_nowhere() -> None:
 # --- estimate against actual -------------------------------------------------------------------------
 
 
-def settled(owner: str, *, used: Amount, pods: int) -> Table:
+def settled(owner: str, *, used: Amount, pods: int) -> LoadTable:
     """A table that has seen that many pods of an owner through to their samples."""
     made = two_nodes()
     for number in range(pods):
@@ -257,7 +256,7 @@ def test_a_node_that_is_never_sampled_counts_its_pods_too() -> None:
 class TestPodsThatOnlyACallerVouchesFor:
     """Whoever may ask could make up pods: of one caller only so many are counted."""
 
-    def assume(self, made: Table, *uids: str, by: str = "") -> int:
+    def assume(self, made: LoadTable, *uids: str, by: str = "") -> int:
         for uid in uids:
             decide(made, pod(uid), ["a"], NOW, vouched_by=by)
         return len(made.ledger.assumptions)
@@ -281,7 +280,7 @@ class TestPodsThatOnlyACallerVouchesFor:
 
     @pytest.mark.parametrize("leaving", ["bound", "ended", "expired"])
     def test_each_that_leaves_makes_room(self, leaving: str) -> None:
-        made = Table(Settings(ledger=LedgerSettings(vouched_pods=1)))
+        made = LoadTable(LoadSettings(ledger=LedgerSettings(vouched_pods=1)))
         made.add_nodes(two_nodes().nodes.values())
         assert self.assume(made, "first", "second", by="kube-scheduler") == 1
         if leaving == "bound":

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.load import building
+from colocate.load import round, terms
 from colocate.load.decision import decide
-from colocate.load.settings import PolicyName, Settings, Weighted
-from colocate.load.table import Table
+from colocate.load.settings import LoadSettings, PolicyName, Weighted
+from colocate.load.table import LoadTable
 from colocate.model.load import Amount, BoundPod, NodeLoad, PodUsage
 from tests.load.facts import GIB, NOW, load, node, pod, table
 
 NAMES = [f"n{number:03}" for number in range(250)]
-MIX = Settings().policy
+MIX = LoadSettings().policy
 LATER = NOW + 400
 
 
@@ -23,7 +23,7 @@ def loads(percent: float, at: float = NOW) -> dict[str, NodeLoad]:
     return {name: load(percent, percent, at=at) for name in NAMES}
 
 
-def scores(made: Table) -> list[int]:
+def scores(made: LoadTable) -> list[int]:
     return made.scores(MIX, made.demand(pod("asked")), NAMES)
 
 
@@ -46,8 +46,8 @@ def test_the_next_request_works_nothing_out(monkeypatch: pytest.MonkeyPatch) -> 
     made = table(loads(20))
     scores(made)
     finish(made.observing(loads(80, NOW + 15), NOW + 15))
-    build = Mock(wraps=building.terms)
-    monkeypatch.setattr(building, "terms", build)
+    build = Mock(wraps=terms.node_terms)
+    monkeypatch.setattr(round, "node_terms", build)
     scorer = made.scorer(MIX)
     monkeypatch.setattr(scorer, "of_node", Mock(side_effect=AssertionError("worked out in a request")))
     scores(made)
@@ -57,8 +57,8 @@ def test_the_next_request_works_nothing_out(monkeypatch: pytest.MonkeyPatch) -> 
 def test_no_step_looks_at_more_than_some_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     made = table(loads(20))
     scores(made)
-    build = Mock(wraps=building.terms)
-    monkeypatch.setattr(building, "terms", build)
+    build = Mock(wraps=terms.node_terms)
+    monkeypatch.setattr(round, "node_terms", build)
     for _ in made.observing(loads(80, NOW + 15), NOW + 15):
         assert build.call_count <= 100
         build.reset_mock()
@@ -116,7 +116,7 @@ def test_whatever_happens_meanwhile_the_end_is_as_if_done_at_once(
         assert stepwise.scores(weighted, asked, NAMES) == at_once.scores(weighted, asked, NAMES)
 
 
-def happen(made: Table, what: str, name: str, number: int) -> None:
+def happen(made: LoadTable, what: str, name: str, number: int) -> None:
     match what:
         case "bind":
             made.bind(BoundPod(pod(f"new-{number}"), name, LATER))

@@ -9,10 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from colocate.errors import UserError
-from colocate.load.arithmetic import go_round
 from colocate.load.decision import decide
-from colocate.load.demand import estimated
-from colocate.load.estimated import taken
+from colocate.load.demand import estimated, taken
 from colocate.load.policies import oversell
 from colocate.load.policies.balanced import Balanced
 from colocate.load.policies.overcommitment import load_risk
@@ -20,16 +18,17 @@ from colocate.load.settings import (
     BalancedSettings,
     EstimateSettings,
     LoadAwareSettings,
+    LoadSettings,
     MissingScore,
     OversellSettings,
     PackingSettings,
     PolicyName,
-    Settings,
     Staleness,
     Weighted,
     mix,
 )
-from colocate.load.table import Table
+from colocate.load.table import LoadTable
+from colocate.model.go import go_round
 from colocate.model.load import (
     Aggregate,
     Aggregation,
@@ -49,7 +48,7 @@ from tests.load.facts import GIB, NOW, SIZE, load, node, pod, table
 BALANCED = mix("balanced")
 
 
-def scores(policy: str, loads: dict[str, NodeLoad], settings: Settings | None = None) -> list[int]:
+def scores(policy: str, loads: dict[str, NodeLoad], settings: LoadSettings | None = None) -> list[int]:
     made = table(loads, settings)
     return made.scores(mix(policy), made.demand(pod("new")), list(loads))
 
@@ -102,7 +101,7 @@ def test_balanced_looks_at_the_percentile_where_there_is_one() -> None:
     p95 = (Aggregate(Aggregation.P95, 300, 80), Aggregate(Aggregation.P95, 3600, 70))
     spiky = NodeLoad(Usage(20, NOW, aggregates=p95), Usage(20, NOW))
     assert scores("balanced", {"spiky": spiky}) == scores("balanced", {"busy": load(70, 20)})
-    five_minutes = Settings(balanced=BalancedSettings(window=300))
+    five_minutes = LoadSettings(balanced=BalancedSettings(window=300))
     assert scores("balanced", {"spiky": spiky}, five_minutes) == scores("balanced", {"busy": load(80, 20)})
 
 
@@ -117,13 +116,13 @@ def test_balanced_ignores_a_resource_that_nobody_measures() -> None:
 
 def test_packing_fills_up_to_its_target_first() -> None:
     loads = {"idle": load(0, 0), "near": load(35, 0), "over": load(60, 0), "full": load(99.9, 0)}
-    found = scores("target-load-packing", loads, Settings(packing=PackingSettings(40, 1.0, 0)))
+    found = scores("target-load-packing", loads, LoadSettings(packing=PackingSettings(40, 1.0, 0)))
     assert found == [41, 93, 26, 0]
 
 
 def test_load_aware_by_estimates_alone_spreads_a_burst() -> None:
     alone = LoadAwareSettings(aggregation=Aggregation.P95, window=300, estimates_alone=True)
-    made = table({f"n{number}": load(20, 20) for number in range(5)}, Settings(load_aware=alone))
+    made = table({f"n{number}": load(20, 20) for number in range(5)}, LoadSettings(load_aware=alone))
     for number, name in enumerate(made.nodes):
         made.bind(
             BoundPod(pod(f"old-{number}", 400 + 400 * number, GIB + number * GIB // 2), name, NOW - 600)
@@ -138,14 +137,14 @@ def test_load_aware_by_estimates_alone_spreads_a_burst() -> None:
 
 
 def test_load_aware_goes_by_the_last_value_while_its_percentile_is_missing() -> None:
-    by_p95 = Settings(load_aware=LoadAwareSettings(aggregation=Aggregation.P95, window=300))
+    by_p95 = LoadSettings(load_aware=LoadAwareSettings(aggregation=Aggregation.P95, window=300))
     loads = {"cool": load(10, 20), "hot": load(95, 97)}
     assert scores("load-aware", loads, by_p95) == scores("load-aware", loads)
 
 
 def test_load_aware_goes_by_the_estimates_alone_where_that_is_wished() -> None:
     by_p95 = LoadAwareSettings(aggregation=Aggregation.P95, window=300, estimates_alone=True)
-    made = table({"hot": load(95, 97), "pods": load(0, 0)}, Settings(load_aware=by_p95))
+    made = table({"hot": load(95, 97), "pods": load(0, 0)}, LoadSettings(load_aware=by_p95))
     made.bind(BoundPod(pod("old", 4000, 16 * GIB), "pods", NOW - 600))
     assert [made.terms(name).aware.score for name in ("hot", "pods")] == [Amount(), Amount(3400, 12025908429)]
 
@@ -190,7 +189,7 @@ def test_what_is_no_mix_is_said_in_one_sentence(text: str) -> None:
 
 
 def test_oversell_shrinks_80_percent_requested_of_which_20_are_used_to_52() -> None:
-    made = table({"n": load(20, 20)}, Settings(policy=mix("oversell")))
+    made = table({"n": load(20, 20)}, LoadSettings(policy=mix("oversell")))
     made.bind(BoundPod(pod("old", 0, 32 * GIB * 80 // 100), "n", NOW - 600))
     nothing = made.demand(pod("new", 0, 0))
     assert made.scores(mix("oversell"), nothing, ["n"]) == [48]  # 80 / 1.55 is 51.6
@@ -199,7 +198,7 @@ def test_oversell_shrinks_80_percent_requested_of_which_20_are_used_to_52() -> N
 def test_oversell_works_out_a_nodes_ratios_once_for_all_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     loads = {f"n-{i}": load(20, 20 + i) for i in range(20)}
 
-    def with_pods(*pods: BoundPod) -> Table:
+    def with_pods(*pods: BoundPod) -> LoadTable:
         made = table(loads)
         for bound in (
             *(BoundPod(pod(f"old-{name}", 4000, 16 * GIB), name, NOW - 600) for name in loads),
@@ -208,7 +207,7 @@ def test_oversell_works_out_a_nodes_ratios_once_for_all_pods(monkeypatch: pytest
             made.bind(bound)
         return made
 
-    def shown(made: Table, cpu: int) -> list[int]:
+    def shown(made: LoadTable, cpu: int) -> list[int]:
         return made.scores(mix("oversell"), made.demand(pod("new", cpu, 0)), list(loads))
 
     made = with_pods()
@@ -225,16 +224,16 @@ def test_oversell_works_out_a_nodes_ratios_once_for_all_pods(monkeypatch: pytest
 
 
 def test_oversell_is_bounded_and_never_looks_at_what_it_does_not_know() -> None:
-    def shown(settings: Settings, of: NodeLoad) -> int:
+    def shown(settings: LoadSettings, of: NodeLoad) -> int:
         made = table({"n": of, "idle": load(5, 5), "idle too": load(5, 5)}, settings)
         made.bind(BoundPod(pod("old", 4000, 16 * GIB), "n", NOW - 1200))
         return made.scores(mix("oversell"), made.demand(pod("new", 0, 0)), ["n"])[0]
 
-    assert shown(Settings(oversell=OversellSettings(most=1.0)), load(0, 0)) == 50
-    assert shown(Settings(staleness=Staleness(score=MissingScore.LOWEST)), NodeLoad()) == 50
+    assert shown(LoadSettings(oversell=OversellSettings(most=1.0)), load(0, 0)) == 50
+    assert shown(LoadSettings(staleness=Staleness(score=MissingScore.LOWEST)), NodeLoad()) == 50
     for silent in (NodeLoad(), load(0, 0, at=NOW - 200)):
-        assert shown(Settings(), silent) == 50, "the others are idle, and nobody knows of this one"
-    assert shown(Settings(), load(0, 0)) > 50
+        assert shown(LoadSettings(), silent) == 50, "the others are idle, and nobody knows of this one"
+    assert shown(LoadSettings(), load(0, 0)) > 50
 
 
 @pytest.mark.parametrize(
@@ -297,7 +296,7 @@ def test_every_score_is_an_integer_from_0_to_100(
     crowd: int,
     target: int,
 ) -> None:
-    made = Table(Settings(staleness=Staleness(score=missing), packing=PackingSettings(target)))
+    made = LoadTable(LoadSettings(staleness=Staleness(score=missing), packing=PackingSettings(target)))
     names = [f"node-{i}" for i in range(len(nodes))]
     made.add_nodes(
         NodeFacts(name, capacity, room) for name, ((capacity, room), _) in zip(names, nodes, strict=True)
@@ -339,7 +338,7 @@ def test_more_load_or_more_variation_is_never_better(
 def test_of_two_nodes_for_a_pod_of_any_size_the_measurably_cooler_is_better(
     cpu: int, memory: int, room: int, asked: tuple[int | None, int | None], crowd: int
 ) -> None:
-    made = Table(Settings())
+    made = LoadTable(LoadSettings())
     pods_have = Amount(SIZE.cpu * room // 100, SIZE.memory * room // 100)
     made.add_nodes(NodeFacts(name, SIZE, pods_have) for name in ("cooler", "hotter"))
     made.observe({"cooler": load(cpu, memory), "hotter": load(cpu, memory + 5)}, NOW)
@@ -402,7 +401,7 @@ def test_a_node_has_the_same_score_whoever_else_is_a_candidate(
 
 
 def test_a_node_larger_than_its_allocatable_is_judged_by_what_pods_can_have() -> None:
-    made = Table(Settings())
+    made = LoadTable(LoadSettings())
     made.add_nodes([NodeFacts("n", Amount(8000, 32 * GIB), Amount(4000, 16 * GIB)), node("whole")])
     made.observe({"n": load(25, 25), "whole": load(50, 50)}, NOW)
     asked = made.demand(pod("new", 0, 0))

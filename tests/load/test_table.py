@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.load import building, snapshot
+from colocate.load import round, snapshot, terms
 from colocate.load.decision import decide
 from colocate.load.settings import (
     EstimateSettings,
     LedgerSettings,
+    LoadSettings,
     MissingScore,
     PolicyName,
-    Settings,
     Staleness,
     Weighted,
     mix,
 )
-from colocate.load.table import Table
+from colocate.load.table import LoadTable
 from colocate.load.terms import Freshness
 from colocate.model.load import Access, Amount, BoundPod, NodeFacts, NodeLoad, PodUsage, PriorityClass
 from tests.load.facts import GIB, NOW, load, node, pod, table
@@ -30,7 +30,7 @@ BALANCED = mix("balanced")
 NAMES = ["a", "b", "c", "d"]
 
 
-def score(made: Table, *names: str) -> list[int]:
+def score(made: LoadTable, *names: str) -> list[int]:
     return made.scores(BALANCED, made.demand(pod("new")), names)
 
 
@@ -71,7 +71,7 @@ def test_a_clock_that_was_ahead_for_a_moment_does_no_lasting_harm() -> None:
 
 
 def test_an_unknown_node_is_worth_nothing_where_that_is_declared() -> None:
-    lowest = Settings(staleness=Staleness(score=MissingScore.LOWEST))
+    lowest = LoadSettings(staleness=Staleness(score=MissingScore.LOWEST))
     made = table({"known": load(95, 95), "silent": NodeLoad()}, lowest)
     assert score(made, "silent") == [0]
     assert score(made, "known")[0] > 0
@@ -101,8 +101,8 @@ def test_samples_of_a_node_that_is_gone_count_no_more() -> None:
 def test_candidates_that_are_no_nodes_are_judged_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     made = table({"a": load(10, 10), "b": load(50, 50)})
     strangers = [f"stranger-{number}" for number in range(1000)]
-    build = Mock(wraps=building.terms)
-    monkeypatch.setattr(building, "terms", build)
+    build = Mock(wraps=terms.node_terms)
+    monkeypatch.setattr(round, "node_terms", build)
     assert score(made, *strangers) == score(made, "") * 1000
     assert build.call_count == 1
     made.observe({"a": load(80, 80), "b": load(90, 90)}, NOW)
@@ -166,7 +166,7 @@ facts = st.one_of(
 )
 
 
-def play(made: Table, story: list[tuple[object, ...]]) -> None:
+def play(made: LoadTable, story: list[tuple[object, ...]]) -> None:
     now = NOW
     for event in story:
         match event:
@@ -201,7 +201,7 @@ def play(made: Table, story: list[tuple[object, ...]]) -> None:
 @pytest.mark.parametrize("per_pod", [False, True])
 @given(story=st.lists(facts, max_size=25))
 def test_a_table_kept_up_to_date_is_the_one_made_anew(story: list[tuple[object, ...]], per_pod: bool) -> None:
-    made = Table(Settings(ledger=LedgerSettings(wait_for_pod_usage=per_pod)))
+    made = LoadTable(LoadSettings(ledger=LedgerSettings(wait_for_pod_usage=per_pod)))
     play(made, story)
     taken = snapshot.take(made)
     anew = snapshot.restore(snapshot.decode(snapshot.encode(taken), "a snapshot"))
@@ -216,7 +216,7 @@ def test_a_table_kept_up_to_date_is_the_one_made_anew(story: list[tuple[object, 
 
 @pytest.mark.parametrize("calibrate", [False, True])
 def test_what_one_replica_has_learned_is_its_own_unless_estimates_are_not_corrected(calibrate: bool) -> None:
-    settings = Settings(estimate=EstimateSettings(calibrate=calibrate))
+    settings = LoadSettings(estimate=EstimateSettings(calibrate=calibrate))
     old, young = (table({"a": load(10, 10), "b": load(10, 10)}, settings) for _ in range(2))
     old.bind(BoundPod(pod("first", 4000, owner="web"), "a", NOW))
     old.observe_pods({"first": PodUsage(Amount(400, GIB), NOW + 60)})
@@ -247,8 +247,8 @@ def test_a_binding_works_out_one_node_anew_and_no_other(monkeypatch: pytest.Monk
     made = table({f"n-{i}": load(20, 20) for i in range(50)})
     everyone = list(made.nodes)
     score(made, *everyone)
-    build = Mock(wraps=building.terms)
-    monkeypatch.setattr(building, "terms", build)
+    build = Mock(wraps=terms.node_terms)
+    monkeypatch.setattr(round, "node_terms", build)
     made.bind(BoundPod(pod("p"), "n-7", NOW))
     score(made, *everyone)
     assert [call.args[0].name for call in build.call_args_list] == ["n-7"]
@@ -260,8 +260,8 @@ def test_whom_a_node_lets_in_and_since_when_it_is_there_work_out_no_node_anew(
     made = table({f"n-{i}": load(20, 20) for i in range(50)})
     everyone = list(made.nodes)
     score(made, *everyone)
-    build = Mock(wraps=building.terms)
-    monkeypatch.setattr(building, "terms", build)
+    build = Mock(wraps=terms.node_terms)
+    monkeypatch.setattr(round, "node_terms", build)
     other = msgspec.structs.replace(node("n-7"), access=Access(cordoned=True), created=NOW)
     made.add_nodes([other])
     score(made, *everyone)

@@ -12,7 +12,7 @@ from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES, PODS, Object
 from colocate.lab.api.server import ApiServer
-from colocate.load import Settings, Table
+from colocate.load import LoadSettings, LoadTable
 from colocate.load.settings import LedgerSettings
 from colocate.model.load import BoundPod
 from tests.cluster.serving import connect, new_server
@@ -41,7 +41,7 @@ class Watching:
         self.server_clock = server_clock
         self.clock = clock
         self.client = client
-        table = Table(Settings(ledger=LedgerSettings(window=WINDOW)))
+        table = LoadTable(LoadSettings(ledger=LedgerSettings(window=WINDOW)))
         self.facts = Facts(table, Mock(), client, clock)
 
     @property

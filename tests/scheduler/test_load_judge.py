@@ -26,8 +26,8 @@ from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
 from colocate.cluster.usage import UsageSnapshot
-from colocate.load import PolicyName, Table, decide
-from colocate.load.reading import ApiPod, pod_facts
+from colocate.load import LoadTable, PolicyName, decide
+from colocate.load.api_objects import LoadPod, pod_facts
 from colocate.load.settings import AllHot, FilterSettings, MissingFilter, Staleness
 from colocate.model.load import Amount, NodeFacts, NodeLoad, Usage
 from colocate.telemetry import Event
@@ -37,7 +37,7 @@ from tests.scheduler.story import logged
 from tests.support.extender_calls import RECORDED
 
 SIZE = Amount(4000, 16 << 30)
-PARSED = msgspec.convert(POD, ApiPod)
+PARSED = msgspec.convert(POD, LoadPod)
 
 
 def judging(clock: ManualClock, load: Load | None = None) -> tuple[LoadJudge, Facts, DecisionLog]:
@@ -45,7 +45,7 @@ def judging(clock: ManualClock, load: Load | None = None) -> tuple[LoadJudge, Fa
     load = load or Load(filter=FilterSettings(enabled=True))
     made = load.settings(300.0)
     decisions = DecisionLog(Decisions(keep=5), made, shadow=False)
-    facts = Facts(Table(made), decisions, Client(Connection("http://127.0.0.1:9", "nobody")), clock)
+    facts = Facts(LoadTable(made), decisions, Client(Connection("http://127.0.0.1:9", "nobody")), clock)
     facts.table.add_nodes(NodeFacts(name, SIZE, SIZE) for name in ("n1", "n2", "n3"))
     now = clock.time()
     loads = {"n1": 20.0, "n2": 99.0, "n3": 20.0}

@@ -25,7 +25,7 @@ from colocate.clock import SystemClock
 from colocate.cluster.resources import DEPLOYMENTS, NODES, PODS
 from colocate.cluster.usage import queries
 from colocate.errors import UserError
-from colocate.load.settings import AllHot, FilterSettings, LedgerSettings, Settings
+from colocate.load.settings import AllHot, FilterSettings, LedgerSettings, LoadSettings
 from colocate.model.load import Amount, BoundPod, PerResource, PodFacts, UsageThresholds
 from tests.cluster.usage.fake import Answer
 from tests.scheduler.asking import POD
@@ -252,7 +252,7 @@ async def test_files_of_decisions_that_everybody_could_read_are_closed_to_them(t
     for path in old:
         path.write_text("{}\n")
         path.chmod(0o644)
-    log = DecisionLog(Decisions(file=file, files=3), Settings(), shadow=False)
+    log = DecisionLog(Decisions(file=file, files=3), LoadSettings(), shadow=False)
     running = asyncio.create_task(log.run())
     await until(lambda: all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in old), "private files")
     running.cancel()

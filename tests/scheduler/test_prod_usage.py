@@ -19,7 +19,7 @@ from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
 from colocate.cluster.resources import PODS, Object
 from colocate.cluster.usage import UsageSnapshot, queries
-from colocate.load import Settings, Table
+from colocate.load import LoadSettings, LoadTable
 from colocate.model.load import Amount, PodUsage
 from tests.scheduler.pretending import CALM, NAMES, Pretended, pretending
 from tests.scheduler.story import Story, telling
@@ -122,7 +122,7 @@ async def test_what_a_pod_uses_is_prod_usage_while_the_pod_is_prod() -> None:
 async def test_requests_go_before_what_pods_use_is_joined() -> None:
     clock = ManualClock()
     nowhere = Client(Connection("http://127.0.0.1:9", "nobody"))
-    facts = Facts(Table(Settings()), Mock(), nowhere, clock)
+    facts = Facts(LoadTable(LoadSettings()), Mock(), nowhere, clock)
     used = PodUsage(Amount(1, 1), clock.time())
     latest = UsageSnapshot(pods={f"default/p-{number}": used for number in range(50_000)})
     poller = Mock(changed=Watched(), latest=latest)

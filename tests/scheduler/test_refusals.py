@@ -10,11 +10,11 @@ from colocate.apps.scheduler import refusals
 from colocate.apps.scheduler.decisions import DecisionLog
 from colocate.apps.scheduler.refusals import AllRefusals
 from colocate.apps.scheduler.sections import Decisions
-from colocate.load import Refusal, Settings, Sifted, Table, refused_everywhere
-from colocate.load.filtering import Cause
+from colocate.load import LoadSettings, LoadTable, Refusal, Sifted, refused_everywhere
+from colocate.load.filter import RefusalCause
 from colocate.model.load import PodFacts
 
-MANY = {f"n{number}": Refusal(Cause.NEVER) for number in range(50)}
+MANY = {f"n{number}": Refusal(RefusalCause.NEVER) for number in range(50)}
 
 
 def test_of_any_refused_node_the_reason_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,12 +51,14 @@ def test_what_waits_for_the_disk_is_short(tmp_path: Path) -> None:
     class Watched(dict[str, Refusal]):
         """One of which can be seen that it is gone."""
 
-    log = DecisionLog(Decisions(file=tmp_path / "decisions.jsonl"), Settings(), shadow=False)
+    log = DecisionLog(Decisions(file=tmp_path / "decisions.jsonl"), LoadSettings(), shadow=False)
     refused = Watched(MANY)
     gone = weakref.ref(refused)
     log.sifted("p", Sifted([], refused))
     log.refused(
-        refused_everywhere(Table(Settings()), PodFacts("p", "default/p"), len(MANY), 0.0, Settings().policy)
+        refused_everywhere(
+            LoadTable(LoadSettings()), PodFacts("p", "default/p"), len(MANY), 0.0, LoadSettings().policy
+        )
     )
     log.sifted("p", Sifted(["n1"], {}))
     del refused

@@ -20,8 +20,8 @@ from colocate.apps.scheduler.settings import SCHEDULER, SchedulerConfig
 from colocate.cli import scheduler_pod_file, scheduler_questions, scheduler_tables
 from colocate.errors import UserError
 from colocate.load import PolicyName, compare, decide, explain_all, mix, snapshot, top
-from colocate.load.reading import pod_facts
-from colocate.load.tolerating import Toleration, open_to
+from colocate.load.api_objects import pod_facts
+from colocate.load.tolerations import Toleration, open_to
 from colocate.model.load import (
     Access,
     Aggregate,

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from bench.extender_questions import questions_about_names, questions_about_nodes
+from colocate.load.api_objects import LoadPod
 from tests.support.cost import cost
 
-from colocate.load.reading import ApiPod
 from colocate.wire.extender_questions import TooMany, Unreadable, read_preemption, read_question
 
 MOST = 10_000
@@ -15,7 +15,7 @@ BYTES = 8 << 20
 POD = b'{"metadata":{"uid":"u"},"spec":{"containers":[]}}'
 READ = f"""
 from colocate.errors import ColocateError
-from colocate.load.reading import ApiPod
+from colocate.load.api_objects import LoadPod
 from colocate.wire.extender_questions import read_preemption, read_question
 
 def read(body):
@@ -23,7 +23,7 @@ def read(body):
         if b"ToMetaVictims" in body[:200]:
             return len(read_preemption(body).victims)
         asked = read_question(body, {MOST})
-        asked.pod(ApiPod)
+        asked.pod(LoadPod)
         return len(asked.names)
     except ColocateError as error:
         return f"{{type(error).__name__}}: {{error}}"
@@ -94,7 +94,7 @@ def test_the_largest_questions_of_a_kube_scheduler_are_read(count: int) -> None:
     for question in (*questions_about_names(count, 5000), *questions_about_nodes(count)):
         asked = read_question(question.body, MOST)
         assert len(asked.names) == count
-        assert asked.pod(ApiPod).spec.containers
+        assert asked.pod(LoadPod).spec.containers
 
 
 def test_a_large_pod_with_much_text_is_read() -> None:
@@ -102,7 +102,7 @@ def test_a_large_pod_with_much_text_is_read() -> None:
     text = msgspec.json.encode([{"a": number} for number in range(15_000)]).decode()
     pod = {"metadata": {"name": "p", "uid": "u", "annotations": {"config": text}}}
     asked = read_question(msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": ["a"]}), MOST)
-    assert asked.pod(ApiPod).metadata.name == "p"
+    assert asked.pod(LoadPod).metadata.name == "p"
 
 
 def test_victims_of_a_large_cluster_are_read() -> None:

@@ -8,8 +8,7 @@ import msgspec
 import yaml
 
 from colocate.errors import UserError
-from colocate.load.reading import ApiPod
-from colocate.load.tolerating import Toleration
+from colocate.load import LoadPod, Toleration
 from colocate.wire.extender_questions import without_nulls
 
 _STANDARD_INPUT = Path("-")
@@ -18,7 +17,7 @@ _STANDARD_INPUT = Path("-")
 class PodFile(msgspec.Struct, frozen=True):
     """A pod as a file has it."""
 
-    pod: ApiPod
+    pod: LoadPod
     tolerations: tuple[Toleration, ...]
     made: bool
     """Whether it is there by itself: the first pod that a deployment would make is not, and has the name of that."""
@@ -64,5 +63,5 @@ def _read(tree: Any) -> PodFile:
     template = maker.template
     if template is not None:
         metadata, spec = {**metadata, **template.metadata}, template.spec
-    pod = msgspec.convert({"metadata": metadata, "spec": spec}, ApiPod)
+    pod = msgspec.convert({"metadata": metadata, "spec": spec}, LoadPod)
     return PodFile(pod, msgspec.convert(spec, _Tolerating).tolerations, made=template is None)

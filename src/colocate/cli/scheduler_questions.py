@@ -22,10 +22,20 @@ from colocate.cli.output import as_json, terminal_width, wrapped
 from colocate.cli.scheduler_tables import Scored
 from colocate.errors import UserError
 from colocate.host.files import write_atomically
-from colocate.load import NodeRow, Table, compare, decide, explain_all, mix, snapshot, top
-from colocate.load.reading import pod_facts
-from colocate.load.snapshot import Snapshot
-from colocate.load.tolerating import Closed, open_to
+from colocate.load import (
+    ClosedNode,
+    LoadSnapshot,
+    LoadTable,
+    NodeRow,
+    compare,
+    decide,
+    explain_all,
+    mix,
+    open_to,
+    pod_facts,
+    snapshot,
+    top,
+)
 from colocate.model.load import PodFacts
 
 _STANDARD_INPUT = Path("-")
@@ -206,11 +216,11 @@ def _ask(args: argparse.Namespace, path: str, **query: str) -> bytes:
 class _Asked(msgspec.Struct, frozen=True):
     """A question about a pod: all facts but those of the pod itself, and which nodes take it."""
 
-    table: Table
+    table: LoadTable
     pod: PodFacts
     scheduler_name: str
     nodes: Sequence[str]
-    closed: tuple[Closed, ...]
+    closed: tuple[ClosedNode, ...]
 
 
 def _asked(args: argparse.Namespace) -> _Asked:
@@ -221,7 +231,7 @@ def _asked(args: argparse.Namespace) -> _Asked:
     return _Asked(table, pod, given.pod.spec.scheduler_name, nodes, closed)
 
 
-def _snapshot(args: argparse.Namespace) -> Snapshot:
+def _snapshot(args: argparse.Namespace) -> LoadSnapshot:
     if args.snapshot is None:
         return decoded(_ask(args, "/snapshot"), f"the answer of {without_login(args.url)}")
     try:
@@ -233,7 +243,7 @@ def _snapshot(args: argparse.Namespace) -> Snapshot:
     return decoded(blob, str(args.snapshot))
 
 
-def decoded(blob: bytes, source: str) -> Snapshot:
+def decoded(blob: bytes, source: str) -> LoadSnapshot:
     """A snapshot whose settings a scheduler can have; `source` is what a UserError calls it."""
     found = snapshot.decode(blob, source)
     try:

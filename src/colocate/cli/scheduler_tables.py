@@ -6,13 +6,19 @@ from datetime import UTC, datetime
 from colocate.apps.scheduler.decisions import Told
 from colocate.apps.scheduler.refusals import Refused
 from colocate.cli.output import aligned, visible, wrapped
-from colocate.load import Comparison, Explanation, Mix, NodeRow
-from colocate.load.explaining import NodeReason, PolicyReason
-from colocate.load.heat import rounded_down
-from colocate.load.policies import Part
-from colocate.load.terms import Freshness
-from colocate.load.tolerating import Closed
-from colocate.load.top import ResourceRow
+from colocate.load import (
+    ClosedNode,
+    Explanation,
+    Freshness,
+    Mix,
+    NodeReason,
+    NodeRow,
+    PolicyComparison,
+    PolicyReason,
+    ResourceRow,
+    ScorePart,
+    rounded_down,
+)
 
 _MOST_CLOSED = 20
 """Nodes that are no candidates, of which each is told by itself."""
@@ -31,7 +37,7 @@ def told(told: Told, width: int = 0) -> Iterator[str]:
     yield from _sieved("refused", told.refused, told.refused_count)
 
 
-def _sieved(what: str, some: Sequence[Refused | Closed], count: int) -> Iterator[str]:
+def _sieved(what: str, some: Sequence[Refused | ClosedNode], count: int) -> Iterator[str]:
     if some:
         yield ""
     for one in some:
@@ -43,7 +49,7 @@ def _sieved(what: str, some: Sequence[Refused | Closed], count: int) -> Iterator
 class Scored(Explanation, frozen=True):
     """How every node would be judged for a pod."""
 
-    closed: tuple[Closed, ...] = ()
+    closed: tuple[ClosedNode, ...] = ()
     """Nodes that do not take it, and are no candidates."""
 
 
@@ -52,7 +58,7 @@ def scored(scored: Scored, width: int = 0) -> Iterator[str]:
     yield from _closed(scored.closed)
 
 
-def _closed(closed: Sequence[Closed]) -> Iterator[str]:
+def _closed(closed: Sequence[ClosedNode]) -> Iterator[str]:
     yield from _sieved("no candidate", closed[:_MOST_CLOSED], len(closed))
 
 
@@ -97,7 +103,7 @@ def _reason(reason: PolicyReason, *, alone: bool) -> str:
     return f"{reason.policy}{scored}: {', '.join(parts)}"
 
 
-def _part(part: Part) -> str:
+def _part(part: ScorePart) -> str:
     return f"{part.name} {part.value:.{1 if part.unit else 2}f}{part.unit}"
 
 
@@ -176,7 +182,7 @@ def top(rows: Sequence[NodeRow], width: int = 0) -> Iterator[str]:
     yield from _fitted(lines, width, "UNSEEN", "SAMPLE", "PRESSURE")
 
 
-def comparison(compared: Comparison, width: int = 0) -> Iterator[str]:
+def comparison(compared: PolicyComparison, width: int = 0) -> Iterator[str]:
     """Where there is no room for the names of the policies, they are the first and the second."""
     first, second = policies(compared.first), policies(compared.second)
     yield visible(compared.pod)
@@ -187,7 +193,7 @@ def comparison(compared: Comparison, width: int = 0) -> Iterator[str]:
     yield from _closed(compared.closed)
 
 
-def _compared(compared: Comparison, first: str, second: str, width: int) -> Sequence[str]:
+def _compared(compared: PolicyComparison, first: str, second: str, width: int) -> Sequence[str]:
     cells = [
         (one.node, str(one.first), str(one.second), f"{one.second - one.first:+}") for one in compared.nodes
     ]
@@ -197,7 +203,7 @@ def _compared(compared: Comparison, first: str, second: str, width: int) -> Sequ
     return lines
 
 
-def _agreement(compared: Comparison, first: str, second: str) -> str:
+def _agreement(compared: PolicyComparison, first: str, second: str) -> str:
     if len(compared.nodes) < 2:
         return f"there are no two nodes between which {first} and {second} could choose"
     by_first, by_second = {one.first for one in compared.nodes}, {one.second for one in compared.nodes}

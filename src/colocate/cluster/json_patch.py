@@ -4,13 +4,13 @@ A patch here says what it expects before it changes anything, so that of two wri
 instead of undoing the first. `apply` shows what a patch would do; only the server does it.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from colocate.errors import ColocateError
+from colocate.model import json_patch
+from colocate.model.json_patch import PatchFailed, equal, pointer
 
 Json: TypeAlias = object
 Steps: TypeAlias = Sequence[str | int]
@@ -46,22 +46,6 @@ class Remove(_Operation, frozen=True):
 
 Operation: TypeAlias = Test | Add | Replace | Remove
 Patch: TypeAlias = tuple[Operation, ...]
-
-
-class DoesNotApply(ColocateError):
-    """A test that does not hold, or a path that is not there."""
-
-
-def pointer(*steps: str | int) -> str:
-    """A JSON pointer (RFC 6901). `~` is escaped first, or the `~` of `~1` would be escaped again."""
-    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps)
-
-
-def steps_of(text: str) -> list[str]:
-    """The steps of a pointer: what `pointer` does, undone in the opposite order."""
-    if text and not text.startswith("/"):
-        raise ValueError(f"{text!r} is no JSON pointer: it does not begin with '/'")
-    return [step.replace("~1", "/").replace("~0", "~") for step in text.split("/")[1:]]
 
 
 def replace(steps: Steps, old: Json, new: Json) -> Patch:
@@ -101,7 +85,7 @@ def set_value(seen: Mapping[str, Json], steps: Steps, value: Json) -> Patch:
     None removes the field.
     """
     found = find(seen, steps)
-    if same(found, value):
+    if equal(found, value):
         return ()
     if found is None:
         return set_if_absent(seen, steps, value)
@@ -118,85 +102,16 @@ def find(document: Json, steps: Steps) -> Json | None:
     for step in steps:
         if isinstance(document, Mapping):
             document = document.get(str(step))
-        elif isinstance(document, list) and _is_place(str(step), len(document)):
-            document = document[int(step)]
+        elif isinstance(document, list):
+            try:
+                document = json_patch.get(document, [str(step)])
+            except PatchFailed:
+                return None
         else:
             return None
     return document
 
 
-def same(one: Json, other: Json) -> bool:
-    """Whether two values are the same JSON: Python alone takes True for 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
-
-
 def apply(document: Json, patch: Sequence[Operation]) -> Json:
-    """What the patch would make of a document, which stays as it is. Raises DoesNotApply."""
-    root: dict[str, Json] = {"": copy.deepcopy(document)}
-    for operation in patch:
-        _apply_one(root, ["", *steps_of(operation.path)], operation)
-    return root[""]
-
-
-def _apply_one(root: Json, steps: list[str], operation: Operation) -> None:
-    parent = _walk(root, steps[:-1], operation.path)
-    step, path = steps[-1], operation.path
-    match operation:
-        case Test(value=value):
-            if isinstance(parent, list):
-                _check_there(parent, step, path)
-            found = find(parent, [step])
-            if not same(found, value):
-                raise DoesNotApply(f"{path or 'the document'} is {found!r}, not {value!r}")
-        case Add(value=value) if isinstance(parent, list):
-            if step != "-" and not _is_place(step, len(parent) + 1):
-                raise DoesNotApply(f"{path}: there is no place {step} in a list of {len(parent)}")
-            parent.insert(len(parent) if step == "-" else int(step), copy.deepcopy(value))
-        case Add(value=value):
-            _put(parent, step, value)
-        case Replace(value=value):
-            _check_there(parent, step, path)
-            _put(parent, step, value)
-        case Remove() if not path:
-            raise DoesNotApply("the whole document cannot be removed")
-        case Remove():
-            _check_there(parent, step, path)
-            if isinstance(parent, list):
-                del parent[int(step)]
-            elif isinstance(parent, dict):
-                del parent[step]
-
-
-def _walk(document: Json, steps: list[str], path: str) -> Json:
-    for step in steps:
-        _check_there(document, step, path)
-        document = find(document, [step])
-    if not isinstance(document, dict | list):
-        raise DoesNotApply(f"{path}: what should hold it is {document!r}")
-    return document
-
-
-def _check_there(parent: Json, step: str, path: str) -> None:
-    there = isinstance(parent, dict) and step in parent
-    if not there and not (isinstance(parent, list) and _is_place(step, len(parent))):
-        raise DoesNotApply(f"{path}: there is no {step!r}")
-
-
-def _put(parent: Json, step: str, value: Json) -> None:
-    if isinstance(parent, list):
-        parent[int(step)] = copy.deepcopy(value)
-    elif isinstance(parent, dict):
-        parent[step] = copy.deepcopy(value)
-
-
-def _is_place(step: str, length: int) -> bool:
-    # A number too long for int() to read is too long for a list as well.
-    if not step.isascii() or not step.isdigit() or len(step) > 9:
-        return False
-    return str(int(step)) == step and int(step) < length
+    """What the patch would make of a document, which stays as it is. PatchFailed where it does not apply."""
+    return json_patch.apply(document, msgspec.to_builtins(patch))

@@ -5,12 +5,12 @@ be decoded straight into them.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from colocate.model import quantity
-from colocate.model.pod import Phase, Resources
+from colocate.model.pod import Phase, Resources, peak
 from colocate.model.resource_name import is_extended
 
 
@@ -71,24 +71,15 @@ def requested(pod: Pod) -> Mapping[str, int]:
     Init containers run one after another and hand on what they held, so only the greediest counts; a sidecar
     among them goes on beside all that come after it.
     """
-    sidecars: Counter[str] = Counter()
-    greediest: Counter[str] = Counter()
-    for container in pod.spec.init_containers:
-        if container.is_sidecar:
-            sidecars += container.counts()
-            greediest |= sidecars
-        else:
-            greediest |= sidecars + container.counts()
-    together = _sum(container.counts() for container in pod.spec.containers)
-    return dict((greediest | (sidecars + together)) + _counts(pod.spec.overhead))
+    running = [container.counts() for container in pod.spec.containers]
+    init = [(container.counts(), container.is_sidecar) for container in pod.spec.init_containers]
+    total = _counts(pod.spec.overhead)
+    for name in {name for counts in (*running, *(each for each, _ in init)) for name in counts}:
+        total[name] += peak(
+            (counts[name] for counts in running), ((counts[name], is_sidecar) for counts, is_sidecar in init)
+        )
+    return +total
 
 
 def _counts(amounts: Mapping[str, str | int | float]) -> Counter[str]:
     return Counter({name: quantity.whole(count) for name, count in amounts.items() if is_extended(name)})
-
-
-def _sum(parts: Iterable[Counter[str]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for part in parts:
-        total += part
-    return total

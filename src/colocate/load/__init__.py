@@ -1,44 +1,139 @@
-"""Decisions about load: which node has really room for a pod, and why. Pure: no I/O, no clock of its own.
+"""Decisions about load: which node really has room for a pod, and why. Pure: no I/O, no clock of its own.
 
-Facts go into a `Table`: nodes, samples, pods seen bound (`reading` makes facts of API objects). `sift` and `decide`
-answer a scheduler's two questions from it; `explain` tells why, from the small record that `decide` leaves and
-`History` keeps. `snapshot` is all facts as data, from which the same answers follow anywhere. `heat` and
-`taint_plan` say the same with taints, `weights` what a kube-scheduler must be told. Nothing is measured here, and
-no scheduler is spoken to.
+Facts go into a `LoadTable`: nodes, samples, bound pods (`api_objects` reads them from API objects). `sift` and
+`decide` answer a scheduler's two questions. `explain` says why, from the small record that `decide` leaves and
+`History` keeps. `snapshot` is all facts as data: the same answers follow from it anywhere. `heat` says the same
+with taints, `weights` how heavily a kube-scheduler must weigh the extender. Nothing is measured here, and no
+scheduler is spoken to.
+
+This is the way in: other rooms import from here.
 """
 
-from colocate.load.candidates import Candidates
-from colocate.load.comparing import Comparison, compare
-from colocate.load.decision import Answer, Decision, decide, refused_everywhere
-from colocate.load.explaining import Explanation, explain, explain_all, explain_node
-from colocate.load.filtering import Refusal, Sifted, sift
-from colocate.load.history import History, Kept
-from colocate.load.settings import Mix, PolicyName, Settings, mix
-from colocate.load.table import Table
-from colocate.load.top import NodeRow, top
+from colocate.load.api_objects import LoadNode, LoadNodeStatus, LoadPod, bound_pod, node_facts, pod_facts
+from colocate.load.comparison import PolicyComparison, compare
+from colocate.load.decision import (
+    CandidateNames,
+    Candidates,
+    PodDecision,
+    ScoreAnswer,
+    decide,
+    refused_everywhere,
+)
+from colocate.load.explanation import (
+    Explanation,
+    NodeReason,
+    PolicyReason,
+    explain,
+    explain_all,
+    explain_node,
+)
+from colocate.load.filter import Refusal, Sifted, sift
+from colocate.load.heat import (
+    Heat,
+    HeatSettings,
+    TaintChange,
+    TaintPlan,
+    heats,
+    held,
+    plan_taints,
+    pressures,
+    rounded_down,
+)
+from colocate.load.history import History, KeptDecision
+from colocate.load.policies import ScorePart
+from colocate.load.settings import (
+    BalancedSettings,
+    EstimateSettings,
+    FilterSettings,
+    LedgerSettings,
+    LoadAwareSettings,
+    LoadSettings,
+    MissingFilter,
+    Mix,
+    OvercommitmentSettings,
+    OversellSettings,
+    PackingSettings,
+    PolicyName,
+    RiskBalancingSettings,
+    Staleness,
+    mix,
+)
+from colocate.load.snapshot import LoadSnapshot
+from colocate.load.table import LoadTable
+from colocate.load.terms import Freshness
+from colocate.load.tolerations import ClosedNode, Toleration, open_to
+from colocate.load.top import NodeRow, ResourceRow, top
+from colocate.load.weights import (
+    DEFAULT_PLUGINS,
+    DEFAULT_POINTS,
+    ExtenderWeight,
+    ScorePlugin,
+    least_weight,
+)
 
 __all__ = [
-    "Answer",
+    "DEFAULT_PLUGINS",
+    "DEFAULT_POINTS",
+    "BalancedSettings",
+    "CandidateNames",
     "Candidates",
-    "Comparison",
-    "Decision",
+    "ClosedNode",
+    "EstimateSettings",
     "Explanation",
+    "ExtenderWeight",
+    "FilterSettings",
+    "Freshness",
+    "Heat",
+    "HeatSettings",
     "History",
-    "Kept",
+    "KeptDecision",
+    "LedgerSettings",
+    "LoadAwareSettings",
+    "LoadNode",
+    "LoadNodeStatus",
+    "LoadPod",
+    "LoadSettings",
+    "LoadSnapshot",
+    "LoadTable",
+    "MissingFilter",
     "Mix",
+    "NodeReason",
     "NodeRow",
+    "OvercommitmentSettings",
+    "OversellSettings",
+    "PackingSettings",
+    "PodDecision",
+    "PolicyComparison",
     "PolicyName",
+    "PolicyReason",
     "Refusal",
-    "Settings",
+    "ResourceRow",
+    "RiskBalancingSettings",
+    "ScoreAnswer",
+    "ScorePart",
+    "ScorePlugin",
     "Sifted",
-    "Table",
+    "Staleness",
+    "TaintChange",
+    "TaintPlan",
+    "Toleration",
+    "bound_pod",
     "compare",
     "decide",
     "explain",
     "explain_all",
     "explain_node",
+    "heats",
+    "held",
+    "least_weight",
     "mix",
+    "node_facts",
+    "open_to",
+    "plan_taints",
+    "pod_facts",
+    "pressures",
     "refused_everywhere",
+    "rounded_down",
     "sift",
     "top",
 ]

@@ -6,9 +6,9 @@ must not stop every pod of the cluster.
 
 import msgspec
 
-from colocate.load.quantities import MOST, Quantities, stated
-from colocate.model import go_duration
+from colocate.model import go
 from colocate.model.load import Aggregation, PerResource, UsageThresholds
+from colocate.model.quantity import MOST, Quantities, stated
 
 SCALING = "scheduling.koordinator.sh/load-estimated-scaling-factors"
 THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
@@ -84,6 +84,6 @@ def raw_allocatable(annotation: str) -> PerResource:
 def _span(text: str) -> float:
     """Seconds; 0 where that is no span of time."""
     try:
-        return max(0.0, go_duration.seconds(text))
+        return max(0.0, go.seconds(text))
     except ValueError:
         return 0.0

@@ -1,27 +1,83 @@
 """One answer to a scheduler: a score per candidate, and a small record from which the why can be told later.
 
 The record holds the terms of a few nodes, which never change, and no list of candidates: thousands of records
-can be kept. All candidates are beside it, and kept while there is room (`candidates`). What both say is put into
-words by `explaining`, when somebody asks.
+can be kept. Beside it are all candidates at little cost, kept while there is room: names as they came (read again
+only when somebody asks why), scores as bytes, and terms in a log that answers share. Terms never change: a node has
+new ones when a fact of it does. The table logs them as they are made, and begins another log when all change at
+once, so where the log ended says what each node was judged by. `explanation` puts all this into words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
-from colocate.load.candidates import Candidates, Listed, Names
 from colocate.load.demand import Demand
 from colocate.load.settings import Mix
-from colocate.load.table import Table
+from colocate.load.table import LoadTable
 from colocate.load.terms import NodeTerms
 from colocate.model.load import PodFacts
+
+TERMS_SIZE = 1024
+"""Bytes that the terms of one node take, nearly."""
+_NAME_SIZE = 100
+"""Bytes that a name takes as a string of its own, nearly."""
+
+
+class CandidateNames(Protocol):
+    """The candidates of one question, in a form that can be kept."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, nearly."""
+
+    def read(self) -> Sequence[str]:
+        """In the order in which they were asked about."""
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """CandidateNames that are there as strings anyway."""
+
+    names: Sequence[str] = ()
+
+    @property
+    def size(self) -> int:
+        return _NAME_SIZE * len(self.names)
+
+    def read(self) -> Sequence[str]:
+        return self.names
+
+
+class Candidates(msgspec.Struct, frozen=True):
+    """Who was judged, and how."""
+
+    names: CandidateNames = Listed()
+    scores: bytes = b""
+    log: list[NodeTerms] = []
+    """Shared with other answers, and longer by now. It is empty where it had to make room."""
+    logged: int = 0
+    """How much of the log was there when the answer was given."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, without the log."""
+        return self.names.size + len(self.scores)
+
+    def by_name(self) -> dict[str, int]:
+        """All scores."""
+        return dict(zip(self.names.read(), self.scores, strict=True))
+
+    def terms(self) -> Mapping[str, NodeTerms]:
+        """By what nodes were judged; none where that is no longer known."""
+        return {terms.name: terms for terms in self.log[: self.logged]}
+
 
 HIGHEST = 100
 """No policy gives a node more."""
 _MOST_BEST = 16
 
 
-class Decision(msgspec.Struct, frozen=True):
+class PodDecision(msgspec.Struct, frozen=True):
     """What was answered for one pod."""
 
     uid: str
@@ -58,17 +114,17 @@ class Decision(msgspec.Struct, frozen=True):
         return False if len(self.best) == self.best_count else None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ScoreAnswer(msgspec.Struct, frozen=True):
     """The scores, in the order of the candidates, and their record."""
 
     scores: list[int]
-    decision: Decision
+    decision: PodDecision
     candidates: Candidates
     """All of them; the decision names a few."""
 
 
 def decide(
-    table: Table,
+    table: LoadTable,
     pod: PodFacts,
     names: Sequence[str],
     now: float,
@@ -76,9 +132,9 @@ def decide(
     mix: Mix | None = None,
     keep: int = 3,
     assume: bool = True,
-    kept_as: Names | None = None,
+    kept_as: CandidateNames | None = None,
     vouched_by: str = "",
-) -> Answer:
+) -> ScoreAnswer:
     """Judge all candidates. With `assume` the pod counts on the best of them, until it is seen bound.
 
     Nothing is assumed by whoever only asks: a shadow, a comparison, an offline score. `kept_as` are the same names
@@ -91,7 +147,7 @@ def decide(
     scores = table.scores(mix, demand, names)
     packed = bytes(scores)
     best_count, best, top = _best(packed, names, keep)
-    decision = Decision(
+    decision = PodDecision(
         pod.uid,
         pod.key,
         now,
@@ -106,13 +162,13 @@ def decide(
     judged = Candidates(kept_as or Listed(names), packed, table.log, len(table.log))
     if assume and len(best) == best_count:
         table.assume(pod.uid, best, demand, now, vouched_by)
-    return Answer(scores, decision, judged)
+    return ScoreAnswer(scores, decision, judged)
 
 
-def refused_everywhere(table: Table, pod: PodFacts, candidates: int, now: float, mix: Mix) -> Answer:
+def refused_everywhere(table: LoadTable, pod: PodFacts, candidates: int, now: float, mix: Mix) -> ScoreAnswer:
     """The filter has refused the pod on all its candidates: that is recorded, and there is nothing to score."""
-    decision = Decision(pod.uid, pod.key, now, mix, table.demand(pod), candidates, (), 0, (), ())
-    return Answer([], decision, Candidates())
+    decision = PodDecision(pod.uid, pod.key, now, mix, table.demand(pod), candidates, (), 0, (), ())
+    return ScoreAnswer([], decision, Candidates())
 
 
 def _best(packed: bytes, names: Sequence[str], keep: int) -> tuple[int, tuple[str, ...], list[int]]:

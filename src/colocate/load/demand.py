@@ -1,17 +1,21 @@
 """What a pod brings to a node: what it requests, what it may use at most, what it will probably use.
 
 Requests and limits are summed as Kubernetes sums them: a sidecar runs next to all that start after it, any
-other init container runs alone, and the pod's overhead comes on top.
+other init container runs alone, and the pod's overhead comes on top. What a pod will use is estimated, and
+`Calibration` corrects estimates by what the owner's pods really used. It is bounded both ways: one odd pod cannot
+make the next look like nothing, nor like the whole node.
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 
 import msgspec
 
-from colocate.load.arithmetic import go_round
 from colocate.load.settings import EstimateSettings, PackingSettings
+from colocate.model.go import clamp, go_round
 from colocate.model.load import NOTHING, Amount, ContainerAsk, PerResource, PodFacts, PodShape, PriorityClass
+from colocate.model.pod import peak
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
@@ -125,16 +129,70 @@ def _stated_limit(shape: PodShape) -> Amount:
 
 
 def _summed(shape: PodShape, of: Callable[[ContainerAsk], PerResource]) -> Amount:
-    sidecars = NOTHING
-    at_start = NOTHING
-    for container in shape.init:
-        asked = of(container).stated
-        if container.sidecar:
-            sidecars = sidecars + asked
-            at_start = at_start.at_least(sidecars)
-        else:
-            at_start = at_start.at_least(sidecars + asked)
-    running = sidecars
-    for container in shape.containers:
-        running = running + of(container).stated
-    return running.at_least(at_start)
+    running = [of(container).stated for container in shape.containers]
+    init = [(of(container).stated, container.sidecar) for container in shape.init]
+    return Amount(
+        peak((each.cpu for each in running), ((each.cpu, sidecar) for each, sidecar in init)),
+        peak((each.memory for each in running), ((each.memory, sidecar) for each, sidecar in init)),
+    )
+
+
+def taken(free: float, estimated: float) -> float:
+    """How much of what is measurably free is taken by what is only estimated, all in percent.
+
+    An estimate may be many times what a pod will use: a limit says little. So estimates count in full for the first
+    half of what is free, then less and less, and never for more than three quarters: a node that is measured nearly
+    full stays behind one that is measured idle, however much is guessed of the idle one. Rises with
+    `estimated`; what it leaves rises with `free`, by a quarter of it at least.
+    """
+    if free <= 0:
+        return 0.0
+    if estimated <= free / 2:
+        return estimated
+    return free * 0.75 - free * free / (8 * estimated)
+
+
+LEAST, MOST = 0.1, 2.0
+_WEIGHT_OF_NEW = 0.2
+_OWNERS = 10_000
+
+
+class Learned(msgspec.Struct, frozen=True):
+    """One owner's ratio, as it is kept in a snapshot."""
+
+    owner: str
+    ratio: Ratio
+
+
+class Calibration:
+    """Ratios of actual to estimated use per owner; the owners heard of longest ago are forgotten first."""
+
+    def __init__(self, learned: tuple[Learned, ...] = (), *, owners: int = _OWNERS) -> None:
+        self._ratios: OrderedDict[str, Ratio] = OrderedDict((each.owner, each.ratio) for each in learned)
+        self._owners = owners
+
+    def ratio(self, owner: str) -> Ratio:
+        return self._ratios.get(owner, AS_ESTIMATED)
+
+    def learn(self, owner: str, estimate: Amount, actual: Amount) -> None:
+        """`estimate` is the one without correction."""
+        if not owner:
+            return
+        old = self.ratio(owner)
+        self._ratios[owner] = Ratio(
+            _blend(old.cpu, estimate.cpu, actual.cpu), _blend(old.memory, estimate.memory, actual.memory)
+        )
+        self._ratios.move_to_end(owner)
+        if len(self._ratios) > self._owners:
+            self._ratios.popitem(last=False)
+
+    @property
+    def learned(self) -> tuple[Learned, ...]:
+        return tuple(Learned(owner, ratio) for owner, ratio in self._ratios.items())
+
+
+def _blend(old: float, estimate: int, actual: int) -> float:
+    if estimate <= 0:
+        return old
+    seen = clamp(actual / estimate, LEAST, MOST)
+    return old + _WEIGHT_OF_NEW * (seen - old)

@@ -9,13 +9,13 @@ that is no longer measured keeps its level for a while; one that is new and not 
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from colocate.load.demand import Demand
 from colocate.load.policies.balanced import Balanced
-from colocate.load.table import Table
+from colocate.load.table import LoadTable
 from colocate.load.terms import Freshness, NodeTerms, ResourceTerms
 from colocate.model.load import NO_SAMPLES, NOTHING, OPEN, Access, NodeFacts
 
@@ -60,7 +60,7 @@ class Heat(msgspec.Struct, frozen=True):
     """What it shows: not less than what enough nodes share."""
 
 
-def pressures(table: Table) -> dict[str, float]:
+def pressures(table: LoadTable) -> dict[str, float]:
     """How loaded every node is by its more loaded resource, in percent, at its busy times and with pods that
     are bound there and not measured yet. Pods that were only asked about count for nothing: a taint concerns
     everybody, and whoever may ask could make one."""
@@ -68,7 +68,7 @@ def pressures(table: Table) -> dict[str, float]:
     return {name: balanced.pressure(_terms(table, node), _NO_POD) for name, node in table.nodes.items()}
 
 
-def _terms(table: Table, node: NodeFacts) -> NodeTerms:
+def _terms(table: LoadTable, node: NodeFacts) -> NodeTerms:
     """What a node is judged by. One that is new and was never measured is empty, but for the pods that went there."""
     terms = table.bound_terms(node.name)
     if terms.freshness is not Freshness.NEVER or node.created is None or table.now >= node.created + _NEW:
@@ -86,7 +86,7 @@ def rounded_down(pressure: float, digits: int = 0) -> float:
     return math.floor(pressure * scale) / scale
 
 
-def held(table: Table, since: float, settings: HeatSettings) -> set[str]:
+def held(table: LoadTable, since: float, settings: HeatSettings) -> set[str]:
     """Nodes of which nobody knows whether they have become cooler: a sample of theirs has expired, not long ago; or
     they never had any, not long after `since`."""
     return {
@@ -96,7 +96,7 @@ def held(table: Table, since: float, settings: HeatSettings) -> set[str]:
     }
 
 
-def _last_known(table: Table, name: str, since: float) -> float | None:
+def _last_known(table: LoadTable, name: str, since: float) -> float | None:
     """When the node was last known as well as it ever was; None where it is now."""
     terms, load = table.terms(name), table.loads.get(name, NO_SAMPLES)
     if load.cpu is None and load.memory is None:
@@ -146,3 +146,49 @@ def _shared_level(levels: Iterable[int], settings: HeatSettings) -> int:
     # Of three nodes, one that is hot must show it: all three can never be the cool ones.
     shared = ordered[min(wanted, (len(ordered) + 1) // 2) - 1]
     return min(shared, sum(step < settings.shared_below for step in settings.steps))
+
+
+class TaintChange(msgspec.Struct, frozen=True):
+    """One node's taints to be written."""
+
+    node: str
+    before: int
+    after: int
+    pressure: float
+
+    def __str__(self) -> str:
+        return f"{self.node}: heat {self.before} → {self.after} at {rounded_down(self.pressure):.0f} %"
+
+
+class TaintPlan(msgspec.Struct, frozen=True):
+    changes: tuple[TaintChange, ...]
+    """To be written now, in this order."""
+    waiting: int
+    """How many more there would be."""
+
+
+def plan_taints(
+    shown: Mapping[str, int], heats: Mapping[str, Heat], written: Sequence[float], now: float, per_minute: int
+) -> TaintPlan:
+    """`shown` is what the nodes carry now; `written` the times of earlier writes."""
+    wanted = sorted(
+        (
+            TaintChange(name, shown.get(name, 0), heat.level, heat.pressure)
+            for name, heat in heats.items()
+            if heat.level != shown.get(name, 0)
+        ),
+        key=_importance,
+    )
+    allowed = max(0, per_minute - sum(now - time < 60 for time in written))
+    return TaintPlan(tuple(wanted[:allowed]), max(0, len(wanted) - allowed))
+
+
+def _importance(change: TaintChange) -> tuple[bool, int, float, str]:
+    """Hotter before cooler, then the greatest step, then the hottest; a cooler node misses pods, no more."""
+    cools = change.after < change.before
+    return (
+        cools,
+        -abs(change.after - change.before),
+        change.pressure if cools else -change.pressure,
+        change.node,
+    )

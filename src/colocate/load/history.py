@@ -8,15 +8,14 @@ from collections import OrderedDict, deque
 
 import msgspec
 
-from colocate.load.candidates import TERMS_SIZE, Candidates
-from colocate.load.decision import Answer, Decision
+from colocate.load.decision import TERMS_SIZE, Candidates, PodDecision, ScoreAnswer
 from colocate.load.terms import NodeTerms
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptDecision(msgspec.Struct, frozen=True):
     """A decision, and where the pod went once that is known."""
 
-    decision: Decision
+    decision: PodDecision
     node: str | None = None
     bound_at: float | None = None
 
@@ -31,7 +30,7 @@ class History:
 
     def __init__(self, most: int = 10_000, room: int = 128 << 20) -> None:
         self._most = most
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: OrderedDict[str, KeptDecision] = OrderedDict()
         self._uids: dict[str, str] = {}
         """By namespace/name, which a person knows."""
         self._candidates = _KeptCandidates(room)
@@ -39,9 +38,9 @@ class History:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: ScoreAnswer) -> None:
         decision = answer.decision
-        self._kept[decision.uid] = Kept(decision)
+        self._kept[decision.uid] = KeptDecision(decision)
         self._kept.move_to_end(decision.uid)
         self._uids[decision.key] = decision.uid
         self._candidates.add(decision.uid, answer.candidates)
@@ -54,15 +53,15 @@ class History:
         if kept is not None and kept.decision.refused:
             self._remove(uid)
 
-    def bound(self, uid: str, node: str, at: float) -> Kept | None:
+    def bound(self, uid: str, node: str, at: float) -> KeptDecision | None:
         """A pod is seen on its node; the record of it, the first time that this is so."""
         kept = self._kept.get(uid)
         if kept is None or kept.node is not None:
             return None
-        kept = self._kept[uid] = Kept(kept.decision, node, at)
+        kept = self._kept[uid] = KeptDecision(kept.decision, node, at)
         return kept
 
-    def find(self, pod: str) -> Kept | None:
+    def find(self, pod: str) -> KeptDecision | None:
         """By namespace/name, or by uid."""
         return self._kept.get(self._uids.get(pod, pod))
 
@@ -70,7 +69,7 @@ class History:
         """All of a decision's, unless they had to make room."""
         return self._candidates.get(uid)
 
-    def latest(self, most: int) -> list[Kept]:
+    def latest(self, most: int) -> list[KeptDecision]:
         """The youngest first."""
         newest = reversed(self._kept.values())
         return [kept for kept, _ in zip(newest, range(most), strict=False)]

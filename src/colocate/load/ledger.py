@@ -20,7 +20,7 @@ WHOLE = 720_720
 """A pod, in parts that divide evenly among up to 16 nodes: sums stay exact in whatever order they are made."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class LedgerEntry(msgspec.Struct, frozen=True):
     """One pod on one node, or its share of it."""
 
     uid: str
@@ -73,8 +73,8 @@ class Ledger:
 
     def __init__(self, settings: LedgerSettings) -> None:
         self._settings = settings
-        self._bound: dict[str, dict[str, Entry]] = {}
-        self._assumed: dict[str, dict[str, Entry]] = {}
+        self._bound: dict[str, dict[str, LedgerEntry]] = {}
+        self._assumed: dict[str, dict[str, LedgerEntry]] = {}
         self._nodes: dict[str, str] = {}
         self._assumptions: dict[str, Assumption] = {}
         self._vouched: Counter[str] = Counter()
@@ -87,7 +87,7 @@ class Ledger:
     def bind(self, uid: str, node: str, demand: Demand, bound_at: float) -> set[str]:
         """The pod is on its node; what was assumed of it is over."""
         touched = self.end(uid)
-        entry = Entry(uid, bound_at, demand.estimate, demand.packing_cpu, prod=demand.prod)
+        entry = LedgerEntry(uid, bound_at, demand.estimate, demand.packing_cpu, prod=demand.prod)
         self._bound.setdefault(node, {})[uid] = entry
         self._nodes[uid] = node
         if self._settings.expiry:
@@ -110,7 +110,7 @@ class Ledger:
             self._vouched[vouched_by] += 1
         self._assumptions[uid] = Assumption(uid, now, tuple(nodes), demand, vouched_by)
         of = len(nodes)
-        entry = Entry(
+        entry = LedgerEntry(
             uid,
             now,
             _part(demand.estimate, of),
@@ -243,7 +243,7 @@ def _part(amount: Amount, of: int) -> Amount:
     return Amount(amount.cpu // of, amount.memory // of)
 
 
-def _drop(entries: dict[str, dict[str, Entry]], node: str, uid: str) -> None:
+def _drop(entries: dict[str, dict[str, LedgerEntry]], node: str, uid: str) -> None:
     of_node = entries.get(node)
     if of_node is not None and of_node.pop(uid, None) is not None and not of_node:
         del entries[node]

@@ -1,23 +1,42 @@
-"""What follows from one round of samples: levels, terms and scores, each worked out when it is first asked for.
+"""What follows from one round of samples: levels, terms and scores, worked out when asked for, or ahead in steps.
 
-Or ahead, in short steps. Which facts change, and which of this is then no longer so, is the table's to say.
+`TableState` is what holds whatever the samples say. `Round` reads it. Which facts change, and what is then to be
+worked out again, is the table's decision.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from colocate.load import building
-from colocate.load.building import NOT_MEASURED, Levels, Placed
-from colocate.load.demand import Demand
-from colocate.load.ledger import Unseen
+from colocate.load.demand import Calibration, Demand
+from colocate.load.ledger import Ledger, Unseen
+from colocate.load.pods import Pods
 from colocate.load.policies import RealUsage, min_max
-from colocate.load.scoring import Column, Columns, Scorer
-from colocate.load.settings import Mix, PolicyName
-from colocate.load.standing import Standing
-from colocate.load.terms import NodeTerms
+from colocate.load.scorer import ScoreColumn, ScoreColumns, Scorer
+from colocate.load.settings import LoadSettings, Mix, PolicyName
+from colocate.load.terms import NOT_MEASURED, Levels, NodeTerms, PodTotals, node_terms
 from colocate.load.typical import Level, Typical, level, typical
 from colocate.model.load import NO_SAMPLES, NOTHING, NodeFacts, NodeLoad, Usage
+
+
+class TableState:
+    """The table writes it; every round reads it as it is at that moment."""
+
+    def __init__(self, settings: LoadSettings, calibration: Calibration) -> None:
+        self.settings = settings
+        self.now = 0.0
+        self.nodes: dict[str, NodeFacts] = {}
+        self.pods = Pods(settings, calibration)
+        self.ledger = Ledger(settings.ledger)
+        self.scorers: dict[Mix, Scorer] = {}
+        """Of every mix that was asked for."""
+
+    def scorer(self, mix: Mix) -> Scorer:
+        scorer = self.scorers.get(mix)
+        if scorer is None:
+            scorer = self.scorers[mix] = Scorer(mix, self.settings)
+        return scorer
+
 
 _LOG_BEYOND_NODES = 1000
 """How many terms may be made anew, beyond one for every node, until a log is begun again."""
@@ -30,20 +49,20 @@ _DEMANDS_AHEAD = 8
 class Round:
     """The table has one, and while new samples are worked in, another that nobody is answered by yet."""
 
-    def __init__(self, standing: Standing, loads: dict[str, NodeLoad]) -> None:
+    def __init__(self, state: TableState, loads: dict[str, NodeLoad]) -> None:
         self.loads = loads
         self.next_stale = float("inf")
         """When the next sample is too old."""
         self.log: list[NodeTerms] = []
-        """All terms of nodes that were made since everything changed: see `candidates`."""
-        self._standing = standing
-        self._known = standing.nodes.__contains__
+        """All terms of nodes that were made since everything changed: see `decision`."""
+        self._state = state
+        self._known = state.nodes.__contains__
         self._levels: dict[str, Levels] = {}
         self._typical: Typical | None = None
         self._terms: dict[str, NodeTerms] = {}
-        self._columns: Columns[tuple[Mix, Demand], int] = Columns()
+        self._columns: ScoreColumns[tuple[Mix, Demand], int] = ScoreColumns()
         """Scores, by what the pod brings."""
-        self._values: Columns[PolicyName, int | None] = Columns()
+        self._values: ScoreColumns[PolicyName, int | None] = ScoreColumns()
         """What policies rank candidates by, whatever the pod brings."""
 
     def terms(self, name: str) -> NodeTerms:
@@ -52,43 +71,41 @@ class Round:
         known = self._terms.get(name)
         if known is not None:
             return known
-        standing = self._standing
-        facts = standing.nodes.get(name)
+        state = self._state
+        facts = state.nodes.get(name)
         if facts is None:
             nameless = msgspec.structs.replace(supposed.size, name=name)
-            return building.terms(nameless, standing.settings, supposed)
-        made = self._terms[name] = self._made(
-            facts, supposed, standing.ledger.unseen(name, standing.pods.usage)
-        )
+            return node_terms(nameless, state.settings, supposed)
+        made = self._terms[name] = self._made(facts, supposed, state.ledger.unseen(name, state.pods.usage))
         self._write(made)
         return made
 
     def bound_terms(self, name: str) -> NodeTerms:
         """A node's terms by the pods that are bound there alone. They are made anew each time, for few ask."""
         supposed = self._typical or self._settle()
-        standing = self._standing
-        bound = standing.ledger.unseen(name, standing.pods.usage, assumed=False)
-        return self._made(standing.nodes[name], supposed, bound)
+        state = self._state
+        bound = state.ledger.unseen(name, state.pods.usage, assumed=False)
+        return self._made(state.nodes[name], supposed, bound)
 
     def _made(self, facts: NodeFacts, supposed: Typical, unseen: Unseen) -> NodeTerms:
-        standing, name = self._standing, facts.name
+        state, name = self._state, facts.name
         load = self.loads.get(name, NO_SAMPLES)
-        return building.terms(
+        return node_terms(
             facts,
-            standing.settings,
+            state.settings,
             supposed,
             load=load,
             levels=self._levels.get(name, NOT_MEASURED),
-            sampled_at=standing.settings.staleness.sampled_at(load, standing.now),
+            sampled_at=state.settings.staleness.sampled_at(load, state.now),
             unseen=unseen,
-            placed=_with_assumed(standing.pods.on(name), unseen),
+            placed=_with_assumed(state.pods.on(name), unseen),
         )
 
     def scores(self, mix: Mix, pod: Demand, names: Sequence[str]) -> list[int]:
         """The candidates' scores, in their order."""
         if self._typical is None:
             self._settle()
-        scorer = self._standing.scorer(mix)
+        scorer = self._state.scorer(mix)
         if not scorer.absolute:
             sums = [0] * len(names)
         else:
@@ -105,16 +122,15 @@ class Round:
         What changes meanwhile is left to them.
         """
         yield from self._settling(now)
-        every = steps(list(self._standing.nodes))
+        every = steps(list(self._state.nodes))
         for step in every:
             for name in step:
                 self.terms(name)
             yield
-        columns: list[Column[int] | Column[int | None]] = [
-            self._column(self._standing.scorer(mix), pod)
-            for mix, pod in before._columns.latest(_DEMANDS_AHEAD)
+        columns: list[ScoreColumn[int] | ScoreColumn[int | None]] = [
+            self._column(self._state.scorer(mix), pod) for mix, pod in before._columns.latest(_DEMANDS_AHEAD)
         ]
-        for scorer in self._standing.scorers.values():
+        for scorer in self._state.scorers.values():
             columns += [self._value_column(name, policy) for name, policy, _ in scorer.relative]
         for column in columns:
             for step in every:
@@ -141,18 +157,19 @@ class Round:
         column = self._value_column(name, policy)
         return min_max(list(map(column.__getitem__, names)))
 
-    def _column(self, scorer: Scorer, pod: Demand) -> Column[int]:
+    def _column(self, scorer: Scorer, pod: Demand) -> ScoreColumn[int]:
         return self._columns.get(
-            (scorer.mix, pod), lambda: Column(lambda name: scorer.of_node(self.terms(name), pod), self._known)
+            (scorer.mix, pod),
+            lambda: ScoreColumn(lambda name: scorer.of_node(self.terms(name), pod), self._known),
         )
 
-    def _value_column(self, name: PolicyName, policy: RealUsage) -> Column[int | None]:
+    def _value_column(self, name: PolicyName, policy: RealUsage) -> ScoreColumn[int | None]:
         return self._values.get(
-            name, lambda: Column(lambda node: policy.value(self.terms(node)), self._known)
+            name, lambda: ScoreColumn(lambda node: policy.value(self.terms(node)), self._known)
         )
 
     def _write(self, made: NodeTerms) -> None:
-        if len(self.log) > 2 * len(self._standing.nodes) + _LOG_BEYOND_NODES:
+        if len(self.log) > 2 * len(self._state.nodes) + _LOG_BEYOND_NODES:
             # Whoever remembers the old one still can; nobody needs to hold all of it for one answer.
             self.log = list(self._terms.values())
         else:
@@ -160,7 +177,7 @@ class Round:
 
     def _settle(self) -> Typical:
         """How loaded nodes are by fresh samples, the typical one too, and when the next sample is too old."""
-        for _ in self._settling(self._standing.now):
+        for _ in self._settling(self._state.now):
             pass
         assert self._typical is not None
         return self._typical
@@ -168,7 +185,7 @@ class Round:
     def _settling(self, now: float) -> Iterator[None]:
         self.next_stale = float("inf")
         self._levels = {}
-        for number, name in enumerate(list(self._standing.nodes)):
+        for number, name in enumerate(list(self._state.nodes)):
             load = self.loads.get(name)
             if load is not None:
                 self._levels[name] = self._level(load.cpu, now), self._level(load.memory, now)
@@ -177,12 +194,12 @@ class Round:
         self._typical = typical(
             [cpu for cpu, _ in self._levels.values() if cpu],
             [memory for _, memory in self._levels.values() if memory],
-            self._standing.nodes.values(),
+            self._state.nodes.values(),
         )
         yield
 
     def _level(self, usage: Usage | None, now: float) -> Level | None:
-        settings = self._standing.settings
+        settings = self._state.settings
         staleness = settings.staleness
         if usage is None or staleness.expired(now - usage.time):
             return None
@@ -191,7 +208,7 @@ class Round:
         return level(usage, settings.balanced)
 
 
-def _with_assumed(placed: Placed, unseen: Unseen) -> Placed:
+def _with_assumed(placed: PodTotals, unseen: Unseen) -> PodTotals:
     """Pods that are on their way to a node ask as much of it as those that are there."""
     if unseen.requested == NOTHING and unseen.limits == NOTHING and unseen.assumed == NOTHING:
         return placed

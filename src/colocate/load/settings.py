@@ -209,7 +209,7 @@ class OversellSettings(_Settings, frozen=True):
     """No node is ever taken for more than so many times its size."""
 
 
-class Settings(_Settings, frozen=True):
+class LoadSettings(_Settings, frozen=True):
     policy: Mix = (Weighted(PolicyName.BALANCED),)
     policies: Mapping[str, Mix] = {}
     """By the scheduler name of pods, where some are judged otherwise."""

@@ -7,11 +7,10 @@ from typing import Annotated
 import msgspec
 
 from colocate.errors import UserError
-from colocate.load.calibration import Calibration, Learned
-from colocate.load.demand import AS_ESTIMATED, Ratio
+from colocate.load.demand import AS_ESTIMATED, Calibration, Learned, Ratio
 from colocate.load.ledger import Assumption
-from colocate.load.settings import Settings
-from colocate.load.table import Table
+from colocate.load.settings import LoadSettings
+from colocate.load.table import LoadTable
 from colocate.model.load import BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage
 
 VERSION = 1
@@ -20,11 +19,11 @@ Moment = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
 """No calendar goes beyond the year 9999."""
 
 
-class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LoadSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The facts of a table at one moment."""
 
     taken_at: Moment
-    settings: Settings
+    settings: LoadSettings
     nodes: tuple[NodeFacts, ...] = ()
     loads: dict[str, NodeLoad] = {}
     pods: tuple[BoundPod, ...] = ()
@@ -37,9 +36,9 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int = VERSION
 
 
-def take(table: Table) -> Snapshot:
+def take(table: LoadTable) -> LoadSnapshot:
     pods = table.pods
-    return Snapshot(
+    return LoadSnapshot(
         table.now,
         table.settings,
         tuple(table.nodes.values()),
@@ -53,15 +52,15 @@ def take(table: Table) -> Snapshot:
     )
 
 
-def without(snapshot: Snapshot, pod: PodFacts) -> Snapshot:
+def without(snapshot: LoadSnapshot, pod: PodFacts) -> LoadSnapshot:
     """The same without that pod, by its uid or its name: where it runs, it would count against itself."""
     pods = tuple(one for one in snapshot.pods if pod.uid != one.pod.uid and pod.key != one.pod.key)
     return msgspec.structs.replace(snapshot, pods=pods)
 
 
-def restore(snapshot: Snapshot, settings: Settings | None = None) -> Table:
+def restore(snapshot: LoadSnapshot, settings: LoadSettings | None = None) -> LoadTable:
     """A table that answers as the one that the snapshot is of; with other settings, as it would with those."""
-    table = Table(settings or snapshot.settings, Calibration(snapshot.learned))
+    table = LoadTable(settings or snapshot.settings, Calibration(snapshot.learned))
     table.add_nodes(snapshot.nodes)
     table.observe(snapshot.loads, snapshot.taken_at)
     unseen = set(snapshot.unseen)
@@ -74,11 +73,11 @@ def restore(snapshot: Snapshot, settings: Settings | None = None) -> Table:
     return table
 
 
-def encode(snapshot: Snapshot) -> bytes:
+def encode(snapshot: LoadSnapshot) -> bytes:
     return b"".join(pieces(snapshot))
 
 
-def pieces(snapshot: Snapshot, most: int = 1000) -> Iterator[bytes]:
+def pieces(snapshot: LoadSnapshot, most: int = 1000) -> Iterator[bytes]:
     """The same text bit by bit, each of at most so many pods or nodes: all of a large cluster takes a second."""
     before = b"{"
     for name in snapshot.__struct_fields__:
@@ -115,7 +114,7 @@ class _Version(msgspec.Struct):
     version: int = 0
 
 
-def decode(text: bytes, source: str) -> Snapshot:
+def decode(text: bytes, source: str) -> LoadSnapshot:
     """Read one; `source` is what an error calls it."""
     try:
         version = msgspec.json.decode(text, type=_Version).version
@@ -124,7 +123,7 @@ def decode(text: bytes, source: str) -> Snapshot:
                 f"{source} is a snapshot of version {version}, and this Colocate reads version {VERSION}; "
                 f"take it again with 'colocate scheduler snapshot'"
             )
-        return msgspec.json.decode(text, type=Snapshot)
+        return msgspec.json.decode(text, type=LoadSnapshot)
     except msgspec.DecodeError as error:
         raise UserError(
             f"{source} is not a snapshot as 'colocate scheduler snapshot' writes it: {error}; take it again"

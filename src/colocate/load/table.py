@@ -7,27 +7,25 @@ beside what is known, so that no request pays for them. Time is an argument.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from colocate.load.calibration import Calibration
-from colocate.load.demand import Demand, Ratio
+from colocate.load.demand import Calibration, Demand, Ratio
 from colocate.load.ledger import Ledger
-from colocate.load.round import Round, steps
-from colocate.load.scoring import Scorer
-from colocate.load.settings import Mix, Settings
-from colocate.load.standing import Standing
+from colocate.load.round import Round, TableState, steps
+from colocate.load.scorer import Scorer
+from colocate.load.settings import LoadSettings, Mix
 from colocate.load.terms import NodeTerms
 from colocate.model.load import NO_SAMPLES, BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage
 
 
-class Table:
+class LoadTable:
     """Nodes, samples and pods in; terms and scores out."""
 
-    def __init__(self, settings: Settings, calibration: Calibration | None = None) -> None:
-        standing = self._standing = Standing(settings, calibration or Calibration())
+    def __init__(self, settings: LoadSettings, calibration: Calibration | None = None) -> None:
+        state = self._state = TableState(settings, calibration or Calibration())
         self.settings = settings
-        self.pods = standing.pods
-        self._nodes = standing.nodes
-        self._ledger = standing.ledger
-        self._round = Round(standing, {})
+        self.pods = state.pods
+        self._nodes = state.nodes
+        self._ledger = state.ledger
+        self._round = Round(state, {})
         self._coming: Round | None = None
 
     # --- facts come in ---------------------------------------------------------------------------------
@@ -62,7 +60,7 @@ class Table:
         self.advance(now)
         if usages is not None:
             self.pods.measure(usages)
-        coming = self._coming = Round(self._standing, self._with(loads))
+        coming = self._coming = Round(self._state, self._with(loads))
         for _ in coming.work_ahead(self._round, now):
             yield
             if self._coming is not coming:
@@ -116,7 +114,7 @@ class Table:
 
         A clock that was ahead is set right: what counted as expired counts again, and nothing is of the future.
         """
-        was, self._standing.now = self._standing.now, now
+        was, self._state.now = self._state.now, now
         if now < was:
             self._set_back()
         self._changed(*self._ledger.expire(now))
@@ -142,11 +140,11 @@ class Table:
         return self._round.scores(mix, pod, names)
 
     def scorer(self, mix: Mix) -> Scorer:
-        return self._standing.scorer(mix)
+        return self._state.scorer(mix)
 
     @property
     def now(self) -> float:
-        return self._standing.now
+        return self._state.now
 
     @property
     def nodes(self) -> Mapping[str, NodeFacts]:
@@ -158,7 +156,7 @@ class Table:
 
     @property
     def log(self) -> list[NodeTerms]:
-        """All terms that answers were given by since everything changed: see `candidates`."""
+        """All terms that answers were given by since everything changed: see `decision`."""
         return self._round.log
 
     @property

@@ -1,10 +1,27 @@
-"""What the policies read of a node: one frozen record, made when a fact of that node changes."""
+"""What the policies read of a node: one frozen record, made from its size, samples, pods and ledger entries.
+
+It is made when a fact of that node changes. No other node is looked at, except the typical one, which stands in for
+samples that are missing.
+"""
 
 from enum import StrEnum
 
 import msgspec
 
-from colocate.model.load import NOTHING, Amount
+from colocate.load.ledger import NONE_UNSEEN, Unseen
+from colocate.load.settings import LoadSettings, MissingFilter, MissingScore
+from colocate.load.typical import Level, Typical
+from colocate.model.go import go_round
+from colocate.model.load import (
+    NO_SAMPLES,
+    NOTHING,
+    Aggregation,
+    Amount,
+    NodeFacts,
+    NodeLoad,
+    Usage,
+    UsageThresholds,
+)
 
 
 class Freshness(StrEnum):
@@ -72,3 +89,190 @@ class NodeTerms(msgspec.Struct, frozen=True, gc=False):
     @property
     def known(self) -> bool:
         return self.cpu.known or self.memory.known
+
+
+class PodTotals(msgspec.Struct, frozen=True, gc=False):
+    """What the pods on a node add up to."""
+
+    requested: Amount = NOTHING
+    limits: Amount = NOTHING
+    estimates: Amount = NOTHING
+    prod_usage: Amount = NOTHING
+    prod_guessed: Amount = NOTHING
+    """Of prod pods that nobody measures, whether the ledger has them or not."""
+
+
+NOTHING_PLACED = PodTotals()
+
+Levels = tuple[Level | None, Level | None]
+"""How loaded CPU and memory are by fresh samples."""
+
+NOT_MEASURED: Levels = (None, None)
+
+
+def node_terms(
+    facts: NodeFacts,
+    settings: LoadSettings,
+    typical: Typical,
+    *,
+    load: NodeLoad = NO_SAMPLES,
+    levels: Levels = NOT_MEASURED,
+    sampled_at: float | None = None,
+    unseen: Unseen = NONE_UNSEEN,
+    placed: PodTotals = NOTHING_PLACED,
+) -> NodeTerms:
+    capacity, room = facts.capacity, facts.room
+    by_number = min(unseen.pods * settings.ledger.least_percent, settings.ledger.least_percent_bound) / 100
+    least = Amount(int(by_number * capacity.cpu), int(by_number * capacity.memory))
+    counted = unseen.amount.at_least(least)
+    cpu_level, memory_level = levels
+    supposing = settings.staleness.score is MissingScore.NEUTRAL
+    cpu = _resource(
+        capacity.cpu,
+        room.cpu,
+        cpu_level or (typical.cpu if supposing else None),
+        measured=cpu_level is not None,
+        sampled=load.cpu is not None,
+        ledger=counted.cpu,
+        requested=placed.requested.cpu,
+        limits=placed.limits.cpu,
+    )
+    memory = _resource(
+        capacity.memory,
+        room.memory,
+        memory_level or (typical.memory if supposing else None),
+        measured=memory_level is not None,
+        sampled=load.memory is not None,
+        ledger=counted.memory,
+        requested=placed.requested.memory,
+        limits=placed.limits.memory,
+    )
+    return NodeTerms(
+        name=facts.name,
+        cpu=cpu,
+        memory=memory,
+        freshness=_freshness(sampled_at, levels),
+        sampled_at=sampled_at,
+        unseen_pods=unseen.pods,
+        packing_ledger=max(unseen.packing_cpu, least.cpu),
+        aware=_aware(facts, settings, load, cpu, memory, counted, unseen, placed),
+    )
+
+
+def thresholds(facts: NodeFacts, settings: LoadSettings) -> UsageThresholds:
+    """The node's own bounds where it has some, the general ones for the rest."""
+    general, own = settings.filter.thresholds, facts.thresholds
+    if own is None:
+        return general
+    aggregated = own if own.over_window else general
+    return UsageThresholds(
+        usage=general.usage if own.usage is None or own.usage.empty else own.usage,
+        prod=general.prod if own.prod is None or own.prod.empty else own.prod,
+        aggregated=aggregated.aggregated,
+        aggregation=aggregated.aggregation,
+        window=aggregated.window,
+    )
+
+
+def _freshness(sampled_at: float | None, levels: Levels) -> Freshness:
+    if levels != NOT_MEASURED:
+        return Freshness.FRESH
+    return Freshness.NEVER if sampled_at is None else Freshness.EXPIRED
+
+
+def _resource(
+    capacity: int,
+    room: int,
+    level: Level | None,
+    *,
+    measured: bool,
+    sampled: bool,
+    ledger: int,
+    requested: int,
+    limits: int,
+) -> ResourceTerms:
+    loaded = level or Level(0.0, 0.0, 0.0)
+    return ResourceTerms(
+        capacity=capacity,
+        room=room,
+        percent=loaded.percent,
+        deviation=loaded.deviation,
+        peak=loaded.peak,
+        measured=measured,
+        sampled=sampled,
+        known=level is not None,
+        ledger=ledger,
+        requested=requested,
+        limits=limits,
+        used=loaded.percent * capacity / 100 + ledger,
+        occupied=_occupied(loaded.peak, capacity, room),
+        per_unit=100 / room if room > 0 else 0.0,
+    )
+
+
+def _occupied(peak: float, capacity: int, room: int) -> float:
+    """In percent of the room. What the system has for itself counts a little once pods' own room is used up: of two
+    nodes beyond it, the one that is less full is still the better."""
+    if room <= 0 or capacity <= 0:
+        return 100.0
+    left = (100 - peak) / 4 * min(room / capacity, 1.0)
+    return min(peak * capacity / room, 100 - left, 100.0)
+
+
+def _aware(
+    facts: NodeFacts,
+    settings: LoadSettings,
+    load: NodeLoad,
+    cpu: ResourceTerms,
+    memory: ResourceTerms,
+    counted: Amount,
+    unseen: Unseen,
+    placed: PodTotals,
+) -> AwareTerms:
+    def used(ledger: Amount, aggregation: Aggregation | None, window: float, expired: bool) -> Amount:
+        of_cpu = load.cpu if cpu.measured or expired else None
+        of_memory = load.memory if memory.measured or expired else None
+        return Amount(
+            _aware_used(cpu, of_cpu, aggregation, window, ledger.cpu, placed.estimates.cpu, alone=alone),
+            _aware_used(
+                memory, of_memory, aggregation, window, ledger.memory, placed.estimates.memory, alone=alone
+            ),
+        )
+
+    alone = settings.load_aware.estimates_alone
+    bounds = thresholds(facts, settings)
+    by_last = settings.staleness.filter is MissingFilter.LAST_SAMPLE
+    to_score = (counted, settings.load_aware.aggregation, settings.load_aware.window, False)
+    to_filter = (unseen.amount, bounds.aggregation if bounds.over_window else None, bounds.window, by_last)
+    score = used(*to_score)
+    return AwareTerms(
+        score=score,
+        filter=score if to_filter == to_score else used(*to_filter),
+        prod=placed.prod_usage + placed.prod_guessed + unseen.prod,
+        unseen=unseen.amount,
+        unseen_prod=placed.prod_guessed + unseen.prod,
+    )
+
+
+def _aware_used(
+    terms: ResourceTerms,
+    usage: Usage | None,
+    aggregation: Aggregation | None,
+    window: float,
+    ledger: int,
+    estimates: int,
+    *,
+    alone: bool,
+) -> int:
+    """What is measured, or supposed where no sample counts, and what the ledger adds; without that aggregation, what
+    all pods are estimated at, where that is more, or alone."""
+    percent, least = terms.percent if usage is None else usage.percent, 0
+    if usage is not None and aggregation is not None:
+        aggregated = usage.over(aggregation, window)
+        if aggregated is not None:
+            percent = aggregated
+        elif window and alone:
+            return estimates
+        elif window:
+            least = estimates
+    return max(go_round(percent * terms.capacity / 100) + ledger, least)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from colocate.load.heat import pressures
-from colocate.load.table import Table
+from colocate.load.table import LoadTable
 from colocate.load.terms import Freshness, ResourceTerms
 
 
@@ -32,7 +32,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     """0 to 4, as it shows it by taints; None where nobody knows."""
 
 
-def top(table: Table, heats: Mapping[str, int] | None = None) -> list[NodeRow]:
+def top(table: LoadTable, heats: Mapping[str, int] | None = None) -> list[NodeRow]:
     """With the heat of nodes where that is known."""
     shown, rows = heats or {}, []
     for name, pressure in pressures(table).items():

@@ -10,7 +10,7 @@ import msgspec
 
 from colocate.errors import UserError
 
-POINTS = 25
+DEFAULT_POINTS = 25
 """By default. By `balanced` a node with 90 % of its memory in use scores 37 less than one with 40 %."""
 PER_POINT = 10
 """kube-scheduler takes an extender's scores for 0 to 10 and brings them to 0 to 100; it bounds nothing."""
@@ -35,7 +35,7 @@ DEFAULT_PLUGINS = (
 """As kube-scheduler 1.34 has them when nothing is configured."""
 
 
-class Weight(msgspec.Struct, frozen=True):
+class ExtenderWeight(msgspec.Struct, frozen=True):
     """An extender's weight, and what it means."""
 
     weight: int
@@ -55,11 +55,14 @@ class Weight(msgspec.Struct, frozen=True):
         )
 
 
-def weight(points: int = POINTS, plugins: Sequence[ScorePlugin] = DEFAULT_PLUGINS) -> Weight:
+def least_weight(
+    points: int = DEFAULT_POINTS, plugins: Sequence[ScorePlugin] = DEFAULT_PLUGINS
+) -> ExtenderWeight:
     """The least weight by which a node that scores `points` less than another loses against all plugins."""
     if not 1 <= points <= 100:
         raise UserError(
-            f"a node cannot score {points} points less than another: say a number from 1 to 100, such as {POINTS}"
+            f"a node cannot score {points} points less than another; "
+            f"give a number from 1 to 100, such as {DEFAULT_POINTS}"
         )
     others = 100 * sum(plugin.weight for plugin in plugins)
-    return Weight(max(1, others // (points * PER_POINT) + 1), points, others)
+    return ExtenderWeight(max(1, others // (points * PER_POINT) + 1), points, others)

@@ -4,12 +4,12 @@ None stands for what the machine does not tell: cgroup v1 has no pressure of a p
 A reading is of one moment; all of a turn are taken close together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from colocate.model.pod import QosClass
+from colocate.model.pod import QosClass, peak
 
 Bytes: TypeAlias = int
 """An amount of memory."""
@@ -253,14 +253,10 @@ class MemoryControls(msgspec.Struct, frozen=True, kw_only=True):
     demotion: Demotion = Demotion(missing="nobody has looked for it")
 
 
-def running_together(amounts: list[Bytes], containers: tuple[ContainerMemory, ...]) -> Bytes:
-    """The most that is asked for at one time: init containers run one by one, sidecars from their turn on."""
-    sidecars = peak = 0
-    for amount, container in zip(amounts, containers, strict=True):
-        if container.init and container.sidecar:
-            sidecars += amount
-            peak = max(peak, sidecars)
-        elif container.init:
-            peak = max(peak, sidecars + amount)
-    apps = sum(amount for amount, each in zip(amounts, containers, strict=True) if not each.init)
-    return max(peak, sidecars + apps)
+def running_together(amounts: Sequence[Bytes], containers: Sequence[ContainerMemory]) -> Bytes:
+    """The most of those amounts, one for each container, that is asked for at one time."""
+    of = list(zip(amounts, containers, strict=True))
+    return peak(
+        (amount for amount, each in of if not each.init),
+        ((amount, each.sidecar) for amount, each in of if each.init),
+    )

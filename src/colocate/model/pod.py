@@ -1,5 +1,6 @@
 """Pods, as much of them as a kubelet reads and writes. Unknown fields of the API are passed over."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -145,6 +146,20 @@ def qos_class(pod: Pod) -> QosClass:
     if guaranteed:
         return QosClass.GUARANTEED
     return QosClass.BURSTABLE if any_named else QosClass.BEST_EFFORT
+
+
+def peak(running: Iterable[int], init: Iterable[tuple[int, bool]] = ()) -> int:
+    """The most that a pod asks for of one resource at one time.
+
+    `init` are its init containers in order, each with whether it is a sidecar: those run one by one, a sidecar goes
+    on beside all that start after it.
+    """
+    sidecars = highest = 0
+    for amount, is_sidecar in init:
+        highest = max(highest, sidecars + amount)
+        if is_sidecar:
+            sidecars += amount
+    return max(highest, sidecars + sum(running))
 
 
 def _same(limit: str | int | float, request: str | int | float) -> bool:

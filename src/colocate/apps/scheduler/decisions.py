@@ -24,17 +24,17 @@ from colocate.apps.scheduler.refusals import AllRefusals, Refusals, Refused
 from colocate.apps.scheduler.sections import Decisions
 from colocate.crashpoints import reached
 from colocate.load import (
-    Answer,
     Candidates,
     Explanation,
     History,
-    Kept,
+    KeptDecision,
+    ScoreAnswer,
     Sifted,
     explain,
     explain_all,
     explain_node,
 )
-from colocate.load import Settings as LoadSettings
+from colocate.load import LoadSettings as LoadSettings
 from colocate.model.load import BoundPod
 from colocate.telemetry import Event
 
@@ -93,7 +93,7 @@ class DecisionLog:
         self._history = History(settings.keep, settings.memory)
         self._refusals = AllRefusals(settings.keep)
         self._hot = AllRefusals(settings.keep)
-        self._waiting: deque[tuple[Happened, Kept, _Sieve]] = deque()
+        self._waiting: deque[tuple[Happened, KeptDecision, _Sieve]] = deque()
         self._news = Watched()
         self._writing = threading.Lock()
 
@@ -107,17 +107,17 @@ class DecisionLog:
         if sifted.passed:
             self._history.let_in(uid)
 
-    def refused(self, answer: Answer) -> None:
+    def refused(self, answer: ScoreAnswer) -> None:
         """The filter has left no candidate."""
         self._history.add(answer)
         if self._settings.file is not None:
-            self._write(Happened.REFUSED, Kept(answer.decision))
+            self._write(Happened.REFUSED, KeptDecision(answer.decision))
 
-    def judged(self, answer: Answer) -> None:
+    def judged(self, answer: ScoreAnswer) -> None:
         self._history.add(answer)
         telemetry.SCHEDULER_DECISIONS.labels(str(self._shadow).lower()).inc()
         if self._settings.file is not None:
-            self._write(Happened.JUDGED, Kept(answer.decision))
+            self._write(Happened.JUDGED, KeptDecision(answer.decision))
 
     def bound(self, bound: BoundPod) -> None:
         """A pod is seen on its node; it may be one that was never judged here."""
@@ -169,20 +169,20 @@ class DecisionLog:
             return len(self._refusals.get(uid).by_node) == kept.decision.candidates
         return self._history.candidates(uid) is not None
 
-    def _find(self, pod: str) -> Kept | None:
+    def _find(self, pod: str) -> KeptDecision | None:
         return self._history.find(pod) or self._history.find(f"default/{pod}")
 
-    def _candidates(self, kept: Kept) -> Candidates:
+    def _candidates(self, kept: KeptDecision) -> Candidates:
         return self._history.candidates(kept.decision.uid) or Candidates()
 
     def latest(self, most: int) -> list[Told]:
         return [self._told(kept, self._sieve(kept)) for kept in self._history.latest(most)]
 
-    def _sieve(self, kept: Kept) -> _Sieve:
+    def _sieve(self, kept: KeptDecision) -> _Sieve:
         uid = kept.decision.uid
         return _Sieve(self._refusals.get(uid), self._hot.get(uid))
 
-    def _told(self, kept: Kept, sieve: _Sieve, explained: Explanation | None = None) -> Told:
+    def _told(self, kept: KeptDecision, sieve: _Sieve, explained: Explanation | None = None) -> Told:
         return Told(
             explained or explain(kept.decision, self._load),
             self._shadow,
@@ -197,7 +197,7 @@ class DecisionLog:
 
     # --- on disk ---------------------------------------------------------------------------------------
 
-    def _write(self, happened: Happened, kept: Kept) -> None:
+    def _write(self, happened: Happened, kept: KeptDecision) -> None:
         if len(self._waiting) >= _WAITING:
             telemetry.SCHEDULER_LINES_DROPPED.inc()
             return

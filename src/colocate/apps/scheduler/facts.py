@@ -19,8 +19,7 @@ from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES, PODS
 from colocate.cluster.usage import KnownNode, UsagePoller
 from colocate.cluster.watch_cache import WatchCache
-from colocate.load import Table
-from colocate.load.reading import ApiNode, ApiPod, NodeStatus, bound_pod, node_facts
+from colocate.load import LoadNode, LoadNodeStatus, LoadPod, LoadTable, bound_pod, node_facts
 from colocate.model.load import BoundPod, PodFacts, PodUsage
 
 _STEP = 1000
@@ -33,11 +32,11 @@ class _Address(msgspec.Struct, frozen=True):
     address: str = ""
 
 
-class _Status(NodeStatus, frozen=True):
+class _Status(LoadNodeStatus, frozen=True):
     addresses: tuple[_Address, ...] = ()
 
 
-class WatchedNode(ApiNode, frozen=True):
+class WatchedNode(LoadNode, frozen=True):
     """A node, as much of it as is judged, joined with samples, or tainted."""
 
     status: _Status = _Status()
@@ -52,13 +51,13 @@ class WatchedNode(ApiNode, frozen=True):
 class Facts:
     """The cluster as the table knows it."""
 
-    def __init__(self, table: Table, decisions: DecisionLog, client: Client, clock: Clock) -> None:
+    def __init__(self, table: LoadTable, decisions: DecisionLog, client: Client, clock: Clock) -> None:
         self.table = table
         self._decisions = decisions
         self._client = client
         self._clock = clock
         self.nodes: WatchCache[WatchedNode] = WatchCache(client, NODES.read_as(WatchedNode))
-        self.pods: WatchCache[ApiPod] = WatchCache(client, PODS.read_as(ApiPod))
+        self.pods: WatchCache[LoadPod] = WatchCache(client, PODS.read_as(LoadPod))
         self.nodes.add_handler(self._node_changed)
         self.pods.add_handler(self._pod_changed)
         self.sampled = Watched()
@@ -114,7 +113,7 @@ class Facts:
             case Added(new=node) | Modified(new=node):
                 self.table.add_nodes([node_facts(node, self._ahead)])
 
-    def _pod_changed(self, change: Change[ApiPod]) -> None:
+    def _pod_changed(self, change: Change[LoadPod]) -> None:
         now = self._clock.time()
         self.table.advance(now)
         match change:
@@ -134,7 +133,7 @@ class Facts:
         elif pod.ended:
             self.table.end(pod.metadata.uid)
 
-    def _bound(self, pod: ApiPod, now: float) -> BoundPod | None:
+    def _bound(self, pod: LoadPod, now: float) -> BoundPod | None:
         """The pod on its node. A binding that was seen to happen counts from then: the API's clock may be another
         than ours, and is asked only about pods that were there before we looked."""
         bound = bound_pod(pod, now, self._ahead)

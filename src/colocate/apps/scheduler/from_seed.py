@@ -5,7 +5,7 @@ from typing import Any
 
 from colocate.apps.scheduler.seed_config import Seed
 from colocate.apps.scheduler.settings import SchedulerConfig
-from colocate.load.settings import Staleness
+from colocate.load import Staleness
 
 _ROUNDS = 3
 """For so many rounds a sample counts at least: the seed's never expired, however seldom it asked."""

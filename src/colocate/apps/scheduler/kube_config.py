@@ -14,8 +14,8 @@ import yaml
 
 from colocate.apps.scheduler.addresses import has_login, leads_somewhere, without_login
 from colocate.errors import UserError
-from colocate.load.weights import DEFAULT_PLUGINS, POINTS, ScorePlugin, Weight, weight
-from colocate.model import go_duration
+from colocate.load import DEFAULT_PLUGINS, DEFAULT_POINTS, ExtenderWeight, ScorePlugin, least_weight
+from colocate.model import go
 
 DEFAULT_NAME = "mem-real-usage-scheduler"
 API_VERSION = "kubescheduler.config.k8s.io/v1"
@@ -80,7 +80,7 @@ class Wanted(msgspec.Struct, frozen=True):
     url: str = "http://127.0.0.1:8890"
     profiles: Sequence[Profile] = (Profile(),)
     filter: bool = False
-    points: int = POINTS
+    points: int = DEFAULT_POINTS
     """By how many points of 100 a node must be hotter than another to lose against it in any case."""
     timeout: str = "1s"
     tls: TlsFiles = TlsFiles()
@@ -93,9 +93,9 @@ class Wanted(msgspec.Struct, frozen=True):
     """Others, which are asked first."""
 
 
-def extender_weight(wanted: Wanted) -> Weight:
+def extender_weight(wanted: Wanted) -> ExtenderWeight:
     """The weight that is enough in every profile: an extender has one for all of them."""
-    weights = [weight(wanted.points, profile.score_plugins) for profile in wanted.profiles]
+    weights = [least_weight(wanted.points, profile.score_plugins) for profile in wanted.profiles]
     return max(weights, key=lambda one: one.weight)
 
 
@@ -117,7 +117,7 @@ def _check(wanted: Wanted) -> None:
             f"http:// or https://, and HOST:PORT"
         )
     try:
-        waits = go_duration.seconds(wanted.timeout)
+        waits = go.seconds(wanted.timeout)
     except ValueError as error:
         raise UserError(f"the time for an answer: {error}") from None
     if waits <= 0:

@@ -4,7 +4,7 @@ import msgspec
 
 from colocate.apps.scheduler.kube_config import PluginSet, Profile, Wanted, extender_weight
 from colocate.apps.scheduler.kube_file import tree_of, typed
-from colocate.model import go_duration
+from colocate.model import go
 
 _DEFAULT_TIMEOUT = 5.0
 
@@ -32,12 +32,12 @@ class ExtenderSettings(msgspec.Struct, frozen=True, rename="camel"):
 
     def __post_init__(self) -> None:
         if self.http_timeout is not None:
-            go_duration.seconds(self.http_timeout)
+            go.seconds(self.http_timeout)
 
     @property
     def seconds(self) -> float:
         """How long kube-scheduler waits for an answer."""
-        return go_duration.seconds(self.http_timeout or "0") or _DEFAULT_TIMEOUT
+        return go.seconds(self.http_timeout or "0") or _DEFAULT_TIMEOUT
 
     @property
     def tls(self) -> Tls:

@@ -12,10 +12,16 @@ from colocate.apps.scheduler.decisions import DecisionLog
 from colocate.apps.scheduler.facts import Facts
 from colocate.apps.scheduler.judge import Sieved
 from colocate.clock import Clock
-from colocate.load import Mix, decide, refused_everywhere, sift
-from colocate.load.candidates import Names
-from colocate.load.reading import ApiPod, pod_facts
-from colocate.load.settings import MissingFilter
+from colocate.load import (
+    CandidateNames,
+    LoadPod,
+    MissingFilter,
+    Mix,
+    decide,
+    pod_facts,
+    refused_everywhere,
+    sift,
+)
 from colocate.wire.extender_questions import Asked
 
 _LEAST_BOUND = 10_000
@@ -48,11 +54,11 @@ class LoadJudge:
         return max(_LEAST_BOUND, 2 * len(self._table.nodes))
 
     def prioritize(self, asked: Asked, caller: str) -> Sequence[int]:
-        scores = self._score(asked.pod(ApiPod), caller, asked.names, asked.kept_names)
+        scores = self._score(asked.pod(LoadPod), caller, asked.names, asked.kept_names)
         return [0] * len(asked.names) if self._shadow else scores
 
     def filter(self, asked: Asked, caller: str) -> Sieved:
-        asked_for, now = asked.pod(ApiPod), self._clock.time()
+        asked_for, now = asked.pod(LoadPod), self._clock.time()
         pod = pod_facts(asked_for)
         self._table.advance(now)
         # Where it goes is open again; what it is assumed on is said by the scores, if any node is left.
@@ -75,7 +81,7 @@ class LoadJudge:
         return Sieved({name: str(why) for name, why in sifted.refused.items()})
 
     def _score(
-        self, pod: ApiPod, caller: str, names: Sequence[str], kept_as: Names | None = None
+        self, pod: LoadPod, caller: str, names: Sequence[str], kept_as: CandidateNames | None = None
     ) -> list[int]:
         facts = pod_facts(pod)
         answer = decide(
@@ -95,7 +101,7 @@ class LoadJudge:
             self._decisions.judged(answer)
         return answer.scores
 
-    def _mix(self, pod: ApiPod) -> Mix:
+    def _mix(self, pod: LoadPod) -> Mix:
         return self._table.settings.policy_of(pod.spec.scheduler_name)
 
     def unready(self) -> Sequence[str]:

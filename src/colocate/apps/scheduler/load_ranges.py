@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from colocate.apps.config.words import Problem
-from colocate.load.settings import Settings
+from colocate.load import LoadSettings
 from colocate.model.load import Aggregation
 
 _WEEK = 7 * 86400
@@ -56,7 +56,7 @@ _THRESHOLDS = [
 ]
 
 
-def check_ranges(load: Settings) -> None:
+def check_ranges(load: LoadSettings) -> None:
     """Raise a Problem for the first number that is out of its range."""
     for path, value, (least, most) in _stated(load):
         if not least <= value <= most:
@@ -74,7 +74,7 @@ def check_ranges(load: Settings) -> None:
         raise Problem("load.loadAware", "all weights are 0, and every node would get 0; raise one")
 
 
-def _stated(load: Settings) -> Iterator[tuple[str, float, tuple[float, float]]]:
+def _stated(load: LoadSettings) -> Iterator[tuple[str, float, tuple[float, float]]]:
     for path, bounds in _RANGES.items():
         yield path, attrgetter(path)(load), bounds
     for path in _THRESHOLDS:

@@ -28,7 +28,7 @@ from colocate.clock import Clock, SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.usage import MetricsApi, Prometheus, UsagePoller, queries
 from colocate.errors import UserError
-from colocate.load import Table
+from colocate.load import LoadTable
 from colocate.telemetry import Event
 
 
@@ -77,7 +77,7 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
         )
     settings = config.load.settings(usage.window)
     decisions = DecisionLog(config.decisions, settings, shadow=config.shadow)
-    facts = Facts(Table(settings), decisions, client, clock)
+    facts = Facts(LoadTable(settings), decisions, client, clock)
     judge = LoadJudge(facts, decisions, clock, nodes_kept=config.decisions.nodes, shadow=config.shadow)
     async with AsyncExitStack() as stack:
         prometheus = None

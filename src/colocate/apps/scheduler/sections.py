@@ -19,21 +19,22 @@ from colocate.cluster.usage import Window as AskedWindow
 from colocate.cluster.usage.presets import NODE_LABELS
 from colocate.cluster.usage.prometheus import connection_to
 from colocate.errors import UserError
-from colocate.load import Mix, mix
-from colocate.load import Settings as LoadSettings
-from colocate.load.heat import HeatSettings
-from colocate.load.settings import (
+from colocate.load import (
     BalancedSettings,
     EstimateSettings,
     FilterSettings,
+    HeatSettings,
     LedgerSettings,
     LoadAwareSettings,
+    Mix,
     OvercommitmentSettings,
     OversellSettings,
     PackingSettings,
     RiskBalancingSettings,
     Staleness,
+    mix,
 )
+from colocate.load import LoadSettings as LoadSettings
 
 _RULES_OF_THE_STACK = 300.0
 """Seconds over which kube-prometheus-stack's rule for CPU averages."""

@@ -30,8 +30,7 @@ from colocate.cluster.errors import ClusterError, Conflict, NotFound, Unreachabl
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import NODES, Object
 from colocate.errors import UserError
-from colocate.load.heat import Heat, heats, held, pressures, rounded_down
-from colocate.load.taint_plan import Change, TaintPlan, plan
+from colocate.load import Heat, TaintChange, TaintPlan, heats, held, plan_taints, pressures, rounded_down
 from colocate.telemetry import NODE_HEAT, TAINT_WRITES, TAINTS_WAITING, Event
 
 _ENDING = 10.0
@@ -167,7 +166,9 @@ class Tainting:
         self._heats = heats(pressed, before, self._settings.heat, unmeasured, access)
         for level in range(LEVELS + 1):
             NODE_HEAT.labels(str(level)).set(sum(heat.level == level for heat in self._heats.values()))
-        made = plan(shown, self._heats, self._written, self._clock.monotonic(), self._settings.per_minute)
+        made = plan_taints(
+            shown, self._heats, self._written, self._clock.monotonic(), self._settings.per_minute
+        )
         TAINTS_WAITING.set(made.waiting)
         return made
 
@@ -193,7 +194,7 @@ class Tainting:
             did = await seen_through(self._write_one(change)) or bool(did)
         return did
 
-    async def _write_one(self, change: Change) -> bool:
+    async def _write_one(self, change: TaintChange) -> bool:
         """Whether the node could be written."""
         try:
             if await self._set(change.node, change.after):
@@ -205,7 +206,7 @@ class Tainting:
                 return False
         return True
 
-    def _tell(self, change: Change) -> None:
+    def _tell(self, change: TaintChange) -> None:
         telemetry.logger().info(
             Event.TAINTS_CHANGED,
             node=change.node,

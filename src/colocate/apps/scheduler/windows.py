@@ -13,7 +13,7 @@ from colocate.apps.scheduler.sections import Load, Usage, Window
 from colocate.cluster.usage import QuerySettings
 from colocate.cluster.usage.presets import Window as AskedWindow
 from colocate.cluster.usage.signals import Measured, Statistic, duration
-from colocate.load.settings import Mix, PolicyName, mix
+from colocate.load import Mix, PolicyName, mix
 
 _PERCENTILE_SPAN = 3600.0
 _DEVIATION = Window(Statistic.DEVIATION, Seconds(900))

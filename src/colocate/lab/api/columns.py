@@ -1,7 +1,7 @@
 """What `kubectl get` shows of each kind: the columns and how their cells are read. Pure."""
 
 from collections.abc import Callable, Mapping
-from decimal import Decimal
+from fractions import Fraction
 
 import msgspec
 
@@ -118,8 +118,8 @@ def _use(metrics: Object, now: float) -> list[object]:
     usages: list[Object] = (
         [metrics["usage"]] if "usage" in metrics else [one["usage"] for one in metrics["containers"]]
     )
-    cpu = sum((parse(one["cpu"]) for one in usages), Decimal())
-    memory = sum((parse(one["memory"]) for one in usages), Decimal())
+    cpu = sum((parse(one["cpu"]) for one in usages), Fraction())
+    memory = sum((parse(one["memory"]) for one in usages), Fraction())
     return [_name(metrics), in_decimal(cpu), in_binary(memory), metrics["window"]]
 
 

@@ -5,7 +5,7 @@ otherwise, they hold, so that anybody can make a node look busy. What nobody mea
 """
 
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
+from fractions import Fraction
 from typing import Protocol
 
 import msgspec
@@ -120,8 +120,8 @@ class Metrics:
 
 
 def _shown(usage: Usage) -> Object:
-    nanos = Decimal(round(usage.cpu * 1e9)).scaleb(-9)
-    return {"cpu": in_decimal(nanos), "memory": in_binary(Decimal(usage.memory))}
+    nanos = Fraction(round(usage.cpu * 1e9), 10**9)
+    return {"cpu": in_decimal(nanos), "memory": in_binary(Fraction(usage.memory))}
 
 
 def _claimed(annotations: Mapping[str, str]) -> Object:

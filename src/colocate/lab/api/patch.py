@@ -3,9 +3,10 @@
 from enum import StrEnum
 from typing import Any
 
-from colocate.lab.api import patch_apply, patch_json, patch_merge, patch_strategic
+from colocate.lab.api import patch_apply, patch_merge, patch_strategic
 from colocate.lab.api.objects import Object
 from colocate.lab.api.status import ApiError, bad_request, rejected, unsupported_media_type
+from colocate.model import json_patch
 
 
 class PatchType(StrEnum):
@@ -28,7 +29,7 @@ def apply(type: PatchType, document: Object | None, patch: Any) -> Object:
     """The patched object. There is no document only where something is applied for the first time."""
     try:
         patched = _apply(type, document, patch)
-    except patch_json.PatchFailed:
+    except json_patch.PatchFailed:
         raise rejected() from None
     except ValueError as error:
         raise bad_request(f"the patch cannot be applied: {error}") from error
@@ -41,11 +42,11 @@ def _apply(type: PatchType, document: Object | None, patch: Any) -> Any:
     if type is PatchType.JSON:
         if not isinstance(patch, list):
             raise ValueError("a JSON patch is a list of operations")
-        if len(patch) > patch_json.MAX_OPERATIONS:
-            limit = patch_json.MAX_OPERATIONS
+        if len(patch) > json_patch.MAX_OPERATIONS:
+            limit = json_patch.MAX_OPERATIONS
             words = f"The allowed maximum operations in a JSON patch is {limit}, got {len(patch)}"
             raise ApiError(413, "RequestEntityTooLarge", words)
-        return patch_json.apply(document, patch)
+        return json_patch.apply(document, patch)
     if not isinstance(patch, dict):
         raise ValueError("a merge patch is an object")
     match type:

@@ -1,32 +1,29 @@
 """Quantities as resource lists have them: read exactly, written in the API server's canonical form. Pure."""
 
-import re
-from decimal import Decimal
+import math
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-_FORM = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i))?")
+from colocate.model import quantity
+
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
 
-def parse(value: Any) -> Decimal:
+def parse(value: Any) -> Fraction:
     """The exact number. Raises ValueError where it is none."""
     return _parse("" if isinstance(value, bool) else str(value))
 
 
 @lru_cache(maxsize=4096)
-def _parse(text: str) -> Decimal:
-    match = _FORM.fullmatch(text)
-    if match is None:
+def _parse(text: str) -> Fraction:
+    try:
+        return quantity.parse(text)
+    except ValueError:
         raise ValueError(
             "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-        )
-    number, exponent, suffix = match.groups()
-    if suffix in _BINARY:
-        return Decimal(number) * Decimal(1024) ** _BINARY[suffix]
-    power = int(exponent[1:]) if exponent else _DECIMAL[suffix or ""]
-    return Decimal(number).scaleb(power)
+        ) from None
 
 
 def canonical(value: Any) -> str:
@@ -35,21 +32,21 @@ def canonical(value: Any) -> str:
     return in_binary(amount) if str(value).endswith("i") else in_decimal(amount)
 
 
-def in_decimal(amount: Decimal) -> str:
+def in_decimal(amount: Fraction) -> str:
     """With a decimal unit, as amounts of CPU have it."""
     for suffix, power in sorted(_DECIMAL.items(), key=lambda unit: -unit[1]):
-        scaled = amount / Decimal(10) ** power
-        if scaled == int(scaled):
-            return f"{int(scaled)}{suffix}" if amount else "0"
+        scaled = amount / Fraction(10) ** power
+        if scaled.denominator == 1:
+            return f"{scaled.numerator}{suffix}" if amount else "0"
     # Nothing is finer than a billionth: the rest is rounded up, as requests are.
-    return f"{int((amount * 10**9).to_integral_value('ROUND_CEILING'))}n"
+    return f"{math.ceil(amount * 10**9)}n"
 
 
-def in_binary(amount: Decimal) -> str:
+def in_binary(amount: Fraction) -> str:
     """With a binary unit, as amounts of memory have it where there is enough for one."""
     if abs(amount) < 1024:
         return in_decimal(amount)
-    whole = int(amount.to_integral_value("ROUND_CEILING"))
+    whole = math.ceil(amount)
     for suffix, power in reversed(_BINARY.items()):
         if whole % 1024**power == 0:
             return f"{whole // 1024**power}{suffix}"

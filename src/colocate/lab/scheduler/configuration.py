@@ -11,7 +11,7 @@ import yaml
 
 from colocate.errors import UserError
 from colocate.lab.scheduler.queue import FIRST_BACKOFF, LONGEST_BACKOFF
-from colocate.model import go_duration
+from colocate.model import go
 
 DEFAULT_NAME = "default-scheduler"
 DEFAULT_TIMEOUT = 5.0
@@ -133,7 +133,7 @@ def seconds(text: str | int | float) -> float:
     """A duration such as 5s, 1m30s or 100ms; a bare number counts nanoseconds, as for kube-scheduler."""
     if isinstance(text, int | float):
         return text * 1e-9
-    return go_duration.seconds(text)
+    return go.seconds(text)
 
 
 def _with_seconds(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from colocate.model import quantity
+from colocate.model.pod import peak
 
 Quantities: TypeAlias = dict[str, str | int | float]
 Amounts: TypeAlias = dict[str, int]
@@ -55,10 +56,7 @@ class PodRequests(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=4096)
 def _amount(name: str, text: str | int | float) -> int:
     # A cluster says the same few quantities over and over.
-    if name != CPU:
-        return quantity.whole(text)
-    thousandths = quantity.parse(text) * 1000
-    return -(-thousandths.numerator // thousandths.denominator)
+    return quantity.milli(text) if name == CPU else quantity.whole(text)
 
 
 def amounts_of(quantities: Quantities) -> Amounts:
@@ -91,23 +89,16 @@ def pod_requests(
 def _peak(
     containers: tuple[Container, ...], init_containers: tuple[Container, ...], assumed: Mapping[str, int]
 ) -> Amounts:
-    running: Amounts = {}
-    for container in containers:
-        _add(running, _requests(container, assumed))
-    sidecars: Amounts = {}
-    peak: Amounts = {}
-    for container in init_containers:
-        wanted = _requests(container, assumed)
-        if container.is_sidecar:
-            _add(running, wanted)
-            _add(sidecars, wanted)
-            step = dict(sidecars)
-        else:
-            step = dict(sidecars)
-            _add(step, wanted)
-        _raise_to(peak, step)
-    _raise_to(running, peak)
-    return running
+    running = [_requests(container, assumed) for container in containers]
+    init = [(_requests(container, assumed), container.is_sidecar) for container in init_containers]
+    names = dict.fromkeys(name for wanted in (*running, *(each for each, _ in init)) for name in wanted)
+    return {
+        name: peak(
+            (wanted.get(name, 0) for wanted in running),
+            ((wanted.get(name, 0), is_sidecar) for wanted, is_sidecar in init),
+        )
+        for name in names
+    }
 
 
 def _requests(container: Container, assumed: Mapping[str, int]) -> Amounts:
@@ -117,11 +108,6 @@ def _requests(container: Container, assumed: Mapping[str, int]) -> Amounts:
 def _add(total: Amounts, more: Mapping[str, int]) -> None:
     for name, amount in more.items():
         total[name] = total.get(name, 0) + amount
-
-
-def _raise_to(total: Amounts, floor: Mapping[str, int]) -> None:
-    for name, amount in floor.items():
-        total[name] = max(total.get(name, 0), amount)
 
 
 class Account:

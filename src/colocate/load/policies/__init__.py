@@ -9,17 +9,17 @@ from colocate.load.policies.load_aware import LoadAware
 from colocate.load.policies.overcommitment import LowRiskOvercommitment
 from colocate.load.policies.oversell import Oversell
 from colocate.load.policies.packing import TargetLoadPacking
-from colocate.load.policies.parts import Part, Policy
+from colocate.load.policies.parts import NodePolicy, ScorePart
 from colocate.load.policies.real_usage import CpuRealUsage, MemRealUsage, RealUsage, min_max
 from colocate.load.policies.risk_balancing import LoadVariationRiskBalancing
-from colocate.load.settings import PolicyName, Settings
+from colocate.load.settings import LoadSettings, PolicyName
 
-__all__ = ["Part", "Policy", "RealUsage", "min_max", "policy"]
+__all__ = ["NodePolicy", "RealUsage", "ScorePart", "min_max", "policy"]
 
 
-def policy(name: PolicyName, settings: Settings) -> Policy | RealUsage:
+def policy(name: PolicyName, settings: LoadSettings) -> NodePolicy | RealUsage:
     """The policy of that name."""
-    made: Policy | RealUsage
+    made: NodePolicy | RealUsage
     match name:
         case PolicyName.BALANCED:
             made = Balanced(settings.balanced)

@@ -6,9 +6,8 @@ both pressures: part their mean, part the greater alone, so that an idle CPU nev
 Absolute, and meaningful for a single node.
 """
 
-from colocate.load.demand import Demand
-from colocate.load.estimated import taken
-from colocate.load.policies.parts import Part
+from colocate.load.demand import Demand, taken
+from colocate.load.policies.parts import ScorePart
 from colocate.load.settings import BalancedSettings
 from colocate.load.terms import NodeTerms, ResourceTerms
 
@@ -38,20 +37,20 @@ class Balanced:
         greater, lesser = (of_cpu, of_memory) if of_cpu >= of_memory else (of_memory, of_cpu)
         return lesser + (greater - lesser) * (1 + self._greater) / 2
 
-    def parts(self, node: NodeTerms, pod: Demand) -> tuple[Part, ...]:
+    def parts(self, node: NodeTerms, pod: Demand) -> tuple[ScorePart, ...]:
         """All in percent of what pods can have, so that peak, unseen pods and this pod, less what is not counted of
         them, add up."""
         cpu, memory = node.cpu, node.memory
         return (
-            Part("peak CPU", _of_room(cpu), " %"),
-            Part("peak memory", _of_room(memory), " %"),
-            Part("CPU of unseen pods", cpu.ledger * cpu.per_unit, " %"),
-            Part("memory of unseen pods", memory.ledger * memory.per_unit, " %"),
-            Part("CPU of this pod", pod.estimate.cpu * cpu.per_unit, " %"),
-            Part("memory of this pod", pod.estimate.memory * memory.per_unit, " %"),
-            Part("estimated CPU not counted", _not_counted(cpu, pod.estimate.cpu), " %"),
-            Part("estimated memory not counted", _not_counted(memory, pod.estimate.memory), " %"),
-            Part("pressure", self.pressure(node, pod), " %"),
+            ScorePart("peak CPU", _of_room(cpu), " %"),
+            ScorePart("peak memory", _of_room(memory), " %"),
+            ScorePart("CPU of unseen pods", cpu.ledger * cpu.per_unit, " %"),
+            ScorePart("memory of unseen pods", memory.ledger * memory.per_unit, " %"),
+            ScorePart("CPU of this pod", pod.estimate.cpu * cpu.per_unit, " %"),
+            ScorePart("memory of this pod", pod.estimate.memory * memory.per_unit, " %"),
+            ScorePart("estimated CPU not counted", _not_counted(cpu, pod.estimate.cpu), " %"),
+            ScorePart("estimated memory not counted", _not_counted(memory, pod.estimate.memory), " %"),
+            ScorePart("pressure", self.pressure(node, pod), " %"),
         )
 
 

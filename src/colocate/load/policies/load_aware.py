@@ -1,7 +1,7 @@
 """load-aware: the weighted free percentage of a node, with pods that are not measured yet and this one."""
 
 from colocate.load.demand import Demand
-from colocate.load.policies.parts import Part
+from colocate.load.policies.parts import ScorePart
 from colocate.load.settings import LoadAwareSettings
 from colocate.load.terms import NodeTerms
 from colocate.model.load import Amount
@@ -22,16 +22,16 @@ class LoadAware:
         weighted = cpu * settings.cpu_weight + memory * settings.memory_weight
         return (weighted + min(cpu, memory) * settings.dominant_weight) // weights
 
-    def parts(self, node: NodeTerms, pod: Demand) -> tuple[Part, ...]:
+    def parts(self, node: NodeTerms, pod: Demand) -> tuple[ScorePart, ...]:
         cpu, memory = self._free(node, pod)
         used = self._used(node, pod)
         return (
-            Part("CPU used", used.cpu, "m"),
-            Part("memory used", used.memory / (1 << 20), " MiB"),
-            Part("CPU of this pod", pod.estimate.cpu, "m"),
-            Part("memory of this pod", pod.estimate.memory / (1 << 20), " MiB"),
-            Part("CPU free", cpu, " %"),
-            Part("memory free", memory, " %"),
+            ScorePart("CPU used", used.cpu, "m"),
+            ScorePart("memory used", used.memory / (1 << 20), " MiB"),
+            ScorePart("CPU of this pod", pod.estimate.cpu, "m"),
+            ScorePart("memory of this pod", pod.estimate.memory / (1 << 20), " MiB"),
+            ScorePart("CPU free", cpu, " %"),
+            ScorePart("memory free", memory, " %"),
         )
 
     def _used(self, node: NodeTerms, pod: Demand) -> Amount:

@@ -7,13 +7,13 @@ requested, by a beta distribution with the load's mean and deviation. The riskie
 import math
 from functools import lru_cache
 
-from colocate.load.arithmetic import clamp, go_round
-from colocate.load.beta import max_variance, probability_below
 from colocate.load.demand import Demand
-from colocate.load.policies.parts import Part
+from colocate.load.policies.beta import max_variance, probability_below
+from colocate.load.policies.parts import ScorePart
 from colocate.load.policies.risk_balancing import deviation, mu_sigma
 from colocate.load.settings import OvercommitmentSettings
 from colocate.load.terms import NodeTerms, ResourceTerms
+from colocate.model.go import clamp, go_round
 
 _VARIANCE_ALLOWED = 0.99
 """Of the greatest possible: at that itself, no distribution can be fitted."""
@@ -31,13 +31,13 @@ class LowRiskOvercommitment:
             return 0
         return go_round((1 - max(self._risks(node, pod))) * 100)
 
-    def parts(self, node: NodeTerms, pod: Demand) -> tuple[Part, ...]:
+    def parts(self, node: NodeTerms, pod: Demand) -> tuple[ScorePart, ...]:
         cpu, memory = self._risks(node, pod)
         return (
-            Part("requested CPU", node.cpu.requested, "m"),
-            Part("limits of CPU", node.cpu.limits, "m"),
-            Part("risk of CPU", 100 * cpu, " %"),
-            Part("risk of memory", 100 * memory, " %"),
+            ScorePart("requested CPU", node.cpu.requested, "m"),
+            ScorePart("limits of CPU", node.cpu.limits, "m"),
+            ScorePart("risk of CPU", 100 * cpu, " %"),
+            ScorePart("risk of memory", 100 * memory, " %"),
         )
 
     def _risks(self, node: NodeTerms, pod: Demand) -> tuple[float, float]:

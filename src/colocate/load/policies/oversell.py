@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from colocate.load.demand import Demand
-from colocate.load.policies.parts import Part
+from colocate.load.policies.parts import ScorePart
 from colocate.load.settings import OversellSettings
 from colocate.load.terms import NodeTerms, ResourceTerms
 
@@ -42,15 +42,17 @@ class Oversell:
         cpu, memory = self._ratios(node)
         return min(_left(node.cpu, pod.request.cpu, cpu), _left(node.memory, pod.request.memory, memory))
 
-    def parts(self, node: NodeTerms, pod: Demand) -> tuple[Part, ...]:
+    def parts(self, node: NodeTerms, pod: Demand) -> tuple[ScorePart, ...]:
         cpu, memory = self._ratios(node)
         return (
-            Part("requested CPU", _percent(node.cpu), " %"),
-            Part("ratio of CPU", float(cpu)),
-            Part("CPU with this pod looks like", _looks(node.cpu, pod.request.cpu, cpu), " %"),
-            Part("requested memory", _percent(node.memory), " %"),
-            Part("ratio of memory", float(memory)),
-            Part("memory with this pod looks like", _looks(node.memory, pod.request.memory, memory), " %"),
+            ScorePart("requested CPU", _percent(node.cpu), " %"),
+            ScorePart("ratio of CPU", float(cpu)),
+            ScorePart("CPU with this pod looks like", _looks(node.cpu, pod.request.cpu, cpu), " %"),
+            ScorePart("requested memory", _percent(node.memory), " %"),
+            ScorePart("ratio of memory", float(memory)),
+            ScorePart(
+                "memory with this pod looks like", _looks(node.memory, pod.request.memory, memory), " %"
+            ),
         )
 
     def _ratios(self, node: NodeTerms) -> tuple[Quotient, Quotient]:

@@ -1,10 +1,10 @@
 """target-load-packing: fill nodes up to a target of CPU, best fit first; beyond it, the emptier the better."""
 
-from colocate.load.arithmetic import go_round
 from colocate.load.demand import Demand
-from colocate.load.policies.parts import Part
+from colocate.load.policies.parts import ScorePart
 from colocate.load.settings import PackingSettings
 from colocate.load.terms import NodeTerms
+from colocate.model.go import go_round
 
 
 class TargetLoadPacking:
@@ -14,13 +14,13 @@ class TargetLoadPacking:
     def score(self, node: NodeTerms, pod: Demand) -> int:
         return packed(predicted(node, pod), self._target) if node.cpu.known else 0
 
-    def parts(self, node: NodeTerms, pod: Demand) -> tuple[Part, ...]:
+    def parts(self, node: NodeTerms, pod: Demand) -> tuple[ScorePart, ...]:
         return (
-            Part("CPU", node.cpu.percent, " %"),
-            Part("CPU of unseen pods", node.packing_ledger, "m"),
-            Part("CPU of this pod", pod.packing_cpu, "m"),
-            Part("predicted CPU", predicted(node, pod), " %"),
-            Part("target", self._target, " %"),
+            ScorePart("CPU", node.cpu.percent, " %"),
+            ScorePart("CPU of unseen pods", node.packing_ledger, "m"),
+            ScorePart("CPU of this pod", pod.packing_cpu, "m"),
+            ScorePart("predicted CPU", predicted(node, pod), " %"),
+            ScorePart("target", self._target, " %"),
         )
 
 

@@ -8,7 +8,7 @@ from colocate.load.demand import Demand
 from colocate.load.terms import NodeTerms
 
 
-class Part(msgspec.Struct, frozen=True):
+class ScorePart(msgspec.Struct, frozen=True):
     """One number that went into a score."""
 
     name: str
@@ -19,11 +19,11 @@ class Part(msgspec.Struct, frozen=True):
         return f"{self.name} {self.value:.2f}{self.unit}"
 
 
-class Policy(Protocol):
+class NodePolicy(Protocol):
     """Judges a node by itself."""
 
     def score(self, node: NodeTerms, pod: Demand) -> int:
         """From 0 to 100."""
 
-    def parts(self, node: NodeTerms, pod: Demand) -> tuple[Part, ...]:
+    def parts(self, node: NodeTerms, pod: Demand) -> tuple[ScorePart, ...]:
         """The numbers that the score came from."""

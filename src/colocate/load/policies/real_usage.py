@@ -6,8 +6,8 @@ Where all are equally used, all get 0.
 
 from collections.abc import Sequence
 
-from colocate.load.estimated import taken
-from colocate.load.policies.parts import Part
+from colocate.load.demand import taken
+from colocate.load.policies.parts import ScorePart
 from colocate.load.terms import NodeTerms, ResourceTerms
 
 
@@ -20,9 +20,12 @@ class RealUsage:
         terms = self._resource(node)
         return int(terms.percent + _ledger_percent(terms)) if terms.measured else None
 
-    def parts(self, node: NodeTerms) -> tuple[Part, ...]:
+    def parts(self, node: NodeTerms) -> tuple[ScorePart, ...]:
         terms = self._resource(node)
-        return (Part("used", terms.percent, " %"), Part("unseen pods", _ledger_percent(terms), " %"))
+        return (
+            ScorePart("used", terms.percent, " %"),
+            ScorePart("unseen pods", _ledger_percent(terms), " %"),
+        )
 
     def _resource(self, node: NodeTerms) -> ResourceTerms:
         raise NotImplementedError

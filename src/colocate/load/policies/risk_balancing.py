@@ -2,11 +2,11 @@
 
 import math
 
-from colocate.load.arithmetic import clamp, go_round
 from colocate.load.demand import Demand
-from colocate.load.policies.parts import Part
+from colocate.load.policies.parts import ScorePart
 from colocate.load.settings import RiskBalancingSettings
 from colocate.load.terms import NodeTerms, ResourceTerms
+from colocate.model.go import clamp, go_round
 
 
 class LoadVariationRiskBalancing:
@@ -22,7 +22,7 @@ class LoadVariationRiskBalancing:
             scores.append(self._of(node.memory, pod.request.memory))
         return go_round(min(scores, default=0.0))
 
-    def parts(self, node: NodeTerms, pod: Demand) -> tuple[Part, ...]:
+    def parts(self, node: NodeTerms, pod: Demand) -> tuple[ScorePart, ...]:
         parts = []
         for name, terms, request in (
             ("CPU", node.cpu, pod.request.cpu),
@@ -31,9 +31,9 @@ class LoadVariationRiskBalancing:
             if terms.known:
                 mu, sigma = mu_sigma(terms.used, deviation(terms), request, terms.room)
                 parts += [
-                    Part(f"{name} with this pod", 100 * mu, " %"),
-                    Part(f"deviation of {name}", 100 * sigma, " %"),
-                    Part(f"score of {name}", self._of(terms, request)),
+                    ScorePart(f"{name} with this pod", 100 * mu, " %"),
+                    ScorePart(f"deviation of {name}", 100 * sigma, " %"),
+                    ScorePart(f"score of {name}", self._of(terms, request)),
                 ]
         return tuple(parts)
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from colocate.load.demand import Demand
-from colocate.load.policies import Policy, RealUsage, policy
-from colocate.load.settings import Mix, PolicyName, Settings
+from colocate.load.policies import NodePolicy, RealUsage, policy
+from colocate.load.settings import LoadSettings, Mix, PolicyName
 from colocate.load.terms import NodeTerms
 
 _COLUMNS = 128
@@ -19,7 +19,7 @@ _NO_NODE = ""
 """Stands for every name that is no node's: their values are all the same."""
 
 
-class Column(dict[str, V]):
+class ScoreColumn(dict[str, V]):
     """Values by node, each worked out when it is first asked for; one for all names that are no node's."""
 
     def __init__(self, work_out: Callable[[str], V], known: Callable[[str], bool]) -> None:
@@ -34,13 +34,13 @@ class Column(dict[str, V]):
         return value
 
 
-class Columns(Generic[K, V]):
+class ScoreColumns(Generic[K, V]):
     """The columns used last. Pods of a deployment share one; it outlives bindings, which change one node each."""
 
     def __init__(self) -> None:
-        self._columns: OrderedDict[K, Column[V]] = OrderedDict()
+        self._columns: OrderedDict[K, ScoreColumn[V]] = OrderedDict()
 
-    def get(self, key: K, make: Callable[[], Column[V]]) -> Column[V]:
+    def get(self, key: K, make: Callable[[], ScoreColumn[V]]) -> ScoreColumn[V]:
         column = self._columns.get(key)
         if column is None:
             column = self._columns[key] = make()
@@ -69,9 +69,9 @@ class Columns(Generic[K, V]):
 class Scorer:
     """A mix of policies."""
 
-    def __init__(self, mix: Mix, settings: Settings) -> None:
+    def __init__(self, mix: Mix, settings: LoadSettings) -> None:
         self.mix = mix
-        self.absolute: list[tuple[PolicyName, Policy, int]] = []
+        self.absolute: list[tuple[PolicyName, NodePolicy, int]] = []
         self.relative: list[tuple[PolicyName, RealUsage, int]] = []
         for part in mix:
             made = policy(part.policy, settings)

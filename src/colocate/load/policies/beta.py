@@ -42,16 +42,6 @@ class Beta(msgspec.Struct, frozen=True):
         second = first * (self.alpha + 1) / (total + 1)
         return first, second, second * (self.alpha + 2) / (total + 2)
 
-    def density(self, x: float) -> float:
-        if not self._exists or not 0 <= x <= 1:
-            return 0.0
-        if x in (0.0, 1.0):
-            exponent = (self.alpha if x == 0 else self.beta) - 1
-            return 0.0 if exponent > 0 else math.inf if exponent < 0 else math.exp(-self._log_complete())
-        return math.exp(
-            (self.alpha - 1) * math.log(x) + (self.beta - 1) * math.log1p(-x) - self._log_complete()
-        )
-
     def below(self, x: float) -> float:
         """The probability of a value of at most x; 0 where nothing is defined: beyond [0, 1], for one."""
         if not self._exists or not 0 < x <= 1:

@@ -24,7 +24,7 @@ class Toleration(msgspec.Struct, frozen=True):
         return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
 
 
-class Closed(msgspec.Struct, frozen=True):
+class ClosedNode(msgspec.Struct, frozen=True):
     """A node that does not take the pod."""
 
     node: str
@@ -33,10 +33,10 @@ class Closed(msgspec.Struct, frozen=True):
 
 def open_to(
     tolerations: Sequence[Toleration], nodes: Mapping[str, NodeFacts]
-) -> tuple[list[str], tuple[Closed, ...]]:
+) -> tuple[list[str], tuple[ClosedNode, ...]]:
     """The nodes that take a pod with these tolerations, and those that do not."""
     reasons = {name: _why_closed(node.access, tolerations) for name, node in nodes.items()}
-    closed = tuple(Closed(name, reason) for name, reason in reasons.items() if reason)
+    closed = tuple(ClosedNode(name, reason) for name, reason in reasons.items() if reason)
     return [name for name, reason in reasons.items() if not reason], closed
 
 

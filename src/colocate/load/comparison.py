@@ -6,8 +6,8 @@ import msgspec
 
 from colocate.load.decision import decide
 from colocate.load.settings import Mix
-from colocate.load.table import Table
-from colocate.load.tolerating import Closed
+from colocate.load.table import LoadTable
+from colocate.load.tolerations import ClosedNode
 from colocate.model.load import PodFacts
 
 
@@ -19,7 +19,7 @@ class Compared(msgspec.Struct, frozen=True):
     second: int
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class PolicyComparison(msgspec.Struct, frozen=True):
     pod: str
     first: Mix
     second: Mix
@@ -30,19 +30,19 @@ class Comparison(msgspec.Struct, frozen=True):
     agreement: float | None
     """Of the pairs of nodes that either tells apart, the share that both put in the same order; None where neither
     tells any apart."""
-    closed: tuple[Closed, ...] = ()
+    closed: tuple[ClosedNode, ...] = ()
     """Nodes that do not take the pod, and are no candidates."""
 
 
 def compare(
-    table: Table, pod: PodFacts, names: Sequence[str], first: Mix, second: Mix, now: float
-) -> Comparison:
+    table: LoadTable, pod: PodFacts, names: Sequence[str], first: Mix, second: Mix, now: float
+) -> PolicyComparison:
     """Nothing is assumed: the table stays as it is."""
     one = decide(table, pod, names, now, mix=first, assume=False).scores
     other = decide(table, pod, names, now, mix=second, assume=False).scores
     nodes = [Compared(*each) for each in zip(names, one, other, strict=True)]
     best = (max(one, default=0), max(other, default=0))
-    return Comparison(
+    return PolicyComparison(
         pod.key,
         first,
         second,

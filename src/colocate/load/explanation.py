@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from colocate.load.candidates import Candidates
-from colocate.load.decision import Decision
+from colocate.load.decision import Candidates, PodDecision
 from colocate.load.demand import Demand
-from colocate.load.policies import Part, min_max
-from colocate.load.scoring import Scorer
-from colocate.load.settings import Mix, PolicyName, Settings
+from colocate.load.policies import ScorePart, min_max
+from colocate.load.scorer import Scorer
+from colocate.load.settings import LoadSettings, Mix, PolicyName
 from colocate.load.terms import Freshness, NodeTerms
 
 
@@ -20,7 +19,7 @@ class PolicyReason(msgspec.Struct, frozen=True):
     weight: int
     score: int | None
     """None of a policy that ranks candidates against each other, where not all of them are known any more."""
-    parts: tuple[Part, ...]
+    parts: tuple[ScorePart, ...]
 
 
 class NodeReason(msgspec.Struct, frozen=True):
@@ -80,14 +79,16 @@ class Explanation(msgspec.Struct, frozen=True):
         return "\n".join((*lines, *(str(node) for node in self.nodes)))
 
 
-def explain(decision: Decision, settings: Settings, candidates: Candidates | None = None) -> Explanation:
+def explain(
+    decision: PodDecision, settings: LoadSettings, candidates: Candidates | None = None
+) -> Explanation:
     """The best and its runners-up. All of it follows from the record: the table may have changed since."""
     scores = dict(zip((node.name for node in decision.top), decision.scores, strict=True))
     return _explanation(decision, settings, candidates or Candidates(), scores)
 
 
 def explain_node(
-    decision: Decision, settings: Settings, candidates: Candidates, node: str
+    decision: PodDecision, settings: LoadSettings, candidates: Candidates, node: str
 ) -> Explanation | None:
     """Why one candidate had its score, beside the best; None where it was none, or it is no longer known."""
     scores = _all_scores(decision, candidates)
@@ -97,20 +98,20 @@ def explain_node(
     return _explanation(decision, settings, candidates, {name: scores[name] for name in compared})
 
 
-def explain_all(decision: Decision, settings: Settings, candidates: Candidates) -> Explanation:
+def explain_all(decision: PodDecision, settings: LoadSettings, candidates: Candidates) -> Explanation:
     """Why every candidate had its score, the best first; the few best where no others are known any more."""
     scores = _all_scores(decision, candidates)
     ordered = dict(sorted(scores.items(), key=lambda scored: -scored[1]))
     return _explanation(decision, settings, candidates, ordered)
 
 
-def _all_scores(decision: Decision, candidates: Candidates) -> Mapping[str, int]:
+def _all_scores(decision: PodDecision, candidates: Candidates) -> Mapping[str, int]:
     top = dict(zip((node.name for node in decision.top), decision.scores, strict=True))
     return candidates.by_name() or top
 
 
 def _explanation(
-    decision: Decision, settings: Settings, candidates: Candidates, scores: Mapping[str, int]
+    decision: PodDecision, settings: LoadSettings, candidates: Candidates, scores: Mapping[str, int]
 ) -> Explanation:
     scorer = Scorer(decision.mix, settings)
     terms = {**candidates.terms(), **{node.name: node for node in decision.top}}

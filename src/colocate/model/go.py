@@ -1,4 +1,7 @@
-"""Spans of time as Go programs read them: `5s`, `1m30s`, `1.5h`, `-2ms`."""
+"""Numbers and spans of time as Go programs have them: `5s`, `1m30s`, half away from zero.
+
+The policies of Go programs give the very same scores here.
+"""
 
 import re
 
@@ -18,3 +21,15 @@ def seconds(text: str) -> float:
     if not end or end != len(parts):
         raise ValueError(f"{text!r} is no span of time; write one as in 1s, 500ms or 1m30s")
     return -total if sign == "-" else total
+
+
+def go_round(value: float) -> int:
+    """Half away from zero, as Go's math.Round; Python's own rounds half to even."""
+    size = abs(value)
+    whole = int(size)
+    rounded = whole + 1 if size - whole >= 0.5 else whole
+    return rounded if value >= 0 else -rounded
+
+
+def clamp(value: float, low: float, high: float) -> float:
+    return max(min(value, high), low)

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
-from colocate.load.building import NOTHING_PLACED, Placed
-from colocate.load.calibration import Calibration
-from colocate.load.demand import AS_ESTIMATED, Demand, Ratio, demand
-from colocate.load.settings import Settings
+from colocate.load.demand import AS_ESTIMATED, Calibration, Demand, Ratio, demand
+from colocate.load.settings import LoadSettings
+from colocate.load.terms import NOTHING_PLACED, PodTotals
 from colocate.model.load import Amount, BoundPod, PodFacts, PodUsage
 
 _DEMANDS = 10_000
@@ -14,7 +13,7 @@ _DEMANDS = 10_000
 class Pods:
     """Bound pods, by node. What a node's pods add up to is worked out when it is asked for, and kept."""
 
-    def __init__(self, settings: Settings, calibration: Calibration) -> None:
+    def __init__(self, settings: LoadSettings, calibration: Calibration) -> None:
         self.calibration = calibration
         self._settings = settings
         self._bound: dict[str, BoundPod] = {}
@@ -22,7 +21,7 @@ class Pods:
         """By which a pod's estimate was corrected when it was bound, where it was."""
         self._usages: dict[str, PodUsage] = {}
         self._on: dict[str, dict[str, Demand]] = {}
-        self._placed: dict[str, Placed] = {}
+        self._placed: dict[str, PodTotals] = {}
         self._alike: dict[PodFacts, Demand] = {}
 
     def add(self, bound: BoundPod, correction: Ratio | None = None) -> bool:
@@ -84,7 +83,7 @@ class Pods:
     def get(self, uid: str) -> BoundPod | None:
         return self._bound.get(uid)
 
-    def on(self, node: str) -> Placed:
+    def on(self, node: str) -> PodTotals:
         """What the pods there add up to."""
         placed = self._placed.get(node)
         if placed is None:
@@ -124,7 +123,7 @@ class Pods:
             known = self._alike[alike] = demand(pod, settings.estimate, settings.packing)
         return known
 
-    def _sum(self, pods: Mapping[str, Demand]) -> Placed:
+    def _sum(self, pods: Mapping[str, Demand]) -> PodTotals:
         cpu = memory = cpu_limits = memory_limits = cpu_estimates = memory_estimates = 0
         prod_cpu = prod_memory = guessed_cpu = guessed_memory = 0
         for uid, asked in pods.items():
@@ -142,7 +141,7 @@ class Pods:
                 else:
                     guessed_cpu += asked.estimate.cpu
                     guessed_memory += asked.estimate.memory
-        return Placed(
+        return PodTotals(
             Amount(cpu, memory),
             Amount(cpu_limits, memory_limits),
             Amount(cpu_estimates, memory_estimates),

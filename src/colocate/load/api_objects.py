@@ -11,7 +11,6 @@ import msgspec
 from colocate.load import annotations
 from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
 from colocate.load.demand import limited, requested
-from colocate.load.quantities import Quantities, stated
 from colocate.model.load import (
     NOTHING,
     Access,
@@ -25,6 +24,7 @@ from colocate.model.load import (
     PriorityClass,
     Taint,
 )
+from colocate.model.quantity import Quantities, stated
 
 _BY_NAME: dict[str, PriorityClass] = {
     str(kind): kind for kind in PriorityClass if kind is not PriorityClass.NONE
@@ -46,13 +46,13 @@ class _Read(msgspec.Struct, frozen=True, rename="camel"):
     pass
 
 
-class Owner(_Read, frozen=True):
+class _Owner(_Read, frozen=True):
     kind: str
     name: str
     controller: bool = False
 
 
-class Labels(_Read, frozen=True):
+class _Labels(_Read, frozen=True):
     """Those that are read: a cluster's pods have many others, which would fill the memory."""
 
     template_hash: str = msgspec.field(name="pod-template-hash", default="")
@@ -60,7 +60,7 @@ class Labels(_Read, frozen=True):
     qos: str = msgspec.field(name="koordinator.sh/qosClass", default="")
 
 
-class Annotations(_Read, frozen=True):
+class _Annotations(_Read, frozen=True):
     """Likewise."""
 
     scaling: str = msgspec.field(name=SCALING, default="")
@@ -68,29 +68,29 @@ class Annotations(_Read, frozen=True):
     raw_allocatable: str = msgspec.field(name=RAW_ALLOCATABLE, default="")
 
 
-class Metadata(_Read, frozen=True):
+class _Metadata(_Read, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
-    labels: Labels = Labels()
-    annotations: Annotations = Annotations()
-    owner_references: tuple[Owner, ...] = ()
+    labels: _Labels = _Labels()
+    annotations: _Annotations = _Annotations()
+    owner_references: tuple[_Owner, ...] = ()
 
 
-class Resources(_Read, frozen=True):
+class _Resources(_Read, frozen=True):
     requests: Quantities = {}
     limits: Quantities = {}
 
 
-class Container(_Read, frozen=True):
-    resources: Resources = Resources()
+class _Container(_Read, frozen=True):
+    resources: _Resources = _Resources()
     restart_policy: str = ""
 
 
-class PodSpec(_Read, frozen=True):
-    containers: tuple[Container, ...] = ()
-    init_containers: tuple[Container, ...] = ()
-    resources: Resources = Resources()
+class _PodSpec(_Read, frozen=True):
+    containers: tuple[_Container, ...] = ()
+    init_containers: tuple[_Container, ...] = ()
+    resources: _Resources = _Resources()
     """Of the pod as a whole."""
     overhead: Quantities = {}
     node_name: str = ""
@@ -98,50 +98,50 @@ class PodSpec(_Read, frozen=True):
     scheduler_name: str = ""
 
 
-class Condition(_Read, frozen=True):
+class _Condition(_Read, frozen=True):
     type: str
     status: str = ""
     last_transition_time: str | None = None
 
 
-class PodStatus(_Read, frozen=True):
+class _PodStatus(_Read, frozen=True):
     phase: str = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[_Condition, ...] = ()
 
 
-class ApiPod(_Read, frozen=True):
+class LoadPod(_Read, frozen=True):
     """A pod, as an extender is sent it and a watch brings it."""
 
-    metadata: Metadata = Metadata()
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    metadata: _Metadata = _Metadata()
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
 
     @property
     def ended(self) -> bool:
         return self.status.phase in ("Succeeded", "Failed")
 
 
-class NodeMetadata(Metadata, frozen=True):
+class _NodeMetadata(_Metadata, frozen=True):
     creation_timestamp: str = ""
 
 
-class NodeSpec(_Read, frozen=True):
+class _NodeSpec(_Read, frozen=True):
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
-class NodeStatus(_Read, frozen=True):
+class LoadNodeStatus(_Read, frozen=True):
     capacity: Quantities = {}
     allocatable: Quantities = {}
 
 
-class ApiNode(_Read, frozen=True):
-    metadata: NodeMetadata = NodeMetadata()
-    spec: NodeSpec = NodeSpec()
-    status: NodeStatus = NodeStatus()
+class LoadNode(_Read, frozen=True):
+    metadata: _NodeMetadata = _NodeMetadata()
+    spec: _NodeSpec = _NodeSpec()
+    status: LoadNodeStatus = LoadNodeStatus()
 
 
-def pod_facts(pod: ApiPod) -> PodFacts:
+def pod_facts(pod: LoadPod) -> PodFacts:
     metadata, spec = pod.metadata, pod.spec
     kind = _priority_class(pod)
     of_class = _PREFIXES.get(kind, "")
@@ -160,7 +160,7 @@ def pod_facts(pod: ApiPod) -> PodFacts:
     )
 
 
-def bound_pod(pod: ApiPod, seen_at: float, ahead: float = 0.0) -> BoundPod | None:
+def bound_pod(pod: LoadPod, seen_at: float, ahead: float = 0.0) -> BoundPod | None:
     """The pod on its node, since its binding as the API tells it, whose clock is `ahead` of ours by so many seconds;
     None where it is on none, or has ended."""
     if not pod.spec.node_name or pod.ended:
@@ -173,7 +173,7 @@ def bound_pod(pod: ApiPod, seen_at: float, ahead: float = 0.0) -> BoundPod | Non
     return BoundPod(pod_facts(pod), pod.spec.node_name, since)
 
 
-def node_facts(node: ApiNode, ahead: float = 0.0) -> NodeFacts:
+def node_facts(node: LoadNode, ahead: float = 0.0) -> NodeFacts:
     """The node, since it was made as the API tells it, whose clock is `ahead` of ours by so many seconds."""
     said = node.metadata.annotations
     capacity = stated(node.status.capacity).stated
@@ -189,11 +189,11 @@ def node_facts(node: ApiNode, ahead: float = 0.0) -> NodeFacts:
     )
 
 
-def _access(spec: NodeSpec) -> Access:
+def _access(spec: _NodeSpec) -> Access:
     return Access(spec.unschedulable, tuple(sorted(taint for taint in spec.taints if taint.effect in _HARD)))
 
 
-def _shape(pod: ApiPod, prefix: str) -> PodShape:
+def _shape(pod: LoadPod, prefix: str) -> PodShape:
     """What the pod asks in resources of that prefix."""
     spec = pod.spec
     shape = PodShape(
@@ -220,7 +220,7 @@ def _by_class(shape: PodShape, overhead: Amount, *, asks: bool) -> PodShape | No
     return PodShape(overhead=overhead, scaling=shape.scaling)
 
 
-def _asked(resources: Resources, prefix: str, *, sidecar: bool = False) -> ContainerAsk:
+def _asked(resources: _Resources, prefix: str, *, sidecar: bool = False) -> ContainerAsk:
     return ContainerAsk(stated(resources.requests, prefix), stated(resources.limits, prefix), sidecar)
 
 
@@ -241,7 +241,7 @@ def _over(whole: PerResource, summed: Amount) -> PerResource:
     )
 
 
-def _owner(metadata: Metadata) -> str:
+def _owner(metadata: _Metadata) -> str:
     """A deployment's name stays while its replica sets come and go."""
     for owner in metadata.owner_references:
         if owner.controller:
@@ -252,7 +252,7 @@ def _owner(metadata: Metadata) -> str:
     return ""
 
 
-def _priority_class(pod: ApiPod) -> PriorityClass:
+def _priority_class(pod: LoadPod) -> PriorityClass:
     """As it is named, else by the priority; where neither says one, by the quality of service."""
     labels, priority = pod.metadata.labels, pod.spec.priority
     if labels.priority_class is not None:
@@ -265,12 +265,12 @@ def _priority_class(pod: ApiPod) -> PriorityClass:
     return kind
 
 
-def _best_effort(spec: PodSpec) -> bool:
+def _best_effort(spec: _PodSpec) -> bool:
     """As Kubernetes has it: no CPU and no memory is asked for, whatever else is."""
     return not any(stated(quantities).positive for quantities in _all_stated(spec))
 
 
-def _prefix(prefix: str, spec: PodSpec) -> str:
+def _prefix(prefix: str, spec: _PodSpec) -> str:
     """Of the resources that the pod asks for; a batch pod by its class alone asks for plain CPU and memory."""
     if not prefix:
         return ""
@@ -278,7 +278,7 @@ def _prefix(prefix: str, spec: PodSpec) -> str:
     return "" if all(names.isdisjoint(quantities) for quantities in _all_stated(spec)) else prefix
 
 
-def _all_stated(spec: PodSpec) -> Iterator[Quantities]:
+def _all_stated(spec: _PodSpec) -> Iterator[Quantities]:
     for container in (*spec.containers, *spec.init_containers):
         yield container.resources.requests
         yield container.resources.limits

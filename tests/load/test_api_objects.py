@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
+from colocate.load.api_objects import LoadNode, LoadPod, bound_pod, node_facts, pod_facts
 from colocate.load.demand import Demand, demand
-from colocate.load.reading import ApiNode, ApiPod, bound_pod, node_facts, pod_facts
 from colocate.load.settings import EstimateSettings, PackingSettings
 from colocate.model.load import (
     Access,
@@ -25,8 +25,8 @@ from tests.load.facts import GIB, NOW, load, table
 from tests.support.extender_calls import RECORDED
 
 
-def read_pod(**stated: object) -> ApiPod:
-    return msgspec.convert({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, **stated}, ApiPod)
+def read_pod(**stated: object) -> LoadPod:
+    return msgspec.convert({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, **stated}, LoadPod)
 
 
 def with_resources(**resources: object) -> dict[str, object]:
@@ -38,19 +38,19 @@ def named(priority_class: str) -> dict[str, object]:
 
 
 def test_the_pod_that_a_real_scheduler_sends_is_read() -> None:
-    pod = pod_facts(msgspec.convert(RECORDED[0]["request"]["Pod"], ApiPod))
+    pod = pod_facts(msgspec.convert(RECORDED[0]["request"]["Pod"], LoadPod))
     assert pod.key == "default/s1"
     assert pod.shape == PodShape((ContainerAsk(PerResource(50, 100 << 20)),))
     assert pod.priority_class is PriorityClass.PROD
 
 
 def test_a_recorded_node_and_its_pods_are_read(recordings: Path) -> None:
-    node = node_facts(msgspec.json.decode((recordings / "api/node.json").read_bytes(), type=ApiNode))
+    node = node_facts(msgspec.json.decode((recordings / "api/node.json").read_bytes(), type=LoadNode))
     assert 0 < node.room.memory <= node.capacity.memory
     assert node.created is not None
     assert 1.7e9 < node.created < 4e9
     assert node.room.cpu > 0
-    running = msgspec.json.decode((recordings / "api/pod-running.json").read_bytes(), type=ApiPod)
+    running = msgspec.json.decode((recordings / "api/pod-running.json").read_bytes(), type=LoadPod)
     bound = bound_pod(running, 4e9)
     assert bound is not None
     assert bound.node
@@ -74,7 +74,7 @@ def test_the_owner_is_the_deployment_whatever_its_replica_set() -> None:
     def owner(kind: str, name: str, **labels: str) -> str:
         references = [{"kind": kind, "name": name, "controller": True}]
         metadata = {"name": "p", "namespace": "ns", "ownerReferences": references, "labels": labels}
-        return pod_facts(msgspec.convert({"metadata": metadata}, ApiPod)).owner
+        return pod_facts(msgspec.convert({"metadata": metadata}, LoadPod)).owner
 
     assert owner("ReplicaSet", "web-7d9", **{"pod-template-hash": "7d9"}) == "ns/Deployment/web"
     assert owner("ReplicaSet", "web-7d9") == "ns/ReplicaSet/web-7d9"
@@ -255,10 +255,12 @@ def test_sidecars_overhead_and_own_percents_are_read() -> None:
     assert pod.shape.scaling == PerResource(100)
 
 
-def node_with(**annotations: str) -> ApiNode:
+def node_with(**annotations: str) -> LoadNode:
     sizes = {"cpu": "32", "memory": "64Gi"}
     status = {"capacity": sizes, "allocatable": sizes}
-    return msgspec.convert({"metadata": {"name": "n", "annotations": annotations}, "status": status}, ApiNode)
+    return msgspec.convert(
+        {"metadata": {"name": "n", "annotations": annotations}, "status": status}, LoadNode
+    )
 
 
 def test_a_nodes_own_thresholds_and_raw_size_are_read() -> None:
@@ -355,6 +357,6 @@ def test_whom_a_node_lets_in_is_read_and_what_it_only_advises_is_not() -> None:
     ]
     hard = (Taint("draining", "NoExecute"), Taint("gpu", "NoSchedule", "a100"))
     for taints in (said, said[::-1]):
-        node = msgspec.convert({"spec": {"unschedulable": True, "taints": taints}}, ApiNode)
+        node = msgspec.convert({"spec": {"unschedulable": True, "taints": taints}}, LoadNode)
         assert node_facts(node).access == Access(cordoned=True, taints=hard)
     assert node_facts(node_with()).access == Access()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from colocate.load.tolerating import Closed, Toleration, open_to
+from colocate.load.tolerations import ClosedNode, Toleration, open_to
 from colocate.model.load import OPEN, Access, NodeFacts, Taint
 from tests.load.facts import SIZE
 
@@ -27,10 +27,10 @@ def test_nodes_that_do_not_take_a_pod_are_told_with_the_reason() -> None:
     assert open_to((), NODES) == (
         ["open"],
         (
-            Closed("gpu", "its taint gpu=a100:NoSchedule is not tolerated"),
-            Closed("leaving", "its taint gpu=a100:NoSchedule is not tolerated"),
-            Closed("cordoned", "it is cordoned"),
-            Closed("cordoned too", "it is cordoned"),
+            ClosedNode("gpu", "its taint gpu=a100:NoSchedule is not tolerated"),
+            ClosedNode("leaving", "its taint gpu=a100:NoSchedule is not tolerated"),
+            ClosedNode("cordoned", "it is cordoned"),
+            ClosedNode("cordoned too", "it is cordoned"),
         ),
     )
 

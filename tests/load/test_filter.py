@@ -2,8 +2,8 @@
 
 import pytest
 
-from colocate.load.filtering import Cause, sift
-from colocate.load.settings import AllHot, FilterSettings, MissingFilter, Settings, Staleness
+from colocate.load.filter import RefusalCause, sift
+from colocate.load.settings import AllHot, FilterSettings, LoadSettings, MissingFilter, Staleness
 from colocate.model.load import (
     Aggregation,
     BoundPod,
@@ -24,9 +24,9 @@ def settings(
     all_hot: AllHot = ENABLED.all_hot,
     thresholds: UsageThresholds = ENABLED.thresholds,
     staleness: Staleness | None = None,
-) -> Settings:
+) -> LoadSettings:
     chosen = FilterSettings(enabled=True, thresholds=thresholds, all_hot=all_hot)
-    return Settings(filter=chosen, staleness=staleness or Staleness())
+    return LoadSettings(filter=chosen, staleness=staleness or Staleness())
 
 
 def test_nothing_is_refused_unless_that_is_wished() -> None:
@@ -80,7 +80,10 @@ def test_a_node_without_a_fresh_sample_is_open_or_closed_as_declared(
     made = table(loads, settings(staleness=Staleness(filter=missing)))
     sifted = sift(made, made.demand(pod("new")), list(loads))
     assert sifted.passed == expected
-    assert {refusal.cause for refusal in sifted.refused.values()} <= {Cause.EXPIRED, Cause.NEVER}
+    assert {refusal.cause for refusal in sifted.refused.values()} <= {
+        RefusalCause.EXPIRED,
+        RefusalCause.NEVER,
+    }
 
 
 def test_a_node_is_judged_by_its_last_sample_where_that_is_declared() -> None:

@@ -10,16 +10,15 @@ from enum import StrEnum
 
 import msgspec
 
-from colocate.load.arithmetic import go_round
-from colocate.load.building import thresholds
 from colocate.load.demand import Demand
-from colocate.load.settings import AllHot, MissingFilter, Settings
-from colocate.load.table import Table
-from colocate.load.terms import Freshness, NodeTerms
+from colocate.load.settings import AllHot, LoadSettings, MissingFilter
+from colocate.load.table import LoadTable
+from colocate.load.terms import Freshness, NodeTerms, thresholds
+from colocate.model.go import go_round
 from colocate.model.load import NodeFacts, PerResource
 
 
-class Cause(StrEnum):
+class RefusalCause(StrEnum):
     USAGE = "usage-over-threshold"
     AGGREGATED = "aggregated-usage-over-threshold"
     EXPIRED = "node-metric-expired"
@@ -29,7 +28,7 @@ class Cause(StrEnum):
 class Refusal(msgspec.Struct, frozen=True):
     """Why a node is no candidate."""
 
-    cause: Cause
+    cause: RefusalCause
     resource: str = ""
     percent: int = 0
     threshold: int = 0
@@ -38,12 +37,12 @@ class Refusal(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         match self.cause:
-            case Cause.EXPIRED:
+            case RefusalCause.EXPIRED:
                 return "its last load sample is too old"
-            case Cause.NEVER:
+            case RefusalCause.NEVER:
                 return "it has no load sample"
             case _:
-                over = "over the window " if self.cause is Cause.AGGREGATED else ""
+                over = "over the window " if self.cause is RefusalCause.AGGREGATED else ""
                 guessed = f" ({self.unseen} % for pods that no sample shows yet)" if self.unseen else ""
                 return (
                     f"its {self.resource} would be {over}at {self.percent} %{guessed}, "
@@ -65,7 +64,7 @@ class Sifted(msgspec.Struct, frozen=True):
         return bool(self.hot) or (not self.passed and any(why.resource for why in self.refused.values()))
 
 
-def sift(table: Table, pod: Demand, names: Sequence[str]) -> Sifted:
+def sift(table: LoadTable, pod: Demand, names: Sequence[str]) -> Sifted:
     """Judge every candidate for the pod."""
     if not table.settings.filter.enabled:
         return Sifted(list(names), {})
@@ -84,23 +83,23 @@ def sift(table: Table, pod: Demand, names: Sequence[str]) -> Sifted:
     return Sifted(list(hot), {name: why for name, why in refused.items() if not why.resource}, hot)
 
 
-def refuse(facts: NodeFacts, node: NodeTerms, pod: Demand, settings: Settings) -> Refusal | None:
+def refuse(facts: NodeFacts, node: NodeTerms, pod: Demand, settings: LoadSettings) -> Refusal | None:
     """Why this node is no candidate for the pod; None where it is one. Pods of a daemon set belong everywhere."""
     if pod.daemon:
         return None
     bounds = thresholds(facts, settings)
-    used, unseen, bound, cause = node.aware.filter, node.aware.unseen, bounds.usage, Cause.USAGE
+    used, unseen, bound, cause = node.aware.filter, node.aware.unseen, bounds.usage, RefusalCause.USAGE
     if pod.prod and _bounds_anything(bounds.prod):
         used, unseen, bound = node.aware.prod, node.aware.unseen_prod, bounds.prod
     elif bounds.over_window:
-        bound, cause = bounds.over_window, Cause.AGGREGATED
+        bound, cause = bounds.over_window, RefusalCause.AGGREGATED
     if bound is None or not _bounds_anything(bound):
         return None
     missing = settings.staleness.filter
     if node.freshness is Freshness.EXPIRED and missing in (MissingFilter.CLOSE_EXPIRED, MissingFilter.CLOSED):
-        return Refusal(Cause.EXPIRED)
+        return Refusal(RefusalCause.EXPIRED)
     if node.freshness is Freshness.NEVER and missing is MissingFilter.CLOSED:
-        return Refusal(Cause.NEVER)
+        return Refusal(RefusalCause.NEVER)
     for resource, terms, total, guessed, threshold in (
         ("cpu", node.cpu, used.cpu + pod.estimate.cpu, unseen.cpu, bound.cpu),
         ("memory", node.memory, used.memory + pod.estimate.memory, unseen.memory, bound.memory),

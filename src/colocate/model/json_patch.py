@@ -6,8 +6,9 @@ Raises PatchFailed where the operations cannot be applied, and ValueError where 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import msgspec
+
 from colocate.errors import ColocateError
-from colocate.lab.api.objects import decode, encode
 
 MAX_OPERATIONS = 10_000
 MAX_COPIED = 3 * 1024 * 1024
@@ -22,7 +23,7 @@ class PatchFailed(ColocateError):
 
 def apply(document: Json, operations: Sequence[Json]) -> Json:
     """A new document; the given one is left as it is."""
-    result: Json = decode(encode(document))
+    result: Json = msgspec.json.decode(msgspec.json.encode(document))
     budget = MAX_COPIED
     for number, operation in enumerate(operations):
         if not isinstance(operation, dict):
@@ -52,15 +53,20 @@ def _one(document: Json, operation: dict[str, Json], budget: int) -> tuple[Json,
             document, moved = _remove(document, source)
             return _add(document, path, moved), budget
         case "copy":
-            copied = encode(get(document, parse_pointer(operation.get("from"))))
+            copied = msgspec.json.encode(get(document, parse_pointer(operation.get("from"))))
             if len(copied) > budget:
                 raise PatchFailed(f"the patch copies more than {MAX_COPIED} bytes")
-            return _add(document, path, decode(copied)), budget - len(copied)
+            return _add(document, path, msgspec.json.decode(copied)), budget - len(copied)
     raise PatchFailed(f"unexpected operation {operation.get('op')!r}")
 
 
+def pointer(*steps: str | int) -> str:
+    """A JSON pointer (RFC 6901). `~` is escaped first, or the `~` of `~1` would be escaped again."""
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps)
+
+
 def parse_pointer(text: Json) -> list[str]:
-    """The steps of a JSON pointer (RFC 6901)."""
+    """The steps of a pointer: what `pointer` does, undone in the opposite order."""
     if not isinstance(text, str) or (text and not text.startswith("/")):
         raise PatchFailed(f"{text!r} is not a JSON pointer")
     return [step.replace("~1", "/").replace("~0", "~") for step in text.split("/")[1:]]
