@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 from tests.support.cgroup_trees import LAYOUTS, V1_NO_LIMIT, FakeTree
 
 from colocate.errors import Unavailable
 from colocate.host.cgroups import Naming
 from colocate.host.memory_group import GroupGone, MemoryGroup, oom_kills
-from colocate.host.memory_limits import Limits, LimitsSet, read_limits, set_limits
+from colocate.host.memory_limits import LimitChange, Limits, LimitsSet, read_limits, set_limits
 from colocate.model.memory import PodMemory
 from colocate.model.pod import QosClass
 
@@ -63,6 +64,37 @@ def test_v2_limits_are_read_as_they_were_set(steps: list[Limits]) -> None:
         for wanted in steps:
             set_limits(group, wanted)
             assert read_limits(group) == wanted
+
+
+named = st.just(UNSET) | amounts
+changes = st.lists(st.builds(LimitChange, memory=named, swap=named), min_size=1, max_size=4)
+
+
+@given(before=st.builds(Limits, memory=amounts, swap=amounts), steps=changes, version=st.sampled_from([1, 2]))
+def test_a_limit_that_is_not_named_stays_as_it_is(
+    before: Limits, steps: list[LimitChange], version: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        group = group_in(Path(folder), version)
+        group = group if version == 2 else StrictV1(group.folder, 1)
+        set_limits(group, before)
+        for change in steps:
+            there = read_limits(group)
+            done = set_limits(group, change)
+            memory = there.memory if change.memory is UNSET else change.memory
+            swap = there.swap if change.swap is UNSET else change.swap
+            assert done.busy is None
+            assert read_limits(group) == Limits(
+                memory=memory, swap=None if memory is None and version == 1 else swap
+            )
+            name = "memory.max" if version == 2 else "memory.limit_in_bytes"
+            assert change.memory is not UNSET or name not in done.written
+
+
+def test_v1_is_not_touched_for_a_memory_high(tmp_path: Path) -> None:
+    group = group_in(tmp_path, 1)
+    assert set_limits(group, LimitChange(high=MIB)) == LimitsSet(missing=("memory.high",))
+    assert set_limits(group, LimitChange(high=None)) == LimitsSet()
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
