@@ -16,7 +16,7 @@ from colocate.apps.memory.report import Report, report
 from colocate.clock import SystemClock
 from colocate.lab.api.resources import NODES
 from colocate.lab.api.server import ApiServer
-from colocate.memory.rung import Rung
+from colocate.memory.settings import Rung
 from colocate.wire import rpc
 
 

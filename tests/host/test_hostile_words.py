@@ -17,8 +17,8 @@ from colocate.host.cgroups import Naming, pod_path
 from colocate.host.files import LeadsElsewhere, below
 from colocate.host.pod_groups import PodTier, find_pod, find_tiers
 from colocate.lab.pod_runtime import ProcessRuntime
-from colocate.memory.ladder_state import GaveUp, Ladder, Leaving, Moved, Throttled
-from colocate.memory.rung import Rung
+from colocate.memory.ladder.state import GaveUp, Ladder, Leaving, Moved, Throttled
+from colocate.memory.settings import Rung
 from colocate.memory.state import State, from_json, to_json
 from colocate.model.memory import PodIdentity, PodMemory
 from colocate.model.path_word import LONGEST, is_path_word

@@ -19,7 +19,7 @@ from colocate.memory.actions import (
     Throttle,
     Unthrottle,
 )
-from colocate.memory.decide import Decision, decide
+from colocate.memory.decision import Decision, decide
 from colocate.memory.facts import Facts, Outcome, Result
 from colocate.memory.forecast import Instant
 from colocate.memory.settings import MemorySettings

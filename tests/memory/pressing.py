@@ -5,7 +5,7 @@ import msgspec
 from colocate.memory.actions import (
     PodAction,
 )
-from colocate.memory.decide import Decision
+from colocate.memory.decision import Decision
 from tests.memory.nodes import GIB, SETTINGS, Guest, Machine, ids
 
 BLOCKS = ids(*range(60))

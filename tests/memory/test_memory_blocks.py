@@ -8,9 +8,8 @@ from colocate.errors import UserError
 from colocate.memory import blocks as block_list
 from colocate.memory.actions import Action, Publish, Withdraw
 from colocate.memory.blocks import Blocks, BlockState, Wanted, block_id, for_settings, number
-from colocate.memory.explain import explain
-from colocate.memory.rung import Rung
-from colocate.memory.settings import MemorySettings, check
+from colocate.memory.explanation import explain
+from colocate.memory.settings import MemorySettings, Rung, check_settings
 from colocate.model.device import Health
 from tests.memory.nodes import GIB, MIB, SETTINGS, Guest, Machine, ids
 
@@ -235,11 +234,11 @@ def test_never_more_blocks_than_configured() -> None:
 )
 def test_settings_that_cannot_be_are_refused_with_a_remedy(settings: MemorySettings, because: str) -> None:
     with pytest.raises(UserError, match=because):
-        check(settings)
+        check_settings(settings)
 
 
 def test_the_defaults_can_be() -> None:
-    assert check(MemorySettings()) == MemorySettings()
+    assert check_settings(MemorySettings()) == MemorySettings()
 
 
 def after_a_restart(machine: Machine) -> Machine:

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colocate.memory import demotion
 from colocate.memory.actions import Demote, MovePages, PodAction, ReturnPages, SwitchDemotion
-from colocate.memory.decide import Decision, decide
-from colocate.memory.explain import explain
+from colocate.memory.decision import Decision, decide
+from colocate.memory.explanation import explain
 from colocate.memory.facts import Result
-from colocate.memory.rung import Rung, height
-from colocate.memory.rungs import rungs_here
+from colocate.memory.ladder import demotion
+from colocate.memory.ladder.rungs import rungs_here
+from colocate.memory.settings import Rung, height
 from colocate.memory.state import State, from_json, to_json
 from colocate.model.memory import Demotion, MemoryControls, NumaMemory
 from tests.memory.nodes import DEMOTES, GIB, MIB, SETTINGS, V1, V2, Machine, kinds
@@ -255,7 +255,7 @@ def test_the_kernel_demotes_to_the_nearest_of_the_next_lower_tier() -> None:
     ],
 )
 def test_why_the_kernel_is_not_asked_to_demote(controls: MemoryControls, far: set[int], why: str) -> None:
-    told = demotion.why_not(controls, far, ALLOWED)
+    told = demotion.why_no_demotion(controls, far, ALLOWED)
     assert why in told
     assert bool(told) is bool(why)
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.memory.forecast import Instant, Koordinator, Peak, Policy, WindowMax, remember
-from colocate.memory.safety import Safety
+from colocate.memory.forecast import Instant, Koordinator, Peak, Policy, Safety, WindowMax, remember
 from colocate.memory.settings import MemorySettings
 from colocate.memory.usage import OnlinePod, Usage, View
 from colocate.model.pod import QosClass

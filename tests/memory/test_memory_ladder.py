@@ -11,11 +11,10 @@ from colocate.memory.actions import (
     Throttle,
     Unthrottle,
 )
-from colocate.memory.explain import bar, explain
+from colocate.memory.explanation import bar, explain
 from colocate.memory.facts import Result
-from colocate.memory.rung import Rung
-from colocate.memory.rungs import rungs_here
-from colocate.memory.settings import MemorySettings
+from colocate.memory.ladder.rungs import rungs_here
+from colocate.memory.settings import MemorySettings, Rung
 from colocate.memory.state import State, from_json, to_json
 from colocate.model.memory import MemoryControls
 from tests.memory.nodes import GIB, MIB, SETTINGS, V1, V2, Machine, ids, kinds

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from colocate.memory.actions import Evict, Recreate, SetLimit
-from colocate.memory.explain import explain
+from colocate.memory.explanation import explain
 from colocate.memory.forecast import Policy
 from colocate.memory.usage import View, measure
 from colocate.model.memory import NodeMemory, PodMemory

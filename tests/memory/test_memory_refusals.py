@@ -5,8 +5,8 @@ import itertools
 import msgspec
 
 from colocate.memory.actions import Evict, PodAction, Recreate
-from colocate.memory.decide import Decision
-from colocate.memory.explain import explain
+from colocate.memory.decision import Decision
+from colocate.memory.explanation import explain
 from colocate.memory.facts import Result
 from tests.memory.nodes import Machine, ids, kinds
 from tests.memory.pressing import guest, on_pods, pressed

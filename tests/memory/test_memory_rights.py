@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from colocate.memory.actions import Evict, PodAction, Recreate
-from colocate.memory.explain import explain
+from colocate.memory.explanation import explain
 from colocate.memory.facts import Result
-from colocate.memory.rung import Rung
+from colocate.memory.settings import Rung
 from tests.memory.nodes import Guest, Machine, ids, kinds
 from tests.memory.pressing import guest, on_pods, pressed
 

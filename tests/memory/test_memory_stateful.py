@@ -26,10 +26,10 @@ from colocate.memory.actions import (
     Withdraw,
 )
 from colocate.memory.blocks import BlockState, block_id, number
-from colocate.memory.decide import Decision, decide
-from colocate.memory.explain import bar, explain
+from colocate.memory.decision import Decision, decide
+from colocate.memory.explanation import bar, explain
 from colocate.memory.facts import Result
-from colocate.memory.rung import RUNGS, Rung, height
+from colocate.memory.settings import RUNGS, Rung, height
 from colocate.memory.state import State, from_json, to_json
 from colocate.model.memory import ContainerMemory
 from tests.memory.nodes import GIB, SETTINGS, V1, V2, Guest, Machine

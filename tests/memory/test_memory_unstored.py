@@ -14,8 +14,8 @@ from colocate.memory.actions import (
     Throttle,
     Unthrottle,
 )
-from colocate.memory.explain import explain
-from colocate.memory.rung import Rung
+from colocate.memory.explanation import explain
+from colocate.memory.settings import Rung
 from tests.memory.nodes import GIB, SETTINGS, V1, V2, Guest, Machine, ids, kinds
 
 FULL = "/var/lib/colocate: no space left on device"

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from colocate.memory.safety import DEFAULT_EVICTION, keep
+from colocate.memory.forecast import DEFAULT_EVICTION, keep
 from colocate.memory.usage import View, far_ids, measure
 from colocate.model.memory import (
     ContainerMemory,

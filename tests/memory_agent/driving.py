@@ -15,7 +15,7 @@ from colocate.cluster.connection import Flags
 from colocate.kubelet import Plugins, Settings
 from colocate.lab.cluster import MACHINE
 from colocate.memory.actions import Action
-from colocate.memory.decide import Decision
+from colocate.memory.decision import Decision
 from colocate.memory.forecast import Instant
 from colocate.memory.settings import MemorySettings
 from tests.memory_agent.lab import RESOURCE, MemoryLab, memory_lab

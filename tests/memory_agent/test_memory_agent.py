@@ -9,7 +9,7 @@ import pytest
 from colocate.apps.config.file import build
 from colocate.errors import UserError
 from colocate.memory.forecast import Koordinator, Policy
-from colocate.memory.rung import Rung
+from colocate.memory.settings import Rung
 from tests.memory_agent.lab import MIB, MemoryLab, memory_lab
 from tests.support.waiting import until
 

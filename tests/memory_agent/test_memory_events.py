@@ -10,7 +10,7 @@ from colocate.apps.memory.report import report
 from colocate.apps.memory.telling import Teller
 from colocate.memory.actions import PodRef, Reclaim
 from colocate.memory.facts import Result
-from colocate.memory.rung import Rung
+from colocate.memory.settings import Rung
 from tests.memory.nodes import GIB, SETTINGS, Guest, Machine, ids
 
 BLOCKS = ids(*range(60))

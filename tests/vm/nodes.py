@@ -28,7 +28,7 @@ from colocate.host.node_memory import read_numa
 from colocate.host.numa_maps import Kind, bytes_by_node, mapped_pages
 from colocate.kubelet import checkpoint
 from colocate.kubelet.paths import KubeletPaths
-from colocate.memory.decide import Decision
+from colocate.memory.decision import Decision
 from colocate.memory.forecast import Instant
 from colocate.memory.settings import MemorySettings
 from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry

@@ -21,9 +21,8 @@ from colocate.host.page_calls import Kernel
 from colocate.host.page_migration import PageMigration
 from colocate.kubelet.paths import KubeletPaths
 from colocate.memory.actions import Demote, MovePages, ReturnPages
-from colocate.memory.decide import Decision
-from colocate.memory.rung import Rung
-from colocate.memory.settings import Deadlines
+from colocate.memory.decision import Decision
+from colocate.memory.settings import Deadlines, Rung
 from colocate.memory.state import State
 from tests.support.real_pods import MIB, Eater, RealPods, real_pods
 from tests.vm.dying_agents import Agent

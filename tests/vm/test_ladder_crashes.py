@@ -20,8 +20,7 @@ from colocate.host.demotion import KernelDemotion
 from colocate.host.high_mark import read_mark
 from colocate.host.memory_group import oom_kills
 from colocate.host.memory_limits import Limits, read_limits, set_limits
-from colocate.memory.rung import Rung, height
-from colocate.memory.settings import Deadlines, MemorySettings
+from colocate.memory.settings import Deadlines, MemorySettings, Rung, height
 from colocate.memory.state import State
 from tests.support import components
 from tests.support.real_pods import MIB, Eater, RealPods, real_pods

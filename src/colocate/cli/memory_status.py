@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from colocate.apps.memory.report import PodReport, Report, evictor_binding
 from colocate.cli.output import aligned, wrapped
-from colocate.memory.figures import amount, count
+from colocate.model.figures import amount, count
 from colocate.model.memory import Bytes
 
 WIDTH = 60

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from colocate.memory.figures import amount, count
 from colocate.memory.forecast import Expectation
 from colocate.memory.usage import Usage
+from colocate.model.figures import amount, count
 from colocate.model.memory import Bytes, PodUid
 
 

@@ -18,9 +18,9 @@ import msgspec
 
 from colocate.errors import UserError
 from colocate.memory.actions import Action, Drop, Publish, Withdraw
-from colocate.memory.figures import amount, count, some
 from colocate.memory.settings import MemorySettings
 from colocate.model.device import Device
+from colocate.model.figures import amount, count, some
 from colocate.model.memory import Bytes
 
 _ID = re.compile(r"CM-(\d{4}|[1-9]\d{4,})", re.ASCII)

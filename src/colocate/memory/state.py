@@ -12,7 +12,7 @@ import msgspec
 from colocate.errors import UserError
 from colocate.memory.blocks import Blocks
 from colocate.memory.forecast import Peak
-from colocate.memory.ladder_state import Ladder
+from colocate.memory.ladder import Ladder
 from colocate.model.memory import Bytes, NodeWord, PodIdentity, PodUid
 from colocate.model.path_word import is_path_word
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from colocate.memory.figures import amount, count, some
+from colocate.model.figures import amount, count, some
 from colocate.model.memory import Bytes, NodeMemory, NumaMemory, PodIdentity, PodMemory, PodUid
 from colocate.model.pod import QosClass
 

@@ -3,8 +3,7 @@
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.cluster.eviction import Evicted, EvictionSettings, evict
 from colocate.errors import UserError
-from colocate.memory.actions import Evict, Recreate
-from colocate.memory.facts import Outcome, Result
+from colocate.memory import Evict, Outcome, Recreate, Result
 
 _ONCE = EvictionSettings(deadline=0.0)
 """The ladder asks again by itself."""

@@ -22,25 +22,26 @@ from colocate.host import memory_files
 from colocate.host.memory_group import GroupGone, MemoryGroup
 from colocate.host.page_calls import Kernel, PageCalls
 from colocate.host.reclaim import ReclaimEnd, put_back, reclaim
-from colocate.memory.actions import (
+from colocate.memory import (
     Action,
     Demote,
     Ease,
     Evict,
     MovePages,
+    Outcome,
     PodAction,
     PodRef,
     Reclaim,
     Recreate,
     RestoreLimit,
+    Result,
     ReturnPages,
     SetLimit,
     SwitchDemotion,
     Throttle,
     Unthrottle,
 )
-from colocate.memory.facts import Outcome, Result
-from colocate.memory.figures import amount
+from colocate.model.figures import amount
 from colocate.model.memory import Bytes, PodUid
 
 _RECLAIM_TIME = 5.0

@@ -10,8 +10,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from colocate.errors import ColocateError
-from colocate.memory.actions import PodAction
-from colocate.memory.facts import Outcome, Result
+from colocate.memory import Outcome, PodAction, Result
 from colocate.model.memory import PodUid
 
 Deed = Callable[[], Awaitable[Outcome]]

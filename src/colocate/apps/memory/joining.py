@@ -14,7 +14,7 @@ from colocate.clock import Clock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Flags, Remedies
-from colocate.memory.blocks import for_settings
+from colocate.memory import for_settings
 
 _FIXED = (
     *("enabled", "resource", "block_size", "state_folder", "cgroup_root", "node", "kubeconfig", "dry_run"),

@@ -16,7 +16,7 @@ from colocate.clock import Clock
 from colocate.host.identity import this_machine
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.pod_holders import Holdings, pods_holding
-from colocate.memory.facts import Facts, Outcome
+from colocate.memory import Facts, Outcome
 from colocate.model.memory import NodeWord, PodUid
 
 Promised = Callable[[Iterable[str]], tuple[str, ...]]

@@ -10,9 +10,8 @@ from colocate.host.demotion import DemotionEnd, KernelDemotion, PodDemotion
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.page_calls import PageCalls
 from colocate.host.page_migration import MoveEnd, PageMigration, PagesMoved
-from colocate.memory.actions import Demote, MovePages, ReturnPages
-from colocate.memory.facts import Outcome, Result
-from colocate.memory.figures import amount
+from colocate.memory import Demote, MovePages, Outcome, Result, ReturnPages
+from colocate.model.figures import amount
 from colocate.model.memory import Bytes
 
 _LEAST: Bytes = 1 << 20

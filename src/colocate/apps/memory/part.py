@@ -28,13 +28,20 @@ from colocate.clock import Clock
 from colocate.errors import ColocateError, UserError
 from colocate.host.page_calls import Kernel, PageCalls
 from colocate.kubelet.paths import KubeletPaths
-from colocate.memory.actions import Action, Reclaim, SwitchDemotion, ref
-from colocate.memory.blocks import for_settings
-from colocate.memory.decide import Decision, decide
-from colocate.memory.facts import Facts, Result
-from colocate.memory.limits import limits
-from colocate.memory.settings import MemorySettings
-from colocate.memory.state import State
+from colocate.memory import (
+    Action,
+    Decision,
+    Facts,
+    MemorySettings,
+    Reclaim,
+    Result,
+    State,
+    SwitchDemotion,
+    decide,
+    for_settings,
+    limits_of,
+    ref,
+)
 from colocate.model.memory import Bytes, PodUid
 from colocate.telemetry import MEMORY_STATE_STORED, MEMORY_TURN_SECONDS, MEMORY_TURNS, Event
 
@@ -190,7 +197,7 @@ class MemoryPart:
         if self.dry_run or self._off:
             return
         for pod in self._state.pods.values():
-            wanted = limits(pod, self._state.blocks.size)
+            wanted = limits_of(pod, self._state.blocks.size)
             if wanted is not None and wanted.pod is not None:
                 await self.executor.put_back(ref(pod), wanted.pod)
 

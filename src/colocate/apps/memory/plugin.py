@@ -13,9 +13,7 @@ from colocate.apps.memory.roster import roster
 from colocate.clock import Clock
 from colocate.crashpoints import reached
 from colocate.kubelet.plugin import DevicePlugin, Refused
-from colocate.memory.actions import ref
-from colocate.memory.blocks import place
-from colocate.memory.settings import MemorySettings
+from colocate.memory import MemorySettings, place, ref
 from colocate.model.device import Allocation, Device, Health
 from colocate.model.memory import PodIdentity, PodUid
 

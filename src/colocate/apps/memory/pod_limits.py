@@ -14,8 +14,8 @@ from colocate.host import high_mark
 from colocate.host.memory_group import GroupGone, MemoryGroup
 from colocate.host.memory_limits import LimitChange, set_limits
 from colocate.host.pod_groups import container_groups
-from colocate.memory.actions import Ease, RestoreLimit, SetLimit, Throttle, Unthrottle
-from colocate.memory.figures import amount, some
+from colocate.memory import Ease, RestoreLimit, SetLimit, Throttle, Unthrottle
+from colocate.model.figures import amount, some
 from colocate.model.memory import Bytes
 
 

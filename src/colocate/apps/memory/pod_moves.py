@@ -28,8 +28,7 @@ from colocate.clock import Clock
 from colocate.cluster.errors import AlreadyExists, ClusterError, Forbidden, Invalid, NotFound
 from colocate.cluster.resources import NAMESPACES, PODS
 from colocate.errors import UserError
-from colocate.memory.actions import PodRef, Recreate
-from colocate.memory.facts import Outcome, Result
+from colocate.memory import Outcome, PodRef, Recreate, Result
 from colocate.model.memory import PodUid
 from colocate.telemetry import Event
 

@@ -16,9 +16,7 @@ from colocate.errors import ColocateError
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.plugin import Refused
 from colocate.kubelet.pod_holders import Holding, pods_holding
-from colocate.memory.actions import SetLimit, ref
-from colocate.memory.limits import limits
-from colocate.memory.state import State
+from colocate.memory import SetLimit, State, limits_of, ref
 from colocate.model.memory import Bytes, PodIdentity
 
 TIME = 15.0
@@ -99,7 +97,7 @@ class PreStart:
         )
 
     async def _limit(self, pod: PodIdentity) -> None:
-        wanted = limits(pod, self._block_size, self._swap)
+        wanted = limits_of(pod, self._block_size, self._swap)
         if wanted is None:
             raise self._refused(pod, f"{pod.key} holds blocks of {self._resource} and asks for none")
         if self._is_off():

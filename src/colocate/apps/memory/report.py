@@ -2,12 +2,7 @@
 
 import msgspec
 
-from colocate.memory.actions import RestoreLimit
-from colocate.memory.decide import Decision
-from colocate.memory.explain import Bar, bar, explain
-from colocate.memory.facts import Facts, Result
-from colocate.memory.rungs import RungHere
-from colocate.memory.settings import MemorySettings
+from colocate.memory import Bar, Decision, Facts, MemorySettings, RestoreLimit, Result, RungHere, bar, explain
 from colocate.model.memory import Bytes
 
 

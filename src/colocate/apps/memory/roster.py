@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from colocate.apps.memory.objects import ApiPod, identity
-from colocate.memory.figures import some
+from colocate.model.figures import some
 from colocate.model.memory import PodIdentity, PodUid
 from colocate.model.path_word import is_path_word
 

@@ -17,7 +17,7 @@ from colocate.cluster.resources import Object
 from colocate.crashpoints import reached
 from colocate.errors import UserError
 from colocate.host.files import LeadsElsewhere, below, reason, sync_folder, write_atomically
-from colocate.memory.state import State, from_json, to_json
+from colocate.memory import State, from_json, to_json
 from colocate.model.path_word import is_path_word
 
 _MOVE = "memory-recreate-"

@@ -10,27 +10,29 @@ from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.executor import UNCHANGED
 from colocate.apps.memory.report import Report, evictor_binding
 from colocate.apps.memory.roster import Collision
-from colocate.memory.actions import (
+from colocate.memory import (
     Action,
+    Decision,
     Demote,
     Ease,
     Evict,
     MovePages,
+    Outcome,
     PodAction,
     PodRef,
     Publish,
     Reclaim,
     Recreate,
     RestoreLimit,
+    Result,
     ReturnPages,
+    Rung,
     Throttle,
     Unthrottle,
     Withdraw,
+    height,
 )
-from colocate.memory.decide import Decision
-from colocate.memory.facts import Outcome, Result
-from colocate.memory.figures import count, some
-from colocate.memory.rung import Rung, height
+from colocate.model.figures import count, some
 from colocate.model.memory import PodUid
 from colocate.telemetry import MEMORY_ACTIONS, MEMORY_BLOCKS, MEMORY_BYTES, MEMORY_RUNG, Event
 

@@ -8,22 +8,17 @@ from collections.abc import Mapping
 import msgspec
 
 from colocate.memory import blocks as block_list
-from colocate.memory import demotion
-from colocate.memory import ladder as ladder_turns
+from colocate.memory import ladder as the_ladder
 from colocate.memory.actions import Action
 from colocate.memory.assertion import assert_limits
 from colocate.memory.balance import Balance, strike
 from colocate.memory.blocks import Wanted
 from colocate.memory.colocated import Colocated, blocks_in_giving_order, giving_order
 from colocate.memory.facts import Facts
-from colocate.memory.finding_again import throttled_again
-from colocate.memory.forecast import Expectation, remember
-from colocate.memory.limits import limits, set_aside
-from colocate.memory.rung import Rung
-from colocate.memory.rungs import RungHere, rungs_here
-from colocate.memory.safety import Safety, keep
-from colocate.memory.settings import MemorySettings, PageCache
-from colocate.memory.situation import Situation
+from colocate.memory.forecast import Expectation, Safety, keep, remember
+from colocate.memory.ladder import RungHere, Situation, rungs_here, throttled_again
+from colocate.memory.limits import limits_of, set_aside
+from colocate.memory.settings import MemorySettings, PageCache, Rung
 from colocate.memory.state import Debt, State, go_on
 from colocate.memory.usage import Usage, View, far_ids, measure
 from colocate.model.memory import KubeletReserves, NodeWord, PodIdentity, PodUid
@@ -97,7 +92,7 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
         listed, wanted, in_order, facts.holders is not None, state.clock, settings
     )
     rungs = rungs_here(facts.controls, far, settings, stores=not facts.unstored)
-    climbed = ladder_turns.turn(
+    climbed = the_ladder.turn(
         state.ladder,
         Situation(
             facts=facts,
@@ -113,7 +108,7 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
         ),
     )
     asserted = assert_limits(pods, climbed.ladder, facts.controls, facts.off)
-    ladder, switched = demotion.switch(climbed.ladder, climbed.actions, facts.controls.demotion)
+    ladder, switched = the_ladder.switch_demotion(climbed.ladder, climbed.actions, facts.controls.demotion)
     plan = Plan(
         actions=(*block_actions, *asserted, *switched, *climbed.actions),
         notes=climbed.notes,
@@ -174,7 +169,7 @@ def _colocated(
             pod=identities[uid],
             ids=ids,
             reading=readings.get(uid),
-            limits=limits(identities[uid], settings.block_size, settings.swap),
+            limits=limits_of(identities[uid], settings.block_size, settings.swap),
             far=usage.far.get(uid, 0),
             used=usage.colocated.get(uid, 0),
             presumed=len(ids) * settings.block_size if identities[uid].started and uid not in readings else 0,

@@ -3,10 +3,10 @@
 import msgspec
 
 from colocate.memory.blocks import BlockState
-from colocate.memory.decide import Decision
-from colocate.memory.figures import amount, count, some
+from colocate.memory.decision import Decision
 from colocate.memory.settings import MemorySettings
 from colocate.memory.state import State
+from colocate.model.figures import amount, count, some
 from colocate.model.memory import Bytes
 
 

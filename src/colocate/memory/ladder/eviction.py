@@ -9,11 +9,10 @@ import msgspec
 
 from colocate.memory.actions import Evict, PodAction, Recreate
 from colocate.memory.colocated import Colocated
-from colocate.memory.figures import amount
-from colocate.memory.ladder_state import Ladder, Leaving, drop, put
-from colocate.memory.rung import Rung, height
-from colocate.memory.situation import Situation
-from colocate.memory.step import WORTH_IT, Step
+from colocate.memory.ladder.rungs import WORTH_IT, Situation, Step
+from colocate.memory.ladder.state import Ladder, Leaving, drop, put
+from colocate.memory.settings import Rung, height
+from colocate.model.figures import amount
 from colocate.model.memory import Bytes
 
 

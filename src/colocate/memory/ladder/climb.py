@@ -1,4 +1,4 @@
-"""What each rung does to pay what is due, pod by pod in the order of giving.
+"""The way up: what each rung does to pay what is due, pod by pod in the order of giving, and when the next is tried.
 
 A step that has nothing left to try is not busy: the next rung is then tried without waiting.
 """
@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from colocate.memory import demotion
 from colocate.memory.actions import Demote, MovePages, PodAction, Reclaim, Throttle
 from colocate.memory.colocated import droppable, unyielding
-from colocate.memory.figures import amount
-from colocate.memory.ladder_state import Ladder, Moved, Throttled, put
-from colocate.memory.leaving import on_their_way, send_away
+from colocate.memory.ladder import demotion
+from colocate.memory.ladder.eviction import on_their_way, send_away
+from colocate.memory.ladder.rungs import WORTH_IT, LadderTurn, Situation, Step
+from colocate.memory.ladder.state import Ladder, Moved, Throttled, put, stand
 from colocate.memory.limits import whole_pages
-from colocate.memory.rung import Rung
-from colocate.memory.situation import Situation
-from colocate.memory.step import WORTH_IT, Step
+from colocate.memory.settings import Rung, height
+from colocate.model.figures import amount
 from colocate.model.memory import Bytes, PodMemory
 
 _CUSHION: Bytes = 16 << 20
@@ -136,7 +135,7 @@ def far(ladder: Ladder, situation: Situation) -> Step:
     room = {node.id: max(0, node.free - reserve[node.id]) for node in situation.far}
     near = tuple(node.id for node in situation.facts.node.numa if node.id not in situation.far_ids)
     controls = situation.facts.controls
-    demotes = not demotion.why_not(controls, situation.far_ids, situation.settings)
+    demotes = not demotion.why_no_demotion(controls, situation.far_ids, situation.settings)
     actions: list[PodAction] = []
     notes: list[str] = []
     for each, reading in situation.readable:
@@ -212,3 +211,69 @@ GIVE: Mapping[Rung, Callable[[Ladder, Situation], Step]] = {
     Rung.EVICT: send_away,
     Rung.RECREATE: send_away,
 }
+
+
+def up(ladder: Ladder, situation: Situation) -> LadderTurn:
+    ladder = msgspec.structs.replace(ladder, calm_since=None, undid_at=None)
+    notes: list[str] = []
+    rung = ladder.rung
+    if rung is None:
+        rung = Rung.WITHDRAW
+        ladder = stand(ladder, rung, situation.now)
+        notes.append(f"There is a debt of {amount(situation.debt)}: free blocks are withdrawn.")
+    higher = _next(ladder, rung, situation)
+    if higher is None and not situation.presses:
+        ladder = msgspec.structs.replace(ladder, since=situation.now)
+        if ladder.throttled:
+            notes.append(
+                f"{amount(situation.due)} is due, for which nobody is evicted: throttled pods stay so."
+            )
+    elif higher is not None and (why := _is_over(ladder, rung, situation)):
+        notes.append(f"{why}: {higher} comes next.")
+        rung, ladder = higher, stand(ladder, higher, situation.now)
+    actions: tuple[PodAction, ...] = ()
+    stood_on = []
+    while True:
+        stood_on.append(rung)
+        step = _try(rung, ladder, situation)
+        ladder, actions = step.ladder, step.actions
+        notes += step.notes
+        if step.busy or not situation.presses:
+            break
+        higher = situation.above(rung)
+        if higher is None:
+            notes.append(f"No rung is left to try: a debt of {amount(situation.debt)} stays.")
+            break
+        notes.append(f"{rung} has nothing to try: {higher} comes next.")
+        rung, ladder = higher, stand(ladder, higher, situation.now)
+    if height(rung) > height(Rung.THROTTLE) and situation.here(Rung.THROTTLE).is_here:
+        again = throttle_again(ladder, situation)
+        ladder, actions = again.ladder, (*again.actions, *actions)
+    return LadderTurn(ladder, actions, tuple(notes), tuple(stood_on))
+
+
+def _next(ladder: Ladder, rung: Rung, situation: Situation) -> Rung | None:
+    """The rung that follows when this one has had its time; None where this one has all the time."""
+    higher = situation.above(rung)
+    # Pages on far nodes harm less than a throttle that lasts, so it gives way to them within the tolerance, too.
+    ends_a_throttle = rung is Rung.THROTTLE and higher is Rung.FAR and bool(ladder.throttled)
+    return higher if situation.presses or ends_a_throttle else None
+
+
+def _try(rung: Rung, ladder: Ladder, situation: Situation) -> Step:
+    here = situation.here(rung)
+    if not here.is_here:
+        # It was, when it was reached.
+        return Step(ladder, notes=(f"{rung} cannot be used any more: {here.missing}.",))
+    return GIVE[rung](ladder, situation)
+
+
+def _is_over(ladder: Ladder, rung: Rung, situation: Situation) -> str:
+    """Why a rung has had its time; empty where it has not."""
+    waited = situation.now - ladder.since
+    if waited >= situation.here(rung).deadline:
+        return f"{rung} has not paid {amount(situation.due)} within {situation.here(rung).deadline:g} s"
+    if situation.hurries and (rung is Rung.WITHDRAW or waited > 0):
+        share = situation.settings.hurry
+        return f"{amount(situation.due)} is due, more than {share:.0%} of the margin, so {rung} is given no more time"
+    return ""

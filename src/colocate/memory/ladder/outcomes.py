@@ -1,4 +1,4 @@
-"""What became of earlier plans: the ladder's memory brought up to date before anything new is planned."""
+"""What became of earlier plans: the ladder's state brought up to date before anything new is planned."""
 
 import msgspec
 
@@ -13,10 +13,10 @@ from colocate.memory.actions import (
     Unthrottle,
 )
 from colocate.memory.facts import Outcome, Result
-from colocate.memory.figures import count
-from colocate.memory.ladder_state import GaveUp, Ladder, Leaving, drop, put
-from colocate.memory.rung import Rung
-from colocate.memory.situation import Situation
+from colocate.memory.ladder.rungs import Situation
+from colocate.memory.ladder.state import GaveUp, Ladder, Leaving, drop, put
+from colocate.memory.settings import Rung
+from colocate.model.figures import count
 from colocate.model.memory import PodUid
 
 _LONGEST_PAUSE = 600.0
