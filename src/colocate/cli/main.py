@@ -12,7 +12,7 @@ from importlib import import_module
 
 from colocate import __version__
 from colocate.cli import streams
-from colocate.errors import ColocateError, exit_on_user_error
+from colocate.errors import ColocateError, exit_on_user_error, visible
 
 GROUPS = {
     "agent": "run the agent of a node: serve its devices to the kubelet",
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         # Whoever read the output has had enough.
         code = _BROKEN_PIPE
     except ColocateError as error:
-        sys.stderr.write(f"colocate: {error}\n")
+        sys.stderr.write(f"colocate: {visible(str(error))}\n")
         code = 1
     raise SystemExit(code)
 

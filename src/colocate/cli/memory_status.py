@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from colocate.apps.memory.report import PodReport, Report
-from colocate.cli.output import aligned, wrapped
+from colocate.cli.output import aligned, visible, wrapped
 from colocate.memory.figures import amount, count
 from colocate.model.memory import Bytes
 
@@ -38,7 +38,7 @@ def status_lines(report: Report, *, colours: bool, width: int = 0) -> Iterator[s
         else ""
     )
     sold = f"{amount(report.bar.capacity)} of memory, sold as {report.resource}"
-    yield from wrapped(f"{report.node}: {sold}{state}", width, hanging="  ")
+    yield from wrapped(visible(f"{report.node}: {sold}{state}"), width, hanging="  ")
     yield f"[{drawn(report.bar.parts(), colours)}]"
     yield from _legend(report.bar.parts(), colours)
     blocks = f"{report.offered} free, {report.held} held, {report.withdrawn} withdrawn"
@@ -52,7 +52,7 @@ def status_lines(report: Report, *, colours: bool, width: int = 0) -> Iterator[s
         rows = [["POD", "BLOCKS", "USED", "LIMIT", "DONE"], *(_row(pod) for pod in report.pods)]
         yield from aligned(rows)
     for why in report.silent:
-        yield from wrapped(f"not known: {why}", width, hanging="  ")
+        yield from wrapped(visible(f"not known: {why}"), width, hanging="  ")
 
 
 def _legend(parts: tuple[tuple[str, Bytes], ...], colours: bool) -> Iterator[str]:

@@ -15,7 +15,7 @@ from colocate.apps.scheduler.decisions import Told
 from colocate.apps.scheduler.load_ranges import check_ranges
 from colocate.cli import scheduler_pod_file, scheduler_tables
 from colocate.cli.commands import Commands, add_command, add_output
-from colocate.cli.output import as_json, terminal_width, wrapped
+from colocate.cli.output import as_json, harmless, terminal_width, visible, wrapped
 from colocate.cli.scheduler_tables import Scored
 from colocate.errors import UserError
 from colocate.load import NodeRow, Table, compare, decide, explain_all, mix, snapshot, top
@@ -136,7 +136,7 @@ def write_snapshot(args: argparse.Namespace) -> None:
     # Read before it is written: a file that nobody can use is worse than none.
     decoded(body, f"the answer of {args.url}")
     if args.file == _STANDARD_INPUT:
-        sys.stdout.write(body.decode() + "\n")
+        sys.stdout.write(harmless(body.decode()) + "\n")
         return
     try:
         args.file.write_bytes(body)
@@ -167,7 +167,7 @@ def _print(args: argparse.Namespace, told: object, lines: Iterable[str]) -> None
         print(as_json(told))
         return
     width = terminal_width()
-    for line in lines:
+    for line in map(visible, lines):
         # One with columns stays as it is: these know the width, or need it.
         shown = [line] if "  " in line else wrapped(line, width, hanging="  ")
         print("\n".join(shown))
