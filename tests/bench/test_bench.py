@@ -139,7 +139,11 @@ def test_a_ratio_without_a_bar_is_shown_and_never_beyond(
     assert "free (no bar)" in capsys.readouterr().err
     assert main(["--list", "extender"]) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert [line for line in listed if line.endswith(", CPU, against an aiohttp handler that echoes the body: no bar")]
+    assert [
+        line
+        for line in listed
+        if line.endswith(", CPU, against an aiohttp handler that echoes the body: no bar")
+    ]
 
 
 def test_a_ratio_that_is_not_a_number_is_beyond() -> None:

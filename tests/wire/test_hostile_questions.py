@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from bench.extender_questions import questions_about_names, questions_about_nodes
+from tests.support.cost import cost
 
 from colocate.load.reading import ApiPod
 from colocate.wire.extender_questions import TooMany, Unreadable, read_preemption, read_question
-from tests.support.cost import cost
 
 MOST = 10_000
 BYTES = 8 << 20
@@ -68,7 +68,10 @@ HOSTILE = {
         repeated(OF_VICTIMS + b'{"a":{"Pods":[', b"{}", b"]}}}"),
         "the body holds ",
     ),
-    "a pit without a bottom": (b'{"Pod":' + b"[" * (BYTES // 2) + b"]" * (BYTES // 2), "the body is nested more deeply"),
+    "a pit without a bottom": (
+        b'{"Pod":' + b"[" * (BYTES // 2) + b"]" * (BYTES // 2),
+        "the body is nested more deeply",
+    ),
 }  # fmt: skip
 
 
@@ -114,6 +117,9 @@ def test_victims_of_a_large_cluster_are_read() -> None:
 
 def test_nesting_that_would_exhaust_the_stack_is_too_much_wherever_it_is() -> None:
     deep = b"[" * 100_000 + b"]" * 100_000
-    for body in (b'{"x": ' + deep + b"}", b'{"Pod": {"x": ' + deep + b'}, "Nodes": null, "NodeNames": ["a"]}'):
+    for body in (
+        b'{"x": ' + deep + b"}",
+        b'{"Pod": {"x": ' + deep + b'}, "Nodes": null, "NodeNames": ["a"]}',
+    ):
         with pytest.raises((TooMany, Unreadable), match="nested more deeply"):
             read_question(body, MOST)

@@ -32,13 +32,11 @@ def as_json(value: Any) -> str:
 
 
 def harmless(text: str) -> str:
-    """JSON, or YAML in which such texts are in double quotes, without what could steer a terminal; it says the same."""
+    """JSON, or YAML with such texts in double quotes, without what could steer a terminal; it says the same."""
     lines = text.split("\n")
     if all(map(str.isprintable, lines)):
         return text
-    return "\n".join(
-        "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line) for line in lines
-    )
+    return "\n".join("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line) for line in lines)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -10,7 +10,16 @@ from colocate.apps.doctor.strangers import Remedies
 from colocate.apps.scheduler.sections import Usage
 from colocate.cluster.usage import SignalHealth
 from colocate.cluster.usage.answers import Series
-from colocate.cluster.usage.claims import Claim, Claims, Sample, counting, disagreeing, highest, identity, updated
+from colocate.cluster.usage.claims import (
+    Claim,
+    Claims,
+    Sample,
+    counting,
+    disagreeing,
+    highest,
+    identity,
+    updated,
+)
 from colocate.cluster.usage.collisions import Collision, collisions
 from colocate.cluster.usage.directory import Directory, KnownNode
 from colocate.cluster.usage.joining import Times, join

@@ -334,7 +334,9 @@ async def test_a_hundred_megabytes_are_not_taken_in(table: Table, clock: ManualC
         snapshot = await follower.once()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert health(snapshot, "cpu").error.endswith("the answer cannot be read: it is longer than 4 MiB (usage.prometheus.longestAnswer)")
+        assert health(snapshot, "cpu").error.endswith(
+            "the answer cannot be read: it is longer than 4 MiB (usage.prometheus.longestAnswer)"
+        )
         assert peak < 32 << 20
         assert sent < 50 << 20
         assert memory(snapshot) == {"a": 40, "b": 50, "c": 60}

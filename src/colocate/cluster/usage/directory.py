@@ -13,7 +13,6 @@ from colocate.cluster.resources import NODES, Resource
 from colocate.model import quantity
 from colocate.model.load import Amount
 
-
 _LONGEST = 300
 """Characters: more than any name or address has, with its port. What is longer is not looked at, nor remembered."""
 

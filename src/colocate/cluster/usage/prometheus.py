@@ -22,7 +22,6 @@ from colocate.cluster.usage.answers import Vector, decode
 from colocate.cluster.usage.signals import duration
 from colocate.errors import UserError
 
-
 _PODS = 4
 """Times as long as that of its nodes is the answer of a cluster's pods: ten on each, with fewer labels."""
 
