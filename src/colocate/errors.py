@@ -21,6 +21,16 @@ class Unavailable(ColocateError):
     """A component that is needed does not answer; trying again later may help."""
 
 
+def visible(text: str) -> str:
+    """The text with control characters, and all else that has no shape, written as escapes.
+
+    Much of what errors and answers say was written by servers and tenants: it must not steer a terminal.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
     """End the process with exit code 2 and one sentence on standard error, never a traceback."""
@@ -30,7 +40,7 @@ def exit_on_user_error() -> Iterator[None]:
     except* UserError as group:
         refused = _first(group)
     if refused is not None:
-        sys.stderr.write(f"colocate: {refused}\n")
+        sys.stderr.write(f"colocate: {visible(str(refused))}\n")
         raise SystemExit(2)
 
 

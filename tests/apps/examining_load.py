@@ -15,7 +15,7 @@ from colocate.apps.doctor.examination import chosen, examine
 from colocate.apps.doctor.report import Result
 from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler
 from colocate.apps.scheduler.sections import Load, Prometheus, Usage
-from colocate.apps.scheduler.settings import SchedulerConfig
+from colocate.apps.scheduler.settings import SchedulerConfig, Server
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.kubelet import KubeletPaths
@@ -61,10 +61,12 @@ async def examined(
     extenders: tuple[ExtenderSettings, ...] | None = None,
     usage: Usage | None = None,
     load: Load | None = None,
+    server: Server | None = None,
 ) -> list[Result]:
     usage = usage or Usage(prometheus=Prometheus(url=url))
     kube_scheduler = None if extenders is None else KubeScheduler(extenders)
-    scheduling = Scheduling(SchedulerConfig(usage=usage, load=load or Load()), kube_scheduler)
+    config = SchedulerConfig(usage=usage, load=load or Load(), server=server or Server())
+    scheduling = Scheduling(config, kube_scheduler)
     nowhere = KubeletPaths(Path("/nowhere"))
     patient = Patient(nowhere, Path("/nowhere"), "worker", SystemClock(), client, scheduling)
     return [result async for one in examine(patient, chosen([check])) for result in one.results]

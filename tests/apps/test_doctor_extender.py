@@ -91,6 +91,15 @@ class TestExtender:
         assert let_in.verdict is Verdict.GOOD
         assert "sesame" not in let_in.reason
 
+    async def test_it_warns_where_anyone_may_ask(self) -> None:
+        async with asking(SteeredJudge(), server()) as ask:
+            settings = ExtenderSettings(ask.listening.url, "prioritize", weight=5, ignorable=True)
+            warned, good = await examined("extender", "nowhere", extenders=(settings,), server=server())
+        assert (warned.verdict, good.verdict) == (Verdict.WARN, Verdict.GOOD)
+        assert warned.reason.startswith(
+            "server.callers.anyone is true: whoever reaches the extender's address"
+        )
+
     async def test_what_kube_scheduler_shows_is_presumed_where_nothing_is_said_of_it(
         self, tmp_path: Path
     ) -> None:

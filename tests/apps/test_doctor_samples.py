@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 from tests.apps.examining_load import CALM, NAMES, cluster_of, examined, samples, say
-from tests.cluster.usage.fake import CPU, MEMORY, TIME, vector
+from tests.cluster.usage.fake import CPU, MEMORY, TIME, contested, vector
 from tests.scheduler.pretending import P95, pretending
 
 from colocate.apps.config.values import Seconds
@@ -159,6 +159,21 @@ async def test_peaks_that_are_plain_averages_are_told() -> None:
     assert plain.reason == "p95 and deviation are not asked for: peaks are plain averages"
     assert plain.remedy == (
         "add to usage.windows: {statistic: p95, span: 1h}, {statistic: deviation, span: 15m}"
+    )
+
+
+async def test_two_series_that_claim_one_node_are_told_with_the_matcher_to_add() -> None:
+    async with pretending(CALM) as prometheus:
+        prometheus.table.say(MEMORY, contested("a", 95, 0, time.time(), {"b": 40, "c": 50}))
+        found = await samples(prometheus, *NAMES)
+    [told] = [result for result in found if "two series" in result.reason]
+    assert told.verdict is Verdict.WARN
+    assert told.reason == (
+        'memory: a: two series say different things, 95 % {"node": "a", "job": "node-exporter"} and 0 % '
+        '{"node": "a", "job": "tenant"}; the higher counts'
+    )
+    assert told.remedy == (
+        r'write usage.matchers: "job=\"node-exporter\"" where job="node-exporter" is your own exporter'
     )
 
 

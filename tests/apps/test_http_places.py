@@ -20,7 +20,7 @@ class Visitor:
 
 
 def test_a_crowd_from_one_address_pushes_out_only_itself() -> None:
-    places: Places[Visitor] = Places(LIMITS)
+    places: Places[Visitor] = Places(PlaceLimits(connections=100, per_address=3))
     other, crowd = Visitor("other"), [Visitor(str(number)) for number in range(50)]
     assert places.admit(other, "b").admitted
     closed = [places.admit(one, "a").closed for one in crowd]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.running import COMMAND, PATIENCE, Ended, colocate
+from tests.cluster.serving import Scripted
 
 from colocate import __version__
 from colocate.cli.main import GROUPS
@@ -119,3 +120,22 @@ async def test_the_agent_does_not_load_what_only_others_need() -> None:
     async with asyncio.timeout(PATIENCE):
         out, _ = await process.communicate()
     assert out == b"[]\n"
+
+
+STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\nthe cluster is fine"
+
+
+async def test_a_server_that_sends_escape_sequences_steers_no_terminal() -> None:
+    """An API server, and an extender, that refuse in words which would clear the screen and begin a line of ours."""
+    async with Scripted().running() as server:
+        server.say(403, json.dumps({"message": STEERING}).encode())
+        server.say(403, STEERING.encode())
+        for words in (
+            ("resource", "list", "--server", server.url),
+            ("scheduler", "explain", "pod", "--url", server.url),
+        ):
+            ended = await colocate(*words)
+            assert ended.code in (1, 2)
+            (line,) = (ended.out + ended.err).splitlines()
+            assert line.isprintable()
+            assert "\\x1b" in line

@@ -52,6 +52,15 @@ def test_structs_become_json_and_yaml() -> None:
     assert json.loads(as_json(fans)) == yaml.safe_load(as_yaml(fans)) == [{"name": "größe", "blades": [3]}]
 
 
+@given(st.dictionaries(st.text(), st.text(), max_size=4))
+@example({"\x9b31m\u202eevil": "\x1b[2J\x7f\u2066\ufeff\U000e0001"})
+def test_no_text_of_a_server_steers_a_terminal_in_json_or_yaml(texts: dict[str, str]) -> None:
+    for written in (as_json(texts), as_yaml(texts)):
+        assert all(map(str.isprintable, written.split("\n")))
+    assert json.loads(as_json(texts)) == texts
+    assert yaml.safe_load(as_yaml(texts)) == texts
+
+
 @given(st.dictionaries(st.text(), st.text()))
 @example({"\x85": "a\x85b", "\u2028": " \ufeff", "\n": "\n"})
 def test_yaml_loses_nothing(texts: dict[str, str]) -> None:

@@ -118,6 +118,22 @@ def test_a_card_near_no_node_says_none(tmp_path: Path) -> None:
     assert [device.numa for device in plugin.devices()] == [()]
 
 
+@pytest.mark.parametrize(
+    ("must", "size", "nodes"),
+    [
+        ([], 1, [1]),  # the smallest node that has enough
+        ([], 2, [0, 0]),
+        ([], 4, [1, 2, 2, 2]),  # none has enough: first the largest, then again the smallest that has enough
+        (["c0"], 2, [2, 2]),  # a node that is begun is gone on with
+        (["b0"], 3, [0, 0, 1]),
+    ],
+)
+def test_which_nodes_a_preference_takes(must: list[str], size: int, nodes: list[int]) -> None:
+    plugin = numa.Cards("0x1")
+    plugin._nodes = {"a0": 0, "a1": 0, "b0": 1, "c0": 2, "c1": 2, "c2": 2}
+    assert sorted(plugin._nodes[id] for id in plugin.prefer([*plugin._nodes], must, size)) == nodes
+
+
 @given(st.lists(st.integers(-1, 3), max_size=12), st.data())
 def test_a_preference_has_the_size_and_what_it_must_include(nodes: list[int], data: st.DataObject) -> None:
     plugin = numa.Cards("0x1")

@@ -105,6 +105,15 @@ def test_off_puts_the_switch_back_whatever_else_is_left_to_undo() -> None:
     assert not machine.state.ladder.has_done_something
 
 
+@pytest.mark.parametrize("off", [True, False])
+def test_a_pod_that_ends_while_it_is_demoted_takes_no_switch_with_it(off: bool) -> None:
+    machine = demoting()
+    machine.carry_out(until_demoted(machine))
+    machine.guests.clear()
+    machine.off, machine.online = off, GIB
+    assert switched(machine.turn()) == [False]
+
+
 def test_a_switch_that_cannot_be_put_back_is_tried_at_every_turn_and_told() -> None:
     machine = demoting()
     machine.carry_out(until_demoted(machine))

@@ -146,6 +146,7 @@ def refusal(memory: str) -> str:
         ("{resource: memory}", "memory: resource is 'memory', but it needs a domain"),
         ("{forecast: {kind: oracle}}", "choose one of instant, window-max, koordinator"),
         ("{migrationRate: 0}", "memory.migrationRate: 0 bytes a second; give 1Mi at least"),
+        ("{moveExpiry: 5s}", "memory.moveExpiry: 5s is out of range; choose 1m to 168h"),
     ],
 )
 def test_what_is_wrong_with_the_memory_section_is_one_sentence(memory: str, said: str) -> None:

@@ -49,10 +49,13 @@ async def test_a_node_that_the_api_server_does_not_have_is_no_open_node_and_is_n
         return MachineReading(NODE, PodsReading(), MemoryControls(cgroup=2))
 
     machine: Any = SimpleNamespace(read=read)
+    rights = SimpleNamespace(without_eviction=frozenset({"a"}), without_creation=frozenset({"a", "b"}))
     cluster: Any = SimpleNamespace(
-        is_synced=True, answers=True, node=None, node_name="mistyped", pods=[], kubelet=None
+        is_synced=True, answers=True, node=None, node_name="mistyped", pods=[], kubelet=None, rights=rights
     )
     observer = Observer(machine, KubeletPaths(tmp_path), cluster, ManualClock(), "test.com/memory")
     look = await observer.look(off=False, outcomes=(), promised=lambda ids: ())
     assert look.facts.word == NodeWord(absent=True)
+    assert look.facts.without_eviction == {"a"}
+    assert look.facts.without_creation == {"a", "b"}
     assert any("no node named mistyped; set memory.node" in why for why in look.silent)

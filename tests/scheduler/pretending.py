@@ -83,6 +83,11 @@ async def other_schema(request: web.Request) -> web.StreamResponse:
     return web.Response(text=json.dumps(answer), content_type="application/json")
 
 
+async def nonsense(request: web.Request) -> web.StreamResponse:
+    zeros = b'{"status":"success","data":{"resultType":"vector","result":[0' + b",0" * 400_000 + b"]}}"
+    return web.Response(body=zeros, content_type="application/json")
+
+
 async def hundred_megabytes(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     await response.prepare(request)
@@ -94,7 +99,7 @@ async def hundred_megabytes(request: web.Request) -> web.StreamResponse:
     return response
 
 
-FAULTS = (slow, internal_error, html, half, other_schema, hundred_megabytes)
+FAULTS = (slow, internal_error, html, half, other_schema, nonsense, hundred_megabytes)
 
 
 @asynccontextmanager

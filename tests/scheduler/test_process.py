@@ -4,6 +4,7 @@ import asyncio
 import json
 import resource
 import stat
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from aiohttp import web
 
 from colocate.apps.config.values import Seconds
 from colocate.apps.scheduler import asking
@@ -27,9 +29,9 @@ from colocate.cluster.usage import queries
 from colocate.errors import UserError
 from colocate.load.settings import AllHot, FilterSettings, LedgerSettings, LoadSettings
 from colocate.model.load import Amount, BoundPod, PerResource, PodFacts, UsageThresholds
-from tests.cluster.usage.fake import Answer
+from tests.cluster.usage.fake import MEMORY, Answer, contested
 from tests.scheduler.asking import POD
-from tests.scheduler.pretending import CALM, FAULTS, NAMES, internal_error, pretending
+from tests.scheduler.pretending import CALM, FAULTS, NAMES, P95, internal_error, pretending
 from tests.scheduler.story import NAME, Story, deployment, spread, telling
 from tests.support.waiting import until
 
@@ -96,6 +98,26 @@ async def test_whatever_prometheus_answers_pods_are_scheduled_and_the_next_answe
                 await until(lambda: "n2" in scheduler.facts.table.loads, "the first samples")
                 assert "n2" not in spread(await story.restart("nginx", 9))
             assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+async def test_a_tenant_that_claims_a_full_node_attracts_no_pod_and_is_in_the_state() -> None:
+    async with pretending(CALM) as prometheus:
+
+        async def claimed(request: web.Request) -> web.StreamResponse:
+            body = contested("n2", 95, 0, time.time(), {"n1": 20, "n3": 20})
+            return web.Response(body=body, content_type="application/json")
+
+        for query in (MEMORY, P95[1]):
+            prometheus.table.do(query, claimed)
+        async with telling(prometheus.url, NAMES) as story, story.scheduling(story.config()) as scheduler:
+            await until(lambda: "n2" in scheduler.facts.table.loads, "the first samples")
+            state = json.loads(await asking.ask(Where(url=scheduler.listening.url), "/state"))
+            [memory] = [one for one in state["samples"] if one["name"] == "memory"]
+            [collision] = memory["collisions"]
+            assert (collision["node"], collision["counted"], collision["other"]) == ("n2", 95, 0)
+            assert collision["matcher"] == 'job="node-exporter"'
+            await story.deploy("nginx", 6)
+            assert "n2" not in spread(await story.pods("nginx"))
 
 
 async def test_a_restart_of_the_api_server_is_survived() -> None:

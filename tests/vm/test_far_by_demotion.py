@@ -193,7 +193,7 @@ async def pressed_by(node: Node, amount: int) -> None:
 async def test_off_puts_the_switch_back_and_brings_back_what_processes_have_mapped(
     node: Node, tmpfs: Path
 ) -> None:
-    batch, _ = await pressed(node, tmpfs)
+    batch, web = await pressed(node, tmpfs)
     decision = await until_demoted(node)
     group = node.pods.create(BATCH)
     assert is_on()
@@ -201,6 +201,7 @@ async def test_off_puts_the_switch_back_and_brings_back_what_processes_have_mapp
     assert not [action for action in decision.plan.actions if isinstance(action, MovePages)]
     assert sum(on_far_node(group)) >= 30 * MIB
 
+    await web.free()
     node.part.switch(True)
     calm = await until_restored(node)
     assert not is_on()
@@ -211,9 +212,10 @@ async def test_off_puts_the_switch_back_and_brings_back_what_processes_have_mapp
 
 async def test_a_switch_that_was_on_before_stays_on_after_off(node: Node, tmpfs: Path) -> None:
     KERNEL.switch(True)
-    await pressed(node, tmpfs)
+    _, web = await pressed(node, tmpfs)
     decision = await until_demoted(node)
     assert not decision.state.ladder.demotion_is_ours
+    await web.free()
     node.part.switch(True)
     await until_restored(node)
     assert is_on()

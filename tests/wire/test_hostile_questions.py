@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from bench.extender_questions import questions_about_names, questions_about_nodes
-from colocate.load.api_objects import LoadPod
 from tests.support.cost import cost
 
+from colocate.load.api_objects import LoadPod
 from colocate.wire.extender_questions import TooMany, Unreadable, read_preemption, read_question
 
 MOST = 10_000
@@ -68,7 +68,10 @@ HOSTILE = {
         repeated(OF_VICTIMS + b'{"a":{"Pods":[', b"{}", b"]}}}"),
         "the body holds ",
     ),
-    "a pit without a bottom": (b'{"Pod":' + b"[" * (BYTES // 2) + b"]" * (BYTES // 2), "the body is nested more deeply"),
+    "a pit without a bottom": (
+        b'{"Pod":' + b"[" * (BYTES // 2) + b"]" * (BYTES // 2),
+        "the body is nested more deeply",
+    ),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from importlib import import_module
 
 from colocate import __version__, startup
 from colocate.cli import streams
-from colocate.errors import ColocateError, exit_on_user_error
+from colocate.errors import ColocateError, exit_on_user_error, visible
 
 GROUPS = {
     "agent": "run the agent of a node: serve its devices to the kubelet",
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         # Whoever read the output has had enough.
         code = _BROKEN_PIPE
     except ColocateError as error:
-        sys.stderr.write(f"colocate: {error}\n")
+        sys.stderr.write(f"colocate: {visible(str(error))}\n")
         code = 1
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE:

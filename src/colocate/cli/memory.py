@@ -13,7 +13,7 @@ from colocate.cli.agent_socket import add_asking
 from colocate.cli.commands import Commands, add_output
 from colocate.cli.main import GROUPS
 from colocate.cli.memory_status import status_lines
-from colocate.cli.output import as_json, has_colours, terminal_width, wrapped
+from colocate.cli.output import as_json, has_colours, terminal_width, visible, wrapped
 from colocate.cli.spans import seconds
 from colocate.errors import UserError
 
@@ -59,7 +59,7 @@ def show_explanation(args: argparse.Namespace) -> None:
         print(as_json({"node": report.node, "sentences": report.sentences, "silent": report.silent}))
     else:
         for sentence in (*report.sentences, *(f"Not known: {why}." for why in report.silent)):
-            print(*wrapped(sentence, terminal_width(), hanging="  "), sep="\n")
+            print(*wrapped(visible(sentence), terminal_width(), hanging="  "), sep="\n")
 
 
 def switch_off(args: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from colocate.apps.memory.report import PodReport, Report, evictor_binding
-from colocate.cli.output import aligned, wrapped
+from colocate.cli.output import aligned, visible, wrapped
 from colocate.model.figures import amount, count
 from colocate.model.memory import Bytes
 
@@ -38,7 +38,7 @@ def status_lines(report: Report, *, colours: bool, width: int = 0) -> Iterator[s
         else ""
     )
     sold = f"{amount(report.bar.capacity)} of memory, sold as {report.resource}"
-    yield from wrapped(f"{report.node}: {sold}{state}", width, hanging="  ")
+    yield from wrapped(visible(f"{report.node}: {sold}{state}"), width, hanging="  ")
     yield f"[{drawn(report.bar.parts(), colours)}]"
     yield from _legend(report.bar.parts(), colours)
     blocks = f"{report.offered} free, {report.held} held, {report.withdrawn} withdrawn"
@@ -65,7 +65,7 @@ def status_lines(report: Report, *, colours: bool, width: int = 0) -> Iterator[s
         told = f"may evict nobody in: {named}; where that is wanted: {remedy}"
         yield from wrapped(told, width, hanging="  ")
     for why in report.silent:
-        yield from wrapped(f"not known: {why}", width, hanging="  ")
+        yield from wrapped(visible(f"not known: {why}"), width, hanging="  ")
 
 
 def _legend(parts: tuple[tuple[str, Bytes], ...], colours: bool) -> Iterator[str]:

@@ -2,10 +2,7 @@
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Callable, Iterator
-
-import msgspec
 
 from colocate.apps import control
 from colocate.apps.config.words import list_of
@@ -14,6 +11,7 @@ from colocate.apps.mock.faults import Change, Clear, Fail, Hang, Healthy, Return
 from colocate.cli.agent_socket import add_asking
 from colocate.cli.commands import Commands, add_output
 from colocate.cli.main import GROUPS
+from colocate.cli.output import as_json
 from colocate.cli.spans import seconds
 from colocate.errors import UserError
 from colocate.model.device import Health
@@ -76,7 +74,7 @@ def show(args: argparse.Namespace) -> None:
             raise UserError(no_such_resource(args.resource, names))
         found = tuple(status for status in found if status.resource == args.resource)
     if args.output == "json":
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
+        print(as_json(found))
     elif not found:
         print("this agent has no mock resources; declare some under mock.resources in its configuration")
     else:

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from colocate.errors import visible as visible
+
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 """What Python has in the place of bytes that are no text, in the name of a file: neither JSON nor YAML can."""
 _NARROWEST = 40
@@ -26,7 +28,15 @@ def as_json(value: Any) -> str:
     except UnicodeEncodeError:
         text = json.dumps(msgspec.to_builtins(value, str_keys=True), ensure_ascii=False)
         written = _NO_TEXT.sub(lambda found: rf"\\u{ord(found[0]):x}", text).encode()
-    return msgspec.json.format(written, indent=2).decode()
+    return harmless(msgspec.json.format(written, indent=2).decode())
+
+
+def harmless(text: str) -> str:
+    """JSON, or YAML with such texts in double quotes, without what could steer a terminal; it says the same."""
+    lines = text.split("\n")
+    if all(map(str.isprintable, lines)):
+        return text
+    return "\n".join("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line) for line in lines)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -44,7 +54,8 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 def as_yaml(value: Any) -> str:
     """The same tree as YAML, without a final newline."""
     tree = msgspec.to_builtins(value)
-    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110).rstrip("\n")
+    text = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110).rstrip("\n")
+    return harmless(text)
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: int = 3) -> Iterator[str]:
@@ -86,13 +97,6 @@ def wrapped(text: str, width: int, indent: str = "", hanging: str = "") -> list[
         break_on_hyphens=False,
     )
     return lines or [indent]
-
-
-def visible(text: str) -> str:
-    """The text with control characters, and all else that has no shape, written as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def _width(text: str) -> int:

@@ -18,7 +18,7 @@ from colocate.apps.this_node import this_node
 from colocate.cli import cluster_flags, confirm
 from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
-from colocate.cli.output import as_json, as_yaml
+from colocate.cli.output import as_json, as_yaml, visible
 from colocate.cli.resource_progress import Progress
 from colocate.cli.resource_table import span, state, table
 from colocate.cli.spans import positive_seconds
@@ -198,7 +198,7 @@ def remove(args: argparse.Namespace) -> None:
 
     found, patch = _ask(args, lambda client, observer: removal(client, observer).plan())
     spent = begun[-1].spent  # From here on people are asked, which is not counted.
-    print(f"{found.name} on node {found.node}: {state(found)}; {found.reason}")
+    print(visible(f"{found.name} on node {found.node}: {state(found)}; {found.reason}"))
     _show_patch(patch)
     if found.state in (State.STALE, State.UNHEALTHY):
         print(_about_grace(found, args.now))
@@ -229,7 +229,7 @@ def _was(found: ExtendedResource | None) -> str:
 
 def _show_patch(patch: Patch) -> None:
     if patch:
-        print(f"patch of status: {msgspec.json.encode(patch).decode()}")
+        print(visible(f"patch of status: {msgspec.json.encode(patch).decode()}"))
 
 
 def _ask(args: argparse.Namespace, deed: Callable[[Client, Observer], Awaitable[T]]) -> T:

@@ -7,6 +7,7 @@ import os
 from typing import TextIO
 
 from colocate.apps.resources.steps import Changed, Patching, PutBack, Step, Trouble, Waiting, Watching
+from colocate.cli.output import visible
 from colocate.cli.resource_table import span
 from colocate.devices.extended_resources import GRACE
 
@@ -55,7 +56,7 @@ class Progress:
     def line(self, words: str) -> None:
         """A line of its own."""
         self.close()
-        self._out.write(f"{words}\n")
+        self._out.write(f"{visible(words)}\n")
         self._out.flush()
 
     def close(self) -> None:

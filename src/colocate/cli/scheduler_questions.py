@@ -18,7 +18,7 @@ from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE
 from colocate.apps.scheduler.tokens import own_token_file
 from colocate.cli import scheduler_pod_file, scheduler_tables
 from colocate.cli.commands import Commands, add_command, add_output
-from colocate.cli.output import as_json, terminal_width, wrapped
+from colocate.cli.output import as_json, harmless, terminal_width, visible, wrapped
 from colocate.cli.scheduler_tables import Scored
 from colocate.errors import UserError
 from colocate.host.files import write_atomically
@@ -155,7 +155,7 @@ def write_snapshot(args: argparse.Namespace) -> None:
     # Read before it is written: a file that nobody can use is worse than none.
     decoded(body, f"the answer of {without_login(args.url)}")
     if args.file == _STANDARD_INPUT:
-        sys.stdout.write(body.decode() + "\n")
+        sys.stdout.write(harmless(body.decode()) + "\n")
         return
     try:
         _write(args.file, body)
@@ -195,7 +195,7 @@ def _print(args: argparse.Namespace, told: object, lines: Iterable[str]) -> None
         print(as_json(told))
         return
     width = terminal_width()
-    for line in lines:
+    for line in map(visible, lines):
         # One with columns stays as it is: these know the width, or need it.
         shown = [line] if "  " in line else wrapped(line, width, hanging="  ")
         print("\n".join(shown))

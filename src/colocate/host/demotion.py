@@ -58,10 +58,10 @@ class KernelDemotion:
 
     @property
     def enabled(self) -> bool | None:
-        """None where the kernel has no such switch."""
+        """None where the kernel has no such switch, or it cannot be read from here."""
         try:
             return self._switch.read_bytes().strip() in (b"true", b"1")
-        except FileNotFoundError:
+        except OSError:
             return None
 
     def switch(self, on: bool) -> bool:
@@ -83,7 +83,7 @@ class KernelDemotion:
 
     def _missing(self, enabled: bool | None, tiers: Mapping[int, int]) -> str:
         if enabled is None:
-            return f"this kernel has no {self._switch} (Linux 5.15 has)"
+            return f"there is no {self._switch} to be read here (Linux 5.15 has it)"
         if not tiers:
             return "this kernel tells no memory tiers (Linux 6.1 does)"
         if not self._number("vm/swappiness"):
@@ -96,10 +96,11 @@ class KernelDemotion:
         found: dict[int, int] = {}
         for folder in (self._sys / "devices/virtual/memory_tiering").glob("memory_tier[0-9]*"):
             try:
+                tier = memory_files.number(folder.name.removeprefix("memory_tier").encode())
                 nodes = memory_files.id_list((folder / "nodelist").read_bytes())
             except (OSError, Garbled):
                 continue  # A tier goes with its last node.
-            found |= dict.fromkeys(nodes, int(folder.name.removeprefix("memory_tier")))
+            found |= dict.fromkeys(nodes, tier)
         return found
 
     def _number(self, name: str) -> int:

@@ -40,6 +40,7 @@ from colocate.load.heat import (
     rounded_down,
 )
 from colocate.load.history import History, KeptDecision
+from colocate.load.node_rows import NodeRow, ResourceRow, top
 from colocate.load.policies import ScorePart
 from colocate.load.settings import (
     BalancedSettings,
@@ -62,7 +63,6 @@ from colocate.load.snapshot import LoadSnapshot
 from colocate.load.table import LoadTable
 from colocate.load.terms import Freshness
 from colocate.load.tolerations import ClosedNode, Toleration, open_to
-from colocate.load.top import NodeRow, ResourceRow, top
 from colocate.load.weights import (
     DEFAULT_PLUGINS,
     DEFAULT_POINTS,

@@ -153,7 +153,7 @@ class _PreemptionArguments(msgspec.Struct, frozen=True, rename="pascal"):
 _arguments = msgspec.json.Decoder(_Arguments)
 _preemption_arguments = msgspec.json.Decoder(_PreemptionArguments)
 _sent_nodes = msgspec.json.Decoder(_SentNodes)
-_node_names = msgspec.json.Decoder(list[str] | None)
+_node_names: msgspec.json.Decoder[list[str] | None] = msgspec.json.Decoder(list[str] | None)
 _anything: msgspec.json.Decoder[object] = msgspec.json.Decoder(object)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _encode = msgspec.json.Encoder().encode
@@ -215,7 +215,7 @@ def _escapes_nothing_but(pod: Raw, body: bytes) -> bool:
 
 
 def _pod(given: Raw | UnsetType) -> Raw:
-    if given is UNSET or memoryview(given)[:1] != b"{":
+    if given is UNSET or bytes(memoryview(given)[:1]) != b"{":
         raise Unreadable("the body has no Pod; kube-scheduler sends the whole pod that it schedules")
     length = len(memoryview(given))
     if length > _LARGEST_POD:

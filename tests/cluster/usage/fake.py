@@ -37,6 +37,16 @@ def vector(values: Mapping[str, object], time: float = 1_700_000_000.0) -> bytes
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
 
 
+def contested(node: str, ours: float, theirs: float, time: float, others: Mapping[str, float]) -> bytes:
+    """An answer in which a tenant's pod has a series of one node, beside those of node-exporter."""
+    said = [(name, use, "node-exporter") for name, use in {node: ours, **others}.items()]
+    said.append((node, theirs, "tenant"))
+    result = [
+        {"metric": {"node": name, "job": job}, "value": [time, str(value)]} for name, value, job in said
+    ]
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+
+
 async def passing(clock: ManualClock, work: asyncio.Task[UsageSnapshot]) -> UsageSnapshot:
     """Let time pass until the round is done. Some of it is done in threads, which wait for no clock."""
     while not work.done():

@@ -27,7 +27,7 @@ from tests.cluster.serving import Scripted
 from tests.scheduler.story import logged, told
 from tests.support.waiting import until
 
-from .fake import CPU, MEMORY, NODES, TIME, Table, passing, poller, vector
+from .fake import CPU, MEMORY, NODES, TIME, Table, contested, passing, poller, vector
 
 START = 1_700_000_000.0
 DEEP = b"[" * 10_000 + b"]" * 10_000
@@ -208,6 +208,33 @@ async def test_a_late_answer_about_the_same_scrape_is_no_news(table: Table, cloc
             table.say(CPU, vector({"a": busy}, START + late))
             cpu = (await follower.once()).nodes["a"].cpu
             assert cpu == Usage(20, START - 14)
+
+
+async def test_a_tenants_series_of_a_full_node_changes_nothing_and_is_told_with_the_matcher(
+    table: Table, clock: ManualClock
+) -> None:
+    async with poller(table.url, clock) as follower:
+        with logged() as logs:
+            for _ in range(4):
+                await clock.advance(15)
+                now = clock.time()
+                table.say(TIME, vector(dict.fromkeys("abc", now - 5), now))
+                table.say(MEMORY, contested("a", 95, 0, now, {"b": 40, "c": 50}))
+                snapshot = await follower.once()
+                memory = snapshot.nodes["a"].memory
+                assert memory is not None
+                assert memory.percent == 95
+        [collision] = health(snapshot, "memory").collisions
+        assert (collision.node, collision.counted, collision.other) == ("a", 95, 0)
+        assert health(snapshot, "memory").counts.contested == 1
+        [event] = told(logs, Event.USAGE_COLLISION)
+        assert event["node"] == "a"
+        assert event["other_labels"] == {"node": "a", "job": "tenant"}
+        assert 'add job="node-exporter" to usage.matchers' in event["remedy"]
+        assert (
+            REGISTRY.get_sample_value("colocate_usage_samples", {"signal": "memory", "state": "contested"})
+            == 1
+        )
 
 
 async def test_a_node_that_nobody_measures_is_missing_and_nothing_fails(

@@ -51,7 +51,7 @@ class Vector(msgspec.Struct, frozen=True):
         whole = memoryview(self.result)[1:-1]
         for begin, end in _pieces(whole):
             if end - begin <= _LONGEST_PIECE:
-                yield from _some(b"[%b]" % whole[begin:end])
+                yield from _some(b"".join((b"[", whole[begin:end], b"]")))
             else:
                 yield None
 
