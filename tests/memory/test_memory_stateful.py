@@ -16,14 +16,12 @@ from colocate.memory.actions import (
     Evict,
     MovePages,
     PodAction,
-    Publish,
     Reclaim,
     Recreate,
     RestoreLimit,
     ReturnPages,
     Throttle,
     Unthrottle,
-    Withdraw,
 )
 from colocate.memory.blocks import BlockState, block_id, number
 from colocate.memory.decision import Decision, decide
@@ -96,7 +94,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert decision.plan == plain.plan
         self.decision = decision
         check_debt(before, decision)
-        check_blocks(before, decision, facts.holders)
+        check_blocks(before, decision)
         check_pods(before, decision, {guest.uid for guest in self.machine.guests})
         check_rights(decision, self.machine)
         check_requests(decision, {guest.uid: guest for guest in self.machine.guests})
@@ -247,6 +245,8 @@ class AnyHistory(RuleBasedStateMachine):
     def everything_is_explained(self) -> None:
         assert all(sentence.endswith(".") for sentence in explain(self.decision, self.machine.settings))
         assert all(action.reason.endswith(".") for action in self.decision.plan.actions)
+        blocks = self.decision.plan.blocks
+        assert blocks.reason.endswith(".") == bool(blocks.withdrawn or blocks.offered)
 
     def teardown(self) -> None:
         """Memory returns, and within a while everything is as if nothing had been."""
@@ -280,32 +280,32 @@ def check_debt(before: State, decision: Decision) -> None:
     assert old is None or new is None or new.since == old.since
 
 
-def check_blocks(before: State, decision: Decision, holders: Any) -> None:
-    """Ids stay, leave in order, and leave at once when there is no room."""
+def check_blocks(before: State, decision: Decision) -> None:
+    """Ids stay, leave in order, and leave at once when there is no room; the plan is the list that is stored."""
     old = {block.id: block for block in before.blocks.listed}
     new = {block.id: block for block in decision.state.blocks.listed}
     held = {id for ids in decision.state.holders.values() for id in ids}
     assert list(new) == sorted(new, key=lambda id: number(id) or 0)
     assert held <= new.keys()
     assert decision.offered <= decision.wanted.free, "shrinking is at once"
+    plan = decision.plan.blocks
+    assert plan.devices == decision.state.blocks.devices()
+    assert not (plan.withdrawn and plan.offered)
+    assert {id for id in new if new[id].state is BlockState.WITHDRAWN} <= held
+    healthy = decision.state.blocks.healthy()
+    assert healthy.isdisjoint(plan.withdrawn)
+    assert before.blocks.healthy() - healthy <= set(plan.withdrawn), "no block goes unsaid"
+    assert healthy - before.blocks.healthy() <= {*plan.offered, *held}, "no block comes unsaid"
     for id in old.keys() - new.keys():
-        assert old[id].state is BlockState.DRAINED
         assert id not in held
-        assert holders is not None
-    for id in old.keys() & new.keys():
-        if old[id].state is BlockState.HEALTHY:
-            assert new[id].state is not BlockState.DRAINED
+        assert old[id].state is BlockState.WITHDRAWN or id in plan.withdrawn
     free = [id for id in new if id not in held and new[id].state is BlockState.HEALTHY]
-    for action in decision.plan.actions:
-        if isinstance(action, Withdraw):
-            gone = [id for id in action.ids if id not in held]
-            assert all((number(one) or 0) > (number(other) or 0) for one in gone for other in free)
-            assert gone == sorted(gone, key=lambda id: -(number(id) or 0))
-        if isinstance(action, Publish):
-            assert not any(isinstance(other, Withdraw) for other in decision.plan.actions)
-            come = [number(id) or 0 for id in action.ids if id not in held]
-            below = {block_id(n) for n in range(max(come, default=0))}
-            assert below <= decision.state.blocks.healthy() | held, "the lowest come first"
+    gone = [id for id in plan.withdrawn if id not in held]
+    assert all((number(one) or 0) > (number(other) or 0) for one in gone for other in free)
+    assert gone == sorted(gone, key=lambda id: -(number(id) or 0))
+    come = [number(id) or 0 for id in plan.offered if id not in held]
+    below = {block_id(n) for n in range(max(come, default=0))}
+    assert below <= decision.state.blocks.healthy() | held, "the lowest come first"
 
 
 def check_pods(before: State, decision: Decision, guests: set[str]) -> None:
@@ -386,8 +386,7 @@ def check_ladder(before: State, decision: Decision, off: bool) -> None:
             case RestoreLimit(pod=pod):
                 assert not new.moved or off
                 assert pod.uid not in new.throttled
-            case Publish():
-                assert not before.ladder.has_done_something
+    assert not decision.plan.blocks.offered or not before.ladder.has_done_something
     assert from_json(to_json(decision.state)) == decision.state
 
 

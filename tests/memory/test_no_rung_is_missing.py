@@ -21,9 +21,9 @@ def live(machine: Machine, turns: int) -> list[PodAction]:
     """Turns in which everything is carried out, and all that must always hold is looked at."""
     done: list[PodAction] = []
     for _ in range(turns):
-        before, facts = machine.state, machine.facts()
+        before = machine.state
         decision = machine.turn()
-        check_blocks(before, decision, facts.holders)
+        check_blocks(before, decision)
         check_pods(before, decision, {guest.uid for guest in machine.guests})
         check_ladder(before, decision, machine.off)
         done += [action for action in decision.plan.actions if isinstance(action, PodAction)]

@@ -33,6 +33,7 @@ class Driven:
     def __init__(self, lab: MemoryLab, settings: MemorySettings = SETTINGS, **options: Any) -> None:
         self.lab = lab
         self.clock: ManualClock = options.pop("clock", None) or ManualClock()
+        sdk = Settings(paths=lab.cluster.kubelet.paths, **options.pop("sdk", {}))
         self.small = SmallMachine(lab.runtime.cgroup_root)
         found = connection.find(Flags(kubeconfig=lab.root / "kubeconfig"))
         client = Client(found, self.clock, ClientSettings(attempts=1))
@@ -48,7 +49,7 @@ class Driven:
             random=lambda: 0.5,
             **options,
         )
-        self._plugins = Plugins(self.part.plugin, settings=Settings(paths=lab.cluster.kubelet.paths))
+        self._plugins = Plugins(self.part.plugin, settings=sdk)
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:

@@ -41,7 +41,7 @@ def status_lines(report: Report, *, colours: bool, width: int = 0) -> Iterator[s
     yield from wrapped(visible(f"{report.node}: {sold}{state}"), width, hanging="  ")
     yield f"[{drawn(report.bar.parts(), colours)}]"
     yield from _legend(report.bar.parts(), colours)
-    blocks = f"{report.offered} free, {report.held} held, {report.withdrawn} withdrawn"
+    blocks = f"{report.offered} free, {report.held} held, {report.withdrawn} of these withdrawn"
     yield f"blocks of {amount(report.block_size)}: {blocks}"
     if report.unstored:
         why = f"the state cannot be stored ({report.unstored}): no block is offered until it can be"

@@ -15,7 +15,6 @@ from colocate.memory.actions import (
     MovePages,
     PodAction,
     PodRef,
-    Publish,
     Reclaim,
     Recreate,
     RestoreLimit,
@@ -24,10 +23,9 @@ from colocate.memory.actions import (
     SwitchDemotion,
     Throttle,
     Unthrottle,
-    Withdraw,
     ref,
 )
-from colocate.memory.blocks import for_settings, place
+from colocate.memory.blocks import BlockPlan, for_settings, place
 from colocate.memory.decision import Decision, decide
 from colocate.memory.explanation import Bar, bar, explain
 from colocate.memory.facts import Facts, Outcome, Result
@@ -41,6 +39,7 @@ from colocate.memory.usage import far_ids
 __all__ = [
     "Action",
     "Bar",
+    "BlockPlan",
     "Decision",
     "Demote",
     "Ease",
@@ -56,7 +55,6 @@ __all__ = [
     "PodAction",
     "PodRef",
     "Policy",
-    "Publish",
     "Reclaim",
     "Recreate",
     "RestoreLimit",
@@ -70,7 +68,6 @@ __all__ = [
     "Throttle",
     "Unthrottle",
     "WindowMax",
-    "Withdraw",
     "bar",
     "check_settings",
     "decide",

@@ -30,24 +30,6 @@ class _Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reason: str
 
 
-class Withdraw(_Action, frozen=True):
-    """Mark blocks Unhealthy: nobody new gets them."""
-
-    ids: tuple[str, ...]
-
-
-class Publish(_Action, frozen=True):
-    """Offer blocks; the way back of Withdraw."""
-
-    ids: tuple[str, ...]
-
-
-class Drop(_Action, frozen=True):
-    """Take blocks that are withdrawn and drained off the list."""
-
-    ids: tuple[str, ...]
-
-
 class SwitchDemotion(_Action, frozen=True):
     """Switch the kernel's demotion on for the far rung; its own way back with `on` false."""
 
@@ -159,4 +141,4 @@ PodAction: TypeAlias = (
     | Recreate
 )
 
-Action: TypeAlias = Withdraw | Publish | Drop | SwitchDemotion | PodAction
+Action: TypeAlias = SwitchDemotion | PodAction

@@ -12,7 +12,7 @@ from colocate.memory import ladder as the_ladder
 from colocate.memory.actions import Action
 from colocate.memory.assertion import assert_limits
 from colocate.memory.balance import Balance, strike
-from colocate.memory.blocks import Wanted
+from colocate.memory.blocks import BlockPlan, Wanted
 from colocate.memory.colocated import Colocated, blocks_in_giving_order, giving_order
 from colocate.memory.facts import Facts
 from colocate.memory.forecast import Expectation, Safety, keep, remember
@@ -25,8 +25,10 @@ from colocate.model.memory import KubeletReserves, NodeWord, PodIdentity, PodUid
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do, in this order, and what there is to say about the rest."""
+    """All that is to be done, in this order, and what there is to say about the rest."""
 
+    blocks: BlockPlan = BlockPlan()
+    """The list of blocks to publish."""
     actions: tuple[Action, ...] = ()
     notes: tuple[str, ...] = ()
     stood_on: tuple[Rung, ...] = ()
@@ -88,9 +90,7 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
     in_order = [*blocks_in_giving_order(pods), *unseen]
     wanted = _wanted(facts, word, settings, state, balance, len(in_order))
     listed = block_list.for_settings(state.blocks, settings, frozenset(in_order))
-    listed, block_actions = block_list.turn(
-        listed, wanted, in_order, facts.holders is not None, state.clock, settings
-    )
+    listed, block_plan = block_list.turn(listed, wanted, in_order, state.clock, settings)
     rungs = rungs_here(facts.controls, far, settings, stores=not facts.unstored)
     climbed = the_ladder.turn(
         state.ladder,
@@ -110,7 +110,8 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
     asserted = assert_limits(pods, climbed.ladder, facts.controls, facts.off)
     ladder, switched = the_ladder.switch_demotion(climbed.ladder, climbed.actions, facts.controls.demotion)
     plan = Plan(
-        actions=(*block_actions, *asserted, *switched, *climbed.actions),
+        blocks=block_plan,
+        actions=(*asserted, *switched, *climbed.actions),
         notes=climbed.notes,
         stood_on=climbed.stood_on,
     )

@@ -103,7 +103,7 @@ def _blocks(decision: Decision, settings: MemorySettings) -> list[str]:
     leaving = sum(block.state is not BlockState.HEALTHY for block in listed)
     sentences = [
         f"So {count(free, 'free block')} of {settings.resource} {'is' if free == 1 else 'are'} offered, "
-        f"{decision.held} held, {leaving} withdrawn."
+        f"{decision.held} held, {leaving} of these withdrawn."
     ]
     growth = decision.state.blocks.growth
     missing = decision.wanted.free - free

@@ -89,8 +89,6 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that more room must have lasted before blocks come back or a throttled pod is let go."""
     hysteresis: int = 1
     """Blocks come back when more than this many are missing."""
-    linger: float = 30.0
-    """Seconds that a withdrawn block must have been free before it is drained, and then dropped."""
 
     tolerance: float = 0.25
     """Share of the margin that online work may take before a colocated pod is touched."""
@@ -130,7 +128,7 @@ def check_settings(settings: MemorySettings) -> MemorySettings:
     """The settings as they are; UserError names the first that cannot be."""
     name = why_not_allowed(settings.resource)
     shares = ("margin", "tolerance", "hurry", "reclaim_share", "far_reserve")
-    spans = ("cool_down", "linger", "undo_pause", "retry", "leave_time", "longest_gap", "reclaim_pressure")
+    spans = ("cool_down", "undo_pause", "retry", "leave_time", "longest_gap", "reclaim_pressure")
     refusals = [
         (name is not None, f"resource is {settings.resource!r}, but {name}"),
         (

@@ -93,8 +93,6 @@ class Executor:
             if isinstance(action, SwitchDemotion):
                 done.append(await self._switch(action))
                 continue
-            if not isinstance(action, PodAction):
-                continue  # The list of blocks is published as a whole.
             if action.pod.uid not in holders:
                 done.append(Outcome(action, Result.GONE, "it holds no block"))
                 continue

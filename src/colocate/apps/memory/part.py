@@ -258,7 +258,7 @@ class MemoryPart:
             look, decision = msgspec.structs.replace(look, facts=facts), self._decide(facts)
         self._state = decision.state
         self._note(decision, look)
-        self.plugin.publish(decision.state.blocks.devices(), self._why_closed())
+        self.plugin.publish(decision.plan.blocks.devices, self._why_closed())
         actions = decision.plan.actions
         if self._unstored:
             actions = _put_right_by_a_successor(actions, look.facts, self._stored)

@@ -55,8 +55,9 @@ class MemoryPlugin(DevicePlugin):
     def publish(self, devices: Sequence[Device], closed: str = "") -> None:
         """Offer these blocks from now on; none is given out while there is a reason in `closed`."""
         self._closed = closed
-        if self._listed != devices:
-            self._listed = list(devices)
+        listed = list(devices)
+        if self._listed != listed:
+            self._listed = listed
             reached("memory.published")
             self._changes.changed()
 

@@ -37,6 +37,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     offered: int
     held: int
     withdrawn: int
+    """Of those that are held: nobody new gets them."""
     debt: Bytes
     due: Bytes
     rung: str

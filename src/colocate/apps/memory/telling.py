@@ -12,6 +12,7 @@ from colocate.apps.memory.report import Report, evictor_binding
 from colocate.apps.memory.roster import Collision
 from colocate.memory import (
     Action,
+    BlockPlan,
     Decision,
     Demote,
     Ease,
@@ -20,7 +21,6 @@ from colocate.memory import (
     Outcome,
     PodAction,
     PodRef,
-    Publish,
     Reclaim,
     Recreate,
     RestoreLimit,
@@ -29,7 +29,6 @@ from colocate.memory import (
     Rung,
     Throttle,
     Unthrottle,
-    Withdraw,
     height,
 )
 from colocate.model.figures import count, some
@@ -74,9 +73,7 @@ class Teller:
 
     def turn(self, decision: Decision, report: Report) -> None:
         """A decision, before it is carried out."""
-        for action in decision.plan.actions:
-            if isinstance(action, Withdraw | Publish):
-                self._tell_blocks(action)
+        self._tell_blocks(decision.plan.blocks)
         self._tell_rung(decision)
         self._tell_silence(report.silent)
         self._tell_rights(report.without_eviction)
@@ -95,6 +92,12 @@ class Teller:
 
     def plan(self, decision: Decision) -> None:
         """What would be done, of an agent that does nothing."""
+        blocks = decision.plan.blocks
+        for change, ids in (("Withdraw", blocks.withdrawn), ("Publish", blocks.offered)):
+            if ids:
+                self._log.info(
+                    Event.MEMORY_WOULD_ACT, action=change, pod="", blocks=len(ids), why=blocks.reason
+                )
         for action in decision.plan.actions:
             self._log.info(
                 Event.MEMORY_WOULD_ACT,
@@ -158,13 +161,15 @@ class Teller:
             message = f"{type(action).__name__}: {outcome.result}, {outcome.message}. {action.reason}"
             self._cluster.tell_pod(action.pod, f"{reason}Not", message, warning=True)
 
-    def _tell_blocks(self, action: Withdraw | Publish) -> None:
-        taken = isinstance(action, Withdraw)
-        what = "withdrawn" if taken else "offered"
-        blocks = f"{count(len(action.ids), 'block')} of {self._resource}"
-        message = f"{blocks} {what} ({some(action.ids)}). {action.reason}"
-        self._log.info(Event.MEMORY_BLOCKS_CHANGED, change=what, blocks=len(action.ids), why=action.reason)
-        self._cluster.tell_node("ColocationMemoryWithdrawn" if taken else "ColocationMemoryOffered", message)
+    def _tell_blocks(self, plan: BlockPlan) -> None:
+        for what, ids, reason in (
+            ("withdrawn", plan.withdrawn, "ColocationMemoryWithdrawn"),
+            ("offered", plan.offered, "ColocationMemoryOffered"),
+        ):
+            if ids:
+                self._log.info(Event.MEMORY_BLOCKS_CHANGED, change=what, blocks=len(ids), why=plan.reason)
+                blocks = f"{count(len(ids), 'block')} of {self._resource}"
+                self._cluster.tell_node(reason, f"{blocks} {what} ({some(ids)}). {plan.reason}")
 
     def _tell_rung(self, decision: Decision) -> None:
         rung = decision.state.ladder.rung

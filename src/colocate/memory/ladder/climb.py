@@ -24,7 +24,7 @@ throttled pod without any would read its own program from the disk again and aga
 
 
 def withdraw(ladder: Ladder, situation: Situation) -> Step:
-    """Nothing more: free blocks are withdrawn by the list of blocks itself."""
+    """Nothing more: the plan's list of blocks has withdrawn the free ones."""
     return Step(ladder, busy=True)
 
 
