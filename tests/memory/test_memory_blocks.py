@@ -6,10 +6,18 @@ from hypothesis import strategies as st
 
 from colocate.errors import UserError
 from colocate.memory import blocks as block_list
-from colocate.memory.blocks import BlockPlan, Blocks, BlockState, Wanted, block_id, for_settings, number
+from colocate.memory.blocks import (
+    BlockPlan,
+    Blocks,
+    BlockState,
+    WantedBlocks,
+    block_id,
+    blocks_for_settings,
+    number,
+)
 from colocate.memory.explanation import explain
 from colocate.memory.settings import MemorySettings, Rung, check_settings
-from colocate.memory.state import from_json
+from colocate.memory.state import state_from_json
 from colocate.model.device import Device
 from tests.memory.nodes import GIB, MIB, SETTINGS, Guest, Machine, ids
 
@@ -17,7 +25,7 @@ from tests.memory.nodes import GIB, MIB, SETTINGS, Guest, Machine, ids
 def turn(
     blocks: Blocks, free: int, now: float, held: tuple[str, ...] = (), in_debt: int = 0, grow: bool = True
 ) -> tuple[Blocks, BlockPlan]:
-    return block_list.turn(blocks, Wanted(free, in_debt, grow, "As wanted."), held, now, SETTINGS)
+    return block_list.turn(blocks, WantedBlocks(free, in_debt, grow, "As wanted."), held, now, SETTINGS)
 
 
 def changes(plan: BlockPlan) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -74,8 +82,8 @@ def test_a_withdrawn_block_that_is_held_is_unhealthy_on_the_list_until_it_is_fre
 
 def test_a_state_of_a_build_that_let_blocks_drain_is_read() -> None:
     stored = b'{"blocks": {"listed": [{"id": "CM-0000", "state": "drained", "since": 3.0}], "started": true}}'
-    assert states(from_json(stored).blocks) == {"CM-0000": BlockState.WITHDRAWN}
-    blocks, _ = turn(from_json(stored).blocks, 0, 0)
+    assert states(state_from_json(stored).blocks) == {"CM-0000": BlockState.WITHDRAWN}
+    blocks, _ = turn(state_from_json(stored).blocks, 0, 0)
     assert states(blocks) == {}
 
 
@@ -116,7 +124,11 @@ def test_a_held_block_comes_back_when_the_debt_is_paid_however_few_are_missing()
 
 def test_held_blocks_that_come_back_bring_no_free_one_within_the_hysteresis() -> None:
     settings = MemorySettings(hysteresis=3)
-    wanted = [Wanted(3, 0, True, "."), Wanted(0, 1, True, "."), *[Wanted(1, 0, True, ".")] * 2]
+    wanted = [
+        WantedBlocks(3, 0, True, "."),
+        WantedBlocks(0, 1, True, "."),
+        *[WantedBlocks(1, 0, True, ".")] * 2,
+    ]
     blocks, held = Blocks(), ids(0)
     for now, each in zip((0, 10, 20, 80), wanted, strict=True):
         blocks, plan = block_list.turn(blocks, each, held if now else (), now, settings)
@@ -183,12 +195,12 @@ def test_a_state_that_was_lost_finds_its_blocks_by_who_holds_them() -> None:
 def test_a_change_of_size_or_name_is_refused_while_blocks_are_held(
     changed: MemorySettings, what: str
 ) -> None:
-    blocks, _ = turn(for_settings(Blocks(), SETTINGS, frozenset()), 3, 0)
+    blocks, _ = turn(blocks_for_settings(Blocks(), SETTINGS, frozenset()), 3, 0)
     with pytest.raises(
         UserError, match=rf"the {what} of blocks .* hold 1 block .*CM-0000.*'colocate memory off'"
     ):
-        for_settings(blocks, changed, frozenset({"CM-0000"}))
-    fresh = for_settings(blocks, changed, frozenset())
+        blocks_for_settings(blocks, changed, frozenset({"CM-0000"}))
+    fresh = blocks_for_settings(blocks, changed, frozenset())
     assert fresh == Blocks(resource=changed.resource, size=changed.block_size)
 
 

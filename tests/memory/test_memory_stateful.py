@@ -24,11 +24,11 @@ from colocate.memory.actions import (
     Unthrottle,
 )
 from colocate.memory.blocks import BlockState, block_id, number
-from colocate.memory.decision import Decision, decide
-from colocate.memory.explanation import bar, explain
-from colocate.memory.facts import Result
+from colocate.memory.decision import MemoryDecision, decide
+from colocate.memory.explanation import explain, memory_bar
+from colocate.memory.facts import ActionResult
 from colocate.memory.settings import RUNGS, Rung, height
-from colocate.memory.state import State, from_json, to_json
+from colocate.memory.state import MemoryState, state_from_json, state_to_json
 from colocate.model.memory import ContainerMemory
 from tests.memory.nodes import GIB, SETTINGS, V1, V2, Guest, Machine
 
@@ -83,7 +83,7 @@ class AnyHistory(RuleBasedStateMachine):
         for guest in guests:
             self.a_pod_comes(guest)
 
-    def turn(self, seconds: float = 10.0) -> Decision:
+    def turn(self, seconds: float = 10.0) -> MemoryDecision:
         before = self.machine.state
         facts = self.machine.facts()
         plain = decide(before, facts, self.machine.settings, self.machine.now + seconds)
@@ -111,9 +111,9 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(
         share=st.floats(0, 2),
         turns=st.integers(1, 12),
-        result=st.sampled_from([Result.DONE, Result.DONE, Result.DONE, *Result]),
+        result=st.sampled_from([ActionResult.DONE, ActionResult.DONE, ActionResult.DONE, *ActionResult]),
     )
-    def online_work_presses(self, share: float, turns: int, result: Result) -> None:
+    def online_work_presses(self, share: float, turns: int, result: ActionResult) -> None:
         """It takes all that is kept but this share of the margin, and actions end in one way."""
         machine, balance = self.machine, self.decision.balance
         eaten = int(share * self.decision.expected.margin) - sum(self.decision.usage.besides.values())
@@ -122,7 +122,7 @@ class AnyHistory(RuleBasedStateMachine):
         for _ in range(turns):
             decision = self.turn()
             machine.carry_out(decision, result)
-            if result not in (Result.DONE, Result.GONE):
+            if result not in (ActionResult.DONE, ActionResult.GONE):
                 self.stay_far |= {
                     action.pod.uid for action in decision.plan.actions if isinstance(action, ReturnPages)
                 }
@@ -174,7 +174,7 @@ class AnyHistory(RuleBasedStateMachine):
     def a_pod_is_not_listed_while_it_holds_its_blocks(self, data: Any, turns: int, back: bool) -> None:
         """A kubelet that has just started knows of too few; where it has lost its checkpoint, for good."""
         if data.draw(st.booleans()):
-            self.online_work_presses(0.4, 7, Result.DONE)
+            self.online_work_presses(0.4, 7, ActionResult.DONE)
         guests, ladder = self.machine.guests, self.machine.state.ladder
         if not guests:
             return
@@ -189,7 +189,7 @@ class AnyHistory(RuleBasedStateMachine):
     def the_state_is_lost(self) -> None:
         """Pages on far nodes are then forgotten, which is said; what throttles a pod is not."""
         if all(guest.listed and not guest.far for guest in self.machine.guests):
-            self.machine.state = State()
+            self.machine.state = MemoryState()
             self.machine.carry_out(self.turn())
 
     @rule(
@@ -237,7 +237,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def the_bar_is_the_capacity(self) -> None:
-        parts = bar(self.decision)
+        parts = memory_bar(self.decision)
         assert sum(size for _, size in parts.parts()) == parts.capacity
         assert all(size >= 0 for _, size in parts.parts())
 
@@ -274,13 +274,13 @@ class AnyHistory(RuleBasedStateMachine):
         assert {id for guest in machine.guests for id in guest.ids} <= last.state.blocks.healthy()
 
 
-def check_debt(before: State, decision: Decision) -> None:
+def check_debt(before: MemoryState, decision: MemoryDecision) -> None:
     """A debt that goes on keeps its date."""
     old, new = before.debt, decision.state.debt
     assert old is None or new is None or new.since == old.since
 
 
-def check_blocks(before: State, decision: Decision) -> None:
+def check_blocks(before: MemoryState, decision: MemoryDecision) -> None:
     """Ids stay, leave in order, and leave at once when there is no room; the plan is the list that is stored."""
     old = {block.id: block for block in before.blocks.listed}
     new = {block.id: block for block in decision.state.blocks.listed}
@@ -308,7 +308,7 @@ def check_blocks(before: State, decision: Decision) -> None:
     assert below <= decision.state.blocks.healthy() | held, "the lowest come first"
 
 
-def check_pods(before: State, decision: Decision, guests: set[str]) -> None:
+def check_pods(before: MemoryState, decision: MemoryDecision, guests: set[str]) -> None:
     """Nobody is addressed who holds no block, and nobody is touched while nothing presses."""
     balance, margin = decision.balance, decision.expected.margin
     for action in decision.plan.actions:
@@ -324,7 +324,7 @@ def check_pods(before: State, decision: Decision, guests: set[str]) -> None:
             assert balance.due > margin * SETTINGS.tolerance
 
 
-def check_rights(decision: Decision, machine: Machine) -> None:
+def check_rights(decision: MemoryDecision, machine: Machine) -> None:
     """Nobody is asked to go, or counted on, where nobody may be evicted; nobody moves where nobody may be created."""
     chosen = {uid for uid, entry in decision.state.ladder.leaving.items() if not entry.accepted}
     for action in decision.plan.actions:
@@ -335,7 +335,7 @@ def check_rights(decision: Decision, machine: Machine) -> None:
             assert action.pod.namespace not in machine.without_creation
 
 
-def check_requests(decision: Decision, guests: dict[str, Guest]) -> None:
+def check_requests(decision: MemoryDecision, guests: dict[str, Guest]) -> None:
     """Nobody has to go, or is moved, who uses no more than was set aside for it besides its blocks."""
     for action in decision.plan.actions:
         if isinstance(action, Evict | Recreate | MovePages):
@@ -343,7 +343,7 @@ def check_requests(decision: Decision, guests: dict[str, Guest]) -> None:
             assert guest.anon + guest.cache > sum(each.request or 0 for each in guest.others)
 
 
-def check_eases(before: State, decision: Decision, guests: dict[str, Guest]) -> None:
+def check_eases(before: MemoryState, decision: MemoryDecision, guests: dict[str, Guest]) -> None:
     """Who is eased may use more than now; what was stored may be more still, where easing to that has failed."""
     for action in decision.plan.actions:
         if isinstance(action, Ease):
@@ -353,7 +353,7 @@ def check_eases(before: State, decision: Decision, guests: dict[str, Guest]) -> 
             assert action.high > high
 
 
-def check_ladder(before: State, decision: Decision, off: bool) -> None:
+def check_ladder(before: MemoryState, decision: MemoryDecision, off: bool) -> None:
     """Up in order, down in the other, and whatever is done is remembered first."""
     here = [each.rung for each in decision.rungs if each.is_here]
     stood_on, old, new = decision.plan.stood_on, before.ladder.rung, decision.state.ladder
@@ -387,7 +387,7 @@ def check_ladder(before: State, decision: Decision, off: bool) -> None:
                 assert not new.moved or off
                 assert pod.uid not in new.throttled
     assert not decision.plan.blocks.offered or not before.ladder.has_done_something
-    assert from_json(to_json(decision.state)) == decision.state
+    assert state_from_json(state_to_json(decision.state)) == decision.state
 
 
 AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

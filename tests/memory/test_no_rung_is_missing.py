@@ -7,7 +7,7 @@ import pytest
 from colocate.memory import blocks
 from colocate.memory.actions import PodAction
 from colocate.memory.ladder import climb, descent
-from colocate.memory.ladder.rungs import Situation, Step
+from colocate.memory.ladder.rungs import LadderStep, Situation
 from colocate.memory.ladder.state import Ladder
 from colocate.memory.settings import RUNGS, Rung, height
 from tests.memory.nodes import GIB, Guest, Machine, ids, kinds
@@ -59,8 +59,8 @@ def back() -> None:
     assert machine.turn().offered > 0
 
 
-def nothing(ladder: Ladder, situation: Situation) -> Step:
-    return Step(ladder)
+def nothing(ladder: Ladder, situation: Situation) -> LadderStep:
+    return LadderStep(ladder)
 
 
 @pytest.mark.parametrize("story", [down, back])

@@ -8,7 +8,7 @@ import pytest
 from colocate.apps.memory.objects import MAY_MOVE
 from colocate.errors import UserError
 from colocate.host.memory_group import MemoryGroup
-from colocate.host.memory_limits import Limits, read_limits, set_limits
+from colocate.host.memory_limits import GroupLimits, read_limits, set_limits
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import DISRUPTION_BUDGETS, NODES
 from colocate.lab.cluster import MACHINE
@@ -103,7 +103,7 @@ async def test_a_limit_that_somebody_resets_is_set_again_at_the_next_turn() -> N
         await started(node)
         await node.run_pod("batch", 3)
         assert not (await node.turn()).plan.actions
-        set_limits(lab.group("batch"), Limits())
+        set_limits(lab.group("batch"), GroupLimits())
         await node.turn()
         assert lab.limit("batch") == 3 * BLOCK
         if node.part._machine.tree.version == 2 or lab.group("batch").has("memory.memsw.limit_in_bytes"):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from colocate.apps.memory.report import PodReport, Report, evictor_binding
+from colocate.apps.memory.report import MemoryReport, PodReport, evictor_binding
 from colocate.cli.output import aligned, visible, wrapped
 from colocate.model.figures import amount, count
 from colocate.model.memory import Bytes
@@ -28,7 +28,7 @@ _MEANING = {
 }
 
 
-def status_lines(report: Report, *, colours: bool, width: int = 0) -> Iterator[str]:
+def status_lines(report: MemoryReport, *, colours: bool, width: int = 0) -> Iterator[str]:
     """Everything, line by line."""
     state = (
         " (switched off)"

@@ -23,7 +23,7 @@ _V1_MEMORY = "memory.limit_in_bytes"
 _V1_BOTH = "memory.memsw.limit_in_bytes"
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a group may have; None: as much as there is."""
 
     memory: Bytes | None = None
@@ -33,7 +33,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits to set: as in `Limits`, and UNSET leaves one to whoever else sets it."""
+    """Limits to set: as in `GroupLimits`, and UNSET leaves one to whoever else sets it."""
 
     memory: Bytes | UnsetType | None = UNSET
     high: Bytes | UnsetType | None = UNSET
@@ -51,25 +51,25 @@ class LimitsSet(msgspec.Struct, frozen=True, kw_only=True):
     """The files that this kernel does not have, and that would have been needed."""
 
 
-def read_limits(group: MemoryGroup) -> Limits:
+def read_limits(group: MemoryGroup) -> GroupLimits:
     """The limits as they are; to be given to `set_limits` when they are to be put back."""
     if group.version == 2:
-        return Limits(
+        return GroupLimits(
             memory=_limit(group, "memory.max"),
             high=_limit(group, "memory.high"),
             swap=_limit(group, "memory.swap.max"),
         )
     memory, both = _limit(group, _V1_MEMORY), _limit(group, _V1_BOTH)
     swap = None if memory is None or both is None else max(0, both - memory)
-    return Limits(memory=memory, swap=swap)
+    return GroupLimits(memory=memory, swap=swap)
 
 
-def set_limits(group: MemoryGroup, wanted: Limits | LimitChange) -> LimitsSet:
+def set_limits(group: MemoryGroup, wanted: GroupLimits | LimitChange) -> LimitsSet:
     """Bring a group's limits to what is wanted; GroupGone or Unavailable where that cannot be."""
     return _set_v2(group, wanted) if group.version == 2 else _set_v1(group, wanted)
 
 
-def _set_v2(group: MemoryGroup, wanted: Limits | LimitChange) -> LimitsSet:
+def _set_v2(group: MemoryGroup, wanted: GroupLimits | LimitChange) -> LimitsSet:
     files = {"memory.high": wanted.high, "memory.max": wanted.memory, "memory.swap.max": wanted.swap}
     written, missing = [], []
     for name, amount in files.items():
@@ -84,7 +84,7 @@ def _set_v2(group: MemoryGroup, wanted: Limits | LimitChange) -> LimitsSet:
     return LimitsSet(written=tuple(written), missing=tuple(missing))
 
 
-def _set_v1(group: MemoryGroup, wanted: Limits | LimitChange) -> LimitsSet:
+def _set_v1(group: MemoryGroup, wanted: GroupLimits | LimitChange) -> LimitsSet:
     missing = [] if wanted.high is UNSET or wanted.high is None else ["memory.high"]
     if wanted.memory is UNSET and wanted.swap is UNSET:
         return LimitsSet(missing=tuple(missing))

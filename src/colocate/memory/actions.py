@@ -22,7 +22,7 @@ class PodRef(msgspec.Struct, frozen=True):
         return f"{self.namespace}/{self.name}" if self.name else f"pod {self.uid}"
 
 
-def ref(pod: PodIdentity) -> PodRef:
+def pod_ref(pod: PodIdentity) -> PodRef:
     return PodRef(pod.uid, pod.namespace, pod.name)
 
 

@@ -89,7 +89,7 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Of the change."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedBlocks(msgspec.Struct, frozen=True):
     """What the list should come to."""
 
     free: int
@@ -112,7 +112,7 @@ def number(id: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def for_settings(blocks: Blocks, settings: MemorySettings, held: AbstractSet[str]) -> Blocks:
+def blocks_for_settings(blocks: Blocks, settings: MemorySettings, held: AbstractSet[str]) -> Blocks:
     """The list for these settings: anew where size or name changed; UserError where blocks are still held."""
     same = (blocks.resource, blocks.size) == (settings.resource, settings.block_size)
     if same or (not blocks.size and not blocks.resource):
@@ -129,7 +129,7 @@ def for_settings(blocks: Blocks, settings: MemorySettings, held: AbstractSet[str
 
 
 def turn(
-    blocks: Blocks, wanted: Wanted, held: Sequence[str], now: float, settings: MemorySettings
+    blocks: Blocks, wanted: WantedBlocks, held: Sequence[str], now: float, settings: MemorySettings
 ) -> tuple[Blocks, BlockPlan]:
     """The next list and what changes. `held` begins with the blocks that are to be given back first."""
     first = not blocks.started
@@ -161,10 +161,10 @@ def turn(
     )
 
 
-def _shrink(table: dict[str, Block], wanted: Wanted, held: Sequence[str]) -> list[str]:
+def _shrink(table: dict[str, Block], wanted: WantedBlocks, held: Sequence[str]) -> list[str]:
     """Withdraw what is too many, in place; the ids in the order of leaving."""
     free = _healthy_free(table, held)
-    leaving = sorted(free, key=place, reverse=True)[: max(0, len(free) - wanted.free)]
+    leaving = sorted(free, key=block_place, reverse=True)[: max(0, len(free) - wanted.free)]
     for id in leaving:
         del table[id]
     firm = [id for id in held if table[id].state is BlockState.HEALTHY]
@@ -174,7 +174,7 @@ def _shrink(table: dict[str, Block], wanted: Wanted, held: Sequence[str]) -> lis
     return [*leaving, *marked]
 
 
-def _missing(table: dict[str, Block], wanted: Wanted, held: Sequence[str], hysteresis: int) -> int:
+def _missing(table: dict[str, Block], wanted: WantedBlocks, held: Sequence[str], hysteresis: int) -> int:
     """How many more blocks should be healthy."""
     withdrawn = sum(table[id].state is not BlockState.HEALTHY for id in held)
     paid = max(0, withdrawn - wanted.in_debt)
@@ -209,11 +209,11 @@ def _healthy_free(table: dict[str, Block], held: Sequence[str]) -> list[str]:
     return [id for id, block in table.items() if block.state is BlockState.HEALTHY and id not in mine]
 
 
-def place(id: str) -> tuple[int, int, str]:
+def block_place(id: str) -> tuple[int, int, str]:
     """By number; ids that are none of ours come last."""
     found = number(id)
     return (1, 0, id) if found is None else (0, found, id)
 
 
 def _order(block: Block) -> tuple[int, int, str]:
-    return place(block.id)
+    return block_place(block.id)

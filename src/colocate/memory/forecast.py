@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from colocate.memory.usage import OnlinePod, Usage, counted
+from colocate.memory.usage import MemoryUsage, OnlinePod, counted
 from colocate.model.figures import amount
 from colocate.model.memory import Bytes, KubeletReserves
 
@@ -41,7 +41,9 @@ class Safety(msgspec.Struct, frozen=True, kw_only=True):
         return self.eviction + self.unfilled + self.margin
 
 
-def keep(reserves: KubeletReserves, hugepages: Bytes, capacity: Bytes, system: Bytes, share: float) -> Safety:
+def safety_of(
+    reserves: KubeletReserves, hugepages: Bytes, capacity: Bytes, system: Bytes, share: float
+) -> Safety:
     """From the kubelet's reserves, what the system uses of them, and the operator's share of the capacity."""
     knows_allocatable = reserves.capacity is not None and reserves.allocatable is not None
     kept_from_pods = (reserves.capacity or 0) - (reserves.allocatable or 0) if knows_allocatable else 0
@@ -108,7 +110,7 @@ class Instant(msgspec.Struct, frozen=True, tag_field="kind", tag="instant"):
     def remembers(self) -> float:
         return 0.0
 
-    def expect(self, usage: Usage, safety: Safety, history: Sequence[Peak]) -> Expectation:
+    def expect(self, usage: MemoryUsage, safety: Safety, history: Sequence[Peak]) -> Expectation:
         reason = f"Expected online: {amount(usage.online)}, as now (forecast instant)."
         return Expectation(usage.online, safety.total, safety.margin, (reason,))
 
@@ -123,7 +125,7 @@ class WindowMax(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     def remembers(self) -> float:
         return self.window
 
-    def expect(self, usage: Usage, safety: Safety, history: Sequence[Peak]) -> Expectation:
+    def expect(self, usage: MemoryUsage, safety: Safety, history: Sequence[Peak]) -> Expectation:
         online = max([usage.online, *(peak.online for peak in history)])
         reason = (
             f"Expected online: {amount(online)}, the most of the last {_hours(self.window)}{self._known(history)} "
@@ -143,7 +145,7 @@ def _hours(seconds: float) -> str:
     return f"{round(seconds / 3600, 2):g} h"
 
 
-class Policy(StrEnum):
+class KoordinatorPolicy(StrEnum):
     """By what Koordinator counts an online pod."""
 
     USAGE = "usage"
@@ -151,15 +153,15 @@ class Policy(StrEnum):
     MAX_USAGE_REQUEST = "maxUsageRequest"
 
     def of(self, pod: OnlinePod) -> Bytes:
-        if self is Policy.REQUEST:
+        if self is KoordinatorPolicy.REQUEST:
             return pod.request
-        return max(counted(pod), pod.request) if self is Policy.MAX_USAGE_REQUEST else counted(pod)
+        return max(counted(pod), pod.request) if self is KoordinatorPolicy.MAX_USAGE_REQUEST else counted(pod)
 
 
 class Koordinator(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="koordinator"):
     """Koordinator's batch-memory: capacity - margin - system - online pods, by one of its policies."""
 
-    policy: Policy = Policy.USAGE
+    policy: KoordinatorPolicy = KoordinatorPolicy.USAGE
     threshold: float = 65.0
     """Percentage of the capacity that may be in use; the rest is its margin."""
 
@@ -167,7 +169,7 @@ class Koordinator(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     def remembers(self) -> float:
         return 0.0
 
-    def expect(self, usage: Usage, safety: Safety, history: Sequence[Peak]) -> Expectation:
+    def expect(self, usage: MemoryUsage, safety: Safety, history: Sequence[Peak]) -> Expectation:
         system = max(usage.system, safety.reserved)
         pods = sum(self.policy.of(pod) for pod in usage.online_pods)
         margin = int(usage.capacity * (100 - self.threshold) / 100)

@@ -16,9 +16,9 @@ from colocate.memory import (
     Forecast,
     Instant,
     Koordinator,
+    KoordinatorPolicy,
     MemorySettings,
     PageCache,
-    Policy,
     Rung,
     WindowMax,
     check_settings,
@@ -147,7 +147,7 @@ class ForecastSection(Section, frozen=True):
     kind: ForecastKind = ForecastKind.WINDOW_MAX
     window: Seconds = Seconds(24 * 3600)
     """Of window-max."""
-    policy: Policy = Policy.USAGE
+    policy: KoordinatorPolicy = KoordinatorPolicy.USAGE
     threshold: Share = Share(0.65)
     """Of koordinator: how much of the node may be in use."""
 

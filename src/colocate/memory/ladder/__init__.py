@@ -13,14 +13,14 @@ from colocate.memory.ladder.demotion import switch_demotion, way_back, why_no_de
 from colocate.memory.ladder.descent import down
 from colocate.memory.ladder.outcomes import settle
 from colocate.memory.ladder.rungs import LadderTurn, RungHere, Situation, rungs_here
-from colocate.memory.ladder.state import GaveUp, Ladder, Leaving, Moved, Throttled, stand, throttled_again
+from colocate.memory.ladder.state import GaveUp, Ladder, LeavingPod, Moved, Throttled, stand, throttled_again
 from colocate.memory.settings import Rung
 
 __all__ = [
     "GaveUp",
     "Ladder",
     "LadderTurn",
-    "Leaving",
+    "LeavingPod",
     "Moved",
     "RungHere",
     "Situation",

@@ -11,7 +11,7 @@ from colocate.memory.actions import Demote, MovePages, PodAction, Reclaim, Throt
 from colocate.memory.colocated import droppable, unyielding
 from colocate.memory.ladder import demotion
 from colocate.memory.ladder.eviction import on_their_way, send_away
-from colocate.memory.ladder.rungs import WORTH_IT, LadderTurn, Situation, Step
+from colocate.memory.ladder.rungs import WORTH_IT, LadderStep, LadderTurn, Situation
 from colocate.memory.ladder.state import Ladder, Moved, Throttled, put, stand
 from colocate.memory.limits import whole_pages
 from colocate.memory.settings import Rung, height
@@ -23,12 +23,12 @@ _CUSHION: Bytes = 16 << 20
 throttled pod without any would read its own program from the disk again and again."""
 
 
-def withdraw(ladder: Ladder, situation: Situation) -> Step:
+def withdraw(ladder: Ladder, situation: Situation) -> LadderStep:
     """Nothing more: the plan's list of blocks has withdrawn the free ones."""
-    return Step(ladder, busy=True)
+    return LadderStep(ladder, busy=True)
 
 
-def reclaim(ladder: Ladder, situation: Situation) -> Step:
+def reclaim(ladder: Ladder, situation: Situation) -> LadderStep:
     """Drop cache, by the kernel's own choice of pages."""
     settings, swap_free = situation.settings, situation.facts.node.swap_free
     remaining = _outstanding(ladder, situation)
@@ -51,10 +51,10 @@ def reclaim(ladder: Ladder, situation: Situation) -> Step:
         reason = f"{_needed(situation)}; {each.ref} has {amount(reading.file)} of page cache."
         actions.append(Reclaim(pod=each.ref, bytes=size, leave=leave, reason=reason))
         remaining -= size
-    return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions))
+    return LadderStep(ladder, tuple(actions), tuple(notes), busy=bool(actions))
 
 
-def throttle(ladder: Ladder, situation: Situation) -> Step:
+def throttle(ladder: Ladder, situation: Situation) -> LadderStep:
     """Hold pods at what they use, less what is due; not below what they cannot give, and no lower if they suffer."""
     remaining = _outstanding(ladder, situation)
     actions: list[PodAction] = []
@@ -84,10 +84,10 @@ def throttle(ladder: Ladder, situation: Situation) -> Step:
         ladder = msgspec.structs.replace(
             ladder, throttled=put(ladder.throttled, each.uid, Throttled(before, high))
         )
-    return Step(ladder, tuple(actions), tuple(notes), busy=busy)
+    return LadderStep(ladder, tuple(actions), tuple(notes), busy=busy)
 
 
-def throttle_again(ladder: Ladder, situation: Situation) -> Step:
+def throttle_again(ladder: Ladder, situation: Situation) -> LadderStep:
     """Pods that are to be throttled and are as they were before: an agent was killed before it came to that."""
     actions: list[PodAction] = []
     for each, reading in situation.readable:
@@ -101,7 +101,7 @@ def throttle_again(ladder: Ladder, situation: Situation) -> Step:
         actions.append(Throttle(pod=each.ref, high=high, before=done.before, reason=reason))
         throttled = put(ladder.throttled, each.uid, Throttled(done.before, high))
         ladder = msgspec.structs.replace(ladder, throttled=throttled)
-    return Step(ladder, tuple(actions))
+    return LadderStep(ladder, tuple(actions))
 
 
 def _high(reading: PodMemory, wanted: Bytes, situation: Situation) -> Bytes:
@@ -127,7 +127,7 @@ def _lost(reading: PodMemory) -> float:
     return reading.pressure.some10 if reading.pressure else 0.0
 
 
-def far(ladder: Ladder, situation: Situation) -> Step:
+def far(ladder: Ladder, situation: Situation) -> LadderStep:
     """Have pages go to far nodes, as much as these have room for: by the kernel's demotion where it can be had, and
     moved process by process elsewhere."""
     remaining = _outstanding(ladder, situation)
@@ -173,7 +173,7 @@ def far(ladder: Ladder, situation: Situation) -> Step:
         remaining -= size
     if not actions:
         notes.append(f"Far NUMA nodes have room for {amount(sum(room.values()))}: no pages go there.")
-    return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions))
+    return LadderStep(ladder, tuple(actions), tuple(notes), busy=bool(actions))
 
 
 def _why_not_demoted(reading: PodMemory, situation: Situation) -> str:
@@ -203,7 +203,7 @@ def _needed(situation: Situation) -> str:
     return f"Online work needs {amount(situation.due)}"
 
 
-GIVE: Mapping[Rung, Callable[[Ladder, Situation], Step]] = {
+GIVE: Mapping[Rung, Callable[[Ladder, Situation], LadderStep]] = {
     Rung.WITHDRAW: withdraw,
     Rung.RECLAIM: reclaim,
     Rung.THROTTLE: throttle,
@@ -260,11 +260,11 @@ def _next(ladder: Ladder, rung: Rung, situation: Situation) -> Rung | None:
     return higher if situation.presses or ends_a_throttle else None
 
 
-def _try(rung: Rung, ladder: Ladder, situation: Situation) -> Step:
+def _try(rung: Rung, ladder: Ladder, situation: Situation) -> LadderStep:
     here = situation.here(rung)
     if not here.is_here:
         # It was, when it was reached.
-        return Step(ladder, notes=(f"{rung} cannot be used any more: {here.missing}.",))
+        return LadderStep(ladder, notes=(f"{rung} cannot be used any more: {here.missing}.",))
     return GIVE[rung](ladder, situation)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from colocate.memory.actions import Ease, PodAction, ReturnPages, Unthrottle
 from colocate.memory.colocated import Colocated
 from colocate.memory.ladder.demotion import way_back
-from colocate.memory.ladder.rungs import WORTH_IT, LadderTurn, Situation, Step
+from colocate.memory.ladder.rungs import WORTH_IT, LadderStep, LadderTurn, Situation
 from colocate.memory.ladder.state import Ladder, Throttled, drop, put
 from colocate.memory.limits import whole_pages
 from colocate.memory.settings import RUNGS, Rung, height
@@ -19,12 +19,12 @@ from colocate.model.figures import amount
 from colocate.model.memory import Bytes
 
 
-def nothing(ladder: Ladder, situation: Situation) -> Step:
+def nothing(ladder: Ladder, situation: Situation) -> LadderStep:
     """What cannot be undone, or undoes itself."""
-    return Step(ladder)
+    return LadderStep(ladder)
 
 
-def pages_back(ladder: Ladder, situation: Situation) -> Step:
+def pages_back(ladder: Ladder, situation: Situation) -> LadderStep:
     """Move pages back to where they came from; where that right is missing, say how they come back."""
     present = {node.id for node in situation.facts.node.numa}
     off = situation.facts.off
@@ -61,7 +61,7 @@ def pages_back(ladder: Ladder, situation: Situation) -> Step:
         )
         room -= size
     # Switched off, pods are not kept bound because their pages find no room: those follow later.
-    return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions if off else ladder.moved))
+    return LadderStep(ladder, tuple(actions), tuple(notes), busy=bool(actions if off else ladder.moved))
 
 
 def _has_waited_for_figures(ladder: Ladder, situation: Situation) -> bool:
@@ -71,7 +71,7 @@ def _has_waited_for_figures(ladder: Ladder, situation: Situation) -> bool:
     return situation.now - calm_since >= wait
 
 
-def unthrottle(ladder: Ladder, situation: Situation) -> Step:
+def unthrottle(ladder: Ladder, situation: Situation) -> LadderStep:
     """Give memory.high back, to each pod in turn as far as there is room."""
     room, keep = situation.slack, situation.settings.block_size
     actions: list[PodAction] = []
@@ -92,7 +92,7 @@ def unthrottle(ladder: Ladder, situation: Situation) -> Step:
             to = Throttled(done.before, eased)
             ladder = msgspec.structs.replace(ladder, throttled=put(ladder.throttled, each.uid, to))
         room = 0
-    return Step(ladder, tuple(actions), tuple(notes), busy=bool(ladder.throttled))
+    return LadderStep(ladder, tuple(actions), tuple(notes), busy=bool(ladder.throttled))
 
 
 def _eased(each: Colocated, done: Throttled, room: Bytes) -> Bytes | None:
@@ -118,7 +118,7 @@ def _why(each: Colocated, situation: Situation) -> str:
     )
 
 
-UNDO: Mapping[Rung, Callable[[Ladder, Situation], Step]] = {
+UNDO: Mapping[Rung, Callable[[Ladder, Situation], LadderStep]] = {
     Rung.WITHDRAW: nothing,
     Rung.RECLAIM: nothing,
     Rung.THROTTLE: unthrottle,

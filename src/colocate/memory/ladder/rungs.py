@@ -6,7 +6,7 @@ import msgspec
 
 from colocate.memory.actions import PodAction
 from colocate.memory.colocated import Colocated
-from colocate.memory.facts import Facts
+from colocate.memory.facts import MemoryFacts
 from colocate.memory.ladder.demotion import way_back, why_no_demotion
 from colocate.memory.ladder.state import Ladder
 from colocate.memory.settings import RUNGS, MemorySettings, Rung, height
@@ -100,7 +100,7 @@ def _missing(rung: Rung, controls: MemoryControls, far: frozenset[int], settings
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a turn, reckoned up."""
 
-    facts: Facts
+    facts: MemoryFacts
     settings: MemorySettings
     now: float
     pods: tuple[Colocated, ...]
@@ -152,7 +152,7 @@ WORTH_IT: Bytes = 1 << 20
 """Less than this is not taken, moved or waited for."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class LadderStep(msgspec.Struct, frozen=True):
     """The ladder as it will stand, the actions, and sentences about what is not done."""
 
     ladder: Ladder

@@ -30,7 +30,7 @@ class Moved(msgspec.Struct, frozen=True):
     targets: tuple[int, ...]
 
 
-class Leaving(msgspec.Struct, frozen=True):
+class LeavingPod(msgspec.Struct, frozen=True):
     """A pod that was told, or is to be told, to go."""
 
     by: Rung
@@ -65,7 +65,7 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
     """When something was last undone."""
     throttled: Mapping[PodUid, Throttled] = {}
     moved: Mapping[PodUid, Moved] = {}
-    leaving: Mapping[PodUid, Leaving] = {}
+    leaving: Mapping[PodUid, LeavingPod] = {}
     gave_up: tuple[GaveUp, ...] = ()
     demotion_is_ours: bool = False
     """The kernel's demotion was off, and is or was to be switched on for the far rung."""
