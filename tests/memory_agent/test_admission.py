@@ -266,6 +266,7 @@ async def test_a_dry_run_decides_as_the_agent_would_and_changes_nothing() -> Non
         lab.configure(blockSize="64Mi")
         await lab.start_agent("--dry-run")
         await until(lambda: "memory.would_act" in lab.log() or "ended" in lab.log(), "a plan in the log")
+        assert '"action": "Publish"' in lab.log(), "the blocks that would be offered"
         report = await lab.report()
         assert report.dry_run
         assert report.offered > 0
