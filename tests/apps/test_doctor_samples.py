@@ -11,7 +11,7 @@ from tests.scheduler.pretending import P95, pretending
 
 from colocate.apps.config.values import Seconds
 from colocate.apps.doctor.report import Result, Verdict
-from colocate.apps.scheduler.sections import Prometheus, Usage, Window
+from colocate.apps.scheduler.sections import PrometheusSection, UsageSection, WindowSection
 from colocate.cluster.resources import NODES as CLIENT_NODES
 from colocate.cluster.usage import Preset, Statistic
 
@@ -40,7 +40,9 @@ async def test_a_rule_that_is_missing_is_told_word_by_word(query: str, rule: str
 async def test_series_that_no_rule_makes_have_a_remedy_of_their_own() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
         own = {"cpu": "my_cpu"}
-        usage = Usage(prometheus=Prometheus(url=prometheus.url), pods=True, queries=own, windows=())
+        usage = UsageSection(
+            prometheus=PrometheusSection(url=prometheus.url), pods=True, queries=own, windows=()
+        )
         found = await examined("samples", client, usage=usage)
     remedies = {
         result.reason.partition(":")[0]: result.remedy for result in found if result.verdict is Verdict.BAD
@@ -52,15 +54,15 @@ async def test_series_that_no_rule_makes_have_a_remedy_of_their_own() -> None:
 
 
 async def with_own_queries(
-    queries: dict[str, str], windows: tuple[Window, ...] | None = None
+    queries: dict[str, str], windows: tuple[WindowSection, ...] | None = None
 ) -> list[Result]:
     """What is found where all that is known of nodes is from queries of the user's own."""
     async with pretending({}) as prometheus, cluster_of(*NAMES) as client:
         for query in queries.values():
             value = time.time() if query.startswith("timestamp(") else 20
             prometheus.table.say(query, vector(dict.fromkeys(NAMES, value), time.time()))
-        usage = Usage(
-            prometheus=Prometheus(url=prometheus.url),
+        usage = UsageSection(
+            prometheus=PrometheusSection(url=prometheus.url),
             preset=Preset.KUBE_PROMETHEUS_STACK,
             queries=queries,
             windows=windows,
@@ -101,7 +103,7 @@ async def test_statistics_of_ones_own_queries_are_asked_for_by_others() -> None:
 
 async def test_what_is_to_be_written_beside_ones_own_queries_is_enough() -> None:
     own = {"cpu": "my_cpu", "memory": "my_memory"}
-    stated = (Window(Statistic.P95, Seconds(3600)), Window(Statistic.DEVIATION, Seconds(900)))
+    stated = (WindowSection(Statistic.P95, Seconds(3600)), WindowSection(Statistic.DEVIATION, Seconds(900)))
     asked: dict[str, str] = {}
     for result in await with_own_queries(own, stated):
         if result.verdict is Verdict.BAD:
@@ -124,7 +126,9 @@ async def test_what_is_to_be_written_beside_ones_own_queries_is_enough() -> None
 async def test_a_label_of_ones_own_query_is_not_mended_by_a_rule() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
         say(prometheus, "my_cpu", {"host": "rack 7"})
-        usage = Usage(prometheus=Prometheus(url=prometheus.url), queries={"cpu": "my_cpu"}, windows=())
+        usage = UsageSection(
+            prometheus=PrometheusSection(url=prometheus.url), queries={"cpu": "my_cpu"}, windows=()
+        )
         found = await examined("samples", client, usage=usage)
     [dropped] = [result for result in found if "of no node here" in result.reason]
     assert dropped.remedy == (
@@ -153,7 +157,7 @@ async def test_an_instance_that_is_no_address_of_a_node_is_told_the_label_to_add
 
 async def test_peaks_that_are_plain_averages_are_told() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
-        asked = Usage(prometheus=Prometheus(url=prometheus.url), windows=())
+        asked = UsageSection(prometheus=PrometheusSection(url=prometheus.url), windows=())
         found = await examined("samples", client, usage=asked)
     [plain] = [result for result in found if result.verdict is Verdict.WARN]
     assert plain.reason == "p95 and deviation are not asked for: peaks are plain averages"
@@ -258,7 +262,7 @@ async def test_a_query_of_ones_own_that_answers_with_ratios_is_multiplied() -> N
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
         own = {"memory": "1 - free / total"}
         prometheus.table.say(own["memory"], vector({"a": 0.93, "b": 0.1, "c": 0.2}, time.time()))
-        usage = Usage(prometheus=Prometheus(url=prometheus.url), queries=own, windows=())
+        usage = UsageSection(prometheus=PrometheusSection(url=prometheus.url), queries=own, windows=())
         found = await examined("samples", client, usage=usage)
     [ratio] = [result for result in found if result.verdict is Verdict.BAD]
     assert ratio.reason.startswith("memory: no node uses more than 1 % of its memory")
@@ -297,7 +301,7 @@ async def test_a_prometheus_that_does_not_answer_is_told() -> None:
 
 async def test_series_that_are_all_missing_for_the_same_reason_are_told_once() -> None:
     async with pretending({}) as prometheus, cluster_of(*NAMES) as client:
-        usage = Usage(prometheus=Prometheus(url=prometheus.url), preset=Preset.NODE_EXPORTER)
+        usage = UsageSection(prometheus=PrometheusSection(url=prometheus.url), preset=Preset.NODE_EXPORTER)
         found = await examined("samples", client, usage=usage)
     [missing] = [result for result in found if result.verdict is Verdict.BAD]
     assert missing.reason.startswith("cpu, memory, ")
@@ -310,7 +314,7 @@ async def by_the_metrics_api(**used: str) -> list[Result]:
         for name, memory in used.items():
             told = {"metadata": {"annotations": {"lab.colocate.dev/usage-memory": memory}}}
             await client.patch(CLIENT_NODES, name, told)
-        return await examined("samples", client, usage=Usage(metrics_api=True))
+        return await examined("samples", client, usage=UsageSection(metrics_api=True))
 
 
 async def test_the_metrics_api_alone_is_enough() -> None:

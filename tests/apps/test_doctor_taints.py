@@ -10,7 +10,7 @@ from tests.apps.examining import only
 
 from colocate.apps.doctor.check import Patient, Scheduling
 from colocate.apps.doctor.report import Verdict
-from colocate.apps.scheduler.heat_taints import REMOVAL, with_level
+from colocate.apps.scheduler.loop.taint_levels import REMOVAL, with_level
 from colocate.apps.scheduler.settings import Act, SchedulerConfig
 from colocate.clock import Clock, SystemClock
 from colocate.cluster.client import Client

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.broken_disk import broken
 
-from colocate.apps.scheduler import decisions
+from colocate.apps.scheduler.loop import decision_log
 from colocate.cli import main as command_line
 from colocate.cli import scheduler_questions
 from colocate.errors import UserError
@@ -28,19 +28,19 @@ every_code = pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
 def test_decisions_that_a_full_disk_takes_in_part_leave_whole_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int, code: int
 ) -> None:
-    file = tmp_path / "decisions.jsonl"
-    decisions.append(file, [b'{"n":1}\n'], 1 << 20, 2)
-    whole = decisions._write_whole
+    file = tmp_path / "decision_log.jsonl"
+    decision_log.append(file, [b'{"n":1}\n'], 1 << 20, 2)
+    whole = decision_log._write_whole
 
     def partly(opened: Any, data: bytes) -> None:
         os.write(opened.fileno(), data[:taken])
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(decisions, "_write_whole", partly)
+    monkeypatch.setattr(decision_log, "_write_whole", partly)
     with pytest.raises(OSError, match=os.strerror(code)):
-        decisions.append(file, [b'{"n":2}\n', b'{"n":3, "long": "aaaaaaaaaaaaa"}\n'], 1 << 20, 2)
-    monkeypatch.setattr(decisions, "_write_whole", whole)
-    decisions.append(file, [b'{"n":4}\n'], 1 << 20, 2)
+        decision_log.append(file, [b'{"n":2}\n', b'{"n":3, "long": "aaaaaaaaaaaaa"}\n'], 1 << 20, 2)
+    monkeypatch.setattr(decision_log, "_write_whole", whole)
+    decision_log.append(file, [b'{"n":4}\n'], 1 << 20, 2)
     assert file.read_text() == '{"n":1}\n{"n":4}\n'
 
 
@@ -53,7 +53,7 @@ def test_decisions_of_which_a_call_takes_some_are_written_to_the_end(tmp_path: P
             return len(data[:3])
 
     slow: Any = Slow()
-    decisions._write_whole(slow, b"0123456789")
+    decision_log._write_whole(slow, b"0123456789")
     assert slow.taken == b"0123456789"
 
 

@@ -18,8 +18,8 @@ from tests.load.facts import NOW, SIZE, load, pod, table
 from tests.scheduler.pretending import pretending
 from tests.scheduler.story import Story, deployment, spread, telling
 
-from colocate.apps.scheduler import asking
-from colocate.apps.scheduler.asking import Where
+from colocate.apps.scheduler import client as questions
+from colocate.apps.scheduler.client import Where
 from colocate.apps.scheduler.sections import Load
 from colocate.errors import UserError
 from colocate.load import LoadTable, snapshot
@@ -126,7 +126,7 @@ async def test_why_a_pod_went_where_it_went_and_not_elsewhere(tmp_path: Path) ->
             ended = await colocate("scheduler", *words, "--url", scheduler.url)
             assert (ended.code, ended.out, ended.err) == (2, "", f"colocate: {said}\n")
         with pytest.raises(UserError, match="all is 'maybe'; say true or false"):
-            await asking.ask(Where(url=scheduler.url), "/explain", pod=pods[0].name, all="maybe")
+            await questions.ask(Where(url=scheduler.url), "/explain", pod=pods[0].name, all="maybe")
 
 
 async def test_from_a_snapshot_the_same_follows_without_a_cluster(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from tests.load.facts import NOW, load, pod, table
 
-from colocate.apps.scheduler.decisions import Told
-from colocate.apps.scheduler.refusals import Refused
+from colocate.apps.scheduler.loop.decision_log import Told
+from colocate.apps.scheduler.loop.refusal_log import RefusedPod
 from colocate.cli import scheduler_tables
 from colocate.load import compare, decide, explain_all, mix, top
 from colocate.load.explanation import Explanation, NodeReason
@@ -58,7 +58,7 @@ REFUSED = Explanation("default/p", NOW, mix("balanced"), 2, 0, ())
 
 
 def test_a_pod_that_was_refused_everywhere_is_told_with_each_reason() -> None:
-    refused = (Refused("n1", "hot"), Refused("n2", "hotter"))
+    refused = (RefusedPod("n1", "hot"), RefusedPod("n2", "hotter"))
     told = Told(REFUSED, shadow=False, refused=refused, refused_count=2)
     assert list(scheduler_tables.told(told)) == [
         "default/p",
@@ -78,7 +78,7 @@ def test_a_pod_that_was_refused_everywhere_and_bound_all_the_same() -> None:
 
 
 def test_that_every_candidate_was_too_hot_is_told() -> None:
-    told = Told(explained(), shadow=False, hot=(Refused("gpu", "its cpu"),), hot_count=3)
+    told = Told(explained(), shadow=False, hot=(RefusedPod("gpu", "its cpu"),), hot_count=3)
     lines = list(scheduler_tables.told(told))
     assert lines[3] == "every candidate was too hot: 3 let through all the same (load.filter.allHot)"
     assert lines[-3:] == ["", "too hot gpu: its cpu", "too hot … and 2 more"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from colocate.apps.scheduler.asking import NotAnswered, Where, ask
-from colocate.apps.scheduler.server import serving
-from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, Callers, Server, Tls
+from colocate.apps.scheduler.client import NotAnswered, Where, ask
+from colocate.apps.scheduler.server.extender import serving
+from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, CallerSettings, Server, ServerTls
 from colocate.clock import SystemClock
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority
@@ -33,8 +33,8 @@ class Files:
             file.write_bytes(pair.certificate + pair.key)
 
     def settings(self, authority: Path | None = None, token: Path | None = None) -> Server:
-        tls = Tls(certificate=self.served, key=self.served, client_authority=authority)
-        return server(tls=tls, callers=Callers(token_file=token))
+        tls = ServerTls(certificate=self.served, key=self.served, client_authority=authority)
+        return server(tls=tls, callers=CallerSettings(token_file=token))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
-from colocate.apps.scheduler.settings import Endpoint
+from colocate.apps.scheduler.settings import ServerEndpoint
 from colocate.errors import UserError
 from tests.scheduler.asking import POD, Asking, SteeredJudge, asking, question, server
 from tests.support.extender_calls import RECORDED
@@ -184,7 +184,7 @@ async def test_requests_are_counted_by_how_they_end(ask: Asking) -> None:
 
 async def test_on_a_unix_socket_for_its_own_user_only(judge: SteeredJudge, tmp_path: Path) -> None:
     path = tmp_path / "run" / "extender.sock"
-    settings = server(address=Endpoint(f"unix:{path}"))
+    settings = server(address=ServerEndpoint(f"unix:{path}"))
     async with asking(judge, settings) as ask:
         assert path.stat().st_mode & 0o777 == 0o600
         assert await ask.prioritized("a") == {"a": 5}
@@ -198,7 +198,7 @@ async def test_what_a_killed_process_left_is_removed_and_a_file_is_not(
     judge: SteeredJudge, tmp_path: Path
 ) -> None:
     path = tmp_path / "extender.sock"
-    settings = server(address=Endpoint(f"unix:{path}"))
+    settings = server(address=ServerEndpoint(f"unix:{path}"))
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
     async with asking(judge, settings) as ask:
@@ -211,7 +211,7 @@ async def test_what_a_killed_process_left_is_removed_and_a_file_is_not(
 
 
 async def test_an_address_that_is_taken_is_the_users_error(judge: SteeredJudge, ask: Asking) -> None:
-    taken = server(address=Endpoint(f"127.0.0.1:{ask.listening.port}"))
+    taken = server(address=ServerEndpoint(f"127.0.0.1:{ask.listening.port}"))
     with pytest.raises(UserError, match=r"server.address: cannot listen on 127.0.0.1:\d+ .*choose another"):
         async with asking(judge, taken):
             pass

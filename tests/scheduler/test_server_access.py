@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from colocate.apps.scheduler.settings import Callers, Server, Tls
+from colocate.apps.scheduler.settings import CallerSettings, Server, ServerTls
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority, Pair
 from colocate.lab.api.store import Store
@@ -33,7 +33,7 @@ class TestTokens:
 
     @asynccontextmanager
     async def ask(self, file: Path) -> AsyncIterator[Asking]:
-        async with asking(SteeredJudge(), server(callers=Callers(token_file=file))) as ask:
+        async with asking(SteeredJudge(), server(callers=CallerSettings(token_file=file))) as ask:
             yield ask
 
     async def shown(self, ask: Asking, authorization: str) -> Answered:
@@ -110,7 +110,7 @@ class Certified:
         replace(self.key, pair.key)
 
     def settings(self, **more: Any) -> Server:
-        return server(tls=Tls(certificate=self.certificate, key=self.key, **more))
+        return server(tls=ServerTls(certificate=self.certificate, key=self.key, **more))
 
     def client(self, shown: Pair | None = None, authority: Authority | None = None) -> ssl.SSLContext:
         trusted = (authority or self.authority).certificate.decode()
@@ -193,8 +193,10 @@ class TestCertificates:
     ) -> None:
         (tmp_path / "token").write_text("t")
         settings = server(
-            tls=Tls(certificate=certified.certificate, key=certified.key, client_authority=certified.ca),
-            callers=Callers(token_file=tmp_path / "token"),
+            tls=ServerTls(
+                certificate=certified.certificate, key=certified.key, client_authority=certified.ca
+            ),
+            callers=CallerSettings(token_file=tmp_path / "token"),
         )
         shown = certified.client(certified.authority.client("scheduler"))
         async with asking(SteeredJudge(), settings, ssl=shown) as ask:

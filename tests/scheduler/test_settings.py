@@ -14,13 +14,13 @@ from colocate.apps.scheduler.sections import Load
 from colocate.apps.scheduler.settings import (
     DEFAULT_TOKEN_FILE,
     SCHEDULER,
-    Callers,
-    Endpoint,
-    Limits,
+    CallerSettings,
     SchedulerConfig,
     Server,
+    ServerEndpoint,
+    ServerLimits,
+    ServerTls,
     Size,
-    Tls,
 )
 from colocate.errors import UserError
 
@@ -56,15 +56,15 @@ server:
 """
     ).server
     assert server == Server(
-        address=Endpoint("[::1]:9000"),
-        tls=Tls(
+        address=ServerEndpoint("[::1]:9000"),
+        tls=ServerTls(
             certificate=Path("/tls.crt"),
             key=Path("/tls.key"),
             client_authority=Path("/ca.crt"),
             client_names=("kube-scheduler",),
         ),
-        callers=Callers(token_file=Path("/token")),
-        limits=Limits(
+        callers=CallerSettings(token_file=Path("/token")),
+        limits=ServerLimits(
             body=Size(8 << 20),
             bodies=Size(1 << 30),
             connections=10,
@@ -103,12 +103,12 @@ def test_callers_must_show_a_token_unless_something_else_is_said(said: str, file
 
 
 def test_half_of_the_places_are_reserved_and_some_are_for_probes() -> None:
-    places = Limits().places(showing=True)
+    places = ServerLimits().places(showing=True)
     assert (places.known, places.probes, places.strangers) == (1000, 50, 950)
-    assert Limits().places(showing=False).known == 0, (
+    assert ServerLimits().places(showing=False).known == 0, (
         "where nobody can show anything there is nothing to reserve"
     )
-    assert Limits(connections=40, reserved=5, probes=2).places(showing=True).strangers == 33
+    assert ServerLimits(connections=40, reserved=5, probes=2).places(showing=True).strangers == 33
 
 
 def test_single_values_come_from_the_environment_and_from_flags() -> None:
@@ -137,7 +137,7 @@ def test_single_values_come_from_the_environment_and_from_flags() -> None:
         ("{tls: {clientAuthority: /c}}", "callers show no certificate over HTTP"),
         ("{tls: {certificate: /c, key: /k, clientNames: [a]}}", "nobody vouches for a name"),
         ("{limits: {body: 0}}", "server.limits.body: 0 lets nothing through"),
-        ("{limits: {body: lots}}", "is not a number of bytes"),
+        ("{limits: {body: lots}}", "is not an amount of memory"),
         ("{limits: {body: 1Gi}}", "server.limits.bodies: 268435456 is less than one body may have"),
         ("{limits: {connections: -1}}", "server.limits.connections: -1 lets nothing through"),
         ("{limits: {bodyTimeout: 0s}}", "server.limits.bodyTimeout: 0s is out of range"),
@@ -201,7 +201,7 @@ def test_the_example_in_the_docs_can_be_used() -> None:
     page = (Path(__file__).parents[2] / "docs" / "extender.md").read_text()
     text = page.partition("```yaml\n")[2].partition("```")[0]
     config = read(text)
-    assert config.server.limits == Limits(), "what is optional shows its default"
+    assert config.server.limits == ServerLimits(), "what is optional shows its default"
     assert config.server.tls.client_names == ("system:kube-scheduler",)
 
 

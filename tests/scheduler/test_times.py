@@ -9,8 +9,7 @@ import pytest
 from colocate.apps.config.file import Underlay, build_document
 from colocate.apps.config.override import from_assignments
 from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.from_seed import over_seed
-from colocate.apps.scheduler.seed_config import Asking, Seed
+from colocate.apps.scheduler.kube.seed import Asking, Seed, over_seed
 from colocate.apps.scheduler.settings import SCHEDULER, SchedulerConfig
 from colocate.errors import UserError
 

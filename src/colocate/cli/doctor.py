@@ -12,7 +12,7 @@ from colocate.apps.config.file import load_document
 from colocate.apps.doctor import examination
 from colocate.apps.doctor.check import Check, Patient, Scheduling, Section
 from colocate.apps.doctor.report import Examined, Verdict
-from colocate.apps.scheduler.kube_extender import read_kube_scheduler
+from colocate.apps.scheduler.kube.extender import read_kube_scheduler
 from colocate.apps.scheduler.settings import SCHEDULER
 from colocate.apps.this_node import VARIABLE, this_node
 from colocate.cli import cluster_flags

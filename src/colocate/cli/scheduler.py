@@ -18,14 +18,19 @@ from colocate.apps.config.file import Underlay, build_document, load_document
 from colocate.apps.config.override import from_assignments, unknown_variables
 from colocate.apps.config.schema import VERSION
 from colocate.apps.config.words import Problem
-from colocate.apps.scheduler import kube_config, seed_config
 from colocate.apps.scheduler.addresses import has_login, leads_somewhere, with_token
-from colocate.apps.scheduler.from_seed import over_seed
-from colocate.apps.scheduler.kube_config import DEFAULT_NAME, Profile, TlsFiles, Wanted
+from colocate.apps.scheduler.kube import configuration as kube_config
+from colocate.apps.scheduler.kube import seed as seed_config
+from colocate.apps.scheduler.kube.configuration import (
+    DEFAULT_NAME,
+    KubeProfile,
+    TlsFiles,
+    WantedConfiguration,
+)
+from colocate.apps.scheduler.kube.seed import Seed, over_seed
 from colocate.apps.scheduler.process import run_scheduler
-from colocate.apps.scheduler.seed_config import Seed
+from colocate.apps.scheduler.server.tokens import own_token_file, tokens
 from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, SCHEDULER, Act, SchedulerConfig, check
-from colocate.apps.scheduler.tokens import own_token_file, tokens
 from colocate.cli import cluster_flags, scheduler_questions
 from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
@@ -35,7 +40,7 @@ from colocate.errors import UserError
 from colocate.host.files import write_atomically
 from colocate.telemetry import Event
 
-_DEFAULT = Wanted()
+_DEFAULT = WantedConfiguration()
 _LEAST = 20
 """Columns for a comment: in fewer it is not wrapped."""
 _EMPTY = f"version: {VERSION}".encode()
@@ -203,9 +208,9 @@ def _add_kube_config(commands: Commands) -> None:
 def print_kube_config(args: argparse.Namespace) -> None:
     lines: list[str] = []
     names = args.scheduler_name or [DEFAULT_NAME]
-    wanted = Wanted(
+    wanted = WantedConfiguration(
         url=_showing_a_token(args),
-        profiles=tuple(Profile(name) for name in names),
+        profiles=tuple(KubeProfile(name) for name in names),
         filter=args.filter,
         points=args.points,
         timeout=args.timeout,

@@ -9,13 +9,13 @@ import msgspec
 import uvloop
 
 from colocate.apps.config.words import Problem
-from colocate.apps.scheduler import asking
+from colocate.apps.scheduler import client as questions
 from colocate.apps.scheduler.addresses import without_login
-from colocate.apps.scheduler.asking import Where
-from colocate.apps.scheduler.decisions import Told
+from colocate.apps.scheduler.client import Where
 from colocate.apps.scheduler.load_ranges import check_ranges
+from colocate.apps.scheduler.loop.decision_log import Told
+from colocate.apps.scheduler.server.tokens import own_token_file
 from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE
-from colocate.apps.scheduler.tokens import own_token_file
 from colocate.cli import scheduler_pod_file, scheduler_tables
 from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.output import as_json, harmless, terminal_width, visible, wrapped
@@ -133,12 +133,12 @@ def _add_pod(command: argparse.ArgumentParser) -> None:
 
 def explain_pod(args: argparse.Namespace) -> None:
     which = {"node": args.node} if args.node else {"all": "true"} if args.all else {}
-    told = asking.decoded(_ask(args, "/explain", pod=args.pod, **which), Told)
+    told = questions.decoded(_ask(args, "/explain", pod=args.pod, **which), Told)
     _print(args, told, scheduler_tables.told(told, terminal_width()))
 
 
 def show_decisions(args: argparse.Namespace) -> None:
-    latest = asking.decoded(_ask(args, "/decisions", last=str(args.last)), list[Told])
+    latest = questions.decoded(_ask(args, "/decisions", last=str(args.last)), list[Told])
     _print(args, latest, scheduler_tables.decisions(latest, terminal_width()))
 
 
@@ -146,7 +146,7 @@ def show_top(args: argparse.Namespace) -> None:
     if args.snapshot:
         rows = top(snapshot.restore(_snapshot(args)))
     else:
-        rows = asking.decoded(_ask(args, "/top"), list[NodeRow])
+        rows = questions.decoded(_ask(args, "/top"), list[NodeRow])
     _print(args, rows, scheduler_tables.top(rows, terminal_width()))
 
 
@@ -210,7 +210,7 @@ def _ask(args: argparse.Namespace, path: str, **query: str) -> bytes:
         key=args.key_file,
         server_name=args.server_name,
     )
-    return uvloop.run(asking.ask(where, path, **query))
+    return uvloop.run(questions.ask(where, path, **query))
 
 
 class _Asked(msgspec.Struct, frozen=True):

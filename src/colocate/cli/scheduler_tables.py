@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from colocate.apps.scheduler.decisions import Told
-from colocate.apps.scheduler.refusals import Refused
+from colocate.apps.scheduler.loop.decision_log import Told
+from colocate.apps.scheduler.loop.refusal_log import RefusedPod
 from colocate.cli.output import aligned, visible, wrapped
 from colocate.load import (
     ClosedNode,
@@ -37,7 +37,7 @@ def told(told: Told, width: int = 0) -> Iterator[str]:
     yield from _sieved("refused", told.refused, told.refused_count)
 
 
-def _sieved(what: str, some: Sequence[Refused | ClosedNode], count: int) -> Iterator[str]:
+def _sieved(what: str, some: Sequence[RefusedPod | ClosedNode], count: int) -> Iterator[str]:
     if some:
         yield ""
     for one in some:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from colocate.apps.doctor.strangers import Remedies
-from colocate.apps.scheduler.sections import Usage
+from colocate.apps.scheduler.sections import UsageSection
 from colocate.cluster.usage import SignalHealth
 from colocate.cluster.usage.answers import Series
 from colocate.cluster.usage.claims import (
@@ -160,10 +160,10 @@ def test_a_collision_that_begins_while_we_look_is_seen_once_both_were_scraped() 
 def test_the_doctors_remedy_is_a_matcher_to_be_written() -> None:
     collision = Collision("victim", 95, OURS, 0, THEIRS, 'job="node-exporter"', True)
     told = SignalHealth("cpu", "node_cpu_usage_avg_5m", collisions=(collision,))
-    remedies = Remedies(Usage(matchers='cluster="prod"'), NODES, [told])
+    remedies = Remedies(UsageSection(matchers='cluster="prod"'), NODES, [told])
     matchers = json.dumps('cluster="prod",job="node-exporter"')
     assert remedies.of_collision(told, collision).startswith(f"write usage.matchers: {matchers} where")
-    own = Remedies(Usage(queries={"cpu": "mine"}), NODES, [told])
+    own = Remedies(UsageSection(queries={"cpu": "mine"}), NODES, [told])
     assert own.of_collision(told, collision).endswith('by job="node-exporter" in usage.queries.cpu')
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from colocate.apps.doctor.report import Result
-from colocate.apps.scheduler.kube_extender import KubeScheduler
+from colocate.apps.scheduler.kube.extender import KubeScheduler
 from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.clock import Clock
 from colocate.cluster.client import Client

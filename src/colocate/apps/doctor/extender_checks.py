@@ -12,9 +12,9 @@ import msgspec
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, bad, good, warn
 from colocate.apps.scheduler.addresses import with_token, without_login
-from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler, Tls
+from colocate.apps.scheduler.kube.extender import KubeExtender, KubeScheduler, KubeTls
+from colocate.apps.scheduler.server.tokens import tokens
 from colocate.apps.scheduler.settings import SchedulerConfig
-from colocate.apps.scheduler.tokens import tokens
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES
 from colocate.cluster.trouble import in_words, of_our_certificate
@@ -41,7 +41,7 @@ def presumed(config: SchedulerConfig) -> KubeScheduler:
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     address = f"{f'[{host}]' if ':' in host else host}:{port}"
     url = _showing(config, f"{'https' if encrypted else 'http'}://{address}")
-    settings = ExtenderSettings(
+    settings = KubeExtender(
         url, "prioritize", weight=least_weight().weight, ignorable=True, enable_https=encrypted
     )
     return KubeScheduler((settings,))
@@ -58,7 +58,7 @@ def _showing(config: SchedulerConfig, url: str) -> str:
         return url
 
 
-def ours(extenders: Iterable[ExtenderSettings], config: SchedulerConfig) -> list[ExtenderSettings]:
+def ours(extenders: Iterable[KubeExtender], config: SchedulerConfig) -> list[KubeExtender]:
     """Those that are asked what Colocate answers, at its port; where none has that, as behind a service, at any."""
     alike = [
         one
@@ -103,7 +103,7 @@ async def extender(patient: Patient) -> AsyncIterator[Result]:
         yield await _asked(patient, settings, names)
 
 
-def _of_settings(settings: ExtenderSettings, least: int) -> Iterator[Result]:
+def _of_settings(settings: KubeExtender, least: int) -> Iterator[Result]:
     where = without_login(settings.url_prefix)
     if settings.filter_verb and not settings.node_cache_capable:
         yield bad(
@@ -120,7 +120,7 @@ def _of_settings(settings: ExtenderSettings, least: int) -> Iterator[Result]:
         )
 
 
-def _of_filter(settings: ExtenderSettings, config: SchedulerConfig) -> Iterator[Result]:
+def _of_filter(settings: KubeExtender, config: SchedulerConfig) -> Iterator[Result]:
     """It takes both sides to filter."""
     where, enabled = without_login(settings.url_prefix), config.load.filter.enabled
     if settings.filter_verb and not enabled:
@@ -136,7 +136,7 @@ def _of_filter(settings: ExtenderSettings, config: SchedulerConfig) -> Iterator[
         )
 
 
-async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str]) -> Result:
+async def _asked(patient: Patient, settings: KubeExtender, names: list[str]) -> Result:
     where, patience = without_login(settings.url_prefix), settings.seconds
     remedy = "see that 'colocate scheduler serve' runs, and that this address leads to it from kube-scheduler's place"
     verb = settings.prioritize_verb or settings.filter_verb
@@ -217,7 +217,7 @@ def _port(url: str) -> int | None:
         return None
 
 
-def _context(tls: Tls, where: str) -> ssl.SSLContext | Result:
+def _context(tls: KubeTls, where: str) -> ssl.SSLContext | Result:
     """What kube-scheduler connects with, or which of its files is in the way here."""
     files = {"caFile": tls.ca_file, "certFile": tls.cert_file, "keyFile": tls.key_file}
     named = {called: file for called, file in files.items() if file}

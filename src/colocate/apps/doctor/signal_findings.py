@@ -10,7 +10,7 @@ from colocate.apps.doctor.query_remedies import QueryRemedies
 from colocate.apps.doctor.report import Result, bad, good, warn
 from colocate.apps.doctor.strangers import Remedies
 from colocate.apps.scheduler.addresses import without_login
-from colocate.apps.scheduler.sections import Usage
+from colocate.apps.scheduler.sections import UsageSection
 from colocate.cluster.usage import METRICS_API, Measured, Preset, SignalHealth
 from colocate.cluster.usage.presets import TIME
 from colocate.cluster.usage.prometheus import asking_for
@@ -39,7 +39,7 @@ class SignalFindings:
     """By all that one round of questions has seen."""
 
     def __init__(
-        self, usage: Usage, sampled: NodeSamples, strangers: Remedies, queries: QueryRemedies
+        self, usage: UsageSection, sampled: NodeSamples, strangers: Remedies, queries: QueryRemedies
     ) -> None:
         self._usage = usage
         self._sampled = sampled

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import yaml
 
-from colocate.apps.scheduler.sections import Usage
+from colocate.apps.scheduler.sections import UsageSection
 from colocate.cluster.usage import METRICS_API, RELABELLING, SERVICE_MONITOR, Preset, SignalHealth, rules
 from colocate.cluster.usage.collisions import Collision
 from colocate.cluster.usage.directory import Directory, host_of
@@ -38,7 +38,7 @@ class Respelling(msgspec.Struct, frozen=True):
 class Remedies:
     """By all that one round of questions has seen."""
 
-    def __init__(self, usage: Usage, nodes: Directory, told: Iterable[SignalHealth]) -> None:
+    def __init__(self, usage: UsageSection, nodes: Directory, told: Iterable[SignalHealth]) -> None:
         self._usage = usage
         self._nodes = nodes
         self._seen = [

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 from colocate.apps.doctor.check import Patient, Section, check
 from colocate.apps.doctor.report import Result, bad, good, warn
-from colocate.apps.scheduler.facts import WatchedNode
-from colocate.apps.scheduler.heat_taints import PREFIX, REMOVAL, tainted
+from colocate.apps.scheduler.loop.table_feed import WatchedNode
+from colocate.apps.scheduler.loop.taint_levels import PREFIX, REMOVAL, tainted
 from colocate.apps.scheduler.settings import Act
 from colocate.cluster.client import Client
 from colocate.cluster.lease import held_by

@@ -11,7 +11,8 @@ from typing import Any
 from colocate.apps.config import values
 from colocate.apps.config.document import Document
 from colocate.apps.config.schema import VERSION, Log, Metrics, Section
-from colocate.apps.config.values import Seconds
+from colocate.apps.config.values import Seconds, to_size
+from colocate.apps.config.values import Size as Size
 from colocate.apps.config.words import Problem, show
 from colocate.apps.http.places import PlaceLimits
 from colocate.apps.scheduler.sections import (
@@ -19,7 +20,7 @@ from colocate.apps.scheduler.sections import (
     Load,
     Policies,
     Taints,
-    Usage,
+    UsageSection,
     check_decisions,
     check_load,
     check_taints,
@@ -27,8 +28,6 @@ from colocate.apps.scheduler.sections import (
     check_usage,
     to_policies,
 )
-from colocate.apps.scheduler.sizes import Size as Size
-from colocate.apps.scheduler.sizes import to_size
 from colocate.apps.scheduler.windows import asked, check_windows
 from colocate.cluster.usage import QuerySettings
 from colocate.wire.rpc import MAX_SOCKET_PATH
@@ -36,7 +35,7 @@ from colocate.wire.rpc import MAX_SOCKET_PATH
 _UNIX = "unix:"
 
 
-class Endpoint(str):
+class ServerEndpoint(str):
     """Where the extender listens: 'host:port', or 'unix:/path' for a socket on this machine."""
 
     __slots__ = ()
@@ -52,7 +51,7 @@ class Endpoint(str):
         return host.strip("[]"), int(port)
 
 
-class Tls(Section, frozen=True):
+class ServerTls(Section, frozen=True):
     """HTTPS. The files are read again when they change; connections that are open go on as they are."""
 
     certificate: Path | None = None
@@ -70,7 +69,7 @@ DEFAULT_TOKEN_FILE = Path("/var/lib/colocate/scheduler-token")
 """Made at the start where nothing is said of callers, for its owner alone."""
 
 
-class Callers(Section, frozen=True):
+class CallerSettings(Section, frozen=True):
     """Who may ask, besides what `tls` demands of certificates. Health may be asked by anyone."""
 
     token_file: Path | None = None
@@ -81,7 +80,7 @@ class Callers(Section, frozen=True):
     """Let in whoever reaches the address, without a token."""
 
 
-class Limits(Section, frozen=True):
+class ServerLimits(Section, frozen=True):
     """What one caller can cost."""
 
     body: Size = Size(64 << 20)
@@ -121,10 +120,10 @@ class Limits(Section, frozen=True):
 class Server(Section, frozen=True):
     """The extender's HTTP server."""
 
-    address: Endpoint = Endpoint("127.0.0.1:8890")
-    tls: Tls = Tls()
-    callers: Callers = Callers()
-    limits: Limits = Limits()
+    address: ServerEndpoint = ServerEndpoint("127.0.0.1:8890")
+    tls: ServerTls = ServerTls()
+    callers: CallerSettings = CallerSettings()
+    limits: ServerLimits = ServerLimits()
     grace: Seconds = Seconds(10)
     """How long requests that are under way may take once the process is told to stop."""
 
@@ -158,7 +157,7 @@ class SchedulerConfig(Section, frozen=True):
     act: tuple[Act, ...] = (Act.EXTENDER,)
     shadow: bool = False
     """Answer neutrally and write nothing, but record what would have been done."""
-    usage: Usage = Usage()
+    usage: UsageSection = UsageSection()
     load: Load = Load()
     taints: Taints = Taints()
     decisions: Decisions = Decisions()
@@ -168,13 +167,13 @@ class SchedulerConfig(Section, frozen=True):
         return asked(self.usage, self.load) if Act.EXTENDER in self.act else self.usage.asked()
 
 
-def to_endpoint(value: object) -> Endpoint:
+def to_endpoint(value: object) -> ServerEndpoint:
     """Read where to listen; ValueError says how that is written."""
     if isinstance(value, str) and re.fullmatch(rf"{_UNIX}/[^\0]+", value):
-        return Endpoint(value)
+        return ServerEndpoint(value)
     try:
         if (address := values.to_address(value)) != "off":
-            return Endpoint(address)
+            return ServerEndpoint(address)
     except ValueError:
         pass
     raise ValueError(
@@ -182,7 +181,7 @@ def to_endpoint(value: object) -> Endpoint:
     )
 
 
-_READ = {Size: to_size, Endpoint: to_endpoint, Policies: to_policies}
+_READ = {Size: to_size, ServerEndpoint: to_endpoint, Policies: to_policies}
 
 
 def decode(kind: type, value: Any) -> Any:

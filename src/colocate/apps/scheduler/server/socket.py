@@ -10,7 +10,7 @@ from pathlib import Path
 from colocate import telemetry
 from colocate.apps.http.connections import Connections
 from colocate.apps.http.listener import BACKLOG, Listener, bound_sockets
-from colocate.apps.scheduler.certificates import Certificates
+from colocate.apps.scheduler.server.certificates import Certificates
 from colocate.apps.scheduler.settings import Server
 from colocate.errors import UserError
 from colocate.telemetry import Event

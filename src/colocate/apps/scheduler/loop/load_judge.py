@@ -7,10 +7,10 @@ would have been.
 from collections.abc import Sequence
 
 from colocate import telemetry
-from colocate.apps.scheduler.all_hot import AllHotTold
-from colocate.apps.scheduler.decisions import DecisionLog
-from colocate.apps.scheduler.facts import Facts
-from colocate.apps.scheduler.judge import Sieved
+from colocate.apps.scheduler.loop.all_hot import AllHotTold
+from colocate.apps.scheduler.loop.decision_log import DecisionLog
+from colocate.apps.scheduler.loop.table_feed import TableFeed
+from colocate.apps.scheduler.server.judge import Sieved
 from colocate.clock import Clock
 from colocate.load import (
     CandidateNames,
@@ -33,7 +33,7 @@ class LoadJudge:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: TableFeed,
         decisions: DecisionLog,
         clock: Clock,
         *,

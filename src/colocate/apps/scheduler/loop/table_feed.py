@@ -12,7 +12,7 @@ from typing import NoReturn
 import msgspec
 
 from colocate.aio import Watched
-from colocate.apps.scheduler.decisions import DecisionLog
+from colocate.apps.scheduler.loop.decision_log import DecisionLog
 from colocate.clock import Clock
 from colocate.cluster.changes import Added, Change, Deleted, Key, Modified
 from colocate.cluster.client import Client
@@ -48,7 +48,7 @@ class WatchedNode(LoadNode, frozen=True):
         return KnownNode(facts.name, addresses, facts.capacity)
 
 
-class Facts:
+class TableFeed:
     """The cluster as the table knows it."""
 
     def __init__(self, table: LoadTable, decisions: DecisionLog, client: Client, clock: Clock) -> None:

@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 
 from colocate import telemetry
-from colocate.apps.scheduler.settings import Tls
+from colocate.apps.scheduler.settings import ServerTls
 from colocate.cluster.tls import Stamp, file_stamp
 from colocate.errors import UserError
 from colocate.telemetry import Event
@@ -27,7 +27,7 @@ class Certificates:
         self.context.sni_callback = self._hand_over
 
     @classmethod
-    def of(cls, tls: Tls) -> "Certificates | None":
+    def of(cls, tls: ServerTls) -> "Certificates | None":
         """None where the server speaks plain HTTP; a UserError where the files cannot be used."""
         if tls.certificate is None or tls.key is None:
             return None

@@ -5,24 +5,26 @@ else to a stock kube-scheduler. What neither takes is named.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from colocate.apps.scheduler.addresses import leads_somewhere, without_login
-from colocate.apps.scheduler.kube_config import (
+from colocate.apps.scheduler.kube.configuration import (
     API_VERSION,
     KIND,
+    KubeProfile,
     Plugin,
     PluginSet,
-    Profile,
-    Wanted,
+    WantedConfiguration,
     lease_of,
 )
-from colocate.apps.scheduler.kube_extender import ExtenderSettings
-from colocate.apps.scheduler.kube_file import tree_of, typed
+from colocate.apps.scheduler.kube.extender import KubeExtender
+from colocate.apps.scheduler.kube.file import tree_of, typed
+from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.errors import UserError
+from colocate.load import Staleness
 
 POLICIES = {"MemRealUsage": "mem-real-usage", "CpuRealUsage": "cpu-real-usage"}
 """Our policies, by the plugins whose scores they give."""
@@ -47,7 +49,7 @@ class Asking(msgspec.Struct, frozen=True):
 class Seed(msgspec.Struct, frozen=True):
     """What such a configuration says."""
 
-    profiles: tuple[Profile, ...]
+    profiles: tuple[KubeProfile, ...]
     """Without the plugins that a stock kube-scheduler does not have."""
     policies: Mapping[str, str]
     """By scheduler name, a mix of policies: `mem-real-usage`, or `mem-real-usage=2,cpu-real-usage=1`."""
@@ -90,7 +92,7 @@ class _File(msgspec.Struct, frozen=True, rename="camel"):
 
     profiles: tuple[_Profile, ...] = ()
     leader_election: _LeaderElection | None = None
-    extenders: tuple[ExtenderSettings, ...] = ()
+    extenders: tuple[KubeExtender, ...] = ()
 
 
 def read(text: str, where: str, *, others_score: bool = False) -> Seed:
@@ -124,7 +126,7 @@ def read(text: str, where: str, *, others_score: bool = False) -> Seed:
     )
 
 
-def taken_over(seed: Seed, wanted: Wanted) -> Wanted:
+def taken_over(seed: Seed, wanted: WantedConfiguration) -> WantedConfiguration:
     """`wanted`, with all that the file says to kube-scheduler."""
     more = dict(seed.more)
     if wanted.kubeconfig:
@@ -166,7 +168,7 @@ class _Reading:
         self.prometheus = Asking()
         self.doubts: list[str] = []
 
-    def profile(self, read: _Profile, given: dict[str, Any], path: str) -> Profile:
+    def profile(self, read: _Profile, given: dict[str, Any], path: str) -> KubeProfile:
         """`given` is the same profile as the file has it."""
         name = read.scheduler_name or _DEFAULT_NAME
         plugins, enabled = self._plugins(read.plugins, path)
@@ -176,10 +178,10 @@ class _Reading:
         kept = list(self._configured(read.plugin_config, given.get("pluginConfig", ()), path))
         if kept:
             more["pluginConfig"] = kept
-        return Profile(name, plugins, more)
+        return KubeProfile(name, plugins, more)
 
     def leader_election(
-        self, read: _LeaderElection | None, given: Mapping[str, Any] | None, profiles: Sequence[Profile]
+        self, read: _LeaderElection | None, given: Mapping[str, Any] | None, profiles: Sequence[KubeProfile]
     ) -> Mapping[str, Any] | None:
         """With a lease of its own, unless it is the cluster's first scheduler: on one lease only one schedules."""
         if not given or read is None or not read.leader_elect or read.resource_name != _FIRST:
@@ -272,3 +274,29 @@ def _mix(weights: Mapping[str, int]) -> str:
     if len(weights) == 1:
         return POLICIES[next(iter(weights))]
     return ",".join(f"{POLICIES[name]}={weight}" for name, weight in weights.items())
+
+
+_ROUNDS = 3
+"""For so many rounds a sample counts at least: the seed's never expired, however seldom it asked."""
+
+
+def over_seed(seed: Seed, read: Callable[[Mapping[str, Any]], SchedulerConfig]) -> SchedulerConfig:
+    """What is read over what the seed says, with samples that count as long as suits the interval in force."""
+    config = read(_said_by(seed, seed.prometheus.interval))
+    if config.usage.interval == seed.prometheus.interval:
+        return config
+    return read(_said_by(seed, config.usage.interval))
+
+
+def _said_by(seed: Seed, interval: float) -> dict[str, Any]:
+    """As a configuration would say it: where Prometheus is, how it is asked, what pods of which scheduler are judged
+    by; how long samples count that are asked for every `interval` seconds."""
+    load: dict[str, Any] = {"policies": dict(seed.policies)}
+    asked = seed.prometheus
+    if not asked.url:
+        return {"load": load}
+    if interval >= Staleness().after:
+        # Samples asked for this seldom would expire before the next ones come.
+        load["staleness"] = {"after": _ROUNDS * interval}
+    prometheus = {"url": asked.url, "timeout": f"{asked.timeout}s"}
+    return {"usage": {"prometheus": prometheus, "interval": f"{asked.interval}s"}, "load": load}

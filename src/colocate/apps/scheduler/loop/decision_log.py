@@ -20,7 +20,7 @@ import msgspec
 
 from colocate import telemetry
 from colocate.aio import Watched, in_thread
-from colocate.apps.scheduler.refusals import AllRefusals, Refusals, Refused
+from colocate.apps.scheduler.loop.refusal_log import AllRefusals, Refusals, RefusedPod
 from colocate.apps.scheduler.sections import Decisions
 from colocate.crashpoints import reached
 from colocate.load import (
@@ -55,9 +55,9 @@ class Told(msgspec.Struct, frozen=True):
     explanation: Explanation
     shadow: bool
     """Nobody was told these scores: all nodes were answered alike."""
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedPod, ...] = ()
     refused_count: int = 0
-    hot: tuple[Refused, ...] = ()
+    hot: tuple[RefusedPod, ...] = ()
     """Nodes that would have been refused, had any candidate been cool enough: all were let through."""
     hot_count: int = 0
     node: str | None = None

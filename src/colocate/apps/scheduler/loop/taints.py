@@ -18,11 +18,10 @@ from contextlib import asynccontextmanager, suppress
 
 from colocate import telemetry
 from colocate.aio import deadline, seen_through
-from colocate.apps.scheduler.facts import Facts, WatchedNode
-from colocate.apps.scheduler.heat_taints import LEVELS, REMOVAL, level_of, tainted, with_level
-from colocate.apps.scheduler.in_vain import InVain
-from colocate.apps.scheduler.judge import Judge
-from colocate.apps.scheduler.sections import OnStop, Taints
+from colocate.apps.scheduler.loop.table_feed import TableFeed, WatchedNode
+from colocate.apps.scheduler.loop.taint_levels import LEVELS, REMOVAL, level_of, tainted, with_level
+from colocate.apps.scheduler.sections import Taints, TaintsOnStop
+from colocate.apps.scheduler.server.judge import Judge
 from colocate.clock import Clock
 from colocate.cluster import json_patch
 from colocate.cluster.client import Client
@@ -48,7 +47,7 @@ class Tainting:
     def __init__(
         self,
         settings: Taints,
-        facts: Facts,
+        facts: TableFeed,
         judge: Judge,
         client: Client,
         clock: Clock,
@@ -94,7 +93,7 @@ class Tainting:
                 async with self._rounds():
                     yield
             finally:
-                if self._settings.on_stop is OnStop.REMOVE:
+                if self._settings.on_stop is TaintsOnStop.REMOVE:
                     await self._end()
 
     @asynccontextmanager
@@ -308,3 +307,25 @@ def _outcome(error: ClusterError) -> str:
         case Unreachable():
             return "unreachable"
     return "refused"
+
+
+class InVain:
+    """How the tries of one process went."""
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._since: float | None = None
+
+    def forget(self) -> None:
+        self._since = None
+
+    def for_too_long(self, did: bool | None, now: float) -> bool:
+        """Whether all tries up to this one have failed for so many seconds.
+
+        `did` says how this one went, None where there was nothing to try, which proves nothing.
+        """
+        if did:
+            self._since = None
+        elif did is False and self._since is None:
+            self._since = now
+        return self._since is not None and now >= self._since + self._most

@@ -9,8 +9,8 @@ import zlib
 
 from aiohttp import ClientConnectionError, web
 
-from colocate.apps.scheduler.refused import Outcome, Refused
-from colocate.apps.scheduler.settings import Limits
+from colocate.apps.scheduler.server.refusal import RequestOutcome, RequestRefused
+from colocate.apps.scheduler.settings import ServerLimits
 
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -18,7 +18,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 class Bodies:
     """The bodies of all requests that are under way."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
         self.held = 0
         """Bytes, of all that were read and not yet released."""
@@ -41,21 +41,25 @@ class Bodies:
                     self.held += len(part)
                     self._check(length)
             if unpack is not None and not unpack.whole:
-                raise Refused(400, Outcome.UNREADABLE, "the body ends in the middle of its gzip data")
+                raise RequestRefused(
+                    400, RequestOutcome.UNREADABLE, "the body ends in the middle of its gzip data"
+                )
         except BaseException as error:
             self.release(length)
             if isinstance(error, TimeoutError):
-                raise Refused(
+                raise RequestRefused(
                     408,
-                    Outcome.SLOW,
+                    RequestOutcome.SLOW,
                     f"of the body only {length} bytes have come within {self._limits.body_timeout:g} s",
                 ) from None
             if isinstance(error, web.RequestPayloadError):
-                raise Refused(
-                    400, Outcome.UNREADABLE, f"the body is not framed as HTTP has it: {error}"
+                raise RequestRefused(
+                    400, RequestOutcome.UNREADABLE, f"the body is not framed as HTTP has it: {error}"
                 ) from None
             if isinstance(error, ConnectionError | ClientConnectionError):
-                raise Refused(400, Outcome.GONE, "the caller hung up before its body had arrived") from None
+                raise RequestRefused(
+                    400, RequestOutcome.GONE, "the caller hung up before its body had arrived"
+                ) from None
             raise
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -67,18 +71,18 @@ class Bodies:
         if length > self._limits.body:
             raise self._too_large("the body has more bytes")
         if self.held > self._limits.bodies:
-            raise Refused(
+            raise RequestRefused(
                 503,
-                Outcome.BUSY,
+                RequestOutcome.BUSY,
                 f"requests under way hold {self._limits.bodies} bytes already, which is the limit "
                 f"(server.limits.bodies); ask again",
                 Retry_After="1",
             )
 
-    def _too_large(self, found: str) -> Refused:
-        return Refused(
+    def _too_large(self, found: str) -> RequestRefused:
+        return RequestRefused(
             413,
-            Outcome.TOO_LARGE,
+            RequestOutcome.TOO_LARGE,
             f"{found} and {self._limits.body} are allowed (server.limits.body); with nodeCacheCapable: true "
             f"kube-scheduler sends names instead of whole nodes",
         )
@@ -104,11 +108,13 @@ class _Gunzip:
         try:
             unfolded = self._stream.decompress(data, most)
         except zlib.error as error:
-            raise Refused(
-                400, Outcome.UNREADABLE, f"the body is not gzip, as it says it is: {error}"
+            raise RequestRefused(
+                400, RequestOutcome.UNREADABLE, f"the body is not gzip, as it says it is: {error}"
             ) from None
         if self._stream.unused_data:
-            raise Refused(400, Outcome.UNREADABLE, "the body goes on after the end of its gzip data")
+            raise RequestRefused(
+                400, RequestOutcome.UNREADABLE, "the body goes on after the end of its gzip data"
+            )
         return unfolded
 
 
@@ -118,6 +124,6 @@ def _unpacker(request: web.BaseRequest) -> _Gunzip | None:
         return None
     if coding in ("gzip", "x-gzip"):
         return _Gunzip()
-    raise Refused(
-        415, Outcome.UNREADABLE, f"the body is encoded as {coding[:40]!r}; send it plain, or as gzip"
+    raise RequestRefused(
+        415, RequestOutcome.UNREADABLE, f"the body is encoded as {coding[:40]!r}; send it plain, or as gzip"
     )

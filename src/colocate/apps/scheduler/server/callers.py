@@ -7,9 +7,9 @@ from typing import Any
 from aiohttp import web
 
 from colocate.apps.http.places import LOCAL, address_of
-from colocate.apps.scheduler.refused import Outcome, Refused
+from colocate.apps.scheduler.server.refusal import RequestOutcome, RequestRefused
+from colocate.apps.scheduler.server.tokens import TokenFile, make_token
 from colocate.apps.scheduler.settings import Server
-from colocate.apps.scheduler.tokens import TokenFile, make_token
 from colocate.cluster.secret import Secret
 
 
@@ -30,30 +30,30 @@ class Callers:
         return self._by_certificate or self._tokens is not None
 
     def check(self, request: web.BaseRequest) -> None:
-        """Refused where this caller is not one of them."""
+        """RequestRefused where this caller is not one of them."""
         if self._by_certificate:
             self._check_certificate(request)
         if self._tokens is not None:
             shown = _token(request.headers.get("Authorization", ""))
             if not self._tokens.knows(shown):
-                raise Refused(
+                raise RequestRefused(
                     401,
-                    Outcome.UNAUTHORIZED,
+                    RequestOutcome.UNAUTHORIZED,
                     "this caller shows no token that is known here; send 'Authorization: Bearer TOKEN', or put "
                     "the token into the URL as its password",
                     WWW_Authenticate="Bearer",
                 )
 
     def check_curious(self, request: web.BaseRequest) -> None:
-        """Refused where this caller may not see what is known here.
+        """RequestRefused where this caller may not see what is known here.
 
         Where callers need show nothing, only those on this machine may: pods' names are not for everyone.
         """
         self.check(request)
         if not self.demanding and address_of(_peer(request)) != LOCAL:
-            raise Refused(
+            raise RequestRefused(
                 403,
-                Outcome.UNAUTHORIZED,
+                RequestOutcome.UNAUTHORIZED,
                 "this is told on this machine alone while server.callers and server.tls let in anyone; ask from "
                 "here (kubectl exec, kubectl port-forward), or configure server.callers.tokenFile in place of "
                 "server.callers.anyone",
@@ -63,15 +63,15 @@ class Callers:
         transport = request.transport
         shown = transport.get_extra_info("peercert") if transport is not None else None
         if not shown:
-            raise Refused(
+            raise RequestRefused(
                 401,
-                Outcome.UNAUTHORIZED,
+                RequestOutcome.UNAUTHORIZED,
                 "this caller shows no client certificate; name one as certFile and keyFile in its tlsConfig",
             )
         if self._names and self._names.isdisjoint(_names(shown)):
-            raise Refused(
+            raise RequestRefused(
                 403,
-                Outcome.UNAUTHORIZED,
+                RequestOutcome.UNAUTHORIZED,
                 "this caller's certificate is for none of the names in server.tls.clientNames",
             )
 

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Outcome(StrEnum):
+class RequestOutcome(StrEnum):
     """How a request ended; a label of the metrics."""
 
     OK = "ok"
@@ -21,10 +21,10 @@ class Outcome(StrEnum):
     """Of our own; the log has it."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """Ends the handling of a request."""
 
-    def __init__(self, status: int, outcome: Outcome, sentence: str, **headers: str) -> None:
+    def __init__(self, status: int, outcome: RequestOutcome, sentence: str, **headers: str) -> None:
         super().__init__(sentence)
         self.status = status
         self.outcome = outcome

@@ -18,11 +18,11 @@ from colocate.aio import Watched, deadline
 from colocate.apps.http.connections import ConnectionLimits, Connections, connection_of, send, text_page
 from colocate.apps.http.listener import connections_within_files
 from colocate.apps.http.places import Rank
-from colocate.apps.scheduler.bodies import Bodies
-from colocate.apps.scheduler.callers import Callers
-from colocate.apps.scheduler.judge import Judge
-from colocate.apps.scheduler.listening import Listening, listen
-from colocate.apps.scheduler.refused import Outcome, Refused
+from colocate.apps.scheduler.server.bodies import Bodies
+from colocate.apps.scheduler.server.callers import Callers
+from colocate.apps.scheduler.server.judge import Judge
+from colocate.apps.scheduler.server.refusal import RequestOutcome, RequestRefused
+from colocate.apps.scheduler.server.socket import Listening, listen
 from colocate.apps.scheduler.settings import Server
 from colocate.clock import Clock
 from colocate.telemetry import Event
@@ -38,7 +38,7 @@ _LAST_MOMENT = 0.5
 """Seconds for handlers that are cancelled at the end of the grace to say goodbye."""
 
 
-class Extender:
+class ExtenderServer:
     """Answers requests. One judge, any number of connections."""
 
     def __init__(self, settings: Server, judge: Judge, told: Mapping[str, Tell]) -> None:
@@ -72,7 +72,7 @@ class Extender:
             if self.stopping or not self._may_stay(request):
                 response.force_close()
             sent = await send(request, response, self._settings.limits.answer_timeout)
-            outcome = Outcome(sent) if sent else outcome
+            outcome = RequestOutcome(sent) if sent else outcome
         finally:
             self.under_way -= 1
             self.ended.changed()
@@ -90,48 +90,58 @@ class Extender:
         if self.callers.demanding:
             connection_of(request).raise_to(Rank.KNOWN)
 
-    async def _answer(self, request: web.BaseRequest, path: str) -> tuple[web.Response, Outcome]:
+    async def _answer(self, request: web.BaseRequest, path: str) -> tuple[web.Response, RequestOutcome]:
         try:
             if page := self._pages.get(path):
                 connection_of(request).raise_to(Rank.PROBE)
                 _check_method(request, "GET", "HEAD")
-                return page(), Outcome.OK
+                return page(), RequestOutcome.OK
             if tell := self._told.get(path):
                 _check_method(request, "GET", "HEAD")
                 self.callers.check_curious(request)
                 self._let_in(request)
-                return web.Response(body=await tell(request.rel_url.query), content_type=_JSON), Outcome.OK
+                return web.Response(
+                    body=await tell(request.rel_url.query), content_type=_JSON
+                ), RequestOutcome.OK
             judged = self._verbs.get(path)
             if judged is None:
                 known = ", ".join((*self._verbs, *self._pages, *self._told))
-                raise Refused(404, Outcome.UNKNOWN, f"there is no {path[:80]!r} here; there are {known}")
+                raise RequestRefused(
+                    404, RequestOutcome.UNKNOWN, f"there is no {path[:80]!r} here; there are {known}"
+                )
             _check_method(request, "POST")
             self.callers.check(request)
             self._let_in(request)
             body = await self._bodies.read(request)
             try:
                 answer = judged(body, connection_of(request).address)
-                return web.Response(body=answer, content_type=_JSON), Outcome.OK
+                return web.Response(body=answer, content_type=_JSON), RequestOutcome.OK
             finally:
                 self._bodies.release(len(body))
-        except Refused as refused:
+        except RequestRefused as refused:
             telemetry.logger().debug(
                 Event.EXTENDER_REFUSED, path=path[:80], status=refused.status, reason=str(refused)
             )
             return _refusal(refused), refused.outcome
         except Unreadable as error:
             telemetry.logger().debug(Event.EXTENDER_REFUSED, path=path[:80], status=400, reason=str(error))
-            return _refusal(Refused(400, Outcome.UNREADABLE, str(error))), Outcome.UNREADABLE
+            return _refusal(
+                RequestRefused(400, RequestOutcome.UNREADABLE, str(error))
+            ), RequestOutcome.UNREADABLE
         except TooMany as error:
             telemetry.logger().debug(Event.EXTENDER_REFUSED, path=path[:80], status=413, reason=str(error))
-            return _refusal(Refused(413, Outcome.TOO_LARGE, str(error))), Outcome.TOO_LARGE
+            return _refusal(
+                RequestRefused(413, RequestOutcome.TOO_LARGE, str(error))
+            ), RequestOutcome.TOO_LARGE
         except Exception as error:  # noqa: BLE001 -- whatever it is, the next request must be answered
             telemetry.logger().error(Event.EXTENDER_FAULT, where=path, exc_info=error)
             sentence = _fault(error)
             if path == "/filter":
                 # The one verb whose answer has a place for it: kube-scheduler shows it in the pod's events.
-                return web.Response(body=answers.filter_error(sentence), content_type=_JSON), Outcome.FAULT
-            return text_page(500, sentence), Outcome.FAULT
+                return web.Response(
+                    body=answers.filter_error(sentence), content_type=_JSON
+                ), RequestOutcome.FAULT
+            return text_page(500, sentence), RequestOutcome.FAULT
 
     def _prioritize(self, body: bytes, caller: str) -> bytes:
         asked = self._asked(body)
@@ -164,7 +174,7 @@ async def serving(
 
     `told` is what else may be asked, by path.
     """
-    answering = Extender(settings, judge, told or {})
+    answering = ExtenderServer(settings, judge, told or {})
     if settings.callers.anyone:
         telemetry.logger().warning(
             Event.EXTENDER_OPEN,
@@ -212,15 +222,15 @@ def _connection_limits(settings: Server, callers: Callers) -> ConnectionLimits:
 
 def _check_method(request: web.BaseRequest, *allowed: str) -> None:
     if request.method not in allowed:
-        raise Refused(
+        raise RequestRefused(
             405,
-            Outcome.UNKNOWN,
+            RequestOutcome.UNKNOWN,
             f"{request.rel_url.raw_path} takes {' and '.join(allowed)}, not {request.method[:20]}",
             Allow=", ".join(allowed),
         )
 
 
-def _refusal(refused: Refused) -> web.Response:
+def _refusal(refused: RequestRefused) -> web.Response:
     response = text_page(refused.status, str(refused))
     response.headers.update(refused.headers)
     if refused.status != 404:

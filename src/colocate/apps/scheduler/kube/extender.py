@@ -2,14 +2,19 @@
 
 import msgspec
 
-from colocate.apps.scheduler.kube_config import PluginSet, Profile, Wanted, extender_weight
-from colocate.apps.scheduler.kube_file import tree_of, typed
+from colocate.apps.scheduler.kube.configuration import (
+    KubeProfile,
+    PluginSet,
+    WantedConfiguration,
+    extender_weight,
+)
+from colocate.apps.scheduler.kube.file import tree_of, typed
 from colocate.model import go
 
 _DEFAULT_TIMEOUT = 5.0
 
 
-class Tls(msgspec.Struct, frozen=True, rename="camel"):
+class KubeTls(msgspec.Struct, frozen=True, rename="camel"):
     insecure: bool = False
     server_name: str = ""
     ca_file: str = ""
@@ -17,7 +22,7 @@ class Tls(msgspec.Struct, frozen=True, rename="camel"):
     key_file: str = ""
 
 
-class ExtenderSettings(msgspec.Struct, frozen=True, rename="camel"):
+class KubeExtender(msgspec.Struct, frozen=True, rename="camel"):
     """An extender, as a KubeSchedulerConfiguration has it."""
 
     url_prefix: str
@@ -28,7 +33,7 @@ class ExtenderSettings(msgspec.Struct, frozen=True, rename="camel"):
     node_cache_capable: bool = False
     ignorable: bool = False
     enable_https: bool = msgspec.field(default=False, name="enableHTTPS")
-    tls_config: Tls | None = None
+    tls_config: KubeTls | None = None
 
     def __post_init__(self) -> None:
         if self.http_timeout is not None:
@@ -40,9 +45,9 @@ class ExtenderSettings(msgspec.Struct, frozen=True, rename="camel"):
         return go.seconds(self.http_timeout or "0") or _DEFAULT_TIMEOUT
 
     @property
-    def tls(self) -> Tls:
+    def tls(self) -> KubeTls:
         """As kube-scheduler uses it: told to use HTTPS and no authority, it believes any certificate."""
-        stated = self.tls_config or Tls()
+        stated = self.tls_config or KubeTls()
         if self.enable_https and not stated.ca_file:
             return msgspec.structs.replace(stated, insecure=True)
         return stated
@@ -51,13 +56,13 @@ class ExtenderSettings(msgspec.Struct, frozen=True, rename="camel"):
 class KubeScheduler(msgspec.Struct, frozen=True):
     """What a KubeSchedulerConfiguration says of scores."""
 
-    extenders: tuple[ExtenderSettings, ...]
-    profiles: tuple[Profile, ...] = (Profile(),)
+    extenders: tuple[KubeExtender, ...]
+    profiles: tuple[KubeProfile, ...] = (KubeProfile(),)
 
     @property
     def least_weight(self) -> int:
         """Of an extender, so that a hot node loses in every profile."""
-        return extender_weight(Wanted(profiles=self.profiles or (Profile(),))).weight
+        return extender_weight(WantedConfiguration(profiles=self.profiles or (KubeProfile(),))).weight
 
 
 class _Profile(msgspec.Struct, frozen=True):
@@ -66,11 +71,11 @@ class _Profile(msgspec.Struct, frozen=True):
 
 class _KubeSchedulerConfiguration(msgspec.Struct, frozen=True):
     kind: str
-    extenders: tuple[ExtenderSettings, ...] = ()
+    extenders: tuple[KubeExtender, ...] = ()
     profiles: tuple[_Profile, ...] = ()
 
 
 def read_kube_scheduler(text: str, where: str) -> KubeScheduler:
     """What a KubeSchedulerConfiguration says; a UserError where it is none."""
     read = typed(_KubeSchedulerConfiguration, tree_of(text, where), where)
-    return KubeScheduler(read.extenders, tuple(Profile(plugins=one.plugins) for one in read.profiles))
+    return KubeScheduler(read.extenders, tuple(KubeProfile(plugins=one.plugins) for one in read.profiles))

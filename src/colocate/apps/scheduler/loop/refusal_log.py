@@ -17,7 +17,7 @@ _REFUSALS_IN_ALL = 100_000
 """Beyond which the oldest are left with those."""
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedPod(msgspec.Struct, frozen=True):
     """A node that the filter took out of a pod's candidates."""
 
     node: str
@@ -29,7 +29,7 @@ class Refusals(msgspec.Struct, frozen=True):
     count: int = 0
 
     @property
-    def some(self) -> tuple[Refused, ...]:
+    def some(self) -> tuple[RefusedPod, ...]:
         return _in_words(islice(self.by_node.items(), _NODES_REFUSED))
 
     @property
@@ -40,7 +40,7 @@ class Refusals(msgspec.Struct, frozen=True):
         return Refusals(dict(islice(self.by_node.items(), _NODES_REFUSED)), self.count)
 
     @property
-    def all_kept(self) -> tuple[Refused, ...]:
+    def all_kept(self) -> tuple[RefusedPod, ...]:
         return _in_words(self.by_node.items())
 
 
@@ -95,5 +95,5 @@ class AllRefusals:
         self._by_uid[uid] = long.shortened
 
 
-def _in_words(refusals: Iterable[tuple[str, Refusal]]) -> tuple[Refused, ...]:
-    return tuple(Refused(node, str(why)) for node, why in refusals)
+def _in_words(refusals: Iterable[tuple[str, Refusal]]) -> tuple[RefusedPod, ...]:
+    return tuple(RefusedPod(node, str(why)) for node, why in refusals)

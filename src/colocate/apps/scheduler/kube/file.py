@@ -7,7 +7,7 @@ import yaml
 from msgspec import inspect
 
 from colocate.apps.config import values, words
-from colocate.apps.scheduler.kube_config import KIND
+from colocate.apps.scheduler.kube.configuration import KIND
 from colocate.errors import UserError
 from colocate.wire.extender_questions import without_nulls
 

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from colocate.apps.scheduler.decisions import DecisionLog
-from colocate.apps.scheduler.facts import Facts
-from colocate.apps.scheduler.judge import Judge
-from colocate.apps.scheduler.refused import Outcome, Refused
-from colocate.apps.scheduler.server import Tell
+from colocate.apps.scheduler.loop.decision_log import DecisionLog
+from colocate.apps.scheduler.loop.table_feed import TableFeed
+from colocate.apps.scheduler.loop.taints import Tainting
+from colocate.apps.scheduler.server.extender import Tell
+from colocate.apps.scheduler.server.judge import Judge
+from colocate.apps.scheduler.server.refusal import RequestOutcome, RequestRefused
 from colocate.apps.scheduler.settings import Act, SchedulerConfig
-from colocate.apps.scheduler.tainting import Tainting
 from colocate.clock import Clock
 from colocate.cluster.changes import Key
 from colocate.cluster.usage import SignalHealth, UsagePoller
@@ -29,7 +29,7 @@ from colocate.load import snapshot, top
 _MOST = 1000
 
 
-class State(msgspec.Struct, frozen=True):
+class SchedulerState(msgspec.Struct, frozen=True):
     """How what is known came to be known."""
 
     ready: bool
@@ -50,7 +50,7 @@ class Telling:
     def __init__(
         self,
         config: SchedulerConfig,
-        facts: Facts,
+        facts: TableFeed,
         poller: UsagePoller,
         judge: Judge,
         decisions: DecisionLog,
@@ -78,10 +78,12 @@ class Telling:
     async def _explain(self, query: Mapping[str, str]) -> bytes:
         pod = query.get("pod", "")
         if not pod:
-            raise Refused(400, Outcome.UNREADABLE, "no pod is named; name one as NAMESPACE/NAME")
+            raise RequestRefused(
+                400, RequestOutcome.UNREADABLE, "no pod is named; name one as NAMESPACE/NAME"
+            )
         node, every = query.get("node", ""), query.get("all", "false")
         if every not in ("true", "false"):
-            raise Refused(400, Outcome.UNREADABLE, f"all is {every[:20]!r}; say true or false")
+            raise RequestRefused(400, RequestOutcome.UNREADABLE, f"all is {every[:20]!r}; say true or false")
         if node:
             told = self._decisions.find_node(pod, node)
         elif every == "true":
@@ -89,9 +91,9 @@ class Telling:
         else:
             told = self._decisions.find(pod)
         if told is None:
-            raise Refused(404, Outcome.UNKNOWN, self._not_kept(pod))
+            raise RequestRefused(404, RequestOutcome.UNKNOWN, self._not_kept(pod))
         if node and not told.explanation.nodes and not told.refused:
-            raise Refused(404, Outcome.UNKNOWN, self._no_candidate(pod, node))
+            raise RequestRefused(404, RequestOutcome.UNKNOWN, self._no_candidate(pod, node))
         return msgspec.json.encode(told)
 
     def _not_kept(self, pod: str) -> str:
@@ -127,7 +129,9 @@ class Telling:
     async def _latest(self, query: Mapping[str, str]) -> bytes:
         text = query.get("last", "20")
         if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= _MOST:
-            raise Refused(400, Outcome.UNREADABLE, f"last is {text[:20]!r}; say a number from 1 to {_MOST}")
+            raise RequestRefused(
+                400, RequestOutcome.UNREADABLE, f"last is {text[:20]!r}; say a number from 1 to {_MOST}"
+            )
         return msgspec.json.encode(self._decisions.latest(int(text)))
 
     async def _snapshot(self, query: Mapping[str, str]) -> bytes:
@@ -150,7 +154,7 @@ class Telling:
         facts, latest = self._facts, self._poller.latest
         unready = tuple(self._judge.unready())
         return msgspec.json.encode(
-            State(
+            SchedulerState(
                 not unready,
                 unready,
                 self._config.shadow,

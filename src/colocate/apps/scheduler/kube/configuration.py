@@ -40,7 +40,7 @@ class PluginSet(msgspec.Struct, frozen=True, omit_defaults=True):
     disabled: tuple[Plugin, ...] = ()
 
 
-class Profile(msgspec.Struct, frozen=True):
+class KubeProfile(msgspec.Struct, frozen=True):
     """One name under which pods ask to be scheduled, and what else its profile holds."""
 
     name: str = DEFAULT_NAME
@@ -74,11 +74,11 @@ class TlsFiles(msgspec.Struct, frozen=True):
     server_name: str = ""
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedConfiguration(msgspec.Struct, frozen=True):
     """What the configuration is to say."""
 
     url: str = "http://127.0.0.1:8890"
-    profiles: Sequence[Profile] = (Profile(),)
+    profiles: Sequence[KubeProfile] = (KubeProfile(),)
     filter: bool = False
     points: int = DEFAULT_POINTS
     """By how many points of 100 a node must be hotter than another to lose against it in any case."""
@@ -93,7 +93,7 @@ class Wanted(msgspec.Struct, frozen=True):
     """Others, which are asked first."""
 
 
-def extender_weight(wanted: Wanted) -> ExtenderWeight:
+def extender_weight(wanted: WantedConfiguration) -> ExtenderWeight:
     """The weight that is enough in every profile: an extender has one for all of them."""
     weights = [least_weight(wanted.points, profile.score_plugins) for profile in wanted.profiles]
     return max(weights, key=lambda one: one.weight)
@@ -104,13 +104,13 @@ def lease_of(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def render(wanted: Wanted) -> str:
+def render(wanted: WantedConfiguration) -> str:
     """The configuration as YAML with comments; a UserError where it cannot be had as wanted."""
     _check(wanted)
     return "\n".join(_lines(wanted)) + "\n"
 
 
-def _check(wanted: Wanted) -> None:
+def _check(wanted: WantedConfiguration) -> None:
     if not leads_somewhere(wanted.url):
         raise UserError(
             f"the extender's address {without_login(wanted.url)!r} is none that kube-scheduler can ask; write "
@@ -142,7 +142,7 @@ def _check(wanted: Wanted) -> None:
         raise UserError("a certificate goes with its key; name both files or neither")
 
 
-def _lines(wanted: Wanted) -> Iterator[str]:
+def _lines(wanted: WantedConfiguration) -> Iterator[str]:
     yield "# A second, stock kube-scheduler that asks the Colocate extender where pods really have room."
     yield "# Start it with --config=THIS_FILE; pods choose it by spec.schedulerName."
     yield f"apiVersion: {API_VERSION}"
@@ -166,7 +166,7 @@ def _lines(wanted: Wanted) -> Iterator[str]:
     yield from _extender(wanted)
 
 
-def _leader_election(wanted: Wanted) -> Iterator[str]:
+def _leader_election(wanted: WantedConfiguration) -> Iterator[str]:
     yield "leaderElection:"
     if wanted.leader_election is not None:
         yield from _dumped(wanted.leader_election, 2)
@@ -181,7 +181,7 @@ def _leader_election(wanted: Wanted) -> Iterator[str]:
     yield _line(2, "resourceNamespace", "kube-system", "where the lease is")
 
 
-def _extender(wanted: Wanted) -> Iterator[str]:
+def _extender(wanted: WantedConfiguration) -> Iterator[str]:
     heavy = extender_weight(wanted)
     yield _line(
         2, "- urlPrefix", wanted.url.rstrip("/"), "where 'colocate scheduler' listens (server.address)"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from colocate.apps.scheduler.facts import WatchedNode
+from colocate.apps.scheduler.loop.table_feed import WatchedNode
 from colocate.model.load import Taint
 
 PREFIX = "colocate.dev/load-"
