@@ -10,14 +10,14 @@ from tests.scheduler.asking import SteeredJudge, asking, server
 from tests.scheduler.pretending import slow
 
 from colocate.apps.doctor.extender_checks import ours, presumed
-from colocate.apps.doctor.report import Verdict
+from colocate.apps.doctor.report import CheckVerdict
 from colocate.apps.scheduler.kube.extender import KubeExtender, read_kube_scheduler
 from colocate.apps.scheduler.kube.extender import KubeTls as ShownTls
 from colocate.apps.scheduler.sections import Load
 from colocate.apps.scheduler.settings import CallerSettings, SchedulerConfig, ServerTls
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority, Pair
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from colocate.load.settings import FilterSettings
 
 
@@ -60,7 +60,7 @@ class TestExtender:
             )
             load = Load(filter=FilterSettings(enabled=enabled))
             found = await examined("extender", "nowhere", extenders=(settings,), load=load)
-        warned = [result.reason for result in found if result.verdict is not Verdict.GOOD]
+        warned = [result.reason for result in found if result.verdict is not CheckVerdict.GOOD]
         assert warned == ([f"{ask.listening.url}: {reason}"] if reason else [])
 
     async def test_it_answers_in_time(self) -> None:
@@ -69,7 +69,7 @@ class TestExtender:
                 ask.listening.url, "prioritize", weight=5, ignorable=True, node_cache_capable=True
             )
             [found] = await examined("extender", client, extenders=(settings,))
-        assert found.verdict is Verdict.GOOD
+        assert found.verdict is CheckVerdict.GOOD
         assert "answers for 3 nodes" in found.reason
 
     async def test_it_is_shown_the_password_of_the_address(self, tmp_path: Path) -> None:
@@ -85,17 +85,17 @@ class TestExtender:
                 )[-1]
                 for one in (url, url.replace("://", "://any:sesame@"))
             ]
-        assert refused.verdict is Verdict.BAD
+        assert refused.verdict is CheckVerdict.BAD
         assert "401" in refused.reason
         assert "as the password in urlPrefix" in refused.remedy
-        assert let_in.verdict is Verdict.GOOD
+        assert let_in.verdict is CheckVerdict.GOOD
         assert "sesame" not in let_in.reason
 
     async def test_it_warns_where_anyone_may_ask(self) -> None:
         async with asking(SteeredJudge(), server()) as ask:
             settings = KubeExtender(ask.listening.url, "prioritize", weight=5, ignorable=True)
             warned, good = await examined("extender", "nowhere", extenders=(settings,), server=server())
-        assert (warned.verdict, good.verdict) == (Verdict.WARN, Verdict.GOOD)
+        assert (warned.verdict, good.verdict) == (CheckVerdict.WARN, CheckVerdict.GOOD)
         assert warned.reason.startswith(
             "server.callers.anyone is true: whoever reaches the extender's address"
         )
@@ -155,7 +155,7 @@ extenders:
     async def test_certificates_are_believed_as_kube_scheduler_believes_them(
         self, tmp_path: Path, https: bool, authority: bool, believed: bool
     ) -> None:
-        signing = Authority.of(Store())
+        signing = Authority.of(ObjectStore())
         pair = signing.server("extender")
         (tmp_path / "tls.crt").write_bytes(pair.certificate)
         (tmp_path / "tls.key").write_bytes(pair.key)
@@ -171,7 +171,7 @@ extenders:
                 tls_config=ShownTls(ca_file=f"{tmp_path}/ca.crt") if authority else None,
             )
             [found] = await examined("extender", "nowhere", extenders=(settings,))
-        assert (found.verdict is Verdict.GOOD) == believed, found.reason
+        assert (found.verdict is CheckVerdict.GOOD) == believed, found.reason
         assert believed or "it cannot be asked: its certificate is not trusted, " in found.reason
         assert believed or "as caFile" in found.remedy
 
@@ -179,11 +179,11 @@ extenders:
         ("lacking", "called"), [("ca.crt", "caFile"), ("tls.crt", "certFile"), ("tls.key", "keyFile")]
     )
     async def test_a_file_that_is_elsewhere_is_named(self, tmp_path: Path, lacking: str, called: str) -> None:
-        signing = Authority.of(Store())
+        signing = Authority.of(ObjectStore())
         settings = with_files(tmp_path, signing.certificate, signing.client("kube-scheduler"))
         (tmp_path / lacking).unlink()
         [found] = await examined("extender", "nowhere", extenders=(settings,))
-        assert found.verdict is Verdict.WARN, "it may be right where kube-scheduler is"
+        assert found.verdict is CheckVerdict.WARN, "it may be right where kube-scheduler is"
         assert found.reason == (
             f"https://127.0.0.1:9: its {called} cannot be read here: {tmp_path}/{lacking}: no such file or directory"
         )
@@ -193,11 +193,11 @@ extenders:
         ("broken", "called"), [("ca.crt", "caFile"), ("tls.crt", "certFile and keyFile")]
     )
     async def test_a_file_that_is_of_no_use_is_named(self, tmp_path: Path, broken: str, called: str) -> None:
-        signing = Authority.of(Store())
+        signing = Authority.of(ObjectStore())
         settings = with_files(tmp_path, signing.certificate, signing.client("kube-scheduler"))
         (tmp_path / broken).write_text("no certificate")
         [found] = await examined("extender", "nowhere", extenders=(settings,))
-        assert found.verdict is Verdict.BAD
+        assert found.verdict is CheckVerdict.BAD
         assert f"its {called} cannot be used: {tmp_path}/{broken}" in found.reason
         assert "PEM" in found.remedy
 
@@ -210,7 +210,7 @@ extenders:
         async with asking(SteeredJudge()) as ask:
             mine = KubeExtender(ask.listening.url, "prioritize", weight=5, ignorable=True)
             [found] = await examined("extender", "nowhere", extenders=(*others, mine))
-        assert found.verdict is Verdict.GOOD
+        assert found.verdict is CheckVerdict.GOOD
         [none] = await examined("extender", "nowhere", extenders=tuple(others))
         assert "no extender is configured by which" in none.reason
 

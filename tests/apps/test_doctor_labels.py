@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.prometheus import Metrics
 
-from colocate.apps.doctor.strangers import Remedies
+from colocate.apps.doctor.strangers import LabelRemedies
 from colocate.apps.scheduler.sections import UsageSection
 from colocate.clock import SystemClock
 from colocate.cluster.usage import (
@@ -43,7 +43,7 @@ def health(
 def remedy(
     nodes: tuple[KnownNode, ...], usage: UsageSection, one: SignalHealth, *others: SignalHealth
 ) -> str:
-    return Remedies(usage, Directory(nodes), (one, *others)).of(one)
+    return LabelRemedies(usage, Directory(nodes), (one, *others)).of(one)
 
 
 def joined(nodes: tuple[KnownNode, ...], labels: Labels, looked_at: tuple[str, ...]) -> str | None:

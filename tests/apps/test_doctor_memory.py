@@ -10,7 +10,7 @@ from tests.cluster.serving import connect
 from tests.memory.nodes import Machine
 
 from colocate.apps import control
-from colocate.apps.doctor.report import Verdict, good
+from colocate.apps.doctor.report import CheckVerdict, good
 from colocate.apps.memory.control import REPORT
 from colocate.apps.memory.report import Report, report
 from colocate.clock import SystemClock
@@ -25,7 +25,7 @@ async def test_what_selling_memory_builds_upon_is_told_part_by_part(tmp_path: Pa
     parts = [result.reason.partition(":")[0] for result in results]
     far = ["far nodes", "far by move_pages", "far by demotion"]
     assert parts == ["pods", "limits", "swap", "pressure", "pressure of pods", *far]
-    assert all(result.remedy for result in results if result.verdict is not Verdict.GOOD)
+    assert all(result.remedy for result in results if result.verdict is not CheckVerdict.GOOD)
 
 
 async def test_every_rung_is_here_or_it_is_said_why_not(tmp_path: Path) -> None:
@@ -39,14 +39,14 @@ async def test_a_kubelet_that_keeps_nothing_for_the_system_is_a_warning(
 ) -> None:
     grant(server, "ann", {"verbs": ["get"], "apiGroups": [""], "resources": ["nodes"]})
     memory = {"memory": "16Gi"}
-    for allocatable, verdict in (("15Gi", Verdict.GOOD), ("16Gi", Verdict.WARN)):
+    for allocatable, verdict in (("15Gi", CheckVerdict.GOOD), ("16Gi", CheckVerdict.WARN)):
         name = f"worker-{allocatable.lower()}"
         status = {"capacity": memory, "allocatable": {"memory": allocatable}}
         server.registry.create(NODES, "", {"metadata": {"name": name}, "status": status})
         async with connect(server.url, SystemClock(), token="ann-token") as client:
             asked = msgspec.structs.replace(patient(tmp_path, client), node=name)
             results = (await found(asked, "memory reserves"))["memory reserves"]
-        assert max(results, key=lambda one: one.verdict is Verdict.WARN).verdict is verdict
+        assert max(results, key=lambda one: one.verdict is CheckVerdict.WARN).verdict is verdict
         assert any("cannot be asked for" in result.reason for result in results)
 
 
@@ -79,7 +79,7 @@ async def test_namespaces_in_which_the_agent_may_evict_nobody_are_named_with_the
 ) -> None:
     async with agent(tmp_path, reported(without_eviction=("batch", "tenant"))):
         results = (await found(patient(tmp_path), "memory evictions"))["memory evictions"]
-    assert [result.verdict for result in results] == [Verdict.WARN, Verdict.WARN]
+    assert [result.verdict for result in results] == [CheckVerdict.WARN, CheckVerdict.WARN]
     assert "to pods of batch and may evict none of them" in results[0].reason
     assert "kubectl -n tenant create rolebinding colocate-memory-evictor" in results[1].remedy
 
@@ -91,5 +91,5 @@ async def test_an_agent_that_may_evict_wherever_it_sells_is_well_and_so_is_none(
         "the agent may evict wherever it has sold memory, as far as the API server has said"
     )
     result = await only(patient(tmp_path), "memory evictions")
-    assert result.verdict is Verdict.GOOD
+    assert result.verdict is CheckVerdict.GOOD
     assert "no agent here says where it may evict" in result.reason

@@ -10,7 +10,7 @@ from tests.cluster.usage.fake import CPU, MEMORY, TIME, contested, vector
 from tests.scheduler.pretending import P95, pretending
 
 from colocate.apps.config.values import Seconds
-from colocate.apps.doctor.report import Result, Verdict
+from colocate.apps.doctor.report import CheckResult, CheckVerdict
 from colocate.apps.scheduler.sections import PrometheusSection, UsageSection, WindowSection
 from colocate.cluster.resources import NODES as CLIENT_NODES
 from colocate.cluster.usage import Preset, Statistic
@@ -19,7 +19,7 @@ from colocate.cluster.usage import Preset, Statistic
 async def test_all_is_well() -> None:
     async with pretending(CALM) as prometheus:
         found = await samples(prometheus, *NAMES)
-    assert {result.verdict for result in found} == {Verdict.GOOD}
+    assert {result.verdict for result in found} == {CheckVerdict.GOOD}
     assert found[-1].reason == "all 3 nodes have fresh samples"
 
 
@@ -31,7 +31,7 @@ async def test_a_rule_that_is_missing_is_told_word_by_word(query: str, rule: str
         say(prometheus, query)
         found = await samples(prometheus, *NAMES)
     worst = max(found, key=lambda result: result.verdict)
-    assert worst.verdict is Verdict.BAD
+    assert worst.verdict is CheckVerdict.BAD
     written = json.loads(worst.remedy[worst.remedy.index("{") :])
     assert written["record"] == rule
     assert "by (node, kubernetes_node, instance)" in written["expr"]
@@ -45,7 +45,9 @@ async def test_series_that_no_rule_makes_have_a_remedy_of_their_own() -> None:
         )
         found = await examined("samples", client, usage=usage)
     remedies = {
-        result.reason.partition(":")[0]: result.remedy for result in found if result.verdict is Verdict.BAD
+        result.reason.partition(":")[0]: result.remedy
+        for result in found
+        if result.verdict is CheckVerdict.BAD
     }
     assert remedies.keys() == {"cpu", "pod.cpu", "pod.memory"}
     assert remedies["cpu"] == "see why the query of usage.queries.cpu answers nothing, or leave it out"
@@ -55,7 +57,7 @@ async def test_series_that_no_rule_makes_have_a_remedy_of_their_own() -> None:
 
 async def with_own_queries(
     queries: dict[str, str], windows: tuple[WindowSection, ...] | None = None
-) -> list[Result]:
+) -> list[CheckResult]:
     """What is found where all that is known of nodes is from queries of the user's own."""
     async with pretending({}) as prometheus, cluster_of(*NAMES) as client:
         for query in queries.values():
@@ -83,7 +85,7 @@ async def with_own_queries(
 async def test_the_times_of_ones_own_queries_are_asked_for_by_another(memory: str, remedy: str) -> None:
     found = await with_own_queries({"cpu": "my_cpu", "memory": memory})
     [times] = [result for result in found if result.reason.startswith("time: ")]
-    assert times.verdict is Verdict.WARN, "samples are there, and count as new as they come"
+    assert times.verdict is CheckVerdict.WARN, "samples are there, and count as new as they come"
     assert "samples count as old as their answers" in times.reason
     assert times.remedy.startswith(remedy)
 
@@ -106,10 +108,10 @@ async def test_what_is_to_be_written_beside_ones_own_queries_is_enough() -> None
     stated = (WindowSection(Statistic.P95, Seconds(3600)), WindowSection(Statistic.DEVIATION, Seconds(900)))
     asked: dict[str, str] = {}
     for result in await with_own_queries(own, stated):
-        if result.verdict is Verdict.BAD:
+        if result.verdict is CheckVerdict.BAD:
             _, _, remedy = result.remedy.partition("add to usage.queries: ")
             asked |= json.loads(remedy)
-        elif result.verdict is Verdict.WARN:
+        elif result.verdict is CheckVerdict.WARN:
             _, _, remedy = result.remedy.partition("write usage.queries.time: ")
             asked["time"] = remedy.partition(";")[0]
     assert asked.keys() == {
@@ -120,7 +122,7 @@ async def test_what_is_to_be_written_beside_ones_own_queries_is_enough() -> None
         "time",
     }
     found = await with_own_queries(own | asked, stated)
-    assert {result.verdict for result in found} == {Verdict.GOOD}
+    assert {result.verdict for result in found} == {CheckVerdict.GOOD}
 
 
 async def test_a_label_of_ones_own_query_is_not_mended_by_a_rule() -> None:
@@ -159,7 +161,7 @@ async def test_peaks_that_are_plain_averages_are_told() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
         asked = UsageSection(prometheus=PrometheusSection(url=prometheus.url), windows=())
         found = await examined("samples", client, usage=asked)
-    [plain] = [result for result in found if result.verdict is Verdict.WARN]
+    [plain] = [result for result in found if result.verdict is CheckVerdict.WARN]
     assert plain.reason == "p95 and deviation are not asked for: peaks are plain averages"
     assert plain.remedy == (
         "add to usage.windows: {statistic: p95, span: 1h}, {statistic: deviation, span: 15m}"
@@ -171,7 +173,7 @@ async def test_two_series_that_claim_one_node_are_told_with_the_matcher_to_add()
         prometheus.table.say(MEMORY, contested("a", 95, 0, time.time(), {"b": 40, "c": 50}))
         found = await samples(prometheus, *NAMES)
     [told] = [result for result in found if "two series" in result.reason]
-    assert told.verdict is Verdict.WARN
+    assert told.verdict is CheckVerdict.WARN
     assert told.reason == (
         'memory: a: two series say different things, 95 % {"node": "a", "job": "node-exporter"} and 0 % '
         '{"node": "a", "job": "tenant"}; the higher counts'
@@ -185,7 +187,7 @@ async def test_a_node_without_a_sample_is_named() -> None:
     async with pretending(CALM) as prometheus:
         found = await samples(prometheus, *NAMES, "d")
     [missing] = [result for result in found if "no sample" in result.reason]
-    assert missing.verdict is Verdict.WARN
+    assert missing.verdict is CheckVerdict.WARN
     assert missing.reason.startswith("d: ")
     assert "node-exporter" in missing.remedy
 
@@ -207,8 +209,8 @@ async def test_a_node_without_a_sample_of_one_resource_is_named(
     async with pretending(CALM) as prometheus:
         say(prometheus, query, {"node": "a"})
         found = await samples(prometheus, *NAMES)
-    [missing] = [result for result in found if result.verdict is not Verdict.GOOD]
-    assert missing.verdict is Verdict.WARN
+    [missing] = [result for result in found if result.verdict is not CheckVerdict.GOOD]
+    assert missing.verdict is CheckVerdict.WARN
     assert (
         missing.reason
         == f"b, c: no sample of {what}; of these nodes it is judged as the median of the others"
@@ -222,7 +224,7 @@ async def test_a_resource_that_no_node_has_is_told_once() -> None:
     async with pretending(CALM) as prometheus:
         say(prometheus, CPU)
         found = await samples(prometheus, *NAMES)
-    [missing] = [result for result in found if result.verdict is not Verdict.GOOD]
+    [missing] = [result for result in found if result.verdict is not CheckVerdict.GOOD]
     assert missing.reason == f"cpu: no series answers {CPU}"
     assert not any("fresh samples" in result.reason for result in found)
 
@@ -243,7 +245,7 @@ def ratios_of(uses: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float,
 async def test_a_rule_that_records_ratios_is_told_the_one_that_records_percents() -> None:
     async with pretending(ratios_of(CALM | {"b": (10.0, 93.0)})) as prometheus:
         found = await samples(prometheus, *NAMES)
-    told = {result.reason: result for result in found if result.verdict is Verdict.BAD}
+    told = {result.reason: result for result in found if result.verdict is CheckVerdict.BAD}
     cpu, memory = told.values()
     assert memory.reason == (
         "memory, memory.p95.1h: no node uses more than 1 % of its memory: this looks like a ratio, from 0 to 1"
@@ -264,7 +266,7 @@ async def test_a_query_of_ones_own_that_answers_with_ratios_is_multiplied() -> N
         prometheus.table.say(own["memory"], vector({"a": 0.93, "b": 0.1, "c": 0.2}, time.time()))
         usage = UsageSection(prometheus=PrometheusSection(url=prometheus.url), queries=own, windows=())
         found = await examined("samples", client, usage=usage)
-    [ratio] = [result for result in found if result.verdict is Verdict.BAD]
+    [ratio] = [result for result in found if result.verdict is CheckVerdict.BAD]
     assert ratio.reason.startswith("memory: no node uses more than 1 % of its memory")
     assert ratio.remedy == "ask in usage.queries.memory for 100 * (1 - free / total)"
 
@@ -273,7 +275,7 @@ async def test_idle_nodes_are_no_alarm_and_whoever_reads_sees_that_they_are_idle
     idle = dict.fromkeys(NAMES, (0.4, 12.0))
     async with pretending(idle) as prometheus, cluster_of(*NAMES) as client:
         found = await examined("samples", client, prometheus.url)
-    assert {result.verdict for result in found} == {Verdict.GOOD}
+    assert {result.verdict for result in found} == {CheckVerdict.GOOD}
     assert found[0].reason == (
         "cpu: every one of 3 nodes has a value, and none is above 1 %: right for idle nodes, and for busy ones "
         "a ratio in the place of percents"
@@ -293,7 +295,7 @@ async def test_samples_that_are_too_old_are_named() -> None:
 async def test_a_prometheus_that_does_not_answer_is_told() -> None:
     async with cluster_of(*NAMES) as client:
         [found] = await examined("samples", client, "http://127.0.0.1:9")
-    assert found.verdict is Verdict.BAD
+    assert found.verdict is CheckVerdict.BAD
     names, _, cause = found.reason.partition(": ")
     assert {"cpu", "memory", "time"} < set(names.split(", ")), "once for all that it is asked"
     assert cause == "no connection to http://127.0.0.1:9: connection refused"
@@ -303,12 +305,12 @@ async def test_series_that_are_all_missing_for_the_same_reason_are_told_once() -
     async with pretending({}) as prometheus, cluster_of(*NAMES) as client:
         usage = UsageSection(prometheus=PrometheusSection(url=prometheus.url), preset=Preset.NODE_EXPORTER)
         found = await examined("samples", client, usage=usage)
-    [missing] = [result for result in found if result.verdict is Verdict.BAD]
+    [missing] = [result for result in found if result.verdict is CheckVerdict.BAD]
     assert missing.reason.startswith("cpu, memory, ")
     assert missing.remedy == "let Prometheus scrape node-exporter on every node"
 
 
-async def by_the_metrics_api(**used: str) -> list[Result]:
+async def by_the_metrics_api(**used: str) -> list[CheckResult]:
     """What is found where the metrics API is asked alone; it knows the nodes that use something."""
     async with cluster_of(*NAMES) as client:
         for name, memory in used.items():

@@ -12,7 +12,7 @@ from tests.cli.running import COMMAND, PATIENCE, checkpoint, colocate
 from tests.support.plugins import FAN, Fans
 
 from colocate.apps.checkpoint import file as files
-from colocate.apps.checkpoint.mending import Wish, living_losers, plan
+from colocate.apps.checkpoint.mending import RepairWish, living_losers, plan
 from colocate.devices.pod_names import names
 from colocate.errors import UserError
 from colocate.kubelet.checkpoint import parse, render
@@ -88,7 +88,7 @@ def test_members_that_no_kubelet_reads_are_shown_to_go(
 
 def test_a_pod_that_is_starting_loses_its_devices_too(file: Path) -> None:
     old = files.read(file)
-    decided = plan(old, parse(old.content), Wish(pods=("one", "two")), {})
+    decided = plan(old, parse(old.content), RepairWish(pods=("one", "two")), {})
     phases = {"one": "Pending", "two": "Failed", "three": "Running"}
     pods = [KnownPod(uid, "default", uid, phase) for uid, phase in phases.items()]
     assert [pod.uid for pod in living_losers(decided, pods)] == ["one"]
@@ -99,8 +99,8 @@ def test_a_pod_that_claims_a_victims_uid_does_not_have_the_victim_dropped_in_its
     document = parse(old.content)
     pods = [KnownPod("m", "tenant", "thief", "Pending", {}, "one")]
     with pytest.raises(UserError, match="tenant/thief is not known to the API; say its uid"):
-        plan(old, document, Wish(pods=("tenant/thief",)), names(document.checkpoint, None, pods))
-    decided = plan(old, document, Wish(pods=("one",)), {})
+        plan(old, document, RepairWish(pods=("tenant/thief",)), names(document.checkpoint, None, pods))
+    decided = plan(old, document, RepairWish(pods=("one",)), {})
     assert [pod.key for pod in living_losers(decided, pods)] == ["tenant/thief"], "a warning too many"
 
 

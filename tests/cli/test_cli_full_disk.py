@@ -15,9 +15,9 @@ from colocate.cli import main as command_line
 from colocate.cli import scheduler_questions
 from colocate.errors import UserError
 from colocate.lab.api import kubeconfig
-from colocate.lab.api.changes import Key
+from colocate.lab.api.changes import StoreKey
 from colocate.lab.api.disk import Disk
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 
 CODES = [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EMFILE]
 every_code = pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
@@ -99,20 +99,20 @@ def test_a_state_file_that_is_full_takes_all_of_a_write_or_nothing_and_goes_on_w
 ) -> None:
     path = tmp_path / "state.db"
     disk = Disk(path)
-    store = Store(disk)
-    store.create(Key("pods", "default", "first"), {"metadata": {"name": "first"}})
+    store = ObjectStore(disk)
+    store.create(StoreKey("pods", "default", "first"), {"metadata": {"name": "first"}})
     pages = disk._sql.execute("PRAGMA page_count").fetchone()[0]
     disk._sql.execute(f"PRAGMA max_page_count = {pages}")
     large: dict[str, Any] = {"metadata": {"name": "large"}, "data": "x" * 100_000}
     with pytest.raises(
         UserError, match=r"state.db cannot be written \(database or disk is full\); make room"
     ):
-        store.create(Key("pods", "default", "large"), dict(large))
+        store.create(StoreKey("pods", "default", "large"), dict(large))
     assert [stored.key.name for stored in store.items("pods")] == ["first"]
     disk._sql.execute("PRAGMA max_page_count = 100000")
-    store.create(Key("pods", "default", "large"), dict(large))
+    store.create(StoreKey("pods", "default", "large"), dict(large))
     store.close()
-    again = Store(Disk(path))
+    again = ObjectStore(Disk(path))
     assert [stored.key.name for stored in again.items("pods")] == ["first", "large"]
     again.close()
 
@@ -121,7 +121,7 @@ def test_a_state_file_that_cannot_begin_a_write_is_not_left_in_the_middle_of_one
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(tmp_path / "state.db")
-    store = Store(disk)
+    store = ObjectStore(disk)
 
     def fail() -> None:
         raise UserError("disk I/O error")
@@ -129,9 +129,9 @@ def test_a_state_file_that_cannot_begin_a_write_is_not_left_in_the_middle_of_one
     with monkeypatch.context() as patch:
         patch.setattr(disk, "begin", fail)
         with pytest.raises(UserError, match="disk I/O error"):
-            store.create(Key("pods", "default", "first"), {"metadata": {"name": "first"}})
+            store.create(StoreKey("pods", "default", "first"), {"metadata": {"name": "first"}})
     seen = store.changed.count
-    store.create(Key("pods", "default", "second"), {"metadata": {"name": "second"}})
+    store.create(StoreKey("pods", "default", "second"), {"metadata": {"name": "second"}})
     assert store.changed.count == seen + 1, "its watchers are told"
     store.close()
 

@@ -24,7 +24,7 @@ from colocate.kubelet import Plugins
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
-from colocate.lab.nodes.shape import NodeShape
+from colocate.lab.nodes.shape import LabNodeShape
 from colocate.testing import TestNode
 
 HAND = "example.com/hand"
@@ -73,7 +73,7 @@ class Lab:
 @pytest.fixture
 async def lab() -> AsyncIterator[Lab]:
     folder, clock = Path(tempfile.mkdtemp(prefix="colo-")), Skipping()
-    cluster = LabCluster(folder, nodes=[NodeShape(name="other")], status_sync=0.2, clock=clock)
+    cluster = LabCluster(folder, nodes=[LabNodeShape(name="other")], status_sync=0.2, clock=clock)
     async with cluster.running():
         lab = Lab(cluster, clock, folder)
         cluster.server.write_kubeconfig(lab.kubeconfig)

@@ -90,7 +90,7 @@ async def test_a_group_that_vanishes_ends_it(group: Reclaiming, monkeypatch: pyt
     steps = iter([None, None])
     real = module.reclaim_once
 
-    def vanishing(of: MemoryGroup, size: int, leave: int) -> module.Step:
+    def vanishing(of: MemoryGroup, size: int, leave: int) -> module.ReclaimStep:
         try:
             next(steps)
         except StopIteration:
@@ -107,7 +107,7 @@ async def test_cancelled_it_finishes_its_step(group: Reclaiming, monkeypatch: py
     loop = asyncio.get_running_loop()
     real = module.reclaim_once
 
-    def slow(of: MemoryGroup, size: int, leave: int) -> module.Step:
+    def slow(of: MemoryGroup, size: int, leave: int) -> module.ReclaimStep:
         loop.call_soon_threadsafe(begun.set)
         go.wait()
         return real(of, size, leave)

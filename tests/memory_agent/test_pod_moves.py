@@ -17,7 +17,7 @@ from colocate.apps.memory.store import Manifest, Store
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
-from colocate.cluster.errors import ApiError, Doing, Forbidden, Invalid, NotFound, Status
+from colocate.cluster.errors import ApiError, ApiStatus, Doing, Forbidden, Invalid, NotFound
 from colocate.cluster.resources import Object
 from colocate.cluster.transport import Request
 from colocate.memory.actions import PodRef, Recreate
@@ -30,7 +30,7 @@ DOING = Doing("create", "pods", "default", "mover")
 
 
 def refusal(kind: type[ApiError], message: str) -> ApiError:
-    return kind(DOING, Status(message, "", 0))
+    return kind(DOING, ApiStatus(message, "", 0))
 
 
 class Server(Client):

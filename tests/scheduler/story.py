@@ -29,7 +29,7 @@ from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
 from colocate.cluster.resources import DEPLOYMENTS, NODES, PODS, Object
 from colocate.lab.cluster import LabCluster
-from colocate.lab.nodes.shape import NodeShape
+from colocate.lab.nodes.shape import LabNodeShape
 from colocate.lab.scheduler import configuration
 from colocate.telemetry import Event
 from tests.support.prometheus import WINDOW, Metrics, free_port
@@ -213,7 +213,7 @@ async def telling(
             WantedConfiguration(url=f"http://127.0.0.1:{port}", profiles=(KubeProfile(NAME),), **wanted)
         )
         scheduling = configuration.read(printed)
-    shapes = [NodeShape(name=name, cpu="4", memory="16Gi", labels=POOL) for name in nodes]
+    shapes = [LabNodeShape(name=name, cpu="4", memory="16Gi", labels=POOL) for name in nodes]
     cluster = LabCluster(root, nodes=shapes, scheduling=scheduling)
     url = metrics if isinstance(metrics, str) else metrics.url
     try:

@@ -12,7 +12,7 @@ from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, CallerSettings,
 from colocate.clock import SystemClock
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from tests.scheduler.asking import SteeredJudge, server
 
 
@@ -20,7 +20,7 @@ class Files:
     """Certificates of one authority, and one of another."""
 
     def __init__(self, folder: Path) -> None:
-        authority, stranger = Authority.of(Store()), Authority.of(Store())
+        authority, stranger = Authority.of(ObjectStore()), Authority.of(ObjectStore())
         self.ca, self.token = folder / "ca.crt", folder / "token"
         self.ca.write_bytes(authority.certificate)
         self.token.write_text("open-sesame\n")

@@ -13,7 +13,7 @@ from colocate.clock import ManualClock
 from colocate.lab.api.certificates import Authority
 from colocate.lab.api.objects import at
 from colocate.lab.api.resources import PODS
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.lab.nodes.shape import generated
 from colocate.lab.scheduler import configuration
@@ -101,7 +101,7 @@ async def test_pods_are_scheduled_all_the_same_while_the_extender_fails_or_is_aw
 
 
 async def test_over_https_with_certificates_on_both_sides(lab: Lab, tmp_path: Path) -> None:
-    authority = Authority.of(Store())
+    authority = Authority.of(ObjectStore())
     for name, pair in (("server", authority.server("extender")), ("client", authority.client("scheduler"))):
         (tmp_path / f"{name}.crt").write_bytes(pair.certificate)
         (tmp_path / f"{name}.key").write_bytes(pair.key)

@@ -17,7 +17,7 @@ from colocate.apps.scheduler.kube.configuration import (
 )
 from colocate.errors import UserError
 from colocate.lab.scheduler import configuration
-from colocate.lab.scheduler.configuration import Configuration, ExtenderSettings, Tls
+from colocate.lab.scheduler.configuration import Configuration, ExtenderSettings, ExtenderTls
 from colocate.lab.scheduler.configuration import Profile as LabProfile
 
 SEED = (Path(__file__).parents[1] / "data" / "seeds" / "001-scheduler.yaml").read_text()
@@ -68,7 +68,7 @@ class TestWritten:
         )
         (extender,) = read(wanted).extenders
         assert (extender.url_prefix, extender.enable_https) == ("https://extender:8890", True)
-        assert extender.tls == Tls(
+        assert extender.tls == ExtenderTls(
             ca_file="/ca.crt", cert_file="/tls.crt", key_file="/tls.key", server_name="extender"
         )
 

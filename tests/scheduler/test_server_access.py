@@ -13,7 +13,7 @@ import pytest
 from colocate.apps.scheduler.settings import CallerSettings, Server, ServerTls
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority, Pair
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from tests.scheduler.asking import Answered, Asking, SteeredJudge, asking, question, server
 
 
@@ -99,7 +99,7 @@ class Certified:
     """A folder with the server's certificate, and an authority that signs those of callers."""
 
     def __init__(self, folder: Path) -> None:
-        self.authority = Authority.of(Store())
+        self.authority = Authority.of(ObjectStore())
         self.certificate, self.key, self.ca = folder / "tls.crt", folder / "tls.key", folder / "ca.crt"
         self.ca.write_bytes(self.authority.certificate)
         self.write(self.authority.server("extender"))
@@ -134,7 +134,7 @@ class TestCertificates:
             assert await ask.prioritized("a") == {"a": 5}
 
     async def test_a_new_certificate_is_shown_without_a_restart(self, certified: Certified) -> None:
-        other = Authority.of(Store())
+        other = Authority.of(ObjectStore())
         async with asking(SteeredJudge(), certified.settings(), ssl=certified.client()) as ask:
             assert await ask.prioritized("a") == {"a": 5}
             replace(certified.certificate, other.server("extender").certificate)
@@ -160,7 +160,7 @@ class TestCertificates:
             shown = certified.client(certified.authority.client("system:kube-scheduler"))
             async with self.another(ask, shown) as again:
                 assert await again.prioritized("a") == {"a": 5}
-            stranger = certified.client(Authority.of(Store()).client("system:kube-scheduler"))
+            stranger = certified.client(Authority.of(ObjectStore()).client("system:kube-scheduler"))
             async with self.another(ask, stranger) as again:
                 with pytest.raises(aiohttp.ClientError):
                     await again.prioritized("a")
@@ -170,7 +170,7 @@ class TestCertificates:
         old = certified.client(certified.authority.client("scheduler"))
         async with asking(SteeredJudge(), settings, ssl=old) as ask:
             assert await ask.prioritized("a") == {"a": 5}
-            other = Authority.of(Store())
+            other = Authority.of(ObjectStore())
             replace(certified.ca, other.certificate)
             async with self.another(ask, certified.client(other.client("scheduler"))) as again:
                 assert await again.prioritized("a") == {"a": 5}

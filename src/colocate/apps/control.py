@@ -16,7 +16,7 @@ import grpc
 
 from colocate import telemetry
 from colocate.crashpoints import reached
-from colocate.errors import Unavailable, UserError
+from colocate.errors import Unavailable, UserError, system_reason
 from colocate.telemetry import Event
 from colocate.wire import rpc
 from colocate.wire.rpc import Method, RpcError, Service
@@ -71,7 +71,7 @@ def _make_room(socket: Path) -> None:
             return
         found = socket.stat(follow_symlinks=False)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UserError(
             f"control.socket: cannot make a socket in {socket.parent} ({reason}); "
             f"choose another path with control.socket or COLOCATE_CONTROL_SOCKET"

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from colocate import telemetry
 from colocate.apps.config.values import Address
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 
 
 @asynccontextmanager
@@ -23,7 +23,7 @@ async def serving(address: Address) -> AsyncIterator[str]:
     try:
         listener = await metrics_server.listen(host, port)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UserError(
             f"metrics.address: cannot listen on {address} ({reason}); choose another address, or 'off'"
         ) from error

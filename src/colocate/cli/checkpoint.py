@@ -7,9 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from colocate.apps.checkpoint import file as files
-from colocate.apps.checkpoint.mending import Plan, Wish, living_losers, plan, why_not_now
-from colocate.apps.checkpoint.reports import Comparison, Report, shown
-from colocate.apps.checkpoint.sources import Asked, Cluster, ask_everything, ask_for_names, ask_for_pods
+from colocate.apps.checkpoint.mending import RepairPlan, RepairWish, living_losers, plan, why_not_now
+from colocate.apps.checkpoint.reports import CheckpointReport, Comparison, shown
+from colocate.apps.checkpoint.sources import (
+    AskedRecords,
+    ClusterRecords,
+    ask_everything,
+    ask_for_names,
+    ask_for_pods,
+)
 from colocate.cli import checkpoint_tables, cluster_flags, confirm, findings
 from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.main import GROUPS
@@ -20,7 +26,7 @@ from colocate.devices.comparison import compare
 from colocate.devices.findings import Severity, counted, worst
 from colocate.devices.pod_names import names
 from colocate.errors import UserError
-from colocate.kubelet.checkpoint import CheckpointError, Document, parse
+from colocate.kubelet.checkpoint import CheckpointDocument, CheckpointError, parse
 from colocate.kubelet.paths import KubeletPaths
 from colocate.model.checkpoint import Format
 from colocate.model.records import Records
@@ -121,12 +127,12 @@ def _path(args: argparse.Namespace) -> Path:
     return args.file or KubeletPaths.from_environment().checkpoint
 
 
-def _document(path: Path) -> Document:
+def _document(path: Path) -> CheckpointDocument:
     content = files.read_standard_input() if path == _STANDARD_INPUT else files.read(path).content
     return _parsed(path, content)
 
 
-def _parsed(path: Path, content: bytes) -> Document:
+def _parsed(path: Path, content: bytes) -> CheckpointDocument:
     try:
         return parse(content)
     except CheckpointError as error:
@@ -139,9 +145,9 @@ def _own_paths(path: Path) -> KubeletPaths | None:
     return paths if path.resolve() == paths.checkpoint.resolve() else None
 
 
-def _cluster(args: argparse.Namespace) -> Cluster:
+def _cluster(args: argparse.Namespace) -> ClusterRecords:
     is_stated = cluster_flags.is_stated(args) or bool(args.node)
-    return Cluster(lambda: cluster_flags.find(args), is_stated, args.node)
+    return ClusterRecords(lambda: cluster_flags.find(args), is_stated, args.node)
 
 
 # Commands --------------------------------------------------------------------------------------------
@@ -150,7 +156,7 @@ def _cluster(args: argparse.Namespace) -> Cluster:
 def show_file(args: argparse.Namespace) -> None:
     path = _path(args)
     reading = _document(path).reading()
-    asked = Asked(Records())
+    asked = AskedRecords(Records())
     if not args.offline and reading.checkpoint.entries:
         asked = asyncio.run(ask_for_names(_own_paths(path), _cluster(args), _CLOCK))
     known = names(reading.checkpoint, asked.records.listing, asked.records.pods)
@@ -166,7 +172,7 @@ def show_file(args: argparse.Namespace) -> None:
 def verify(args: argparse.Namespace) -> int:
     path = _path(args)
     reading = _document(path).reading()
-    report = Report(str(path), check(reading))
+    report = CheckpointReport(str(path), check(reading))
     _print(args.output, report)
     if worst(report.findings) in (Severity.WARNING, Severity.ERROR):
         return _FOUND
@@ -203,7 +209,7 @@ def _sources(records: Records) -> str:
 
 
 def repair(args: argparse.Namespace) -> int:
-    wish = Wish(args.drop_pod, args.drop_resource, args.fix_checksum)
+    wish = RepairWish(args.drop_pod, args.drop_resource, args.fix_checksum)
     if not (wish.pods or wish.resources or wish.fix_checksum):
         raise UserError("say what to change: --drop-pod, --drop-resource or --fix-checksum")
     path = _path(args)
@@ -211,7 +217,7 @@ def repair(args: argparse.Namespace) -> int:
         raise UserError("standard input cannot be repaired; name a file")
     old = files.read(path)
     document = _parsed(old.path, old.content)
-    asked = Asked(Records())
+    asked = AskedRecords(Records())
     if wish.pods or wish.resources:
         asked = asyncio.run(ask_for_pods(_own_paths(path) is not None, _cluster(args), _CLOCK))
     if asked.records.pods is None and any("/" in pod for pod in wish.pods):
@@ -235,7 +241,7 @@ def repair(args: argparse.Namespace) -> int:
     return _carry_out(decided, args)
 
 
-def _carry_out(decided: Plan, args: argparse.Namespace) -> int:
+def _carry_out(decided: RepairPlan, args: argparse.Namespace) -> int:
     _refuse_unless_stopped(decided, args.force)
     confirm.confirm(args, f"Write {visible(str(decided.old.path))}?")
     # It may have been started while the question was open.
@@ -245,7 +251,7 @@ def _carry_out(decided: Plan, args: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_unless_stopped(decided: Plan, force: bool) -> None:
+def _refuse_unless_stopped(decided: RepairPlan, force: bool) -> None:
     if (reason := why_not_now(decided.old.path)) and not force:
         raise UserError(
             f"nothing was changed: {reason}, and a kubelet that runs writes its own record over the new one; stop it"
@@ -256,7 +262,7 @@ def _refuse_unless_stopped(decided: Plan, force: bool) -> None:
 # Printing --------------------------------------------------------------------------------------------
 
 
-def _print(output: str, report: Report) -> None:
+def _print(output: str, report: CheckpointReport) -> None:
     if output == "table":
         for line in findings.lines(report.findings):
             print(line)

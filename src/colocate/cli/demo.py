@@ -13,7 +13,7 @@ from textwrap import indent
 from colocate.cli.commands import Commands
 from colocate.cli.main import GROUPS
 from colocate.errors import ColocateError, UserError
-from colocate.lab.nodes.shape import NodeShape, from_file, generated
+from colocate.lab.nodes.shape import LabNodeShape, from_file, generated
 from colocate.model.device import Health
 from colocate.model.pod import Phase
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     return asyncio.run(_tell(args.once, args.speed, nodes))
 
 
-async def _tell(once: bool, speed: float, nodes: list[NodeShape]) -> int:
+async def _tell(once: bool, speed: float, nodes: list[LabNodeShape]) -> int:
     console = Console(highlight=False)
     task = asyncio.current_task()
     assert task is not None

@@ -10,8 +10,8 @@ import uvloop
 from colocate import telemetry
 from colocate.apps.config.file import load_document
 from colocate.apps.doctor import examination
-from colocate.apps.doctor.check import Check, Patient, Scheduling, Section
-from colocate.apps.doctor.report import Examined, Verdict
+from colocate.apps.doctor.check import Check, DoctorSection, Patient, Scheduling
+from colocate.apps.doctor.report import CheckVerdict, Examined
 from colocate.apps.scheduler.kube.extender import read_kube_scheduler
 from colocate.apps.scheduler.settings import SCHEDULER
 from colocate.apps.this_node import VARIABLE, this_node
@@ -26,7 +26,7 @@ from colocate.errors import UserError
 from colocate.kubelet import KubeletPaths
 
 _IMPATIENT = ClientSettings(timeout=10, list_timeout=20, attempts=2)
-_COLOURS = {Verdict.GOOD: "32", Verdict.WARN: "33", Verdict.BAD: "31"}
+_COLOURS = {CheckVerdict.GOOD: "32", CheckVerdict.WARN: "33", CheckVerdict.BAD: "31"}
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ def add(groups: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     checks = examination.chosen(args.checks)
     if args.no_cluster:
-        checks = [check for check in checks if check.section is not Section.CLUSTER]
+        checks = [check for check in checks if check.section is not DoctorSection.CLUSTER]
     if not checks:
         raise UserError(f"no check is named {' or '.join(args.checks)}: colocate doctor --list names them")
     if args.list:
@@ -93,14 +93,14 @@ def _check_named(names: list[str]) -> None:
     """Whoever names a check by which scheduling is looked at expects it to be made."""
     for name in names:
         found = examination.chosen([name])
-        if found and all(check.section is Section.LOAD for check in found):
+        if found and all(check.section is DoctorSection.LOAD for check in found):
             raise UserError(
                 f"{name}: scheduling by load is looked at with the configuration of 'colocate scheduler'; name it "
                 f"with --scheduler-config"
             )
 
 
-async def _examine(args: argparse.Namespace, checks: list[Check]) -> Verdict:
+async def _examine(args: argparse.Namespace, checks: list[Check]) -> CheckVerdict:
     paths = KubeletPaths(args.kubelet_root) if args.kubelet_root else KubeletPaths.from_environment()
     cluster = _cluster(args)
     printer = _Printer(args.output)
@@ -151,12 +151,12 @@ class _Printer:
     """Prints what comes as it comes, or all of it as JSON in the end."""
 
     def __init__(self, output: str) -> None:
-        self.worst = Verdict.GOOD
+        self.worst = CheckVerdict.GOOD
         self._written: list[Written] | None = [] if output == "json" else None
         self._section = ""
         self._width = terminal_width()
         self._colours = has_colours()
-        self._counts = dict.fromkeys(Verdict, 0)
+        self._counts = dict.fromkeys(CheckVerdict, 0)
 
     def show(self, examined: Examined) -> None:
         self.worst = max(self.worst, examined.worst)
@@ -181,9 +181,9 @@ class _Printer:
             print(as_json(self._written))
             return
         counts = self._counts
-        print(f"\n{counts[Verdict.GOOD]} ✓  {counts[Verdict.WARN]} !  {counts[Verdict.BAD]} ✗")
+        print(f"\n{counts[CheckVerdict.GOOD]} ✓  {counts[CheckVerdict.WARN]} !  {counts[CheckVerdict.BAD]} ✗")
 
-    def _print(self, verdict: Verdict, text: str) -> None:
+    def _print(self, verdict: CheckVerdict, text: str) -> None:
         first, *others = wrapped(f"{verdict.sign} {text}", self._width, " " * 2, " " * 4)
         if self._colours:
             first = first.replace(verdict.sign, f"\x1b[{_COLOURS[verdict]}m{verdict.sign}\x1b[0m", 1)

@@ -13,7 +13,7 @@ from importlib import import_module
 
 from colocate import __version__, startup
 from colocate.cli import streams
-from colocate.errors import ColocateError, exit_on_user_error, visible
+from colocate.errors import ColocateError, exit_on_user_error, system_reason, visible
 
 GROUPS = {
     "agent": "run the agent of a node: serve its devices to the kubelet",
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         where = f"{error.filename}: " if error.filename else ""
         remedy = _OF_THE_MACHINE[error.errno]
-        sys.stderr.write(f"colocate: {where}{(error.strerror or str(error)).lower()}; {remedy}\n")
+        sys.stderr.write(f"colocate: {where}{system_reason(error)}; {remedy}\n")
         code = 1
     raise SystemExit(code)
 

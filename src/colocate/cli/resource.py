@@ -12,8 +12,8 @@ import msgspec
 
 from colocate.apps.resources import advertising
 from colocate.apps.resources.local_kubelet import LocalKubelet
-from colocate.apps.resources.observe import Look, Observer
-from colocate.apps.resources.removal import Removal, Settings
+from colocate.apps.resources.observe import ResourceLook, ResourceObserver
+from colocate.apps.resources.removal import Removal, RemovalSettings
 from colocate.apps.this_node import this_node
 from colocate.cli import cluster_flags, confirm
 from colocate.cli.commands import Commands, add_command
@@ -26,7 +26,7 @@ from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.errors import ServerError
 from colocate.cluster.json_patch import Patch
-from colocate.devices.extended_resources import ExtendedResource, State, remember
+from colocate.devices.extended_resources import ExtendedResource, ResourceState, remember
 from colocate.errors import Unavailable, UserError
 from colocate.host.identity import this_machine
 from colocate.kubelet.paths import DEFAULT_ROOT, ROOT_VARIABLE, KubeletPaths
@@ -123,7 +123,7 @@ def show(args: argparse.Namespace) -> None:
 
 
 async def _show(args: argparse.Namespace) -> None:
-    looks: list[Look] | None = None
+    looks: list[ResourceLook] | None = None
     async with _observing(args) as (_, observer):
         while True:
             try:
@@ -139,7 +139,9 @@ async def _show(args: argparse.Namespace) -> None:
             await asyncio.sleep(_WATCH_EVERY)
 
 
-async def _look(observer: Observer, node: str | None, earlier: Sequence[Look]) -> list[Look]:
+async def _look(
+    observer: ResourceObserver, node: str | None, earlier: Sequence[ResourceLook]
+) -> list[ResourceLook]:
     before = {look.node.name: remember(look.resources) for look in earlier}
     if node is None:
         return await observer.all_nodes(before)
@@ -184,13 +186,13 @@ def advertise(args: argparse.Namespace) -> None:
 
 
 def remove(args: argparse.Namespace) -> None:
-    settings = Settings(positive_seconds(args.timeout, "--timeout"), args.now)
+    settings = RemovalSettings(positive_seconds(args.timeout, "--timeout"), args.now)
     progress = Progress(sys.stdout)
 
     begun: list[Removal] = []
     spent = 0.0
 
-    def removal(client: Client, observer: Observer) -> Removal:
+    def removal(client: Client, observer: ResourceObserver) -> Removal:
         begun.append(
             Removal(client, observer, SystemClock(), args.node, args.name, settings, progress, spent)
         )
@@ -200,7 +202,7 @@ def remove(args: argparse.Namespace) -> None:
     spent = begun[-1].spent  # From here on people are asked, which is not counted.
     print(visible(f"{found.name} on node {found.node}: {state(found)}; {found.reason}"))
     _show_patch(patch)
-    if found.state in (State.STALE, State.UNHEALTHY):
+    if found.state in (ResourceState.STALE, ResourceState.UNHEALTHY):
         print(_about_grace(found, args.now))
     if args.dry_run:
         print("the API server would accept it; nothing was changed (--dry-run)")
@@ -232,7 +234,7 @@ def _show_patch(patch: Patch) -> None:
         print(visible(f"patch of status: {msgspec.json.encode(patch).decode()}"))
 
 
-def _ask(args: argparse.Namespace, deed: Callable[[Client, Observer], Awaitable[T]]) -> T:
+def _ask(args: argparse.Namespace, deed: Callable[[Client, ResourceObserver], Awaitable[T]]) -> T:
     """Do something that needs the cluster, in an event loop of its own: between two of them people are asked."""
 
     async def ask() -> T:
@@ -243,10 +245,10 @@ def _ask(args: argparse.Namespace, deed: Callable[[Client, Observer], Awaitable[
 
 
 @asynccontextmanager
-async def _observing(args: argparse.Namespace) -> AsyncIterator[tuple[Client, Observer]]:
+async def _observing(args: argparse.Namespace) -> AsyncIterator[tuple[Client, ResourceObserver]]:
     clock = SystemClock()
     paths = KubeletPaths(args.kubelet_root) if args.kubelet_root else KubeletPaths.from_environment()
     # Who names a folder and a node in one breath says whose folder it is; the variable may be set for another.
     node = (args.node if args.kubelet_root else None) or this_node()
     async with Client(cluster_flags.find(args), clock) as client:
-        yield client, Observer(client, LocalKubelet(paths, this_machine(), clock, node=node), clock)
+        yield client, ResourceObserver(client, LocalKubelet(paths, this_machine(), clock, node=node), clock)

@@ -6,7 +6,7 @@ The line that moves is never wider than the terminal, however that is resized: a
 import os
 from typing import TextIO
 
-from colocate.apps.resources.steps import Changed, Patching, PutBack, Step, Trouble, Waiting, Watching
+from colocate.apps.resources.steps import Changed, Patching, PutBack, Step, Trouble, WaitingStep, Watching
 from colocate.cli.output import visible
 from colocate.cli.resource_table import span
 from colocate.devices.extended_resources import GRACE
@@ -30,7 +30,7 @@ class Progress:
 
     def __call__(self, step: Step) -> None:
         match step:
-            case Waiting(resource=resource, waited=waited):
+            case WaitingStep(resource=resource, waited=waited):
                 left = resource.remaining or 0.0
                 words = f"at most {span(left)} until the kubelet lets go of {resource.name}"
                 self._move(1 - left / GRACE, words, waited)

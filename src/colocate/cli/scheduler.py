@@ -36,7 +36,7 @@ from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
 from colocate.cli.output import terminal_width, wrapped
 from colocate.cluster.client import Client
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 from colocate.host.files import write_atomically
 from colocate.telemetry import Event
 
@@ -275,7 +275,7 @@ def _write(path: Path, lines: Sequence[str]) -> None:
     try:
         write_atomically(path, "".join(f"{line}\n" for line in lines).encode(), 0o600)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UserError(f"--write: {path} cannot be written ({reason}); name another") from None
 
 

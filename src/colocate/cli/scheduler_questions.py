@@ -20,7 +20,7 @@ from colocate.cli import scheduler_pod_file, scheduler_tables
 from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.output import as_json, harmless, terminal_width, visible, wrapped
 from colocate.cli.scheduler_tables import Scored
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 from colocate.host.files import write_atomically
 from colocate.load import (
     ClosedNode,
@@ -160,7 +160,7 @@ def write_snapshot(args: argparse.Namespace) -> None:
     try:
         _write(args.file, body)
     except OSError as error:
-        raise UserError(f"{args.file} cannot be written ({(error.strerror or str(error)).lower()})") from None
+        raise UserError(f"{args.file} cannot be written ({system_reason(error)})") from None
 
 
 def _write(path: Path, body: bytes) -> None:
@@ -238,7 +238,7 @@ def _snapshot(args: argparse.Namespace) -> LoadSnapshot:
         blob = args.snapshot.read_bytes()
     except OSError as error:
         raise UserError(
-            f"--snapshot: {args.snapshot} cannot be read ({(error.strerror or str(error)).lower()}); check the path"
+            f"--snapshot: {args.snapshot} cannot be read ({system_reason(error)}); check the path"
         ) from None
     return decoded(blob, str(args.snapshot))
 

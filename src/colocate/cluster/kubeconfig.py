@@ -41,7 +41,7 @@ class Placed(msgspec.Struct, Generic[E], frozen=True):
             ) from error
 
 
-class EnvVar(msgspec.Struct, frozen=True):
+class ExecVariable(msgspec.Struct, frozen=True):
     name: str
     value: str = ""
 
@@ -52,7 +52,7 @@ class ExecSpec(msgspec.Struct, frozen=True, rename="camel"):
     command: str
     api_version: str = ""
     args: tuple[str, ...] | None = None
-    env: tuple[EnvVar, ...] | None = None
+    env: tuple[ExecVariable, ...] | None = None
     install_hint: str = ""
     interactive_mode: str = "IfAvailable"
     provide_cluster_info: bool = False
@@ -66,7 +66,7 @@ class ExecSpec(msgspec.Struct, frozen=True, rename="camel"):
         return f"ExecSpec(command={self.command!r}, …)"
 
 
-class Cluster(msgspec.Struct, frozen=True, rename="kebab"):
+class KubeconfigCluster(msgspec.Struct, frozen=True, rename="kebab"):
     server: str = ""
     authority: str = msgspec.field(default="", name="certificate-authority")
     authority_data: str = msgspec.field(default="", name="certificate-authority-data")
@@ -75,7 +75,7 @@ class Cluster(msgspec.Struct, frozen=True, rename="kebab"):
     proxy: str = msgspec.field(default="", name="proxy-url")
 
 
-class User(msgspec.Struct, frozen=True, rename="kebab"):
+class KubeconfigUser(msgspec.Struct, frozen=True, rename="kebab"):
     token: str = ""
     token_file: str = msgspec.field(default="", name="tokenFile")
     username: str = ""
@@ -103,8 +103,8 @@ class Chosen(msgspec.Struct, frozen=True):
     """What a context stands for."""
 
     origin: str
-    cluster: Placed[Cluster]
-    user: Placed[User]
+    cluster: Placed[KubeconfigCluster]
+    user: Placed[KubeconfigUser]
     namespace: str
 
     def exec_spec(self) -> ExecSpec | None:
@@ -135,8 +135,8 @@ class Merged(msgspec.Struct, frozen=True):
 
     files: list[Path] = []
     current_context: str = ""
-    clusters: dict[str, Placed[Cluster]] = {}
-    users: dict[str, Placed[User]] = {}
+    clusters: dict[str, Placed[KubeconfigCluster]] = {}
+    users: dict[str, Placed[KubeconfigUser]] = {}
     contexts: dict[str, Placed[Context]] = {}
 
     @property
@@ -159,7 +159,7 @@ class Merged(msgspec.Struct, frozen=True):
                 f"choose one that is there ({_known(self.contexts)})"
             )
         cluster = _named(self.clusters, context.entry.cluster, f"{context.place}.cluster")
-        user = Placed(User(), f"{context.place}.user", context.source)
+        user = Placed(KubeconfigUser(), f"{context.place}.user", context.source)
         if context.entry.user:
             user = _named(self.users, context.entry.user, f"{context.place}.user")
         return Chosen(context.place, cluster, user, context.entry.namespace)
@@ -191,8 +191,8 @@ def load(files: Sequence[Path], must_exist: bool) -> Merged:
         merged = msgspec.structs.replace(
             merged,
             current_context=merged.current_context or current,
-            clusters=_entries(document, "cluster", Cluster, path) | merged.clusters,
-            users=_entries(document, "user", User, path) | merged.users,
+            clusters=_entries(document, "cluster", KubeconfigCluster, path) | merged.clusters,
+            users=_entries(document, "user", KubeconfigUser, path) | merged.users,
             contexts=_entries(document, "context", Context, path) | merged.contexts,
         )
     return merged

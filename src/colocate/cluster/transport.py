@@ -18,7 +18,7 @@ from colocate import __version__
 from colocate.aio import deadline
 from colocate.clock import Clock
 from colocate.cluster.connection import Connection
-from colocate.cluster.credentials import Credentials, Shown
+from colocate.cluster.credentials import Credentials, ShownCredentials
 from colocate.cluster.errors import (
     ApiError,
     Doing,
@@ -136,7 +136,7 @@ class Transport:
                 raise
         return await self._counted(request, await self._credentials.current())
 
-    async def _counted(self, request: Request, shown: Shown) -> aiohttp.ClientResponse:
+    async def _counted(self, request: Request, shown: ShownCredentials) -> aiohttp.ClientResponse:
         doing = request.doing
         begun = self._clock.monotonic()
         outcome = "cancelled"
@@ -156,7 +156,7 @@ class Transport:
                 self._clock.monotonic() - begun
             )
 
-    async def _once(self, request: Request, shown: Shown) -> aiohttp.ClientResponse:
+    async def _once(self, request: Request, shown: ShownCredentials) -> aiohttp.ClientResponse:
         connection = self._connection
         context = self._tls.context(shown)
         response = await self._open().request(
@@ -192,7 +192,7 @@ class Transport:
             # What is told is cut off to the second.
             self.clock_offset = parsedate_to_datetime(date).timestamp() + 0.5 - self._clock.time()
 
-    def _headers(self, request: Request, shown: Shown) -> list[tuple[str, str]]:
+    def _headers(self, request: Request, shown: ShownCredentials) -> list[tuple[str, str]]:
         login = self._connection.login
         headers = [("Accept", JSON)]
         if request.body is not None:

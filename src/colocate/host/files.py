@@ -36,11 +36,6 @@ def _stays(name: str) -> bool:
         return False
 
 
-def reason(error: OSError) -> str:
-    """What the system says, in the middle of a sentence; the same each time, whatever a temporary file is called."""
-    return (error.strerror or str(error)).lower()
-
-
 def write_atomically(
     path: Path,
     data: bytes,

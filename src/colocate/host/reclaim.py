@@ -44,7 +44,7 @@ class Reclaimed(msgspec.Struct, frozen=True):
     end: ReclaimEnd
 
 
-class Step(msgspec.Struct, frozen=True):
+class ReclaimStep(msgspec.Struct, frozen=True):
     """What came of one step."""
 
     amount: Bytes
@@ -83,10 +83,10 @@ async def reclaim(
     return Reclaimed(taken, ReclaimEnd.ENOUGH)
 
 
-def reclaim_once(group: MemoryGroup, size: Bytes, leave: Bytes) -> Step:
+def reclaim_once(group: MemoryGroup, size: Bytes, leave: Bytes) -> ReclaimStep:
     """One step; blocks until the kernel has done with it."""
     if leave and group.version == 1 and _V1_STAT.parse(group.read("memory.stat")).file - size < leave:
-        return Step(0, complete=False)
+        return ReclaimStep(0, complete=False)
     before = group.usage
     try:
         if group.version == 2:
@@ -97,9 +97,9 @@ def reclaim_once(group: MemoryGroup, size: Bytes, leave: Bytes) -> Step:
         # v2 says EAGAIN, v1 EBUSY; some of it may have come back all the same.
         if error.errno not in (errno.EAGAIN, errno.EBUSY):
             raise
-        return Step(min(size, max(0, before - group.usage)), complete=False)
+        return ReclaimStep(min(size, max(0, before - group.usage)), complete=False)
     # v1 lowers a limit to nothing where less than that is used, and calls it done.
-    return Step(min(size, before), complete=size <= before)
+    return ReclaimStep(min(size, before), complete=size <= before)
 
 
 def put_back(group: MemoryGroup, limit: Bytes) -> bool:

@@ -19,7 +19,7 @@ from colocate.lab.cluster import LabCluster
 from colocate.lab.demo_commands import DemoFailed, ask, begin, end
 from colocate.lab.demo_files import SAY_LIMIT, agent_config, deployment
 from colocate.lab.demo_load import HOT, NAME, DemoLoad
-from colocate.lab.nodes.shape import NodeShape
+from colocate.lab.nodes.shape import LabNodeShape
 from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.pod_worker import PodRecord
 from colocate.model.pod import Phase
@@ -36,7 +36,7 @@ PATIENCE = 60
 class Demo:
     """One run of the demo, in a folder of its own."""
 
-    def __init__(self, nodes: list[NodeShape]) -> None:
+    def __init__(self, nodes: list[LabNodeShape]) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="colocate-demo-"))
         self.runtime = ProcessRuntime(self.root / "pods", parent=f"colocate-demo-{os.getpid()}")
         # A status sync every ten seconds, as in life, would make for a slow story.

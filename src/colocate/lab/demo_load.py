@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.demo_commands import begin, end
 from colocate.lab.scheduler import configuration
 from colocate.lab.scheduler.loop import Scheduler
@@ -51,7 +51,7 @@ class DemoLoad:
         self.process: asyncio.subprocess.Process | None = None
         self._open = AsyncExitStack()
 
-    async def start(self, registry: Registry, kubeconfig: Path) -> None:
+    async def start(self, registry: ObjectRegistry, kubeconfig: Path) -> None:
         prometheus = await self._open.enter_async_context(_pretending(self._memory))
         config = self._root / "scheduler.yaml"
         config.write_text(_CONFIG.format(port=self._port, prometheus=prometheus))

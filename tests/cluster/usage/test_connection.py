@@ -12,7 +12,7 @@ from colocate.cluster.usage import Prometheus, PrometheusSettings
 from colocate.cluster.usage.prometheus import connection_to
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority, Pair
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from tests.cluster.serving import Scripted
 from tests.support.prometheus import Metrics
 
@@ -131,7 +131,7 @@ def write(pair: Pair, folder: Path, name: str) -> tuple[Path, Path]:
 
 @pytest.mark.needs("prometheus")
 async def test_a_real_prometheus_with_tls_a_client_certificate_and_a_password(tmp_path: Path) -> None:
-    authority = Authority.of(Store())
+    authority = Authority.of(ObjectStore())
     (tmp_path / "ca.crt").write_bytes(authority.certificate)
     served = write(authority.server("prometheus", "prometheus.example"), tmp_path, "server")
     shown = write(authority.client("colocate"), tmp_path, "client")

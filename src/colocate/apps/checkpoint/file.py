@@ -17,7 +17,7 @@ import msgspec
 
 from colocate.clock import Clock
 from colocate.crashpoints import reached
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 from colocate.host.files import sync_folder, write_atomically
 
 LIMIT = 256 << 20
@@ -78,7 +78,7 @@ def read_standard_input() -> bytes:
     try:
         content = sys.stdin.buffer.read(LIMIT + 1)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UserError(f"standard input: cannot be read ({reason}); name a file") from error
     _check_size(len(content), "standard input")
     return content
@@ -118,7 +118,7 @@ def replace(old: Snapshot, content: bytes, clock: Clock) -> Path:
         if isinstance(error, OSError):
             state = f"the new one all the same; the old one is in {folder}" if is_new else "unchanged"
             raise UserError(
-                f"{old.path}: could not be replaced ({(error.strerror or str(error)).lower()}) and is {state};"
+                f"{old.path}: could not be replaced ({system_reason(error)}) and is {state};"
                 " mend what is in the way and try again"
             ) from error
         raise

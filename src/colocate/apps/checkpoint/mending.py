@@ -11,16 +11,16 @@ import msgspec
 
 from colocate.apps.checkpoint.file import Snapshot
 from colocate.devices.repair import Mended, without
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 from colocate.kubelet import checkpoint
-from colocate.kubelet.checkpoint import Document
+from colocate.kubelet.checkpoint import CheckpointDocument
 from colocate.kubelet.paths import KubeletPaths
 from colocate.model.checkpoint import Format
 from colocate.model.records import KnownPod
 from colocate.wire.rpc import answers
 
 
-class Wish(msgspec.Struct, frozen=True):
+class RepairWish(msgspec.Struct, frozen=True):
     """What the user wants to be rid of."""
 
     pods: Collection[str] = ()
@@ -29,7 +29,7 @@ class Wish(msgspec.Struct, frozen=True):
     fix_checksum: bool = False
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RepairPlan(msgspec.Struct, frozen=True):
     """What would be written, and how it differs."""
 
     old: Snapshot
@@ -47,7 +47,9 @@ class Plan(msgspec.Struct, frozen=True):
         return not self.mended.dropped and not self.mended.unregistered and self.stated == self.right
 
 
-def plan(old: Snapshot, document: Document, wish: Wish, names: Mapping[str, str]) -> Plan:
+def plan(
+    old: Snapshot, document: CheckpointDocument, wish: RepairWish, names: Mapping[str, str]
+) -> RepairPlan:
     """Decide what to write; a UserError where the wish does not fit the file."""
     if document.format is Format.PLAIN:
         if wish.fix_checksum:
@@ -67,7 +69,7 @@ def plan(old: Snapshot, document: Document, wish: Wish, names: Mapping[str, str]
     # Nobody should have to trust the writer: what it wrote is read back before it goes anywhere.
     if written.checkpoint != mended.checkpoint or not (written.sound or document.format is Format.PLAIN):
         raise AssertionError(f"{old.path}: what would be written does not read back as what is meant")
-    return Plan(old, document.checksum, written.checksum, document.unknown, mended, content)
+    return RepairPlan(old, document.checksum, written.checksum, document.unknown, mended, content)
 
 
 def _uid(pod: str, names: Mapping[str, str]) -> str:
@@ -82,7 +84,7 @@ def _uid(pod: str, names: Mapping[str, str]) -> str:
     return uid
 
 
-def living_losers(plan: Plan, pods: Iterable[KnownPod]) -> list[KnownPod]:
+def living_losers(plan: RepairPlan, pods: Iterable[KnownPod]) -> list[KnownPod]:
     """The pods that have not ended, by the API, and would lose devices: init containers hold some, too.
 
     One that only says to be such a pod is among them: somebody is warned once too often.
@@ -99,6 +101,6 @@ def why_not_now(file: Path) -> str | None:
             if answers(socket):
                 return f"the kubelet runs: {socket} answers"
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            reason = system_reason(error)
             return f"it cannot be told whether the kubelet runs, for {socket} cannot be asked ({reason})"
     return None

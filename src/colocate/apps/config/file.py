@@ -13,11 +13,11 @@ import msgspec
 from msgspec import inspect
 
 from colocate.apps.config import override, words
-from colocate.apps.config.document import AGENT, Document
+from colocate.apps.config.document import AGENT, ConfigDocument
 from colocate.apps.config.override import Override
 from colocate.apps.config.schema import VERSION, Config
 from colocate.apps.config.strict_yaml import NotYaml, Tree, parse
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 
 MAX_BYTES = 1 << 20
 """What a ConfigMap can hold, too."""
@@ -56,7 +56,7 @@ def build(
 
 
 def load_document(
-    document: Document[C],
+    document: ConfigDocument[C],
     file: Path,
     environ: Mapping[str, str],
     flags: Iterable[Override] = (),
@@ -67,7 +67,7 @@ def load_document(
 
 
 def build_document(
-    document: Document[C],
+    document: ConfigDocument[C],
     blob: bytes,
     file: str,
     environ: Mapping[str, str] | None = None,
@@ -107,7 +107,7 @@ def _read(file: Path, example: str) -> bytes:
             errno.EISDIR: "name the file in it",
             errno.EACCES: "let this user read it",
         }.get(error.errno or 0, "check the path")
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UserError(f"{file}: cannot be read ({reason}); {remedy}") from error
     except ValueError as error:
         raise UserError(f"{str(file)!r}: cannot be a path ({error}); check it") from error

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, bad, good, warn
 from colocate.apps.this_node import VARIABLE
 from colocate.cluster.errors import ClusterError, Doing, Forbidden, NotFound
 from colocate.cluster.resources import NODES
@@ -37,8 +37,8 @@ class _Node(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
-@check(Section.CLUSTER, "api server")
-async def api_server(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.CLUSTER, "api server")
+async def api_server(patient: Patient) -> AsyncIterator[CheckResult]:
     """It answers, and takes our credential; its clock shows what ours does."""
     client = patient.client
     where = f"{client.connection.server} (from {client.connection.origin})"
@@ -59,8 +59,8 @@ async def api_server(patient: Patient) -> AsyncIterator[Result]:
         )
 
 
-@check(Section.CLUSTER, "node")
-async def node(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.CLUSTER, "node")
+async def node(patient: Patient) -> AsyncIterator[CheckResult]:
     """The node of this machine is known and well."""
     try:
         found = await patient.client.get(NODES.read_as(_Node), patient.node)

@@ -16,8 +16,8 @@ from colocate.apps.doctor import (
     permissions,
     taint_checks,
 )
-from colocate.apps.doctor.check import CHECKS, Check, Patient, Section
-from colocate.apps.doctor.report import Examined, Result, bad
+from colocate.apps.doctor.check import CHECKS, Check, DoctorSection, Patient
+from colocate.apps.doctor.report import CheckResult, Examined, bad
 from colocate.errors import ColocateError
 
 _DECLARING = (
@@ -39,7 +39,7 @@ PATIENCE = 30.0
 def chosen(patterns: Sequence[str] = ()) -> list[Check]:
     """The checks whose names match any of the patterns, or all; section by section."""
     made = [check for check in CHECKS if not patterns or any(fnmatch(check.name, p) for p in patterns)]
-    sections = list(Section)
+    sections = list(DoctorSection)
     modules = {module.__name__: place for place, module in enumerate(_DECLARING)}
     return sorted(
         made, key=lambda c: (sections.index(c.section), modules.get(c.look.__module__, len(modules)))
@@ -53,14 +53,14 @@ async def examine(patient: Patient, checks: Sequence[Check]) -> AsyncIterator[Ex
     """
     absent = _absent(patient)
     if patient.scheduling is None:
-        checks = [check for check in checks if check.section is not Section.LOAD]
+        checks = [check for check in checks if check.section is not DoctorSection.LOAD]
     async with asyncio.TaskGroup() as group:
         tasks = [
             (check, group.create_task(_make(check, patient)))
             for check in checks
             if check.section not in absent
         ]
-        for section in Section:
+        for section in DoctorSection:
             if section in absent and any(check.section is section for check in checks):
                 yield Examined(section, "presence", (absent[section],))
             for check, task in tasks:
@@ -68,16 +68,18 @@ async def examine(patient: Patient, checks: Sequence[Check]) -> AsyncIterator[Ex
                     yield Examined(section, check.name, await task)
 
 
-def _absent(patient: Patient) -> dict[Section, Result]:
+def _absent(patient: Patient) -> dict[DoctorSection, CheckResult]:
     absent = {}
     if fault := _fault_of(patient.paths.root):
-        absent[Section.KUBELET] = fault
+        absent[DoctorSection.KUBELET] = fault
     if isinstance(patient.cluster, str):
-        absent[Section.CLUSTER] = bad(patient.cluster, "or look at this machine only, with --no-cluster")
+        absent[DoctorSection.CLUSTER] = bad(
+            patient.cluster, "or look at this machine only, with --no-cluster"
+        )
     return absent
 
 
-def _fault_of(root: Path) -> Result | None:
+def _fault_of(root: Path) -> CheckResult | None:
     try:
         if root.is_dir():
             return None
@@ -89,12 +91,12 @@ def _fault_of(root: Path) -> Result | None:
     )
 
 
-def _not_permitted(error: PermissionError) -> Result:
+def _not_permitted(error: PermissionError) -> CheckResult:
     return bad(f"{error.filename} may not be looked at by this user", "run this as root")
 
 
-async def _make(check: Check, patient: Patient) -> tuple[Result, ...]:
-    found: list[Result] = []
+async def _make(check: Check, patient: Patient) -> tuple[CheckResult, ...]:
+    found: list[CheckResult] = []
     try:
         async with deadline(patient.clock, PATIENCE):
             async for result in check.look(patient):

@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 import aiohttp
 import msgspec
 
-from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, bad, good, warn
 from colocate.apps.scheduler.addresses import with_token, without_login
 from colocate.apps.scheduler.kube.extender import KubeExtender, KubeScheduler, KubeTls
 from colocate.apps.scheduler.server.tokens import tokens
@@ -72,8 +72,8 @@ def ours(extenders: Iterable[KubeExtender], config: SchedulerConfig) -> list[Kub
     return [one for one in alike if _port(one.url_prefix) == port] or alike
 
 
-@check(Section.LOAD, "extender")
-async def extender(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.LOAD, "extender")
+async def extender(patient: Patient) -> AsyncIterator[CheckResult]:
     """It is reached, and answers in time and in a form that Go decodes."""
     assert patient.scheduling is not None
     config = patient.scheduling.config
@@ -103,7 +103,7 @@ async def extender(patient: Patient) -> AsyncIterator[Result]:
         yield await _asked(patient, settings, names)
 
 
-def _of_settings(settings: KubeExtender, least: int) -> Iterator[Result]:
+def _of_settings(settings: KubeExtender, least: int) -> Iterator[CheckResult]:
     where = without_login(settings.url_prefix)
     if settings.filter_verb and not settings.node_cache_capable:
         yield bad(
@@ -120,7 +120,7 @@ def _of_settings(settings: KubeExtender, least: int) -> Iterator[Result]:
         )
 
 
-def _of_filter(settings: KubeExtender, config: SchedulerConfig) -> Iterator[Result]:
+def _of_filter(settings: KubeExtender, config: SchedulerConfig) -> Iterator[CheckResult]:
     """It takes both sides to filter."""
     where, enabled = without_login(settings.url_prefix), config.load.filter.enabled
     if settings.filter_verb and not enabled:
@@ -136,12 +136,12 @@ def _of_filter(settings: KubeExtender, config: SchedulerConfig) -> Iterator[Resu
         )
 
 
-async def _asked(patient: Patient, settings: KubeExtender, names: list[str]) -> Result:
+async def _asked(patient: Patient, settings: KubeExtender, names: list[str]) -> CheckResult:
     where, patience = without_login(settings.url_prefix), settings.seconds
     remedy = "see that 'colocate scheduler serve' runs, and that this address leads to it from kube-scheduler's place"
     verb = settings.prioritize_verb or settings.filter_verb
     context = _context(settings.tls, where)
-    if isinstance(context, Result):
+    if isinstance(context, CheckResult):
         return context
     body = msgspec.json.encode({"Pod": _POD, "Nodes": None, "NodeNames": names})
     begun = patient.clock.monotonic()
@@ -217,7 +217,7 @@ def _port(url: str) -> int | None:
         return None
 
 
-def _context(tls: KubeTls, where: str) -> ssl.SSLContext | Result:
+def _context(tls: KubeTls, where: str) -> ssl.SSLContext | CheckResult:
     """What kube-scheduler connects with, or which of its files is in the way here."""
     files = {"caFile": tls.ca_file, "certFile": tls.cert_file, "keyFile": tls.key_file}
     named = {called: file for called, file in files.items() if file}
@@ -246,7 +246,7 @@ def _context(tls: KubeTls, where: str) -> ssl.SSLContext | Result:
     return context
 
 
-def _unusable(where: str, called: str, files: str, error: OSError) -> Result:
+def _unusable(where: str, called: str, files: str, error: OSError) -> CheckResult:
     return bad(
         f"{where}: its {called} cannot be used: {files}: {in_words(error)}",
         "it takes certificates in PEM; a key must be unencrypted, and belong to its certificate",

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import grpc
 
 from colocate.aio import deadline
-from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, bad, good, warn
 from colocate.clock import Clock
-from colocate.errors import Unavailable
+from colocate.errors import Unavailable, system_reason
 from colocate.kubelet.podresources import list_pods
 from colocate.kubelet.sockets import fresh
 from colocate.wire import deviceplugin_pb2 as dp
@@ -28,8 +28,8 @@ _LONGEST_NAME = "x" * 60
 T = TypeVar("T")
 
 
-@check(Section.KUBELET, "folders")
-async def folders(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.KUBELET, "folders")
+async def folders(patient: Patient) -> AsyncIterator[CheckResult]:
     """They are there, and a plugin may make its socket in them."""
     paths = patient.paths
     for folder, without in (
@@ -39,7 +39,7 @@ async def folders(patient: Patient) -> AsyncIterator[Result]:
         yield next(_faults_of(folder, without), good(f"{folder} can be used"))
 
 
-def _faults_of(folder: Path, without: str) -> Iterator[Result]:
+def _faults_of(folder: Path, without: str) -> Iterator[CheckResult]:
     try:
         folder.stat()
     except PermissionError:
@@ -60,8 +60,8 @@ def _faults_of(folder: Path, without: str) -> Iterator[Result]:
         )
 
 
-@check(Section.KUBELET, "registration")
-async def registration(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.KUBELET, "registration")
+async def registration(patient: Patient) -> AsyncIterator[CheckResult]:
     """The kubelet answers plugins, and knows the API that they speak.
 
     Asked with a version that no kubelet knows: it refuses, names those that it knows, and changes nothing.
@@ -86,16 +86,14 @@ async def registration(patient: Patient) -> AsyncIterator[Result]:
         yield good(f"the kubelet answers on {socket} and speaks {_API}")
 
 
-@check(Section.KUBELET, "device plugins")
-async def plugins(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.KUBELET, "device plugins")
+async def plugins(patient: Patient) -> AsyncIterator[CheckResult]:
     """Every socket in the device-plugins folder has a plugin behind it that answers in time."""
     folder = patient.paths.device_plugins
     try:
         found = sorted(path for path in folder.iterdir() if path.is_socket() and path.name != "kubelet.sock")
     except OSError as error:
-        yield warn(
-            f"{folder} cannot be listed: {(error.strerror or str(error)).lower()}", "see folders, above"
-        )
+        yield warn(f"{folder} cannot be listed: {system_reason(error)}", "see folders, above")
         return
     answering = []
     for socket in found:
@@ -122,8 +120,8 @@ async def plugins(patient: Patient) -> AsyncIterator[Result]:
         yield good("no plugin has a socket here")
 
 
-@check(Section.KUBELET, "podresources")
-async def podresources(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.KUBELET, "podresources")
+async def podresources(patient: Patient) -> AsyncIterator[CheckResult]:
     """The kubelet says who holds which device, which agents ask before they drop one."""
     socket = patient.paths.pod_resources_socket
     effect = "who holds which device is then read from the checkpoint, where dead pods linger"
@@ -140,8 +138,8 @@ async def podresources(patient: Patient) -> AsyncIterator[Result]:
     yield good(f"the kubelet knows {len(pods)} pods; {holding} hold devices")
 
 
-@check(Section.MACHINE, "agent")
-async def agent(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.MACHINE, "agent")
+async def agent(patient: Patient) -> AsyncIterator[CheckResult]:
     """An agent that says it runs here does."""
     socket = patient.control_socket
     if not os.path.lexists(socket):

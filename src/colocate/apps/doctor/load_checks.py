@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterator, Iterator
 
-from colocate.apps.doctor.check import Patient, Section, check
+from colocate.apps.doctor.check import DoctorSection, Patient, check
 from colocate.apps.doctor.node_samples import NodeSamples, named
 from colocate.apps.doctor.query_remedies import QueryRemedies
-from colocate.apps.doctor.report import Result, bad, warn
+from colocate.apps.doctor.report import CheckResult, bad, warn
 from colocate.apps.doctor.signal_findings import SignalFindings, told_once
-from colocate.apps.doctor.strangers import Remedies
+from colocate.apps.doctor.strangers import LabelRemedies
 from colocate.apps.scheduler.settings import Act, SchedulerConfig
 from colocate.apps.scheduler.windows import needs, windows
 from colocate.cluster.client import Client
@@ -25,8 +25,8 @@ from colocate.cluster.usage.directory import Directory
 _CLOCKS_APART = 30.0
 
 
-@check(Section.LOAD, "samples")
-async def samples(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.LOAD, "samples")
+async def samples(patient: Patient) -> AsyncIterator[CheckResult]:
     """One round of questions, as the scheduler asks them, and what came of it."""
     assert patient.scheduling is not None
     config = patient.scheduling.config
@@ -44,7 +44,7 @@ async def samples(patient: Patient) -> AsyncIterator[Result]:
         return
     nodes = [node.known for node in await patient.client.list(NODE_ADDRESSES)]
     taken = await _one_round(patient, config, nodes)
-    remedies = Remedies(usage, Directory(nodes), taken.health)
+    remedies = LabelRemedies(usage, Directory(nodes), taken.health)
     signals = [query.signal for query in queries(config.asked()).signals]
     of_queries = QueryRemedies(usage, signals, remedies)
     sampled = NodeSamples(taken, (node.name for node in nodes), usage.queries)
@@ -71,7 +71,7 @@ async def _one_round(patient: Patient, config: SchedulerConfig, nodes: list[Know
             await prometheus.close()
 
 
-def _of_windows(config: SchedulerConfig, remedies: QueryRemedies) -> Iterator[Result]:
+def _of_windows(config: SchedulerConfig, remedies: QueryRemedies) -> Iterator[CheckResult]:
     """What the policies would judge by, and nobody asks for."""
     usage = config.usage
     there = windows(usage, config.load) if usage.prometheus.url else ()
@@ -83,7 +83,7 @@ def _of_windows(config: SchedulerConfig, remedies: QueryRemedies) -> Iterator[Re
         )
 
 
-def _of_addresses_and_clocks(taken: UsageSnapshot, remedies: Remedies) -> Iterator[Result]:
+def _of_addresses_and_clocks(taken: UsageSnapshot, remedies: LabelRemedies) -> Iterator[CheckResult]:
     if taken.ambiguous:
         yield warn(
             f"{named(taken.ambiguous)}: several nodes have this address, so nothing joins by it",

@@ -5,8 +5,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from colocate.apps import control
-from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, good, warn
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, good, warn
 from colocate.apps.memory.cluster_view import ask_configz
 from colocate.apps.memory.control import REPORT, AskReport
 from colocate.apps.memory.objects import ApiNode, reserves
@@ -29,8 +29,8 @@ def _look() -> MemoryCapabilities:
     return memory_capabilities(cgroups.find_tree())
 
 
-@check(Section.MACHINE, "memory")
-async def memory(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.MACHINE, "memory")
+async def memory(patient: Patient) -> AsyncIterator[CheckResult]:
     """What selling memory builds upon: where pods are, whether they can be limited, what the kernel measures."""
     found = await asyncio.to_thread(_look)
     for what, capability, remedy in (
@@ -79,8 +79,8 @@ def _demotion(controls: MemoryControls, node: NodeMemory) -> str:
     )
 
 
-@check(Section.MACHINE, "memory ladder")
-async def ladder(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.MACHINE, "memory ladder")
+async def ladder(patient: Patient) -> AsyncIterator[CheckResult]:
     """Which rungs there are here, and why not the others."""
     found = await asyncio.to_thread(_look)
     node = await asyncio.to_thread(read_node_memory)
@@ -93,8 +93,8 @@ async def ladder(patient: Patient) -> AsyncIterator[Result]:
             yield good(f"not by {each.rung}: {each.missing}")
 
 
-@check(Section.MACHINE, "memory evictions")
-async def evictions(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.MACHINE, "memory evictions")
+async def evictions(patient: Patient) -> AsyncIterator[CheckResult]:
     """In which namespaces the agent that runs here may evict: it asks the API server as itself, not as this user."""
     try:
         report = await control.ask(patient.control_socket, REPORT, AskReport())
@@ -110,8 +110,8 @@ async def evictions(patient: Patient) -> AsyncIterator[Result]:
         yield good("the agent may evict wherever it has sold memory, as far as the API server has said")
 
 
-@check(Section.CLUSTER, "memory reserves")
-async def kubelet_reserves(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.CLUSTER, "memory reserves")
+async def kubelet_reserves(patient: Patient) -> AsyncIterator[CheckResult]:
     """What the kubelet keeps from pods, which is never sold: by its configuration, or by the node's allocatable."""
     try:
         node = await patient.client.get(NODES.read_as(ApiNode), patient.node)

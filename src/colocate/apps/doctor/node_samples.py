@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from colocate.apps.doctor.report import Result, good, warn
+from colocate.apps.doctor.report import CheckResult, good, warn
 from colocate.cluster.usage import METRICS_API, Measured, UsageSnapshot
 from colocate.cluster.usage.units import below_one
 
@@ -38,7 +38,7 @@ class NodeSamples:
         """Whether no node uses more than one percent of its CPU, and some use some."""
         return below_one([load.cpu.percent for load in self._taken.nodes.values() if load.cpu is not None])
 
-    def results(self, stale_after: float) -> Iterator[Result]:
+    def results(self, stale_after: float) -> Iterator[CheckResult]:
         old = sorted(
             name
             for name, load in self._taken.nodes.items()

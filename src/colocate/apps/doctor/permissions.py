@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 
 import msgspec
 
-from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, good, warn
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, good, warn
 from colocate.apps.scheduler.sections import Lease
 from colocate.cluster.access_review import Permission, is_allowed
 from colocate.cluster.client import Client
@@ -69,8 +69,8 @@ _WHO = Resource(
 )
 
 
-@check(Section.CLUSTER, "permissions")
-async def permissions(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.CLUSTER, "permissions")
+async def permissions(patient: Patient) -> AsyncIterator[CheckResult]:
     """What each part of this project asks for, and who is refused it."""
     client = patient.client
     who = await _who(client)

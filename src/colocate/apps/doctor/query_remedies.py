@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 
 from colocate.apps.doctor.node_samples import MEASURED_BY_THE_API
-from colocate.apps.doctor.strangers import Remedies
+from colocate.apps.doctor.strangers import LabelRemedies
 from colocate.apps.scheduler.sections import UsageSection, WindowSection
 from colocate.cluster.usage import METRICS_API, Measured, Preset, Signal, SignalHealth
 from colocate.cluster.usage.presets import TIME, over_time
@@ -18,7 +18,7 @@ _SELECTOR = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*({[^{}]*})?")
 class QueryRemedies:
     """By what is asked."""
 
-    def __init__(self, usage: UsageSection, signals: Iterable[Signal], labels: Remedies) -> None:
+    def __init__(self, usage: UsageSection, signals: Iterable[Signal], labels: LabelRemedies) -> None:
         self._usage = usage
         self._signals = {str(signal): signal for signal in signals}
         self._labels = labels

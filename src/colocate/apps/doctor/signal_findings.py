@@ -7,8 +7,8 @@ import msgspec
 
 from colocate.apps.doctor.node_samples import NodeSamples, named
 from colocate.apps.doctor.query_remedies import QueryRemedies
-from colocate.apps.doctor.report import Result, bad, good, warn
-from colocate.apps.doctor.strangers import Remedies
+from colocate.apps.doctor.report import CheckResult, bad, good, warn
+from colocate.apps.doctor.strangers import LabelRemedies
 from colocate.apps.scheduler.addresses import without_login
 from colocate.apps.scheduler.sections import UsageSection
 from colocate.cluster.usage import METRICS_API, Measured, Preset, SignalHealth
@@ -20,12 +20,12 @@ class _Said(msgspec.Struct, frozen=True):
     """What is found of one signal."""
 
     signal: str
-    result: Result
+    result: CheckResult
     cause: str = ""
     """What may have the same effect on others; without it, they share what is word by word the same."""
 
 
-def told_once(found: Iterable[_Said]) -> Iterator[Result]:
+def told_once(found: Iterable[_Said]) -> Iterator[CheckResult]:
     """What several signals share is told of all of them, with the remedy of the first."""
     alike: dict[object, list[_Said]] = {}
     for said in found:
@@ -39,7 +39,7 @@ class SignalFindings:
     """By all that one round of questions has seen."""
 
     def __init__(
-        self, usage: UsageSection, sampled: NodeSamples, strangers: Remedies, queries: QueryRemedies
+        self, usage: UsageSection, sampled: NodeSamples, strangers: LabelRemedies, queries: QueryRemedies
     ) -> None:
         self._usage = usage
         self._sampled = sampled
@@ -65,7 +65,7 @@ class SignalFindings:
             return _Said(TIME, warn(told, remedy))
         return _Said(health.name, bad(found, remedy), remedy)
 
-    def _of_series(self, health: SignalHealth) -> Iterator[Result]:
+    def _of_series(self, health: SignalHealth) -> Iterator[CheckResult]:
         counts, name = health.counts, health.name
         if counts.unknown:
             labels = dict(health.strangers[0]) if health.strangers else {}

@@ -8,7 +8,7 @@ import yaml
 
 from colocate.apps.scheduler.sections import UsageSection
 from colocate.cluster.usage import METRICS_API, RELABELLING, SERVICE_MONITOR, Preset, SignalHealth, rules
-from colocate.cluster.usage.collisions import Collision
+from colocate.cluster.usage.collisions import SeriesCollision
 from colocate.cluster.usage.directory import Directory, host_of
 
 Labels = Mapping[str, str]
@@ -35,7 +35,7 @@ class Respelling(msgspec.Struct, frozen=True):
         return json.dumps(rule | ({"replacement": f"$1{self.domain}"} if self.domain else {}))
 
 
-class Remedies:
+class LabelRemedies:
     """By all that one round of questions has seen."""
 
     def __init__(self, usage: UsageSection, nodes: Directory, told: Iterable[SignalHealth]) -> None:
@@ -83,7 +83,7 @@ class Remedies:
             return f"keep the label {labels} in the rules, as these do: {self.rule('cpu')}, {self.rule('memory')}"
         return self.relabelling(respelling or self._respelling(self._seen), series)
 
-    def of_collision(self, health: SignalHealth, collision: Collision) -> str:
+    def of_collision(self, health: SignalHealth, collision: SeriesCollision) -> str:
         """What leaves out the stranger of two series that claim one node."""
         matcher = collision.matcher
         if self._is_own(health.name):

@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncIterator
 
-from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, bad, good, warn
 from colocate.apps.scheduler.loop.table_feed import WatchedNode
 from colocate.apps.scheduler.loop.taint_levels import PREFIX, REMOVAL, tainted
 from colocate.apps.scheduler.settings import Act
@@ -12,8 +12,8 @@ from colocate.cluster.lease import held_by
 from colocate.cluster.resources import NODES
 
 
-@check(Section.LOAD, "taints")
-async def taints(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.LOAD, "taints")
+async def taints(patient: Patient) -> AsyncIterator[CheckResult]:
     """A scheduler that was killed leaves its taints behind, and pods go on avoiding nodes that are hot no more."""
     assert patient.scheduling is not None
     config = patient.scheduling.config

@@ -42,9 +42,9 @@ class Connections(web.Server):
         super().__init__(self._marked(handler))
         self.name = name
         self.limits = limits
-        self.places: Places[Connection] = Places(limits.places)
+        self.places: Places[HttpConnection] = Places(limits.places)
 
-    def admit(self, sock: socket.socket) -> "Connection | None":
+    def admit(self, sock: socket.socket) -> "HttpConnection | None":
         """A connection for what has just been accepted; None where there is no place for it."""
         local = sock.family is socket.AF_UNIX
         try:
@@ -52,7 +52,7 @@ class Connections(web.Server):
         except OSError:
             # It has hung up already.
             return None
-        made = Connection(self, address, self._loop)
+        made = HttpConnection(self, address, self._loop)
         # A socket file is for its owner alone: whoever connects there has shown enough.
         admission = self.places.admit(made, address, Rank.KNOWN if local else Rank.STRANGER)
         if not admission.admitted:
@@ -61,7 +61,7 @@ class Connections(web.Server):
         self._cut(admission.closed)
         return made
 
-    def raise_to(self, connection: "Connection", rank: Rank) -> None:
+    def raise_to(self, connection: "HttpConnection", rank: Rank) -> None:
         """It has shown more of itself."""
         self._cut(self.places.move(connection, rank).closed)
 
@@ -72,13 +72,13 @@ class Connections(web.Server):
     def close_idle(self) -> None:
         """Close the connections on which nothing is under way."""
         for connection in self.connections:
-            if isinstance(connection, Connection) and connection.is_idle:
+            if isinstance(connection, HttpConnection) and connection.is_idle:
                 connection.force_close()
 
     def told(self, reason: str) -> None:
         telemetry.HTTP_CONNECTIONS_CLOSED.labels(self.name, reason).inc()
 
-    def _cut(self, connection: "Connection | None") -> None:
+    def _cut(self, connection: "HttpConnection | None") -> None:
         if connection is not None:
             self.told("made room")
             connection.cut()
@@ -96,7 +96,7 @@ class Connections(web.Server):
         return handle
 
 
-class Connection(web.RequestHandler):
+class HttpConnection(web.RequestHandler):
     """One connection. Whoever begins a request and does not come to the end of its headers is cut off."""
 
     def __init__(self, server: Connections, address: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -183,10 +183,10 @@ class Connection(web.RequestHandler):
             self.force_close()
 
 
-def connection_of(request: web.BaseRequest) -> Connection:
+def connection_of(request: web.BaseRequest) -> HttpConnection:
     """The connection that a request came on."""
     connection = request.protocol
-    assert isinstance(connection, Connection)
+    assert isinstance(connection, HttpConnection)
     return connection
 
 

@@ -15,8 +15,8 @@ import msgspec
 
 from colocate.cluster.resources import Object
 from colocate.crashpoints import reached
-from colocate.errors import UserError
-from colocate.host.files import LeadsElsewhere, below, reason, sync_folder, write_atomically
+from colocate.errors import UserError, system_reason
+from colocate.host.files import LeadsElsewhere, below, sync_folder, write_atomically
 from colocate.memory.state import State, from_json, to_json
 from colocate.model.path_word import is_path_word
 
@@ -67,8 +67,8 @@ class Store:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"memory.stateFolder: cannot make {self._folder} ({reason(error)}); choose a folder that outlives "
-                "the agent"
+                f"memory.stateFolder: cannot make {self._folder} ({system_reason(error)}); "
+                "choose a folder that outlives the agent"
             ) from error
         file = self._folder / "memory-lock"
         try:
@@ -80,7 +80,8 @@ class Store:
             ) from None
         except OSError as error:
             raise UserError(
-                f"memory.stateFolder: cannot lock {file} ({reason(error)}); choose a folder on this node's own disk"
+                f"memory.stateFolder: cannot lock {file} ({system_reason(error)}); "
+                "choose a folder on this node's own disk"
             ) from error
         with suppress(OSError):
             # Of an agent that was killed while it wrote one; nobody else writes here now.
@@ -100,12 +101,12 @@ class Store:
             return State()
         except OSError as error:
             raise UserError(
-                f"memory: {self._state} cannot be read ({reason(error)}); let the agent's user read it"
+                f"memory: {self._state} cannot be read ({system_reason(error)}); let the agent's user read it"
             ) from error
 
     def why_not(self, error: OSError) -> str:
         """Why nothing can be stored, for people."""
-        return f"{self._folder}: {reason(error)}"
+        return f"{self._folder}: {system_reason(error)}"
 
     def save(self, state: State) -> None:
         """Store a state; OSError where that fails, and then the old one is still there."""
@@ -120,7 +121,8 @@ class Store:
             return False
         except OSError as error:
             raise UserError(
-                f"memory: {self._off} cannot be looked at ({reason(error)}); let the agent's user read its folder"
+                f"memory: {self._off} cannot be looked at ({system_reason(error)}); "
+                "let the agent's user read its folder"
             ) from error
         return True
 
@@ -141,7 +143,9 @@ class Store:
             return Moves()
         except OSError as error:
             return Moves(
-                lost=(f"which pods are to be created again: {self._folder} cannot be read ({reason(error)})",)
+                lost=(
+                    f"which pods are to be created again: {self._folder} cannot be read ({system_reason(error)})",
+                )
             )
         notes = [file for file in files if file.name.startswith(_MOVE)]
         lost = [_lost(file) for file in notes if file.name.endswith(f".json{_UNREADABLE}")]
@@ -154,7 +158,7 @@ class Store:
                 continue
             except OSError as error:
                 lost.append(
-                    f"which pod is to be created again by {file}: {reason(error)}; let the agent read it"
+                    f"which pod is to be created again by {file}: {system_reason(error)}; let the agent read it"
                 )
             except ValueError:
                 lost.append(_lost(self._unreadable(file)))

@@ -13,8 +13,8 @@ from enum import StrEnum
 import msgspec
 
 from colocate.aio import deadline
-from colocate.apps.resources.errors import NoNode, NotRemoved, Refused
-from colocate.apps.resources.observe import Look, Observer
+from colocate.apps.resources.errors import NoNode, NotRemoved, RemovalRefused
+from colocate.apps.resources.observe import ResourceLook, ResourceObserver
 from colocate.apps.resources.refusal import removable
 from colocate.apps.resources.steps import (
     POLL,
@@ -24,7 +24,7 @@ from colocate.apps.resources.steps import (
     PutBack,
     Report,
     Trouble,
-    Waiting,
+    WaitingStep,
     Watching,
 )
 from colocate.clock import Clock
@@ -39,7 +39,7 @@ from colocate.devices.extended_resources import (
     SYNC,
     Before,
     ExtendedResource,
-    State,
+    ResourceState,
     remember,
 )
 from colocate.errors import Unavailable
@@ -50,7 +50,7 @@ PATIENCE = GRACE + 2 * LATE
 """Seconds after which a kubelet that has not let go will not: a plugin is alive."""
 
 
-class Settings(msgspec.Struct, frozen=True):
+class RemovalSettings(msgspec.Struct, frozen=True):
     """How far to go."""
 
     timeout: float = 900.0
@@ -68,7 +68,7 @@ class Done(StrEnum):
     PUT_BACK = "it was removed, and put back"
 
 
-_KEPT = (State.STALE, State.UNHEALTHY)
+_KEPT = (ResourceState.STALE, ResourceState.UNHEALTHY)
 """The kubelet would put it back, and may let go of it in time."""
 
 
@@ -78,11 +78,11 @@ class Removal:
     def __init__(
         self,
         client: Client,
-        observer: Observer,
+        observer: ResourceObserver,
         clock: Clock,
         node: str,
         name: str,
-        settings: Settings,
+        settings: RemovalSettings,
         report: Report,
         spent: float = 0.0,
     ) -> None:
@@ -149,7 +149,7 @@ class Removal:
                 if found.state in _KEPT and not self._settings.now:
                     await self._wait(found)
                     continue
-                if found.state is not State.LEAVING and not await self._remove(look, found):
+                if found.state is not ResourceState.LEAVING and not await self._remove(look, found):
                     continue
             back = await self._came_back()
             if back is None:
@@ -166,17 +166,17 @@ class Removal:
             self._stale = found.capacity, now
         waited = now - self._stale[1]
         if waited > PATIENCE:
-            raise Refused(
+            raise RemovalRefused(
                 f"the kubelet of node {self._node} has kept {self._name} for longer than it keeps the devices of a "
                 f"plugin that has gone: a plugin is alive that has no healthy device; stop it and try again"
             )
         if found.remaining is None:
             found = msgspec.structs.replace(found, remaining=max(0.0, GRACE - waited))
         self._open = "the kubelet has not let go of it"
-        self._report(Waiting(found, self.spent))
+        self._report(WaitingStep(found, self.spent))
         await self._clock.sleep(POLL)
 
-    async def _look(self) -> Look:
+    async def _look(self) -> ResourceLook:
         while True:
             try:
                 look = await self._observer.node(self._node, self._before)
@@ -192,7 +192,7 @@ class Removal:
                 self._before[self._name] = msgspec.structs.replace(known, put_back=put_back)
             return look
 
-    async def _remove(self, look: Look, found: ExtendedResource) -> bool:
+    async def _remove(self, look: ResourceLook, found: ExtendedResource) -> bool:
         """Whether it was done; where not, for a reason that may pass, look again."""
         patch = patch_for(look.document(), {self._name: None})
         self._report(Patching(patch, early=found.state in _KEPT))
@@ -251,9 +251,9 @@ class Removal:
     def _weigh(self, back: ExtendedResource) -> None:
         """It was put back. Raises unless waiting longer helps."""
         where = f"{self._name} on node {self._node}"
-        if back.state is State.ALIVE:
+        if back.state is ResourceState.ALIVE:
             return  # The next look refuses, and says so.
-        if back.state is State.HAND_PATCHED:
+        if back.state is ResourceState.HAND_PATCHED:
             raise NotRemoved(f"{where} was written again ({back.reason}); find out who advertises it")
         if self._settings.now:
             raise NotRemoved(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from colocate.apps.config import values
-from colocate.apps.config.document import Document
+from colocate.apps.config.document import ConfigDocument
 from colocate.apps.config.schema import VERSION, Log, Metrics, Section
 from colocate.apps.config.values import Seconds, to_size
 from colocate.apps.config.values import Size as Size
@@ -270,4 +270,4 @@ def _check_server(server: Server) -> None:
         raise Problem("server.grace", f"{server.grace:g}s is out of range; choose 0s to 1h")
 
 
-SCHEDULER = Document(SchedulerConfig, check, decode, "docs/scheduling.md shows one to start from")
+SCHEDULER = ConfigDocument(SchedulerConfig, check, decode, "docs/scheduling.md shows one to start from")

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import msgspec
 
-from colocate.cluster.errors import Doing, ServerError, Status, unreadable
+from colocate.cluster.errors import ApiStatus, Doing, ServerError, unreadable
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ def decode(doing: Doing, body: bytes) -> Vector:
         raise unreadable(doing, f"{error}{_shown(body)}") from error
     if answer.status == "error":
         said = (answer.error or answer.errorType)[:_MOST_SAID]
-        raise ServerError(doing, Status(said, answer.errorType[:_MOST_SAID], 200))
+        raise ServerError(doing, ApiStatus(said, answer.errorType[:_MOST_SAID], 200))
     if answer.status != "success" or answer.data is None:
         raise unreadable(doing, f"it is none of Prometheus{_shown(body)}")
     if answer.data.resultType != "vector":

@@ -23,7 +23,7 @@ class _Settings(msgspec.Struct, frozen=True, rename="camel"):
     """Field names are kube-scheduler's, in our own spelling."""
 
 
-class Tls(_Settings, frozen=True):
+class ExtenderTls(_Settings, frozen=True):
     """How an extender is known and how we are known to it. The `data` fields hold PEM in base64."""
 
     insecure: bool = False
@@ -53,7 +53,7 @@ class ExtenderSettings(_Settings, frozen=True):
     bind_verb: str = ""
     weight: int = 0
     enable_https: bool = msgspec.field(name="enableHTTPS", default=False)
-    tls: Tls = msgspec.field(name="tlsConfig", default=Tls())
+    tls: ExtenderTls = msgspec.field(name="tlsConfig", default=ExtenderTls())
     http_timeout: float = msgspec.field(name="httpTimeout", default=DEFAULT_TIMEOUT)
     """Seconds for each call."""
     node_cache_capable: bool = False
@@ -169,7 +169,7 @@ _NESTED: Mapping[str, type[msgspec.Struct]] = {
     "profiles": Profile,
     "extenders": ExtenderSettings,
     "managedResources": ManagedResource,
-    "tlsConfig": Tls,
+    "tlsConfig": ExtenderTls,
 }
 
 

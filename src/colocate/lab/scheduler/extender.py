@@ -16,7 +16,7 @@ from colocate.errors import ColocateError
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.objects import encode
 from colocate.lab.scheduler.configuration import ExtenderSettings
-from colocate.lab.scheduler.facts import PodFacts
+from colocate.lab.scheduler.facts import SchedulablePod
 from colocate.lab.scheduler.tls import client_context
 
 HEADERS: Mapping[str, str] = {
@@ -90,7 +90,7 @@ class Extender:
         self._tls = client_context(settings)
         self._managed = frozenset(resource.name for resource in settings.managed_resources)
 
-    def is_interested(self, pod: PodFacts) -> bool:
+    def is_interested(self, pod: SchedulablePod) -> bool:
         """Whether a pod concerns it: whether it asks for a resource that the extender manages."""
         return not self._managed or not self._managed.isdisjoint(pod.requests.amounts)
 
@@ -121,7 +121,7 @@ class Extender:
             added[one.host] = added.get(one.host, 0) + one.score * self.settings.weight
         return added
 
-    async def bind(self, pod: PodFacts, node: str) -> None:
+    async def bind(self, pod: SchedulablePod, node: str) -> None:
         """Have it bind the pod."""
         body = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid, "Node": node}
         answer = await self._post(self.settings.bind_verb, encode(body))

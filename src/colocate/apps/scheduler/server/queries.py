@@ -23,7 +23,7 @@ from colocate.apps.scheduler.settings import Act, SchedulerConfig
 from colocate.clock import Clock
 from colocate.cluster.changes import Key
 from colocate.cluster.usage import SignalHealth, UsagePoller
-from colocate.cluster.watch_health import Health
+from colocate.cluster.watch_health import WatchHealth
 from colocate.load import snapshot, top
 
 _MOST = 1000
@@ -36,8 +36,8 @@ class SchedulerState(msgspec.Struct, frozen=True):
     unready: tuple[str, ...]
     shadow: bool
     act: tuple[Act, ...]
-    nodes: Health
-    pods: Health
+    nodes: WatchHealth
+    pods: WatchHealth
     samples: tuple[SignalHealth, ...]
     sampled_nodes: int
     clock_offset: float | None

@@ -12,7 +12,7 @@ from colocate.apps.http.connections import Connections
 from colocate.apps.http.listener import BACKLOG, Listener, bound_sockets
 from colocate.apps.scheduler.server.certificates import Certificates
 from colocate.apps.scheduler.settings import Server
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 from colocate.telemetry import Event
 from colocate.wire import rpc
 
@@ -46,7 +46,7 @@ async def listen(settings: Server, connections: Connections) -> AsyncIterator[Li
             host, port = settings.address.host_and_port
             sockets = await bound_sockets(host, port)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UserError(
             f"server.address: cannot listen on {settings.address} ({reason}); choose another address"
         ) from error

@@ -16,7 +16,7 @@ from colocate.apps.scheduler.addresses import has_login, is_local
 from colocate.cluster.secret import Secret
 from colocate.cluster.tls import file_stamp
 from colocate.crashpoints import reached
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 from colocate.telemetry import Event
 
 _BYTES = 32
@@ -84,7 +84,7 @@ def make_token(path: Path) -> None:
             _make(path)
         found = path.lstat()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UserError(
             f"server.callers.tokenFile: none is given, and {path} cannot be made ({reason}); name a file that holds "
             f"a token, or write server.callers.anyone: true to let in whoever reaches the address"
