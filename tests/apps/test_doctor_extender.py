@@ -96,7 +96,9 @@ class TestExtender:
             settings = ExtenderSettings(ask.listening.url, "prioritize", weight=5, ignorable=True)
             warned, good = await examined("extender", "nowhere", extenders=(settings,), server=server())
         assert (warned.verdict, good.verdict) == (Verdict.WARN, Verdict.GOOD)
-        assert warned.reason.startswith("server.callers.anyone is true: whoever reaches the extender's address")
+        assert warned.reason.startswith(
+            "server.callers.anyone is true: whoever reaches the extender's address"
+        )
 
     async def test_what_kube_scheduler_shows_is_presumed_where_nothing_is_said_of_it(
         self, tmp_path: Path
