@@ -245,7 +245,8 @@ async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:
         seed = tmp_path / "MemRealUsage-scheduler-conf.yaml"
         seed.write_text(SEED.read_text().replace("http://10.96.0.102:9090", prometheus.url))
         config = tmp_path / "scheduler.yaml"
-        config.write_text(f"version: 1\nserver: {{address: '127.0.0.1:{story.port}'}}\n")
+        server = f"{{address: '127.0.0.1:{story.port}', callers: {{anyone: true}}}}"
+        config.write_text(f"version: 1\nserver: {server}\n")
         kubeconfig = tmp_path / "kubeconfig"
         story.cluster.server.write_kubeconfig(kubeconfig)
         words = ["--config", config, "--from", seed, "--kubeconfig", kubeconfig]
@@ -255,7 +256,8 @@ async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:
         made = Serving(story, process)
         try:
             doubt = await made.event("config.doubtful")
-            printed = await colocate("scheduler", "kube-config", "--from", seed)
+            shown = ("--url", "http://any:password@extender:8890", "--write", tmp_path / "kube.yaml")
+            printed = await colocate("scheduler", "kube-config", "--from", seed, *shown)
             assert printed.err == f"warning: {doubt['reason']}\n"
             await made.event("scheduler.ready")
             await story.deploy("nginx", 4)

@@ -28,7 +28,7 @@ from tests.support.waiting import until
 BATCH = {"koordinator.sh/priority-class": "koord-batch"}
 CONFIG = """
 version: 1
-server: {{address: '127.0.0.1:{port}'}}
+server: {{address: '127.0.0.1:{port}', callers: {{anyone: true}}}}
 usage: {{prometheus: {{url: '{url}'}}, interval: 200ms, average: 3s, pods: true}}
 load:
   policy: load-aware

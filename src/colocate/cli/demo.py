@@ -136,7 +136,11 @@ class Story:
             "  kubectl get nodes; kubectl describe node this-machine; kubectl apply -f examples/pod.yaml",
             f"  colocate mock unhealthy {RESOURCE} gpu-0004 --socket {socket}",
             f"  kill -9 {agent}   # the agent; it is started again",
-            *([f"  colocate scheduler top --url {self._demo.load.url}"] if self._demo.load else []),
+            *(
+                [f"  colocate scheduler top --url {load.url} --token-file {load.token_file}"]
+                if (load := self._demo.load)
+                else []
+            ),
             "Ctrl-C ends the demo and leaves nothing behind.",
         ]
         if self._live is None:

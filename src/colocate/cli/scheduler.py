@@ -228,6 +228,13 @@ def print_kube_config(args: argparse.Namespace) -> None:
         for doubt in seed.doubts:
             print(f"warning: {args.seed}: {doubt}", file=sys.stderr)
     lines += kube_config.render(wanted).splitlines()
+    if not has_login(wanted.url) and not args.cert_file:
+        print(
+            "warning: urlPrefix shows no token, and the extender asks for one unless its configuration says "
+            f"otherwise; name its file with --token-file ({DEFAULT_TOKEN_FILE} on the extender's machine, made when "
+            "it first starts)",
+            file=sys.stderr,
+        )
     if args.write is not None:
         _write(args.write, lines)
         return
@@ -238,7 +245,7 @@ def print_kube_config(args: argparse.Namespace) -> None:
 
 
 def _showing_a_token(args: argparse.Namespace) -> str:
-    """The address with the token in it that the extender asks for; a warning where none is to be had."""
+    """The address with the token in it that the extender asks for, where one is to be had."""
     url = str(args.url)
     if not leads_somewhere(url):
         # Which is told with all else that is checked.
@@ -250,13 +257,6 @@ def _showing_a_token(args: argparse.Namespace) -> str:
                 "--token-file: the address of --url has a password already; leave one of the two out"
             )
         return with_token(url, tokens(file, "--token-file")[0])
-    if not has_login(url) and not args.cert_file:
-        print(
-            "warning: urlPrefix shows no token, and the extender asks for one unless its configuration says "
-            f"otherwise; name its file with --token-file ({DEFAULT_TOKEN_FILE} on the extender's machine, made when "
-            "it first starts)",
-            file=sys.stderr,
-        )
     return url
 
 

@@ -151,8 +151,9 @@ class Demo:
 
         await run("by-load-first", 1)
         [first] = running()
-        words = ("scheduler", "explain", first["metadata"]["name"], "--node", load.hot, "--url", load.url)
-        _, _, why = (await ask(*words)).partition("\n\n")
+        words = ("scheduler", "explain", first["metadata"]["name"], "--node", load.hot)
+        shown = ("--url", load.url, "--token-file", str(load.token_file))
+        _, _, why = (await ask(*words, *shown)).partition("\n\n")
         await run("by-load-more", BY_LOAD - 1)
         nodes = {pod["spec"]["nodeName"] for pod in running()}
         self._expect(load.hot not in nodes, f"pods went to {', '.join(sorted(nodes))}")

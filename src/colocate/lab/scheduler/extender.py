@@ -5,6 +5,7 @@ Deciding what a failure means is left to the caller. Preemption is not asked abo
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 import msgspec
@@ -167,14 +168,14 @@ class Extender:
             return msgspec.convert({} if answer is None and type in _OBJECTS else answer, type)
         except msgspec.ValidationError as error:
             raise ExtenderFailed(
-                f"the extender at {self.settings.url_prefix} answers what cannot be read: {error}"
+                f"the extender at {_without_login(self.settings.url_prefix)} answers what cannot be read: {error}"
             ) from None
 
     def _url(self, verb: str) -> str:
         return f"{self.settings.url_prefix.rstrip('/')}/{verb}"
 
     def _failure(self, verb: str, what: str) -> ExtenderFailed:
-        return ExtenderFailed(f"the extender at {self._url(verb)} {what}")
+        return ExtenderFailed(f"the extender at {_without_login(self._url(verb))} {what}")
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -199,3 +200,9 @@ def _small_keys(value: Any, depth: int = 0) -> Any:
     if isinstance(value, dict) and depth == 0:
         return {key.lower(): one for key, one in value.items() if one is not None}
     return value
+
+
+def _without_login(url: str) -> str:
+    """As it may be shown: what it may have of a password is a secret."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
