@@ -27,6 +27,8 @@ _RESPELT_ELEMENTS = 100_000
 """Values in a question whose fields are not all there as kube-scheduler spells them; they are read one by one."""
 _SMALL = 16 << 10
 """Bytes that cannot hold enough to be counted."""
+_FEW = 64 << 10
+"""Bytes of a question that is read in one go: a thousand names, or some megabytes of memory if it is hostile."""
 
 
 class Unreadable(ColocateError):
@@ -129,6 +131,14 @@ class _Arguments(msgspec.Struct, frozen=True, rename="pascal"):
         return not without and not (self.nodes and self.nodes.items is UNSET)
 
 
+class _FewArguments(msgspec.Struct, frozen=True, rename="pascal"):
+    """The same of a body so small that it can hold what it likes: read in one go, as most are."""
+
+    pod: Raw
+    nodes: None
+    node_names: list[str]
+
+
 class _SentNodeList(msgspec.Struct, frozen=True):
     items: list[Raw]
 
@@ -151,6 +161,7 @@ class _PreemptionArguments(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 _arguments = msgspec.json.Decoder(_Arguments)
+_few_arguments = msgspec.json.Decoder(_FewArguments)
 _preemption_arguments = msgspec.json.Decoder(_PreemptionArguments)
 _sent_nodes = msgspec.json.Decoder(_SentNodes)
 _node_names: msgspec.json.Decoder[list[str] | None] = msgspec.json.Decoder(list[str] | None)
@@ -166,6 +177,8 @@ _VICTIM_NAMES = {name.lower(): name for name in ("Pods", "NumPDBViolations")}
 
 def read_question(body: bytes, most: int | None = None) -> Asked:
     """The body of a filter or prioritize call; Unreadable where it is none, TooMany with more than `most` nodes."""
+    if len(body) <= _FEW and (few := _few(body, most)) is not None:
+        return few
     spelt = body
     given = _read(_arguments, body)
     if not given.complete:
@@ -184,6 +197,19 @@ def read_question(body: bytes, most: int | None = None) -> Asked:
     if names is None:
         raise Unreadable("the body has neither NodeNames nor Nodes; kube-scheduler sends one of them")
     return Asked(body, pod, ())
+
+
+def _few(body: bytes, most: int | None) -> Asked | None:
+    """A question about names, of moderate size; None where it is another, or none."""
+    try:
+        given = _few_arguments.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not given.node_names:
+        return None
+    _check_number(len(given.node_names), most)
+    pod = _pod(given.pod)
+    return Asked(body, pod, given.node_names, plain=_escapes_nothing_but(pod, body))
 
 
 def _names(sent: Raw, most: int | None) -> list[str] | None:
