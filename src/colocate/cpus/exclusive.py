@@ -1,0 +1,561 @@
+"""Finds CPUs for one container alone: fewest sockets, then NUMA nodes, then L3s, then split cores.
+
+Exact on machines of usual shapes: the sets of NUMA nodes that hold the request are compared, in each of them the sets
+of CCXs. Among equals the nearest by NUMA distance is taken, then what fits best, then the lowest numbers. A core is
+split where some of its threads are given and some are not. Only CPUs that are available are ever given.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+import msgspec
+
+from colocate.cpus.pools import Cell, PoolKind, PoolTree
+from colocate.model.cpuset import CpuSet
+
+_MOST_SETS = 1000
+"""Sets of NUMA nodes that are compared; where there are more, the near and the roomy ones."""
+_MOST_MIXES = 300
+"""Mixes of CCXs that are compared one by one; where there are more, they are searched."""
+_MOST_STEPS = 200_000
+
+Kinds = tuple[tuple[tuple[int, int], int], ...]
+"""How many cores there are by size and by free threads."""
+_Mix = tuple[int, ...]
+"""How many CCXs of each type are used."""
+
+
+class Taste(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides among equals, and beside what a container wants to be."""
+
+    beside: frozenset[int] = frozenset()
+    """NUMA nodes of its devices."""
+    near: CpuSet = CpuSet()
+    """CPUs of what it wants to be close to."""
+    avoided: frozenset[int] = frozenset()
+    """NUMA nodes without room for its memory."""
+    spread: bool = False
+    """Take what is roomiest, not what fits best."""
+
+
+class _Open(msgspec.Struct):
+    """A CCX with CPUs to give."""
+
+    cell: Cell
+    order: int
+    cores: list[tuple[int, int]]
+    """Of each core with a free thread: its size, and the free ones as bits."""
+    room: int
+    """How many of its CPUs may be taken: shared containers need the others."""
+    kinds: Kinds
+
+    @property
+    def unit(self) -> tuple[int, int]:
+        return self.cell.socket, self.cell.node
+
+    @property
+    def whole(self) -> int:
+        """CPUs in cores that are free as a whole."""
+        return sum(size * count for (size, free), count in self.kinds if size == free)
+
+
+def find_exclusive(
+    tree: PoolTree,
+    available: CpuSet,
+    count: int,
+    limits: Mapping[int, int] | None = None,
+    taste: Taste | None = None,
+) -> CpuSet | None:
+    """So many of the available CPUs, or None where they are not there.
+
+    `limits` says by pool how many may be taken there at most.
+    """
+    if count <= 0:
+        return CpuSet()
+    search = _Search(tree, available, count, limits or {}, taste or Taste())
+    return search.best()
+
+
+def grow_exclusive(
+    tree: PoolTree,
+    kept: CpuSet,
+    available: CpuSet,
+    more: int,
+    limits: Mapping[int, int] | None = None,
+    taste: Taste | None = None,
+) -> CpuSet | None:
+    """What is kept and so many more, as close to it as they are available; None where they are not there."""
+    near = [cell for cell in tree.cells if cell.mask & kept.mask]
+    nodes = {cell.node for cell in near}
+    sockets = {cell.socket for cell in near}
+    own_cores = [core for cell in near for core in cell.cores if core & kept.mask]
+    areas = (
+        CpuSet(sum(own_cores)),
+        CpuSet(sum(cell.mask for cell in near)),
+        CpuSet(sum(cell.mask for cell in tree.cells if cell.node in nodes)),
+        CpuSet(sum(cell.mask for cell in tree.cells if cell.socket in sockets)),
+        tree.machine.cpus,
+    )
+    given = CpuSet()
+    wanted = msgspec.structs.replace(taste or Taste(), near=kept, beside=frozenset(nodes))
+    for area in areas:
+        left = dict(limits or {})
+        for pool in tree.pools if given else ():
+            if pool.index in left:
+                left[pool.index] -= len(pool.cpus & given)
+        free = (available & area) - given - kept
+        found = find_exclusive(tree, free, more - len(given), left, wanted)
+        if found is not None:
+            return kept | given | found
+        # Not all of it is here: take what is, and go on one step further out. More threads of cores and CCXs that are
+        # kept cost nothing; of a NUMA node or socket that is kept, only what is needed is taken, so it is left whole.
+        if area in areas[:2]:
+            given |= _all_of(tree, free, left, wanted)
+    return None
+
+
+def _all_of(tree: PoolTree, free: CpuSet, limits: Mapping[int, int], taste: Taste) -> CpuSet:
+    """As many as may be taken."""
+    for count in range(len(free), 0, -1):
+        found = find_exclusive(tree, free, count, limits, taste)
+        if found is not None:
+            return found
+    return CpuSet()
+
+
+def spread_of(tree: PoolTree, cpus: CpuSet) -> tuple[int, int, int, int]:
+    """Sockets, NUMA nodes, L3s and split cores of a set of CPUs: the smaller, compared in this order, the better."""
+    touched = [cell for cell in tree.cells if cell.mask & cpus.mask]
+    split = sum(1 for cell in touched for core in cell.cores if core & cpus.mask and core & ~cpus.mask)
+    sockets, nodes = {cell.socket for cell in touched}, {cell.node for cell in touched}
+    return len(sockets), len(nodes), len({cell.l3 for cell in touched}), split
+
+
+class _Search:
+    """One search."""
+
+    def __init__(
+        self, tree: PoolTree, available: CpuSet, count: int, limits: Mapping[int, int], taste: Taste
+    ) -> None:
+        self._tree = tree
+        self._count = count
+        self._taste = taste
+        self._open = [found for found in _opened(tree, available, limits) if found.room > 0]
+        self._units: dict[tuple[int, int], list[_Open]] = {}
+        for each in self._open:
+            self._units.setdefault(each.unit, []).append(each)
+        nodes_outside = tree.sockets_in_nodes
+        inner, outer = (PoolKind.SOCKET, PoolKind.NUMA) if nodes_outside else (PoolKind.NUMA, PoolKind.SOCKET)
+        names = {pool.name: limits[pool.index] for pool in tree.pools if pool.index in limits}
+        place = (lambda unit: unit[0]) if nodes_outside else (lambda unit: unit[1])
+        self._room_in = {
+            unit: min(sum(each.room for each in cells), names.get(f"{inner} {place(unit)}", 1 << 30))
+            for unit, cells in self._units.items()
+        }
+        self._outer = {unit: unit[1] if nodes_outside else unit[0] for unit in self._units}
+        self._outer_limit = {
+            number: names.get(f"{outer} {number}", 1 << 30) for number in set(self._outer.values())
+        }
+        self._limit = names.get("machine", 1 << 30)
+        self._mixes: dict[tuple[tuple[tuple[int, Kinds], int], ...], _Mix | None] = {}
+
+    def best(self) -> CpuSet | None:
+        if self._room(self._room_in) < self._count:
+            return None
+        ranked: list[tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = []
+        for units in self._unit_sets():
+            fewest = self._fewest(units)
+            if fewest is not None:
+                ranked.append(((*self._places(units), fewest), units))
+        least = min(rank for rank, _ in ranked)
+        chosen: tuple[tuple[int, ...], list[_Open]] | None = None
+        for rank, units in ranked:
+            if rank == least and (cells := self._cells(units, rank[-1])) is not None:
+                key = self._key(units, cells)
+                if chosen is None or key < chosen[0]:
+                    chosen = key, cells
+        return self._fill(chosen[1]) if chosen else None
+
+    def _places(self, units: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        """What is compared before L3s: sockets, NUMA nodes, memory, devices."""
+        nodes = {node for _, node in units}
+        avoided = len(nodes & self._taste.avoided)
+        beside = min(len(nodes), len(self._taste.beside)) - len(nodes & self._taste.beside)
+        return len({socket for socket, _ in units}), len(nodes), avoided, beside
+
+    def _key(self, units: Sequence[tuple[int, int]], cells: Sequence[_Open]) -> tuple[int, ...]:
+        """What is compared among sets of the same places and as many CCXs."""
+        split, broken = _split_cores(_added(cells), self._count)
+        nodes = sorted({node for _, node in units})
+        apart = sum(self._tree.distance(one, other) for one, other in combinations(nodes, 2))
+        from_devices = (
+            sum(min(self._tree.distance(node, other) for other in self._taste.beside) for node in nodes)
+            if self._taste.beside
+            else 0
+        )
+        far = (
+            sum(1 for each in cells if not each.cell.mask & self._taste.near.mask) if self._taste.near else 0
+        )
+        left = [sum(each.room for each in cells), sum(self._room_in[unit] for unit in units)]
+        left.append(sum(self._room_of(number) for number in {self._outer[unit] for unit in units}))
+        fit = [-each for each in reversed(left)] if self._taste.spread else left
+        return (
+            len({each.cell.l3 for each in cells}), split, from_devices, far, apart, broken, *fit,
+            *sorted(each.order for each in cells),
+        )  # fmt: skip
+
+    def _room_of(self, outer: int) -> int:
+        return sum(room for unit, room in self._room_in.items() if self._outer[unit] == outer)
+
+    def _room(self, units: Mapping[tuple[int, int], int]) -> int:
+        """How many CPUs may be taken in these units, so many in each at most."""
+        sums: dict[int, int] = {}
+        for unit, room in units.items():
+            sums[self._outer[unit]] = sums.get(self._outer[unit], 0) + min(room, self._room_in[unit])
+        return min(self._limit, sum(min(room, self._outer_limit[outer]) for outer, room in sums.items()))
+
+    def _unit_sets(self) -> Iterator[tuple[tuple[int, int], ...]]:
+        """Sets of NUMA nodes with room for the request and no more members than needed."""
+        by_outer: dict[int, list[tuple[int, int]]] = {}
+        for unit in sorted(self._units):
+            by_outer.setdefault(self._outer[unit], []).append(unit)
+        if self._tree.sockets_in_nodes:
+            # A socket is the smaller one here, and counts first.
+            yield from self._sets_among([sorted(self._units)])
+            return
+        rooms = {
+            outer: self._room({unit: self._room_in[unit] for unit in units})
+            for outer, units in by_outer.items()
+        }
+        needed = _prefix(sorted(rooms.values(), reverse=True), self._count)
+        if math.comb(len(rooms), needed) > _MOST_SETS:
+            roomy = sorted(rooms, key=lambda outer: (-rooms[outer], outer))
+            outers: list[tuple[int, ...]] = [tuple(roomy[:needed])]
+        else:
+            outers = [
+                some
+                for some in combinations(sorted(rooms), needed)
+                if sum(rooms[one] for one in some) >= self._count
+            ]
+        yield from self._sets_among([[unit for one in some for unit in by_outer[one]] for some in outers])
+
+    def _sets_among(
+        self, areas: Sequence[Sequence[tuple[int, int]]]
+    ) -> Iterator[tuple[tuple[int, int], ...]]:
+        sizes = [self._fewest_units(area) for area in areas]
+        size = min(found for found in sizes if found)
+        fitting = [area for area, found in zip(areas, sizes, strict=True) if found == size]
+        if sum(math.comb(len(area), size) for area in fitting) > _MOST_SETS:
+            yield from {self._near_set(area, anchor): None for area in fitting for anchor in area}
+            yield from (tuple(sorted(self._roomiest(area)[:size])) for area in fitting)
+            return
+        for area in fitting:
+            for units in combinations(area, size):
+                if self._room({unit: self._room_in[unit] for unit in units}) >= self._count:
+                    yield units
+
+    def _fewest_units(self, area: Sequence[tuple[int, int]]) -> int | None:
+        taken: dict[tuple[int, int], int] = {}
+        for unit in self._roomiest(area):
+            taken[unit] = self._room_in[unit]
+            if self._room(taken) >= self._count:
+                return len(taken)
+        return None
+
+    def _roomiest(self, area: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        return sorted(area, key=lambda unit: (-self._room_in[unit], unit))
+
+    def _near_set(
+        self, area: Sequence[tuple[int, int]], anchor: tuple[int, int]
+    ) -> tuple[tuple[int, int], ...]:
+        """From one on outwards, until there is room."""
+        taken: dict[tuple[int, int], int] = {}
+        ordered = sorted(
+            area, key=lambda unit: (self._tree.distance(anchor[1], unit[1]), -self._room_in[unit], unit)
+        )
+        for unit in ordered:
+            taken[unit] = self._room_in[unit]
+            if self._room(taken) >= self._count:
+                break
+        return tuple(sorted(taken))
+
+    def _fewest(self, units: Sequence[tuple[int, int]]) -> int | None:
+        """How many CCXs are needed in these units."""
+        cells = self._roomiest_cells(units)
+        return None if cells is None else len(cells)
+
+    def _roomiest_cells(self, units: Sequence[tuple[int, int]]) -> list[_Open] | None:
+        cells = sorted(
+            (each for unit in units for each in self._units[unit]), key=lambda each: (-each.room, each.order)
+        )
+        taken: list[_Open] = []
+        rooms = dict.fromkeys(units, 0)
+        room = 0
+        for each in cells:
+            rooms[each.unit] += each.room
+            new = self._room(rooms) if len(units) < len(cells) else self._room(rooms)
+            if new > room:
+                taken.append(each)
+                room = new
+            else:
+                rooms[each.unit] -= each.room
+            if room >= self._count:
+                return taken
+        return None
+
+    def _cells(self, units: Sequence[tuple[int, int]], fewest: int) -> list[_Open] | None:
+        """So many CCXs of these units: with the fewest split cores, then those that fit best."""
+        types: dict[tuple[int, Kinds], list[_Open]] = {}
+        for unit in units:
+            for each in self._units[unit]:
+                types.setdefault((each.room, each.kinds), []).append(each)
+        ordered = sorted(types.items())
+        signature = tuple((kind, len(cells)) for kind, cells in ordered)
+        if signature not in self._mixes:
+            self._mixes[signature] = _Mixes(signature, fewest, self._count, self._taste.spread).best()
+        mix = self._mixes[signature]
+        if mix is None:
+            return self._roomiest_cells(units)
+        near = self._taste.near.mask
+        chosen: list[_Open] = []
+        for (_, cells), used in zip(ordered, mix, strict=True):
+            cells.sort(key=lambda each: (not each.cell.mask & near, each.order))
+            chosen += cells[:used]
+        rooms = dict.fromkeys(units, 0)
+        for each in chosen:
+            rooms[each.unit] += each.room
+        return chosen if self._room(rooms) >= self._count else self._roomiest_cells(units)
+
+    def _fill(self, cells: Sequence[_Open]) -> CpuSet:
+        """The CPUs of these CCXs: whole cores first, the fullest CCX last, so that what is left is left together."""
+        return _Fill(self, cells).cpus()
+
+
+class _Fill:
+    """Takes CPUs out of chosen CCXs, never more than may be taken anywhere."""
+
+    def __init__(self, search: _Search, cells: Sequence[_Open]) -> None:
+        self._left = search._count
+        self._rooms: dict[tuple[str, int | tuple[int, int]], int] = {("machine", 0): search._limit}
+        for each in cells:
+            self._rooms["cell", each.order] = each.room
+            self._rooms["unit", each.unit] = search._room_in[each.unit]
+            outer = search._outer[each.unit]
+            self._rooms["outer", outer] = search._outer_limit[outer]
+        self._outer = search._outer
+        ordered = sorted(cells, key=lambda each: (each.room, each.order))
+        self._cores = [(size, free, each) for each in ordered for size, free in each.cores]
+        self._taken = 0
+
+    def cpus(self) -> CpuSet:
+        for size, free, cell in sorted(self._whole(), key=lambda core: -core[0]):
+            if size <= self._left:
+                self._take(free, size, cell)
+        while self._left:
+            options = [
+                (-min(count, self._left, self._room(cell)), count == size, count, place, free, cell)
+                for place, (size, free, cell) in enumerate(self._cores)
+                if (count := (free & ~self._taken).bit_count()) and self._room(cell) > 0
+            ]
+            covered, _, _, _, free, cell = min(options, key=lambda option: option[:4])
+            self._take(_lowest(free & ~self._taken, -covered), -covered, cell)
+        return CpuSet(self._taken)
+
+    def _whole(self) -> list[tuple[int, int, _Open]]:
+        return [core for core in self._cores if core[1].bit_count() == core[0]]
+
+    def _room(self, cell: _Open) -> int:
+        return min(self._rooms[key] for key in self._keys(cell))
+
+    def _keys(self, cell: _Open) -> tuple[tuple[str, int | tuple[int, int]], ...]:
+        return ("machine", 0), ("outer", self._outer[cell.unit]), ("unit", cell.unit), ("cell", cell.order)
+
+    def _take(self, mask: int, count: int, cell: _Open) -> None:
+        if self._room(cell) < count:
+            return
+        self._taken |= mask
+        self._left -= count
+        for key in self._keys(cell):
+            self._rooms[key] -= count
+
+
+class _Mixes:
+    """How many CCXs of each type to use: with the fewest split cores, then those that fit best."""
+
+    def __init__(
+        self,
+        types: tuple[tuple[tuple[int, Kinds], int], ...],
+        size: int,
+        count: int,
+        spread: bool,
+    ) -> None:
+        self._types = types
+        self._size = size
+        self._count = count
+        self._sign = -1 if spread else 1
+
+    def best(self) -> _Mix | None:
+        if self._number() <= _MOST_MIXES:
+            fitting = [mix for mix in self._all(0, self._size) if self._room(mix) >= self._count]
+        else:
+            fitting = [mix for mix in self._promising() if mix is not None and self._room(mix) >= self._count]
+            fitting = [self._improved(mix) for mix in fitting]
+        return min(fitting, key=self._key) if fitting else None
+
+    def _key(self, mix: _Mix) -> tuple[int, ...]:
+        kinds: Counter[tuple[int, int]] = Counter()
+        for ((_, own), _), used in zip(self._types, mix, strict=True):
+            for kind, cores in own if used else ():
+                kinds[kind] += cores * used
+        split, broken = _split_cores(kinds, self._count)
+        return (split, broken, self._sign * self._room(mix), *mix)
+
+    def _room(self, mix: _Mix) -> int:
+        return sum(room * used for ((room, _), _), used in zip(self._types, mix, strict=True))
+
+    def _number(self) -> int:
+        """How many mixes there are; counted no further than it matters."""
+        ways = [1] + [0] * self._size
+        for _, many in self._types:
+            ways = [
+                min(sum(ways[total - used] for used in range(min(many, total) + 1)), _MOST_MIXES + 1)
+                for total in range(self._size + 1)
+            ]
+        return ways[self._size]
+
+    def _all(self, place: int, left: int) -> Iterator[_Mix]:
+        if place == len(self._types):
+            if not left:
+                yield ()
+            return
+        for used in range(min(self._types[place][1], left) + 1):
+            for rest in self._all(place + 1, left - used):
+                yield (used, *rest)
+
+    def _promising(self) -> Iterator[_Mix | None]:
+        whole = [_whole(kinds) for (_, kinds), _ in self._types]
+        rooms = [room for (room, _), _ in self._types]
+        places = range(len(self._types))
+        by_cores = self._first(sorted(places, key=lambda at: (-whole[at], -rooms[at], at)))
+        yield by_cores
+        yield self._first(sorted(places, key=lambda at: (-rooms[at], -whole[at], at)))
+        if self._room(by_cores) < self._count:
+            yield self._most_whole(whole, rooms)
+
+    def _first(self, order: Sequence[int]) -> _Mix:
+        mix = [0] * len(self._types)
+        left = self._size
+        for place in order:
+            mix[place] = min(left, self._types[place][1])
+            left -= mix[place]
+        return tuple(mix)
+
+    def _most_whole(self, whole: Sequence[int], rooms: Sequence[int]) -> _Mix | None:
+        """Most CPUs in whole cores among the mixes with room enough: a knapsack of so many CCXs."""
+        zero = (0,) * len(self._types)
+        table: list[dict[int, tuple[int, _Mix]]] = [{0: (0, zero)}, *({} for _ in range(self._size))]
+        steps = 0
+        for place, (_, many) in enumerate(self._types):
+            for used in range(self._size - 1, -1, -1):
+                for cores, (room, mix) in list(table[used].items()):
+                    for more in range(1, min(many, self._size - used) + 1):
+                        steps += 1
+                        key = min(cores + more * whole[place], self._count)
+                        new = (room + more * rooms[place], (*mix[:place], more, *mix[place + 1 :]))
+                        old = table[used + more].get(key)
+                        if old is None or new > old:
+                            table[used + more][key] = new
+            if steps > _MOST_STEPS:
+                return None
+        enough = [(cores, mix) for cores, (room, mix) in table[self._size].items() if room >= self._count]
+        return max(enough)[1] if enough else None
+
+    def _improved(self, mix: _Mix) -> _Mix:
+        """Exchanges one CCX for another as long as that helps."""
+        for _ in range(4 * self._size):
+            better = min(self._neighbours(mix), key=self._key, default=mix)
+            if self._key(better) >= self._key(mix):
+                break
+            mix = better
+        return mix
+
+    def _neighbours(self, mix: _Mix) -> Iterator[_Mix]:
+        for out, used in enumerate(mix):
+            for into, (_, many) in enumerate(self._types):
+                if used and into != out and mix[into] < many:
+                    new = list(mix)
+                    new[out] -= 1
+                    new[into] += 1
+                    if self._room(tuple(new)) >= self._count:
+                        yield tuple(new)
+
+
+def _opened(tree: PoolTree, available: CpuSet, limits: Mapping[int, int]) -> Iterator[_Open]:
+    mask = available.mask
+    for order, cell in enumerate(tree.cells):
+        free = cell.mask & mask
+        if not free:
+            continue
+        cores = [(core.bit_count(), core & free) for core in cell.cores if core & free]
+        kinds = tuple(sorted(Counter((size, own.bit_count()) for size, own in cores).items()))
+        room = min(free.bit_count(), limits.get(cell.pool, 1 << 30))
+        yield _Open(cell=cell, order=order, cores=cores, room=room, kinds=kinds)
+
+
+def _added(cells: Sequence[_Open]) -> Counter[tuple[int, int]]:
+    kinds: Counter[tuple[int, int]] = Counter()
+    for each in cells:
+        for kind, cores in each.kinds:
+            kinds[kind] += cores
+    return kinds
+
+
+def _whole(kinds: Kinds) -> int:
+    return sum(size * cores for (size, free), cores in kinds if size == free)
+
+
+def _split_cores(kinds: Mapping[tuple[int, int], int], count: int) -> tuple[int, int]:
+    """How many cores are split by taking so many CPUs, and how many of those were free as a whole."""
+    left = count
+    unused = False
+    for size, cores in sorted(
+        ((size, cores) for (size, free), cores in kinds.items() if size == free), reverse=True
+    ):
+        taken = min(cores, left // size)
+        unused |= taken < cores
+        left -= taken * size
+    if not left:
+        return 0, 0
+    parts = sorted(((free, cores) for (size, free), cores in kinds.items() if size > free), reverse=True)
+    if parts and parts[0][0] >= left:
+        return 1, 0
+    if unused:
+        return 1, 1
+    split = 0
+    for free, cores in parts:
+        taken = min(cores, -(-left // free))
+        split += taken
+        left -= taken * free
+        if left <= 0:
+            break
+    return split, 0
+
+
+def _prefix(sizes: Sequence[int], count: int) -> int:
+    """How many of the first are needed to make so many together."""
+    total = 0
+    for needed, size in enumerate(sizes, start=1):
+        total += size
+        if total >= count:
+            return needed
+    return len(sizes)
+
+
+def _lowest(mask: int, count: int) -> int:
+    taken = 0
+    for _ in range(count):
+        taken |= mask & -mask
+        mask &= mask - 1
+    return taken
