@@ -12,19 +12,12 @@ from itertools import combinations
 
 import msgspec
 
+from colocate.cpus.ccx_mixes import CcxMixes, Kinds, Mix, split_cores
 from colocate.cpus.pools import Cell, PoolKind, PoolTree
 from colocate.model.cpuset import CpuSet
 
 _MOST_SETS = 1000
 """Sets of NUMA nodes that are compared; where there are more, the near and the roomy ones."""
-_MOST_MIXES = 300
-"""Mixes of CCXs that are compared one by one; where there are more, they are searched."""
-_MOST_STEPS = 200_000
-
-Kinds = tuple[tuple[tuple[int, int], int], ...]
-"""How many cores there are by size and by free threads."""
-_Mix = tuple[int, ...]
-"""How many CCXs of each type are used."""
 
 
 class Taste(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,11 +47,6 @@ class _Open(msgspec.Struct):
     @property
     def unit(self) -> tuple[int, int]:
         return self.cell.socket, self.cell.node
-
-    @property
-    def whole(self) -> int:
-        """CPUs in cores that are free as a whole."""
-        return sum(size * count for (size, free), count in self.kinds if size == free)
 
 
 def find_exclusive(
@@ -149,17 +137,17 @@ class _Search:
         nodes_outside = tree.sockets_in_nodes
         inner, outer = (PoolKind.SOCKET, PoolKind.NUMA) if nodes_outside else (PoolKind.NUMA, PoolKind.SOCKET)
         names = {pool.name: limits[pool.index] for pool in tree.pools if pool.index in limits}
-        place = (lambda unit: unit[0]) if nodes_outside else (lambda unit: unit[1])
+        place = 0 if nodes_outside else 1
         self._room_in = {
-            unit: min(sum(each.room for each in cells), names.get(f"{inner} {place(unit)}", 1 << 30))
+            unit: min(sum(each.room for each in cells), names.get(f"{inner} {unit[place]}", 1 << 30))
             for unit, cells in self._units.items()
         }
-        self._outer = {unit: unit[1] if nodes_outside else unit[0] for unit in self._units}
+        self._outer = {unit: unit[1 - place] for unit in self._units}
         self._outer_limit = {
             number: names.get(f"{outer} {number}", 1 << 30) for number in set(self._outer.values())
         }
         self._limit = names.get("machine", 1 << 30)
-        self._mixes: dict[tuple[tuple[tuple[int, Kinds], int], ...], _Mix | None] = {}
+        self._mixes: dict[tuple[tuple[tuple[int, Kinds], int], ...], Mix | None] = {}
 
     def best(self) -> CpuSet | None:
         if self._room(self._room_in) < self._count:
@@ -187,7 +175,7 @@ class _Search:
 
     def _key(self, units: Sequence[tuple[int, int]], cells: Sequence[_Open]) -> tuple[int, ...]:
         """What is compared among sets of the same places and as many CCXs."""
-        split, broken = _split_cores(_added(cells), self._count)
+        split, broken = split_cores(_added(cells), self._count)
         nodes = sorted({node for _, node in units})
         apart = sum(self._tree.distance(one, other) for one, other in combinations(nodes, 2))
         from_devices = (
@@ -295,7 +283,7 @@ class _Search:
         room = 0
         for each in cells:
             rooms[each.unit] += each.room
-            new = self._room(rooms) if len(units) < len(cells) else self._room(rooms)
+            new = self._room(rooms)
             if new > room:
                 taken.append(each)
                 room = new
@@ -314,7 +302,7 @@ class _Search:
         ordered = sorted(types.items())
         signature = tuple((kind, len(cells)) for kind, cells in ordered)
         if signature not in self._mixes:
-            self._mixes[signature] = _Mixes(signature, fewest, self._count, self._taste.spread).best()
+            self._mixes[signature] = CcxMixes(signature, fewest, self._count, self._taste.spread).best()
         mix = self._mixes[signature]
         if mix is None:
             return self._roomiest_cells(units)
@@ -381,117 +369,6 @@ class _Fill:
             self._rooms[key] -= count
 
 
-class _Mixes:
-    """How many CCXs of each type to use: with the fewest split cores, then those that fit best."""
-
-    def __init__(
-        self,
-        types: tuple[tuple[tuple[int, Kinds], int], ...],
-        size: int,
-        count: int,
-        spread: bool,
-    ) -> None:
-        self._types = types
-        self._size = size
-        self._count = count
-        self._sign = -1 if spread else 1
-
-    def best(self) -> _Mix | None:
-        if self._number() <= _MOST_MIXES:
-            fitting = [mix for mix in self._all(0, self._size) if self._room(mix) >= self._count]
-        else:
-            fitting = [mix for mix in self._promising() if mix is not None and self._room(mix) >= self._count]
-            fitting = [self._improved(mix) for mix in fitting]
-        return min(fitting, key=self._key) if fitting else None
-
-    def _key(self, mix: _Mix) -> tuple[int, ...]:
-        kinds: Counter[tuple[int, int]] = Counter()
-        for ((_, own), _), used in zip(self._types, mix, strict=True):
-            for kind, cores in own if used else ():
-                kinds[kind] += cores * used
-        split, broken = _split_cores(kinds, self._count)
-        return (split, broken, self._sign * self._room(mix), *mix)
-
-    def _room(self, mix: _Mix) -> int:
-        return sum(room * used for ((room, _), _), used in zip(self._types, mix, strict=True))
-
-    def _number(self) -> int:
-        """How many mixes there are; counted no further than it matters."""
-        ways = [1] + [0] * self._size
-        for _, many in self._types:
-            ways = [
-                min(sum(ways[total - used] for used in range(min(many, total) + 1)), _MOST_MIXES + 1)
-                for total in range(self._size + 1)
-            ]
-        return ways[self._size]
-
-    def _all(self, place: int, left: int) -> Iterator[_Mix]:
-        if place == len(self._types):
-            if not left:
-                yield ()
-            return
-        for used in range(min(self._types[place][1], left) + 1):
-            for rest in self._all(place + 1, left - used):
-                yield (used, *rest)
-
-    def _promising(self) -> Iterator[_Mix | None]:
-        whole = [_whole(kinds) for (_, kinds), _ in self._types]
-        rooms = [room for (room, _), _ in self._types]
-        places = range(len(self._types))
-        by_cores = self._first(sorted(places, key=lambda at: (-whole[at], -rooms[at], at)))
-        yield by_cores
-        yield self._first(sorted(places, key=lambda at: (-rooms[at], -whole[at], at)))
-        if self._room(by_cores) < self._count:
-            yield self._most_whole(whole, rooms)
-
-    def _first(self, order: Sequence[int]) -> _Mix:
-        mix = [0] * len(self._types)
-        left = self._size
-        for place in order:
-            mix[place] = min(left, self._types[place][1])
-            left -= mix[place]
-        return tuple(mix)
-
-    def _most_whole(self, whole: Sequence[int], rooms: Sequence[int]) -> _Mix | None:
-        """Most CPUs in whole cores among the mixes with room enough: a knapsack of so many CCXs."""
-        zero = (0,) * len(self._types)
-        table: list[dict[int, tuple[int, _Mix]]] = [{0: (0, zero)}, *({} for _ in range(self._size))]
-        steps = 0
-        for place, (_, many) in enumerate(self._types):
-            for used in range(self._size - 1, -1, -1):
-                for cores, (room, mix) in list(table[used].items()):
-                    for more in range(1, min(many, self._size - used) + 1):
-                        steps += 1
-                        key = min(cores + more * whole[place], self._count)
-                        new = (room + more * rooms[place], (*mix[:place], more, *mix[place + 1 :]))
-                        old = table[used + more].get(key)
-                        if old is None or new > old:
-                            table[used + more][key] = new
-            if steps > _MOST_STEPS:
-                return None
-        enough = [(cores, mix) for cores, (room, mix) in table[self._size].items() if room >= self._count]
-        return max(enough)[1] if enough else None
-
-    def _improved(self, mix: _Mix) -> _Mix:
-        """Exchanges one CCX for another as long as that helps."""
-        for _ in range(4 * self._size):
-            better = min(self._neighbours(mix), key=self._key, default=mix)
-            if self._key(better) >= self._key(mix):
-                break
-            mix = better
-        return mix
-
-    def _neighbours(self, mix: _Mix) -> Iterator[_Mix]:
-        for out, used in enumerate(mix):
-            for into, (_, many) in enumerate(self._types):
-                if used and into != out and mix[into] < many:
-                    new = list(mix)
-                    new[out] -= 1
-                    new[into] += 1
-                    if self._room(tuple(new)) >= self._count:
-                        yield tuple(new)
-
-
 def _opened(tree: PoolTree, available: CpuSet, limits: Mapping[int, int]) -> Iterator[_Open]:
     mask = available.mask
     for order, cell in enumerate(tree.cells):
@@ -510,37 +387,6 @@ def _added(cells: Sequence[_Open]) -> Counter[tuple[int, int]]:
         for kind, cores in each.kinds:
             kinds[kind] += cores
     return kinds
-
-
-def _whole(kinds: Kinds) -> int:
-    return sum(size * cores for (size, free), cores in kinds if size == free)
-
-
-def _split_cores(kinds: Mapping[tuple[int, int], int], count: int) -> tuple[int, int]:
-    """How many cores are split by taking so many CPUs, and how many of those were free as a whole."""
-    left = count
-    unused = False
-    for size, cores in sorted(
-        ((size, cores) for (size, free), cores in kinds.items() if size == free), reverse=True
-    ):
-        taken = min(cores, left // size)
-        unused |= taken < cores
-        left -= taken * size
-    if not left:
-        return 0, 0
-    parts = sorted(((free, cores) for (size, free), cores in kinds.items() if size > free), reverse=True)
-    if parts and parts[0][0] >= left:
-        return 1, 0
-    if unused:
-        return 1, 1
-    split = 0
-    for free, cores in parts:
-        taken = min(cores, -(-left // free))
-        split += taken
-        left -= taken * free
-        if left <= 0:
-            break
-    return split, 0
 
 
 def _prefix(sizes: Sequence[int], count: int) -> int:

@@ -37,7 +37,7 @@ class CpuSet:
 
     @classmethod
     def parse(cls, text: str) -> "CpuSet":
-        """A list as the kernel and the kubelet write it; empty text is the empty set. ValueError for anything else."""
+        """A list as the kernel writes it; empty text is the empty set, ValueError anything else."""
         _check_length(text)
         mask = 0
         for part in text.strip().split(",") if text.strip() else ():
