@@ -1,8 +1,9 @@
 """Decisions about CPUs: which CCX, NUMA nodes or CPUs of its own a container gets, and why. Pure: no I/O, no clock.
 
-`CpuAllocator` is the way in: a `CpuRequest` and the machine in, a cpuset, memory nodes and reasons out. `find_exclusive`
-is its search for CPUs of one's own; `rebalance_plan` and `fragmentation` say what moves would help; `lint_vm` says what
-makes placement blind in a virtual machine. Nothing is read from the machine here, and no container is touched.
+`CpuAllocator` is the way in: a `CpuRequest` and the machine in, a cpuset, memory nodes and reasons out.
+`find_exclusive` is its search for CPUs of one's own; `rebalance_plan` and `fragmentation` say what moves would help;
+`lint_vm` says what makes placement blind in a virtual machine. Nothing is read from the machine here, and nothing is
+done to containers.
 """
 
 from colocate.cpus.allocator import CpuAllocator, CpuMove
@@ -27,6 +28,7 @@ from colocate.cpus.pools import CpuPool, PoolKind, PoolTree
 from colocate.cpus.rebalance import Fragmentation, fragmentation, rebalance_plan
 from colocate.cpus.settings import BurstLevel, CpuSettings, NamedPool
 from colocate.cpus.shared import PoolRung
+from colocate.cpus.vm_lint import TopologyFinding, libvirt_lines, lint_vm
 from colocate.cpus.wishes import ANNOTATION, CpuWishes, parse_wishes, wishes_of
 
 __all__ = [
@@ -54,12 +56,15 @@ __all__ = [
     "PoolRung",
     "PoolTree",
     "Taste",
+    "TopologyFinding",
     "cpus_text",
     "decode_state",
     "encode_state",
     "find_exclusive",
     "fragmentation",
     "grow_exclusive",
+    "libvirt_lines",
+    "lint_vm",
     "parse_wishes",
     "rebalance_plan",
     "spread_of",

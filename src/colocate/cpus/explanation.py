@@ -45,7 +45,9 @@ def shared_reasons(
             f"{_A[choice.rung]}."
         )
     else:
-        sentences.append(f"{asked}, which fit into {_A[choice.rung]}.")
+        sentences.append(
+            f"{asked}; {_A[choice.rung]} has room for {'it' if request.cpu <= 1000 else 'them'}."
+        )
     sentences.append(_parts(tree, choice))
     sentences.append(_decided(choice, taste))
     return tuple(sentences)

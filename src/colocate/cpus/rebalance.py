@@ -91,13 +91,21 @@ def _rank(allocator: CpuAllocator, each: CpuAssignment) -> tuple[int, int, int]:
 
 
 def _whole(allocator: CpuAllocator) -> tuple[str, ...]:
-    """The CCXs of which every CPU that containers may have is free."""
+    """The CCXs of which all CPUs that containers may have can be had at once.
+
+    A NUMA node or socket may be asked for by containers that are on no CCX of it in particular: then not all are.
+    """
     now = allocator.occupancy()
-    return tuple(
-        pool.name
-        for pool in allocator.tree.kind(PoolKind.CCX)
-        if (size := len(pool.cpus & allocator.sets.ordinary)) and now.free[pool.index] == size * 1000
-    )
+    left = [size - load for size, load in zip(now.size, now.load, strict=True)]
+    whole = []
+    for pool in allocator.tree.kind(PoolKind.CCX):
+        size = len(pool.cpus & allocator.sets.ordinary) * 1000
+        places = (pool.index, *allocator.tree.holders[pool.index])
+        if size and all(left[place] >= size for place in places):
+            whole.append(pool.name)
+            for place in places:
+                left[place] -= size
+    return tuple(whole)
 
 
 def _emptied(trial: CpuAllocator, pool: CpuPool, never: set[str]) -> list[CpuMove]:
