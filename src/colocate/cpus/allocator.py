@@ -87,8 +87,13 @@ class CpuAllocator:
             return self.assign(request)
         _check(request)
         handed = self._handed.get(request.pod, EMPTY)
-        known = self._known(request, kept=old.cpus | handed, near=EMPTY if old.cpus else self.cpus_of(old))
+        near = self.cpus_of(old)
+        known = self._known(request, kept=old.cpus | handed, near=EMPTY if old.cpus else near)
         given = place(request, self.occupancy(old.key, held=old.cpus), self.settings, known)
+        if old.cpus and not given.cpus:
+            # It shares from now on, or cannot grow where it is: what it had is free for it, too.
+            known = self._known(request, kept=handed, near=near)
+            given = place(request, self.occupancy(old.key), self.settings, known)
         self._assignments[request.key] = given
         self._use_handed(request.pod, given.cpus)
         return self._change(request.key)

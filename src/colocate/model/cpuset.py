@@ -4,6 +4,7 @@ Text is bounded before it is read, and a number is compared before it becomes a 
 never an allocation. Nothing here knows what a CPU is.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 
 LARGEST_CPU = 16383
@@ -11,6 +12,7 @@ LARGEST_CPU = 16383
 _LONGEST_TEXT = 1 << 17
 _LONGEST_SHOWN = 40
 _MASK_WORD = 32
+_WORD = re.compile(r"[0-9a-fA-F]{1,8}", re.ASCII)
 _MOST_WORDS = (LARGEST_CPU + 1) // _MASK_WORD
 
 
@@ -58,12 +60,9 @@ class CpuSet:
             raise ValueError(f"a mask of {len(words)} words is too wide; at most {_MOST_WORDS} are read")
         mask = 0
         for word in words:
-            if not 0 < len(word) <= _MASK_WORD // 4 or not word.isascii() or not word.isalnum():
+            if not _WORD.fullmatch(word):
                 raise ValueError(f"{_shown(text)} is not a mask of CPUs such as 00000000,0000000f")
-            try:
-                mask = mask << _MASK_WORD | int(word, 16)
-            except ValueError:
-                raise ValueError(f"{_shown(text)} is not a mask of CPUs such as 00000000,0000000f") from None
+            mask = mask << _MASK_WORD | int(word, 16)
         return cls(mask)
 
     @property
