@@ -42,12 +42,10 @@ class CpuMove(msgspec.Struct, frozen=True, kw_only=True):
 class CpuAllocator:
     """The CPUs of one machine."""
 
-    def __init__(
-        self, topology: CpuTopology, settings: CpuSettings | None = None, tree: PoolTree | None = None
-    ) -> None:
+    def __init__(self, topology: CpuTopology, settings: CpuSettings | None = None) -> None:
         """UserError where the settings do not fit the machine."""
         self.settings = settings or CpuSettings()
-        self.tree = tree or PoolTree(topology)
+        self.tree = PoolTree(topology)
         self.sets: FixedSets = fixed_sets(self.tree, self.settings)
         self._assignments: dict[ContainerKey, CpuAssignment] = {}
         self._handed: dict[PodUid, CpuSet] = {}
@@ -206,7 +204,8 @@ class CpuAllocator:
 
     def copy(self) -> "CpuAllocator":
         """One to try things on."""
-        twin = CpuAllocator(self.tree.topology, self.settings, self.tree)
+        twin = object.__new__(CpuAllocator)
+        twin.settings, twin.tree, twin.sets = self.settings, self.tree, self.sets
         twin._assignments = dict(self._assignments)
         twin._handed = dict(self._handed)
         twin._shown = dict(self._shown)
@@ -237,30 +236,35 @@ class CpuAllocator:
             if self._still_fits(each, taken) and each.key not in self._assignments:
                 self._assignments[each.key] = self._renewed(each)
                 taken |= each.cpus
-            elif each.key not in {other.key for other in again}:
+            elif each.key not in {*self._assignments, *(other.key for other in again)}:
                 again.append(each)
         for pod, cpus in state.handed.items():
-            if cpus := (cpus & self.sets.ordinary) - taken:
+            if cpus := (cpus & self.tree.machine.cpus) - self.sets.reserved - taken:
                 self._handed[pod] = cpus
                 taken |= cpus
-        again += self._too_many()
-        for each in again:
-            self._assignments.pop(each.key, None)
-        moves = []
-        for each in again:
-            kept = each.cpus - self.occupancy().exclusive
-            before = each.cpus or union(share.cpus for share in each.parts)
-            given = self._placed_again(each, kept & self.tree.machine.cpus, before)
-            self._assignments[each.key] = given
-            moves.append((each.key, before, given))
+        moves = [self._again(each) for each in again]
+        # Only now is it known what the others leave to those that share.
+        crowded = self._too_many()
+        for each in crowded:
+            del self._assignments[each.key]
+        moves += [self._again(each) for each in crowded]
         order = {each.key: place for place, each in enumerate(state.assignments)}
         self._assignments = dict(sorted(self._assignments.items(), key=lambda item: order[item[0]]))
         self._shown = self._all_sets()
         why = "What it had is no longer there, or no longer its to have."
+        first = dict(reversed(moves))
         return tuple(
-            CpuMove(key=key, before=before, after=self._shown[key], assignment=given, why=why)
-            for key, before, given in moves
+            CpuMove(key=key, before=before, after=self._shown[key], assignment=self._assignments[key], why=why)
+            for key, before in sorted(first.items())
         )
+
+    def _again(self, each: CpuAssignment) -> tuple[ContainerKey, CpuSet]:
+        """Place one that cannot stay; what it had, and what it has."""
+        before = each.cpus or union(share.cpus for share in each.parts)
+        kept = (each.cpus - self.occupancy().exclusive) & self.tree.machine.cpus
+        given = self._placed_again(each, kept, before)
+        self._assignments[each.key] = given
+        return each.key, before
 
     def _still_fits(self, each: CpuAssignment, taken: CpuSet) -> bool:
         sets, request = self.sets, each.request
@@ -300,9 +304,13 @@ class CpuAllocator:
         return msgspec.structs.replace(each, parts=parts, memory=memory)
 
     def _too_many(self) -> list[CpuAssignment]:
-        """The shared containers that a pool has no more room for, the last that came first."""
+        """The shared containers that a pool has no more room for, in the order in which they came.
+
+        Those that were short from the start count for nobody's room but their own.
+        """
         found = []
         rest = self.copy()
+        rest._assignments = {key: each for key, each in rest._assignments.items() if not each.short}
         for key in reversed(list(self._assignments)):
             each = self._assignments[key]
             if each.mode is not CpuMode.SHARED or each.short:

@@ -31,7 +31,7 @@ def fixed_sets(tree: PoolTree, settings: CpuSettings) -> FixedSets:
     online = tree.machine.cpus
     check_settings(settings, online)
     explicit = union([settings.reserved, *(pool.cpus for pool in settings.pools)])
-    isolated = tree.topology.isolated - explicit
+    isolated = (tree.topology.isolated & online) - explicit
     left = online - isolated - explicit
     reserved = settings.reserved
     if settings.reserved_size:
