@@ -1,33 +1,37 @@
 """Requests as tests write them, and what is free by a count of its own."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 from colocate.cpus import CpuAllocator, CpuAssignment, CpuMode, CpuRequest, CpuWishes, PoolKind, PoolTree
 from colocate.model.cpu_topology import CpuTopology
 from colocate.model.cpuset import CpuSet
 from colocate.model.pod import QosClass
 
+Ask: TypeAlias = Callable[..., CpuRequest]
+"""`shared` or `guaranteed`."""
+
 _names = itertools.count()
 
 
-def shared(cpu: float, name: str = "", **more: object) -> CpuRequest:
+def shared(cpu: float, name: str = "", **more: Any) -> CpuRequest:
     """A burstable container."""
     return _request(cpu, name, QosClass.BURSTABLE, more)
 
 
-def guaranteed(cpu: float, name: str = "", **more: object) -> CpuRequest:
+def guaranteed(cpu: float, name: str = "", **more: Any) -> CpuRequest:
     """A guaranteed container: its limit is its request."""
     return _request(cpu, name, QosClass.GUARANTEED, {"limit": round(cpu * 1000), **more})
 
 
-def wishing(**wishes: object) -> CpuWishes:
-    return CpuWishes(**wishes)  # type: ignore[arg-type]
+def wishing(**wishes: Any) -> CpuWishes:
+    return CpuWishes(**wishes)
 
 
-def _request(cpu: float, name: str, qos: QosClass, more: dict[str, object]) -> CpuRequest:
+def _request(cpu: float, name: str, qos: QosClass, more: dict[str, Any]) -> CpuRequest:
     pod = str(more.pop("pod", "") or f"pod-{next(_names)}")
-    return CpuRequest(pod=pod, container=name or "main", cpu=round(cpu * 1000), **{"qos": qos, **more})  # type: ignore[arg-type]
+    return CpuRequest(pod=pod, container=name or "main", cpu=round(cpu * 1000), **{"qos": qos, **more})
 
 
 def taken(allocator: CpuAllocator, cpus: CpuSet) -> None:
@@ -49,5 +53,7 @@ def half_filled(topology: CpuTopology) -> dict[str, CpuSet]:
         "NUMA nodes": of(kinds[PoolKind.NUMA][::2]),
         "CCXs": of(kinds[PoolKind.CCX][::2]),
         "cores": of(CpuSet(core) for cell in tree.cells for core in cell.cores[::2]),
-        "threads": CpuSet.of(cpu for cell in tree.cells for core in cell.cores for cpu in list(CpuSet(core))[1:]),
+        "threads": CpuSet.of(
+            cpu for cell in tree.cells for core in cell.cores for cpu in list(CpuSet(core))[1:]
+        ),
     }

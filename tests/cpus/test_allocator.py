@@ -8,6 +8,7 @@ from colocate.cpus import (
     CpuAllocator,
     CpuMode,
     CpuRefused,
+    CpuRequest,
     CpuSettings,
     NamedPool,
     PoolKind,
@@ -20,7 +21,7 @@ from colocate.errors import UserError
 from colocate.model.cpu_shapes import HYGON, CpuShape, machine
 from colocate.model.cpuset import CpuSet
 from colocate.model.pod import QosClass
-from tests.cpus.asking import guaranteed, shared, taken, wishing
+from tests.cpus.asking import Ask, guaranteed, shared, taken, wishing
 
 GIB = 1 << 30
 ALLOWED = CpuSettings(wish_namespaces=("default",))
@@ -31,8 +32,8 @@ def hygon() -> CpuAllocator:
     return CpuAllocator(machine(HYGON), ALLOWED)
 
 
-def warnings(allocator: CpuAllocator, request: object) -> str:
-    change = allocator.assign(request)  # type: ignore[arg-type]
+def warnings(allocator: CpuAllocator, request: CpuRequest) -> str:
+    change = allocator.assign(request)
     assert change.assignment is not None
     return " ".join(change.assignment.warnings)
 
@@ -67,7 +68,9 @@ class TestLimits:
             ("numa", None, 16),
         ],
     )
-    def test_burst_says_how_far_a_container_may_spread(self, burst: str, limit: int | None, size: int) -> None:
+    def test_burst_says_how_far_a_container_may_spread(
+        self, burst: str, limit: int | None, size: int
+    ) -> None:
         milli = None if limit is None else limit * 1000
         by_setting = CpuAllocator(machine(HYGON), CpuSettings(burst=BurstLevel(burst)))
         assert len(by_setting.assign(shared(6, limit=milli)).cpus) == size
@@ -97,7 +100,9 @@ class TestSystem:
         assert "full" in warnings(allocator, more)
         assert CpuSet.parse("0").isdisjoint(allocator.cpus_of(allocator.assignments[more.key]))
 
-    def test_what_asks_for_nothing_runs_on_all_shared_cpus_and_always_has_one(self, hygon: CpuAllocator) -> None:
+    def test_what_asks_for_nothing_runs_on_all_shared_cpus_and_always_has_one(
+        self, hygon: CpuAllocator
+    ) -> None:
         idle = hygon.assign(shared(0, pod="idle", qos=QosClass.BEST_EFFORT))
         assert len(idle.cpus) == 128
         for place in range(40):
@@ -123,13 +128,17 @@ class TestSystem:
             ),
             (
                 CpuSettings(
-                    reserved=CpuSet.parse("3"), pools=(NamedPool(name="a", cpus=CpuSet.parse("3-5"), namespaces=()),)
+                    reserved=CpuSet.parse("3"),
+                    pools=(NamedPool(name="a", cpus=CpuSet.parse("3-5"), namespaces=()),),
                 ),
                 "CPUs 3 are reserved",
             ),
             (
                 CpuSettings(
-                    pools=(NamedPool(name="a", size=2, namespaces=()), NamedPool(name="a", size=2, namespaces=()))
+                    pools=(
+                        NamedPool(name="a", size=2, namespaces=()),
+                        NamedPool(name="a", size=2, namespaces=()),
+                    )
                 ),
                 "two pools have the name a",
             ),
@@ -185,7 +194,9 @@ class TestWishes:
             assert why in " ".join(hygon.explain(request.key))
 
     def test_privileged_wishes_need_an_allowed_namespace(self) -> None:
-        allocator = CpuAllocator(machine(HYGON), CpuSettings(exclusive_guaranteed=False, wish_namespaces=("trusted",)))
+        allocator = CpuAllocator(
+            machine(HYGON), CpuSettings(exclusive_guaranteed=False, wish_namespaces=("trusted",))
+        )
         for wish in ("exclusive", "isolated", "strict"):
             refused = guaranteed(2, wishes=parse_wishes(wish))
             assert f"may not wish for {wish}" in warnings(allocator, refused)
@@ -201,25 +212,33 @@ class TestWishes:
     def test_isolated_cpus_are_given_on_request_and_to_nobody_else(self) -> None:
         topology = machine(CpuShape(sockets=2, ccx_cores=(4, 4), isolated=CpuSet.parse("4-7,20-23")))
         allocator = CpuAllocator(topology, ALLOWED)
-        for request in (shared(1), shared(20), shared(0), guaranteed(6), shared(1, wishes=wishing(opt_out=True))):
+        for request in (
+            shared(1),
+            shared(20),
+            shared(0),
+            guaranteed(6),
+            shared(1, wishes=wishing(opt_out=True)),
+        ):
             assert allocator.assign(request).cpus.isdisjoint(topology.isolated)
         isolated = allocator.assign(guaranteed(4, wishes=wishing(isolated=True)))
         assert isolated.cpus <= topology.isolated
         assert len(isolated.cpus) == 4
-        assert "5 isolated CPUs, and 4 are free" in warnings(allocator, guaranteed(5, wishes=wishing(isolated=True)))
+        assert "5 isolated CPUs, and 4 are free" in warnings(
+            allocator, guaranteed(5, wishes=wishing(isolated=True))
+        )
 
     @pytest.mark.parametrize("ask", [shared, guaranteed])
-    def test_strict_is_refused_rather_than_spilled(self, ask: object, hygon: CpuAllocator) -> None:
+    def test_strict_is_refused_rather_than_spilled(self, ask: Ask, hygon: CpuAllocator) -> None:
         strict = wishing(strict=True)
-        change = hygon.assign(ask(8, wishes=strict))  # type: ignore[operator]
+        change = hygon.assign(ask(8, wishes=strict))
         assert spread_of(hygon.tree, change.cpus)[2] == 1
         before = hygon.state()
         with pytest.raises(CpuRefused, match="no CCX has them free"):
-            hygon.assign(ask(9, wishes=strict))  # type: ignore[operator]
+            hygon.assign(ask(9, wishes=strict))
         ccxs = [pool.cpus for pool in hygon.tree.kind(PoolKind.CCX)]
         taken(hygon, CpuSet.of(cpus.first for cpus in ccxs) - change.cpus)
         with pytest.raises(CpuRefused):
-            hygon.assign(ask(8, wishes=strict))  # type: ignore[operator]
+            hygon.assign(ask(8, wishes=strict))
         hygon.release(("taken", "taken"))
         assert hygon.state() == before
 
@@ -231,17 +250,24 @@ class TestWishes:
         spread = CpuAllocator(machine(HYGON), CpuSettings(spread=True))
         first = spread.assign(shared(2))
         assert spread.assign(shared(2)).cpus != first.cpus
-        assert spread.assign(shared(2, wishes=wishing(pack=True))).cpus in [first.cpus, CpuSet.parse("16-19,80-83")]
+        assert spread.assign(shared(2, wishes=wishing(pack=True))).cpus in [
+            first.cpus,
+            CpuSet.parse("16-19,80-83"),
+        ]
 
     @pytest.mark.parametrize("ask", [shared, guaranteed])
-    def test_affinity_is_beside_another_container_of_the_pod(self, ask: object, hygon: CpuAllocator) -> None:
-        hygon.assign(ask(3, "db", pod="pod", wishes=wishing(spread=True)))  # type: ignore[operator]
+    def test_affinity_is_beside_another_container_of_the_pod(self, ask: Ask, hygon: CpuAllocator) -> None:
+        hygon.assign(ask(3, "db", pod="pod", wishes=wishing(spread=True)))
         taken(hygon, CpuSet.parse("0-3,64-67") - hygon.cpus_of(hygon.assignments["pod", "db"]))
-        near = hygon.assign(ask(4, "web", pod="pod", wishes=wishing(affinity="db", spread=True)))  # type: ignore[operator]
-        db = {cpu.node for cpu in hygon.tree.topology.cpus if cpu.id in hygon.cpus_of(hygon.assignments["pod", "db"])}
+        near = hygon.assign(ask(4, "web", pod="pod", wishes=wishing(affinity="db", spread=True)))
+        db = {
+            cpu.node
+            for cpu in hygon.tree.topology.cpus
+            if cpu.id in hygon.cpus_of(hygon.assignments["pod", "db"])
+        }
         web = {cpu.node for cpu in hygon.tree.topology.cpus if cpu.id in near.cpus}
         assert web == db
-        assert "no container nobody" in warnings(hygon, ask(1, pod="pod", wishes=wishing(affinity="nobody")))  # type: ignore[operator]
+        assert "no container nobody" in warnings(hygon, ask(1, pod="pod", wishes=wishing(affinity="nobody")))
 
     def test_who_opts_out_runs_on_all_cpus_but_exclusive_ones(self) -> None:
         allocator = CpuAllocator(machine(HYGON), CpuSettings(reserved=CpuSet.parse("0")))
@@ -258,8 +284,19 @@ class TestWishes:
 
     @pytest.mark.parametrize(
         "text",
-        ["nonsense", "exclusive=1", "burst=galaxy", "affinity=", "exclusive,shared", "isolated, shared", "spread,pack"]
-        + ["opt-out,strict", "opt-out,affinity=db", "x" * 300, "\x1b[31m"],
+        [
+            "nonsense",
+            "exclusive=1",
+            "burst=galaxy",
+            "affinity=",
+            "exclusive,shared",
+            "isolated, shared",
+            "spread,pack",
+            "opt-out,strict",
+            "opt-out,affinity=db",
+            "x" * 300,
+            "\x1b[31m",
+        ],
     )
     def test_wishes_that_cannot_be_understood_are_left_out_with_a_warning(self, text: str) -> None:
         with pytest.raises(UserError) as refused:
@@ -273,14 +310,14 @@ class TestWishes:
 
 class TestDevicesAndMemory:
     @pytest.mark.parametrize("ask", [shared, guaranteed])
-    def test_a_container_sits_beside_its_device(self, ask: object, hygon: CpuAllocator) -> None:
+    def test_a_container_sits_beside_its_device(self, ask: Ask, hygon: CpuAllocator) -> None:
         for n, nodes in [(4, {5}), (16, {5}), (20, {5, 4})]:
-            change = hygon.assign(ask(n, pod="gpu", beside=(5,)))  # type: ignore[operator]
+            change = hygon.assign(ask(n, pod="gpu", beside=(5,)))
             assert set(change.mems) == nodes, n
             hygon.release(("gpu", "main"))
         # Beside the device at the price of a larger rung: two CPUs are free on each CCX of node 5.
         taken(hygon, CpuSet.parse("40-42,104-106,44-46,108-110"))
-        assert set(hygon.assign(ask(4, beside=(5,))).mems) == {5}  # type: ignore[operator]
+        assert set(hygon.assign(ask(4, beside=(5,))).mems) == {5}
 
     def test_a_device_without_room_or_beside_no_cpu_is_no_reason_to_fail(self, hygon: CpuAllocator) -> None:
         taken(hygon, hygon.tree.by_name["numa 5"].cpus)

@@ -4,9 +4,9 @@ import itertools
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +25,9 @@ def recorded(rows: list[dict[str, int]]) -> PoolTree:
     for row in rows:
         first.setdefault(row["core"], row["cpu"])
     cpus = tuple(
-        LogicalCpu(id=row["cpu"], core=first[row["core"]], l3=row["l3"], node=row["numa"], socket=row["socket"])
+        LogicalCpu(
+            id=row["cpu"], core=first[row["core"]], l3=row["l3"], node=row["numa"], socket=row["socket"]
+        )
         for row in rows
     )
     nodes = tuple(
@@ -35,7 +37,9 @@ def recorded(rows: list[dict[str, int]]) -> PoolTree:
     return PoolTree(CpuTopology(cpus=cpus, nodes=nodes))
 
 
-def test_never_worse_than_the_better_of_kubelets_two_answers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_never_worse_than_the_better_of_kubelets_two_answers(
+    record_property: Callable[[str, object], None],
+) -> None:
     trees = {machine["name"]: recorded(machine["cpus"]) for machine in CONFORMANCE["topologies"]}
     table: dict[str, Counter[str]] = {}
     worse = []
@@ -56,10 +60,13 @@ def test_never_worse_than_the_better_of_kubelets_two_answers(capsys: pytest.Capt
         table.setdefault(case["topology"], Counter())[outcome] += 1
         if outcome == "worse":
             worse.append((case["id"], ours, theirs))
-    with capsys.disabled():
-        print("\nexclusive CPUs beside kubelet's better answer (sockets, NUMA nodes, L3s, split cores):")
-        for name, row in [*table.items(), ("all", sum(table.values(), Counter()))]:
-            print(f"  {name:<26}", *(f"{row[key]:>4} {key}" for key in ("better", "same", "worse", "refused by both")))
+    outcomes = ("better", "same", "worse", "refused by both")
+    rows = [*table.items(), ("all", sum(table.values(), Counter()))]
+    record_property(
+        "printed",
+        ["exclusive CPUs beside kubelet's better answer, by sockets, NUMA nodes, L3s and split cores:"]
+        + [f"  {name:<26}" + "".join(f"{row[key]:>5} {key}" for key in outcomes) for name, row in rows],
+    )
     assert worse == []
     assert sum(row["better"] for row in table.values()) > 0
 
@@ -106,7 +113,11 @@ def test_a_cpu_that_is_not_available_is_never_given_on_half_free_cores(data: st.
 
 def test_limits_are_kept_at_every_level() -> None:
     tree = PoolTree(machine(HYGON))
-    limits = {tree.by_name["numa 0"].index: 3, tree.by_name["ccx 2"].index: 1, tree.by_name["socket 1"].index: 0}
+    limits = {
+        tree.by_name["numa 0"].index: 3,
+        tree.by_name["ccx 2"].index: 1,
+        tree.by_name["socket 1"].index: 0,
+    }
     found = find_exclusive(tree, tree.machine.cpus, 44, limits)
     assert found is not None
     assert len(found & tree.by_name["numa 0"].cpus) <= 3

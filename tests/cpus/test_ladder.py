@@ -65,7 +65,9 @@ def first_rung(topology: CpuTopology, free: CpuSet, n: float) -> PoolRung | None
         PoolRung.NUMA_CCX: max(
             one + other for one, numa in numas for other, ccx in ccxs if one and other and not ccx <= numa
         ),
-        PoolRung.NUMA_NUMA: max(one + other for (one, _), (other, _) in itertools.combinations(numas, 2) if one and other),
+        PoolRung.NUMA_NUMA: max(
+            one + other for (one, _), (other, _) in itertools.combinations(numas, 2) if one and other
+        ),
         PoolRung.SOCKET: max(len(cpus & free) for cpus in topology.sockets().values()),
         PoolRung.MACHINE: len(free),
     }
@@ -75,7 +77,13 @@ def first_rung(topology: CpuTopology, free: CpuSet, n: float) -> PoolRung | None
 @pytest.mark.parametrize("which", MACHINES)
 def test_every_size_on_an_empty_machine(which: str) -> None:
     topology = hygon(which)
-    sizes = {PoolRung.CCX: 8, PoolRung.NUMA: 16, PoolRung.NUMA_CCX: 24, PoolRung.NUMA_NUMA: 32, PoolRung.SOCKET: 64}
+    sizes = {
+        PoolRung.CCX: 8,
+        PoolRung.NUMA: 16,
+        PoolRung.NUMA_CCX: 24,
+        PoolRung.NUMA_NUMA: 32,
+        PoolRung.SOCKET: 64,
+    }
     for n in range(1, 129):
         change = CpuAllocator(topology).assign(shared(n))
         assert change.assignment is not None
@@ -124,7 +132,12 @@ def test_every_size_beside_shared_containers(which: str) -> None:
 @pytest.mark.parametrize("which", MACHINES)
 def test_guaranteed_containers_get_as_many_cpus_of_their_own_on_the_same_rungs(which: str) -> None:
     topology = hygon(which)
-    most = {PoolRung.CCX: (1, 1), PoolRung.NUMA: (1, 2), PoolRung.NUMA_CCX: (2, 3), PoolRung.NUMA_NUMA: (2, 4)}
+    most = {
+        PoolRung.CCX: (1, 1),
+        PoolRung.NUMA: (1, 2),
+        PoolRung.NUMA_CCX: (2, 3),
+        PoolRung.NUMA_NUMA: (2, 4),
+    }
     for n in range(1, 128):
         change = CpuAllocator(topology).assign(guaranteed(n))
         assert change.assignment is not None

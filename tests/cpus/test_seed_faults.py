@@ -41,11 +41,13 @@ def test_a_numa_and_ccx_container_keeps_its_second_part_when_others_come_and_go(
     others = [shared(3, pod="a"), guaranteed(2, pod="b"), shared(17, pod="c"), guaranteed(8, pod="d")]
     for other in others:
         allocator.assign(other)
-        assert allocator.cpus_of(allocator.assignments[split.assignment.key]) == split.cpus  # type: ignore[union-attr]
+        assert allocator.cpus_of(allocator.assignments["split", "main"]) == split.cpus
     for other in others:
         allocator.release(other.key)
         assert allocator.cpus_of(allocator.assignments["split", "main"]) == split.cpus
-    restarted, moves = CpuAllocator.restored(machine(HYGON), CpuSettings(), decode_state(encode_state(allocator.state())))
+    restarted, moves = CpuAllocator.restored(
+        machine(HYGON), CpuSettings(), decode_state(encode_state(allocator.state()))
+    )
     assert moves == ()
     assert restarted.cpus_of(restarted.assignments["split", "main"]) == split.cpus
 
@@ -129,12 +131,24 @@ def test_a_changed_machine_or_configuration_takes_the_state_up() -> None:
         sets = [restored.cpus_of(each) for each in restored.assignments.values()]
         assert all(sets)
         assert union(sets) <= topology.online - settings.reserved
-        kept = [key for key, each in restored.assignments.items() if each.cpus == allocator.assignments[key].cpus]
+        kept = [
+            key for key, each in restored.assignments.items() if each.cpus == allocator.assignments[key].cpus
+        ]
         assert set(kept) >= set(allocator.assignments) - {move.key for move in moves}
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b'{"version": 99}', b'{"assignments": 3}', b"\xff", b"[" * 100_000, b'{"handed": {"p": "x"}}']
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"version": 99}',
+        b'{"assignments": 3}',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"handed": {"p": "x"}}',
+    ],
 )
 def test_a_state_that_cannot_be_read_is_one_sentence(data: bytes) -> None:
     with pytest.raises(ValueError, match="state of CPUs"):

@@ -1,4 +1,4 @@
-"""Any history of containers, restarts and CPUs that go off: nobody's CPUs are given twice, and all of it comes back."""
+"""Any history of containers, restarts and CPUs that go off: no CPU is given twice, and all of it comes back."""
 
 import os
 import subprocess
@@ -63,7 +63,8 @@ def reversed_machine(shape: CpuShape) -> CpuTopology:
     """The same machine, its dicts in another order."""
     made = machine(shape)
     nodes = tuple(
-        msgspec.structs.replace(node, distances=dict(reversed(node.distances.items()))) for node in made.nodes
+        msgspec.structs.replace(node, distances=dict(sorted(node.distances.items(), reverse=True)))
+        for node in made.nodes
     )
     return msgspec.structs.replace(made, nodes=nodes)
 
@@ -202,7 +203,8 @@ from colocate.model.pod import QosClass
 allocator = CpuAllocator(machine(HYGON))
 for n in range(60):
     qos = QosClass.GUARANTEED if n % 3 else QosClass.BURSTABLE
-    allocator.assign(CpuRequest(pod=f"p{n % 23}", container=f"c{n % 5}", cpu=n * 371 % 9000 // (n % 3 and 1000 or 1) * (n % 3 and 1000 or 1), qos=qos))
+    cpu = n % 9 * 1000 if n % 3 else n * 371 % 9000
+    allocator.assign(CpuRequest(pod=f"p{n % 23}", container=f"c{n % 5}", cpu=cpu, qos=qos))
     if n % 7 == 0:
         allocator.release_pod(f"p{n % 11}")
 print(encode_state(allocator.state()).decode())

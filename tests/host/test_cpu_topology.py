@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support import dumps, sysfs
+from tests.support.sysfs import CPU, NODE, Told
 
 from colocate.errors import UserError
 from colocate.host import system_files
@@ -14,8 +16,6 @@ from colocate.host.cpu_topology import read_topology
 from colocate.model.cpu_shapes import HYGON, SHAPES, CpuShape, ThreadOrder, machine
 from colocate.model.cpu_topology import CpuTopology
 from colocate.model.cpuset import CpuSet
-from tests.support import dumps, sysfs
-from tests.support.sysfs import CPU, NODE, Told
 
 ODD_SHAPES = {
     **SHAPES,
@@ -55,7 +55,9 @@ def test_what_is_left_out_is_found_otherwise(told: Told, tmp_path: Path) -> None
 
 
 def test_without_distances_and_memory_none_are_told(tmp_path: Path) -> None:
-    found = read_topology(sysfs.write(tmp_path, sysfs.files(machine(HYGON), Told(distances=False, memory=False))))
+    found = read_topology(
+        sysfs.write(tmp_path, sysfs.files(machine(HYGON), Told(distances=False, memory=False)))
+    )
     assert [node.memory for node in found.nodes] == [None] * 8
     assert found.nodes[0].distance(0) == 10
     assert found.nodes[0].distance(7) == 20
@@ -93,7 +95,8 @@ def test_cpuinfo_beside_sys_tells_the_processor(tmp_path: Path) -> None:
     sysfs.write(tmp_path / "sys", sysfs.files(machine(CpuShape())))
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "cpuinfo").write_text(
-        "processor\t: 0\nvendor_id\t: HygonGenuine\nmodel name\t: Hygon C86\nflags\t\t: fpu hypervisor\n\n" * 2
+        "processor\t: 0\nvendor_id\t: HygonGenuine\nmodel name\t: Hygon C86\nflags\t\t: fpu hypervisor\n\n"
+        * 2
     )
     processor = read_topology(tmp_path).processor
     assert processor is not None
@@ -103,7 +106,9 @@ def test_cpuinfo_beside_sys_tells_the_processor(tmp_path: Path) -> None:
 def test_kinds_of_cores_are_told(tmp_path: Path) -> None:
     contents = sysfs.files(machine(SHAPES["hybrid"]))
     named = contents | {"devices/cpu_core/cpus": "0-7,16-23\n", "devices/cpu_atom/cpus": "8-15\n"}
-    assert {kind: str(cpus) for kind, cpus in read_topology(sysfs.write(tmp_path / "a", named)).kinds.items()} == {
+    assert {
+        kind: str(cpus) for kind, cpus in read_topology(sysfs.write(tmp_path / "a", named)).kinds.items()
+    } == {
         "performance": "0-7,16-23",
         "efficiency": "8-15",
     }

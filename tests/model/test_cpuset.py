@@ -53,7 +53,21 @@ def test_masks_of_the_kernel() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["x", "1-", "-1", "3-1", "1,,2", "1;2", "٣", "0-99999999999", "16384", "0x3", "1-2-3", "9" * 5000, "1," * 90000],
+    [
+        "x",
+        "1-",
+        "-1",
+        "3-1",
+        "1,,2",
+        "1;2",
+        "٣",
+        "0-99999999999",
+        "16384",
+        "0x3",
+        "1-2-3",
+        "9" * 5000,
+        "1," * 90000,
+    ],
 )
 def test_anything_else_is_one_sentence_and_never_much_memory(text: str) -> None:
     with pytest.raises(ValueError) as refused:

@@ -1,5 +1,7 @@
 """Writes a made machine as the files of sysfs, with whatever real machines leave out left out."""
 
+import bz2
+import gzip
 import io
 import tarfile
 from collections.abc import Iterable
@@ -83,15 +85,16 @@ def archive(
 ) -> bytes:
     """The files as a tar archive."""
     packed = io.BytesIO()
-    mode = {"": "w:", "gz": "w:gz", "bz2": "w:bz2"}[packing]
-    with tarfile.open(fileobj=packed, mode=mode) as tar:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=packed, mode="w:") as tar:
         for path, text in contents.items():
             member = tarfile.TarInfo(prefix + path)
             member.size = len(text.encode())
             tar.addfile(member, io.BytesIO(text.encode()))
         for member in extra:
             tar.addfile(member)
-    return packed.getvalue()
+    if packing == "gz":
+        return gzip.compress(packed.getvalue())
+    return bz2.compress(packed.getvalue()) if packing == "bz2" else packed.getvalue()
 
 
 def _cache(own: str, level: int, number: int, cpus: CpuSet, told: Told | None = None) -> dict[str, str]:

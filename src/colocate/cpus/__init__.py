@@ -6,13 +6,14 @@
 done to containers.
 """
 
-from colocate.cpus.allocator import CpuAllocator, CpuMove
+from colocate.cpus.allocator import CpuAllocator
 from colocate.cpus.assignment import (
     ContainerKey,
     ContainerRole,
     CpuAssignment,
     CpuChange,
     CpuMode,
+    CpuMove,
     CpuRefused,
     CpuRequest,
     CpuState,

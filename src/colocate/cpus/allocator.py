@@ -14,7 +14,7 @@ from colocate.cpus.assignment import (
     CpuAssignment,
     CpuChange,
     CpuMode,
-    CpuRefused,
+    CpuMove,
     CpuRequest,
     CpuState,
     CpuUpdate,
@@ -22,21 +22,12 @@ from colocate.cpus.assignment import (
 from colocate.cpus.occupancy import FixedSets, Occupancy, fixed_sets
 from colocate.cpus.placement import Neighbourhood, place
 from colocate.cpus.pools import PoolTree
+from colocate.cpus.restoration import Restoration
 from colocate.cpus.settings import CpuSettings
 from colocate.errors import UserError
 from colocate.model.cpu_topology import CpuTopology
 from colocate.model.cpuset import EMPTY, CpuSet, union
 from colocate.model.memory import PodUid
-
-
-class CpuMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A container that goes to other CPUs, and why."""
-
-    key: ContainerKey
-    before: CpuSet
-    after: CpuSet
-    assignment: CpuAssignment
-    why: str
 
 
 class CpuAllocator:
@@ -221,119 +212,26 @@ class CpuAllocator:
         none is refused: it runs already.
         """
         allocator = cls(topology, settings)
-        return allocator, allocator._take_up(state)
+        taken_up = Restoration(allocator.tree, allocator.sets, settings, state)
+        allocator._assignments, allocator._handed = taken_up.assignments, taken_up.handed
+        allocator._shown = allocator._all_sets()
+        why = "What it had is no longer there, or no longer its to have."
+        return allocator, tuple(
+            CpuMove(
+                key=key,
+                before=before,
+                after=allocator._shown[key],
+                assignment=allocator._assignments[key],
+                why=why,
+            )
+            for key, before in sorted(taken_up.moved.items())
+        )
 
     def reconfigured(
         self, topology: CpuTopology, settings: CpuSettings
     ) -> tuple["CpuAllocator", tuple[CpuMove, ...]]:
         """The same containers on a changed machine or under other settings."""
         return self.restored(topology, settings, self.state())
-
-    def _take_up(self, state: CpuState) -> tuple[CpuMove, ...]:
-        again: list[CpuAssignment] = []
-        taken = EMPTY
-        for each in state.assignments:
-            if self._still_fits(each, taken) and each.key not in self._assignments:
-                self._assignments[each.key] = self._renewed(each)
-                taken |= each.cpus
-            elif each.key not in {*self._assignments, *(other.key for other in again)}:
-                again.append(each)
-        for pod, cpus in state.handed.items():
-            if cpus := (cpus & self.tree.machine.cpus) - self.sets.reserved - taken:
-                self._handed[pod] = cpus
-                taken |= cpus
-        moves = [self._again(each) for each in again]
-        # Only now is it known what the others leave to those that share.
-        crowded = self._too_many()
-        for each in crowded:
-            del self._assignments[each.key]
-        moves += [self._again(each) for each in crowded]
-        order = {each.key: place for place, each in enumerate(state.assignments)}
-        self._assignments = dict(sorted(self._assignments.items(), key=lambda item: order[item[0]]))
-        self._shown = self._all_sets()
-        why = "What it had is no longer there, or no longer its to have."
-        first = dict(reversed(moves))
-        return tuple(
-            CpuMove(key=key, before=before, after=self._shown[key], assignment=self._assignments[key], why=why)
-            for key, before in sorted(first.items())
-        )
-
-    def _again(self, each: CpuAssignment) -> tuple[ContainerKey, CpuSet]:
-        """Place one that cannot stay; what it had, and what it has."""
-        before = each.cpus or union(share.cpus for share in each.parts)
-        kept = (each.cpus - self.occupancy().exclusive) & self.tree.machine.cpus
-        given = self._placed_again(each, kept, before)
-        self._assignments[each.key] = given
-        return each.key, before
-
-    def _still_fits(self, each: CpuAssignment, taken: CpuSet) -> bool:
-        sets, request = self.sets, each.request
-        named = next((pool.name for pool in self.settings.pools if request.namespace in pool.namespaces), "")
-        if each.mode is CpuMode.EXCLUSIVE:
-            home = sets.named.get(each.pool, EMPTY) if each.pool else sets.ordinary | sets.isolated
-            right = len(each.cpus) * 1000 == request.cpu and (
-                each.pool == named or each.cpus <= sets.isolated
-            )
-            return bool(each.cpus) and right and each.cpus <= home and each.cpus.isdisjoint(taken)
-        if each.mode is CpuMode.NAMED:
-            return each.pool == named and bool(named)
-        if each.mode is CpuMode.RESERVED:
-            return bool(sets.reserved) and request.namespace in self.settings.reserved_namespaces
-        if each.mode is CpuMode.UNPOOLED:
-            return request.wishes.opt_out or (request.cpu == 0 and not named)
-        pools = [self.tree.by_name.get(share.pool) for share in each.parts]
-        return (
-            bool(pools)
-            and not named
-            and sum(share.cpu for share in each.parts) == request.cpu
-            and all(share.cpu >= 0 for share in each.parts)
-            and all(
-                pool is not None and bool(pool.cpus & share.cpus & sets.ordinary)
-                for pool, share in zip(pools, each.parts, strict=True)
-            )
-        )
-
-    def _renewed(self, each: CpuAssignment) -> CpuAssignment:
-        known = {node.id for node in self.tree.topology.nodes}
-        parts = tuple(
-            msgspec.structs.replace(share, cpus=self.tree.by_name[share.pool].cpus) for share in each.parts
-        )
-        memory = (
-            tuple(share for share in each.memory if share.node in known) if self.settings.pin_memory else ()
-        )
-        return msgspec.structs.replace(each, parts=parts, memory=memory)
-
-    def _too_many(self) -> list[CpuAssignment]:
-        """The shared containers that a pool has no more room for, in the order in which they came.
-
-        Those that were short from the start count for nobody's room but their own.
-        """
-        found = []
-        rest = self.copy()
-        rest._assignments = {key: each for key, each in rest._assignments.items() if not each.short}
-        for key in reversed(list(self._assignments)):
-            each = self._assignments[key]
-            if each.mode is not CpuMode.SHARED or each.short:
-                continue
-            free = rest.occupancy().free
-            if any(free[rest.tree.by_name[share.pool].index] < 0 for share in each.parts):
-                del rest._assignments[key]
-                found.append(each)
-        return found[::-1]
-
-    def _placed_again(self, each: CpuAssignment, kept: CpuSet, near: CpuSet) -> CpuAssignment:
-        request = each.request
-        known = self._known(request, kept=kept, near=EMPTY if kept else near & self.tree.machine.cpus)
-        occupancy = self.occupancy(held=kept)
-        try:
-            given = place(request, occupancy, self.settings, known)
-        except CpuRefused as refused:
-            wishes = msgspec.structs.replace(request.wishes, strict=False)
-            lenient = msgspec.structs.replace(request, wishes=wishes)
-            given = place(lenient, occupancy, self.settings, known)
-            warning = f"{refused}; it runs already, so it goes on elsewhere."
-            given = msgspec.structs.replace(given, request=request, warnings=(*given.warnings, warning))
-        return msgspec.structs.replace(given, ended=each.ended)
 
     def _known(self, request: CpuRequest, kept: CpuSet, near: CpuSet = EMPTY) -> Neighbourhood:
         companion: CpuSet | None = EMPTY

@@ -138,6 +138,16 @@ class CpuChange(msgspec.Struct, frozen=True):
     updates: tuple[CpuUpdate, ...] = ()
 
 
+class CpuMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A container that goes to other CPUs, and why."""
+
+    key: ContainerKey
+    before: CpuSet
+    after: CpuSet
+    assignment: CpuAssignment
+    why: str
+
+
 class CpuRefused(UserError):
     """A strict wish that cannot be had: the container must not start."""
 

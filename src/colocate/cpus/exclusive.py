@@ -13,7 +13,8 @@ from itertools import combinations
 import msgspec
 
 from colocate.cpus.ccx_mixes import CcxMixes, Kinds, Mix, split_cores
-from colocate.cpus.pools import Cell, PoolKind, PoolTree
+from colocate.cpus.open_ccxs import Fill, OpenCcx, RoomKey, Unit, opened
+from colocate.cpus.pools import PoolKind, PoolTree
 from colocate.model.cpuset import CpuSet
 
 _MOST_SETS = 1000
@@ -31,22 +32,6 @@ class Taste(msgspec.Struct, frozen=True, kw_only=True):
     """NUMA nodes without room for its memory."""
     spread: bool = False
     """Take what is roomiest, not what fits best."""
-
-
-class _Open(msgspec.Struct):
-    """A CCX with CPUs to give."""
-
-    cell: Cell
-    order: int
-    cores: list[tuple[int, int]]
-    """Of each core with a free thread: its size, and the free ones as bits."""
-    room: int
-    """How many of its CPUs may be taken: shared containers need the others."""
-    kinds: Kinds
-
-    @property
-    def unit(self) -> tuple[int, int]:
-        return self.cell.socket, self.cell.node
 
 
 def find_exclusive(
@@ -130,8 +115,8 @@ class _Search:
         self._tree = tree
         self._count = count
         self._taste = taste
-        self._open = [found for found in _opened(tree, available, limits) if found.room > 0]
-        self._units: dict[tuple[int, int], list[_Open]] = {}
+        self._open = [found for found in opened(tree, available, limits) if found.room > 0]
+        self._units: dict[Unit, list[OpenCcx]] = {}
         for each in self._open:
             self._units.setdefault(each.unit, []).append(each)
         nodes_outside = tree.sockets_in_nodes
@@ -158,7 +143,7 @@ class _Search:
             if fewest is not None:
                 ranked.append(((*self._places(units), fewest), units))
         least = min(rank for rank, _ in ranked)
-        chosen: tuple[tuple[int, ...], list[_Open]] | None = None
+        chosen: tuple[tuple[int, ...], list[OpenCcx]] | None = None
         for rank, units in ranked:
             if rank == least and (cells := self._cells(units, rank[-1])) is not None:
                 key = self._key(units, cells)
@@ -166,14 +151,14 @@ class _Search:
                     chosen = key, cells
         return self._fill(chosen[1]) if chosen else None
 
-    def _places(self, units: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    def _places(self, units: Sequence[Unit]) -> tuple[int, ...]:
         """What is compared before L3s: sockets, NUMA nodes, memory, devices."""
         nodes = {node for _, node in units}
         avoided = len(nodes & self._taste.avoided)
         beside = min(len(nodes), len(self._taste.beside)) - len(nodes & self._taste.beside)
         return len({socket for socket, _ in units}), len(nodes), avoided, beside
 
-    def _key(self, units: Sequence[tuple[int, int]], cells: Sequence[_Open]) -> tuple[int, ...]:
+    def _key(self, units: Sequence[Unit], cells: Sequence[OpenCcx]) -> tuple[int, ...]:
         """What is compared among sets of the same places and as many CCXs."""
         split, broken = split_cores(_added(cells), self._count)
         nodes = sorted({node for _, node in units})
@@ -206,7 +191,7 @@ class _Search:
 
     def _unit_sets(self) -> Iterator[tuple[tuple[int, int], ...]]:
         """Sets of NUMA nodes with room for the request and no more members than needed."""
-        by_outer: dict[int, list[tuple[int, int]]] = {}
+        by_outer: dict[int, list[Unit]] = {}
         for unit in sorted(self._units):
             by_outer.setdefault(self._outer[unit], []).append(unit)
         if self._tree.sockets_in_nodes:
@@ -229,9 +214,7 @@ class _Search:
             ]
         yield from self._sets_among([[unit for one in some for unit in by_outer[one]] for some in outers])
 
-    def _sets_among(
-        self, areas: Sequence[Sequence[tuple[int, int]]]
-    ) -> Iterator[tuple[tuple[int, int], ...]]:
+    def _sets_among(self, areas: Sequence[Sequence[Unit]]) -> Iterator[tuple[tuple[int, int], ...]]:
         sizes = [self._fewest_units(area) for area in areas]
         size = min(found for found in sizes if found)
         fitting = [area for area, found in zip(areas, sizes, strict=True) if found == size]
@@ -244,7 +227,7 @@ class _Search:
                 if self._room({unit: self._room_in[unit] for unit in units}) >= self._count:
                     yield units
 
-    def _fewest_units(self, area: Sequence[tuple[int, int]]) -> int | None:
+    def _fewest_units(self, area: Sequence[Unit]) -> int | None:
         taken: dict[tuple[int, int], int] = {}
         for unit in self._roomiest(area):
             taken[unit] = self._room_in[unit]
@@ -252,12 +235,10 @@ class _Search:
                 return len(taken)
         return None
 
-    def _roomiest(self, area: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _roomiest(self, area: Sequence[Unit]) -> list[Unit]:
         return sorted(area, key=lambda unit: (-self._room_in[unit], unit))
 
-    def _near_set(
-        self, area: Sequence[tuple[int, int]], anchor: tuple[int, int]
-    ) -> tuple[tuple[int, int], ...]:
+    def _near_set(self, area: Sequence[Unit], anchor: tuple[int, int]) -> tuple[tuple[int, int], ...]:
         """From one on outwards, until there is room."""
         taken: dict[tuple[int, int], int] = {}
         ordered = sorted(
@@ -269,16 +250,16 @@ class _Search:
                 break
         return tuple(sorted(taken))
 
-    def _fewest(self, units: Sequence[tuple[int, int]]) -> int | None:
+    def _fewest(self, units: Sequence[Unit]) -> int | None:
         """How many CCXs are needed in these units."""
         cells = self._roomiest_cells(units)
         return None if cells is None else len(cells)
 
-    def _roomiest_cells(self, units: Sequence[tuple[int, int]]) -> list[_Open] | None:
+    def _roomiest_cells(self, units: Sequence[Unit]) -> list[OpenCcx] | None:
         cells = sorted(
             (each for unit in units for each in self._units[unit]), key=lambda each: (-each.room, each.order)
         )
-        taken: list[_Open] = []
+        taken: list[OpenCcx] = []
         rooms = dict.fromkeys(units, 0)
         room = 0
         for each in cells:
@@ -293,9 +274,9 @@ class _Search:
                 return taken
         return None
 
-    def _cells(self, units: Sequence[tuple[int, int]], fewest: int) -> list[_Open] | None:
+    def _cells(self, units: Sequence[Unit], fewest: int) -> list[OpenCcx] | None:
         """So many CCXs of these units: with the fewest split cores, then those that fit best."""
-        types: dict[tuple[int, Kinds], list[_Open]] = {}
+        types: dict[tuple[int, Kinds], list[OpenCcx]] = {}
         for unit in units:
             for each in self._units[unit]:
                 types.setdefault((each.room, each.kinds), []).append(each)
@@ -307,7 +288,7 @@ class _Search:
         if mix is None:
             return self._roomiest_cells(units)
         near = self._taste.near.mask
-        chosen: list[_Open] = []
+        chosen: list[OpenCcx] = []
         for (_, cells), used in zip(ordered, mix, strict=True):
             cells.sort(key=lambda each: (not each.cell.mask & near, each.order))
             chosen += cells[:used]
@@ -316,73 +297,18 @@ class _Search:
             rooms[each.unit] += each.room
         return chosen if self._room(rooms) >= self._count else self._roomiest_cells(units)
 
-    def _fill(self, cells: Sequence[_Open]) -> CpuSet:
+    def _fill(self, cells: Sequence[OpenCcx]) -> CpuSet:
         """The CPUs of these CCXs: whole cores first, the fullest CCX last, so that what is left is left together."""
-        return _Fill(self, cells).cpus()
-
-
-class _Fill:
-    """Takes CPUs out of chosen CCXs, never more than may be taken anywhere."""
-
-    def __init__(self, search: _Search, cells: Sequence[_Open]) -> None:
-        self._left = search._count
-        self._rooms: dict[tuple[str, int | tuple[int, int]], int] = {("machine", 0): search._limit}
+        rooms: dict[RoomKey, int] = {("machine", 0): self._limit}
         for each in cells:
-            self._rooms["cell", each.order] = each.room
-            self._rooms["unit", each.unit] = search._room_in[each.unit]
-            outer = search._outer[each.unit]
-            self._rooms["outer", outer] = search._outer_limit[outer]
-        self._outer = search._outer
-        ordered = sorted(cells, key=lambda each: (each.room, each.order))
-        self._cores = [(size, free, each) for each in ordered for size, free in each.cores]
-        self._taken = 0
-
-    def cpus(self) -> CpuSet:
-        for size, free, cell in sorted(self._whole(), key=lambda core: -core[0]):
-            if size <= self._left:
-                self._take(free, size, cell)
-        while self._left:
-            options = [
-                (-min(count, self._left, self._room(cell)), count == size, count, place, free, cell)
-                for place, (size, free, cell) in enumerate(self._cores)
-                if (count := (free & ~self._taken).bit_count()) and self._room(cell) > 0
-            ]
-            covered, _, _, _, free, cell = min(options, key=lambda option: option[:4])
-            self._take(_lowest(free & ~self._taken, -covered), -covered, cell)
-        return CpuSet(self._taken)
-
-    def _whole(self) -> list[tuple[int, int, _Open]]:
-        return [core for core in self._cores if core[1].bit_count() == core[0]]
-
-    def _room(self, cell: _Open) -> int:
-        return min(self._rooms[key] for key in self._keys(cell))
-
-    def _keys(self, cell: _Open) -> tuple[tuple[str, int | tuple[int, int]], ...]:
-        return ("machine", 0), ("outer", self._outer[cell.unit]), ("unit", cell.unit), ("cell", cell.order)
-
-    def _take(self, mask: int, count: int, cell: _Open) -> None:
-        if self._room(cell) < count:
-            return
-        self._taken |= mask
-        self._left -= count
-        for key in self._keys(cell):
-            self._rooms[key] -= count
+            rooms["ccx", each.order] = each.room
+            rooms["unit", each.unit] = self._room_in[each.unit]
+            rooms["outer", self._outer[each.unit]] = self._outer_limit[self._outer[each.unit]]
+        return Fill(cells, self._count, rooms, self._outer).cpus()
 
 
-def _opened(tree: PoolTree, available: CpuSet, limits: Mapping[int, int]) -> Iterator[_Open]:
-    mask = available.mask
-    for order, cell in enumerate(tree.cells):
-        free = cell.mask & mask
-        if not free:
-            continue
-        cores = [(core.bit_count(), core & free) for core in cell.cores if core & free]
-        kinds = tuple(sorted(Counter((size, own.bit_count()) for size, own in cores).items()))
-        room = min(free.bit_count(), limits.get(cell.pool, 1 << 30))
-        yield _Open(cell=cell, order=order, cores=cores, room=room, kinds=kinds)
-
-
-def _added(cells: Sequence[_Open]) -> Counter[tuple[int, int]]:
-    kinds: Counter[tuple[int, int]] = Counter()
+def _added(cells: Sequence[OpenCcx]) -> Counter[Unit]:
+    kinds: Counter[Unit] = Counter()
     for each in cells:
         for kind, cores in each.kinds:
             kinds[kind] += cores
@@ -397,11 +323,3 @@ def _prefix(sizes: Sequence[int], count: int) -> int:
         if total >= count:
             return needed
     return len(sizes)
-
-
-def _lowest(mask: int, count: int) -> int:
-    taken = 0
-    for _ in range(count):
-        taken |= mask & -mask
-        mask &= mask - 1
-    return taken

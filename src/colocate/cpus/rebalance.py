@@ -5,8 +5,8 @@ Plans are data; `CpuAllocator.apply` carries one out. Exclusive containers never
 
 import msgspec
 
-from colocate.cpus.allocator import CpuAllocator, CpuMove
-from colocate.cpus.assignment import CpuAssignment, CpuMode, CpuRefused, MilliCpu
+from colocate.cpus.allocator import CpuAllocator
+from colocate.cpus.assignment import CpuAssignment, CpuMode, CpuMove, CpuRefused, MilliCpu
 from colocate.cpus.explanation import cpus_text
 from colocate.cpus.pools import CpuPool, PoolKind
 from colocate.cpus.shared import PoolRung, rungs
