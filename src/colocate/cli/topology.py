@@ -97,7 +97,7 @@ def show_topology(args: argparse.Namespace) -> None:
     meanings = [(FREE, "free"), *([(TAKEN, "taken")] if taken else [])]
     meanings += [(ISOLATED, "isolated")] if topology.isolated else []
     print()
-    print(legend(meanings, colours) + "   (threads of a core stand together)")
+    print(legend([*meanings, (FREE * 2, "a core")], colours))
 
 
 def as_data(tree: PoolTree, taken: CpuSet) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 _MOST_MIXES = 300
 """Mixes that are compared one by one; where there are more, they are searched."""
-_MOST_STEPS = 200_000
+_MOST_STEPS = 30_000
 
 Kinds = tuple[tuple[tuple[int, int], int], ...]
 """How many cores there are by size and by free threads."""
@@ -66,7 +66,8 @@ class CcxMixes:
             if not left:
                 yield ()
             return
-        for used in range(min(self._types[place][1], left) + 1):
+        later = sum(many for _, many in self._types[place + 1 :])
+        for used in range(max(0, left - later), min(self._types[place][1], left) + 1):
             for rest in self._all(place + 1, left - used):
                 yield (used, *rest)
 

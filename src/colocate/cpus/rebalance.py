@@ -63,13 +63,16 @@ def fragmentation(allocator: CpuAllocator) -> Fragmentation:
     trial = allocator.copy()
     moves: list[CpuMove] = []
     emptied: set[str] = set()
+    filled: set[str] = set()
     occupied = sorted(allocator.tree.kind(PoolKind.CCX), key=lambda pool: (now.load[pool.index], pool.index))
     for pool in occupied:
-        if now.load[pool.index]:
+        # Who was moved stays: a CCX that took somebody in is not emptied.
+        if now.load[pool.index] and pool.name not in filled:
             freed = _emptied(trial, pool, emptied)
             if freed:
                 moves += freed
                 emptied.add(pool.name)
+                filled |= {move.assignment.parts[0].pool for move in freed}
     return Fragmentation(
         ccx_sizes=dict(sorted(sizes.items())),
         whole=_whole(allocator),

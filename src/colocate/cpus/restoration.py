@@ -1,7 +1,7 @@
 """Takes a saved state up again: on the same machine, on one whose CPUs have changed, or under other settings.
 
-What still fits stays as it is; what does not is placed again, as near to where it was as can be, and keeps what is left
-of its own CPUs. No container is lost, and none is refused: it runs already.
+What still fits stays as it is; what does not is placed again, as near to where it was as can be, and keeps what is
+left of its own CPUs. No container is lost, and none is refused: it runs already.
 """
 
 from collections.abc import Iterable
