@@ -1,6 +1,7 @@
 """One allocation of CPUs at 128, 512 and 2048 CPUs of which 90 % are taken: at most linear in CPUs.
 
-Measured is the mean of three: a container with CPUs of its own comes and goes, one that shares, one that is split. A machine of four times the CPUs may take four times as long.
+Measured is the mean of three: a container with CPUs of its own comes and goes, one that shares, one that is split.
+A machine of four times the CPUs may take four times as long.
 """
 
 import asyncio

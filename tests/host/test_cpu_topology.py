@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -264,6 +265,22 @@ def test_this_machine_is_read() -> None:
     found = read_topology()
     assert found.online == CpuSet.parse(Path("/sys/devices/system/cpu/online").read_text())
     assert sum(len(node.cpus) for node in found.nodes) == len(found.cpus)
+
+
+def test_dumps_of_this_machine_made_by_cp_or_tar_are_read(tmp_path: Path) -> None:
+    places = ["/sys/devices/system/cpu", "/sys/devices/system/node", "/proc/cpuinfo"]
+    existing = [place for place in places if Path(place).exists()]
+    here = read_topology()
+    # Some files of sysfs cannot be read at all, or are shorter than they claim: both tools go on, and complain.
+    subprocess.run(["tar", "-czf", "tar.gz", *existing], cwd=tmp_path, capture_output=True)
+    (tmp_path / "copy").mkdir()
+    subprocess.run(["cp", "-r", "--parents", *existing, "copy"], cwd=tmp_path, capture_output=True)
+    subprocess.run(["tar", "-cf", "copy.tar", "copy"], cwd=tmp_path, check=True)
+    for name in ("tar.gz", "copy", "copy.tar"):
+        found = read_topology(tmp_path / name)
+        assert found.cpus == here.cpus, name
+        assert [node.cpus for node in found.nodes] == [node.cpus for node in here.nodes], name
+    assert found.processor == here.processor
 
 
 def test_the_hygon_dump_is_its_generated_twin() -> None:

@@ -1,12 +1,17 @@
-"""The Prometheus endpoint of a process."""
+"""The Prometheus endpoint of a process, and what is told there of the CPUs that containers were given."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from prometheus_client import start_http_server
 
 from colocate.apps.config.values import Address
 from colocate.errors import UserError
+from colocate.telemetry import CPUS_BELOW_LIMIT, CPUS_SHORT
+
+if TYPE_CHECKING:
+    from colocate.cpus import CpuAllocator
 
 
 @contextmanager
@@ -30,3 +35,9 @@ def serving(address: Address) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def tell_cpus(allocator: "CpuAllocator") -> None:
+    """Set the metrics of CPUs to what an allocator has given."""
+    CPUS_BELOW_LIMIT.set(len(allocator.below_limit()))
+    CPUS_SHORT.set(sum(1 for each in allocator.assignments.values() if each.short))

@@ -6,7 +6,7 @@ Plans are data; `CpuAllocator.apply` carries one out. Exclusive containers never
 import msgspec
 
 from colocate.cpus.allocator import CpuAllocator
-from colocate.cpus.assignment import CpuAssignment, CpuMode, CpuMove, CpuRefused, MilliCpu
+from colocate.cpus.assignment import CpuAssignment, CpuMode, CpuMove, CpuRefused, MemoryShare, MilliCpu
 from colocate.cpus.explanation import cpus_text
 from colocate.cpus.pools import CpuPool, PoolKind
 from colocate.cpus.shared import PoolRung, rungs
@@ -131,7 +131,8 @@ def _emptied(trial: CpuAllocator, pool: CpuPool, never: set[str]) -> list[CpuMov
             return []
         share = msgspec.structs.replace(each.parts[0], pool=target.name, cpus=target.cpus)
         why = f"{target.title} has room for its {cpus_text(each.request.cpu)}, and {pool.title} gets free."
-        memory = tuple(msgspec.structs.replace(memory, node=min(target.nodes)) for memory in each.memory[:1])
+        amount = sum(memory.memory for memory in each.memory)
+        memory = (MemoryShare(min(target.nodes), amount),) if each.memory else ()
         new = msgspec.structs.replace(each, parts=(share,), memory=memory, reasons=(f"It was moved: {why}",))
         before: CpuSet = attempt.cpus_of(each)
         attempt.put(new)

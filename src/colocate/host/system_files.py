@@ -147,9 +147,7 @@ def _root_below(path: Path) -> Path:
     roots = [found for level in levels for found in (sorted(path.glob(level)) if level else [path])]
     found = [root for root in roots if (root / _ROOT).is_dir()]
     if not found:
-        raise UserError(
-            f"{path}: there is no {_ROOT} in it; make a dump with 'tar -czf dump.tar.gz /sys/{_ROOT[:-4]}'"
-        )
+        raise UserError(f"{path}: there is no {_ROOT} in it; docs/cpus.md says how a dump is made")
     return found[0]
 
 
@@ -190,9 +188,7 @@ def _one_root(
         shown = ", ".join(repr(root) for root in sorted(roots)[:3])
         raise UserError(f"{name}: it holds several machines ({shown}); give a dump of one")
     if not roots:
-        raise UserError(
-            f"{name}: there is no {_ROOT} in it; make a dump with 'tar -czf dump.tar.gz /sys/{_ROOT[:-4]}'"
-        )
+        raise UserError(f"{name}: there is no {_ROOT} in it; docs/cpus.md says how a dump is made")
     kept = files[roots[0]]
     for root, path, target in links:
         if root != roots[0]:
@@ -327,7 +323,8 @@ def _long_names(kind: bytes, data: bytes) -> dict[str, str]:
 def _text(data: bytes, name: str, path: str) -> str:
     if len(data) > _LARGEST_FILE:
         raise UserError(f"{name}: {path} is larger than any file of sysfs; dump the machine again")
-    return data.decode("utf-8", "backslashreplace")
+    # tar fills a file of sysfs up to the page that it claims to have.
+    return data.rstrip(b"\0").decode("utf-8", "backslashreplace")
 
 
 def _words(error: OSError) -> str:
