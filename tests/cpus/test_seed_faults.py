@@ -137,6 +137,23 @@ def test_a_changed_machine_or_configuration_takes_the_state_up() -> None:
         assert set(kept) >= set(allocator.assignments) - {move.key for move in moves}
 
 
+def test_two_that_lose_a_cpu_keep_what_is_left_of_theirs() -> None:
+    shape = CpuShape(ccx_cores=(4, 6), threads=1)
+    allocator = CpuAllocator(machine(shape))
+    first = allocator.assign(guaranteed(3, pod="first")).cpus
+    second = allocator.assign(guaranteed(3, pod="second")).cpus
+    assert (str(first), str(second)) == ("0-2", "4-6")
+    lost = CpuSet.parse("0,3,4")
+    smaller, moves = allocator.reconfigured(
+        machine(msgspec.structs.replace(shape, offline=lost)), CpuSettings()
+    )
+    assert [move.key[0] for move in moves] == ["first", "second"]
+    for key, had in (("first", first), ("second", second)):
+        now = smaller.assignments[key, "main"].cpus
+        assert len(now) == 3
+        assert had - lost <= now
+
+
 @pytest.mark.parametrize(
     "data",
     [
