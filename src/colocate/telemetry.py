@@ -115,6 +115,12 @@ class Event(StrEnum):
     LAB_EVENT_NOT_RECORDED = "lab_scheduler.event_not_recorded"
 
 
+CPUS_BELOW_LIMIT = Gauge(
+    "colocate_cpus_below_limit", "Containers that can run on fewer CPUs than their limit allows."
+)
+CPUS_SHORT = Gauge(
+    "colocate_cpus_short", "Containers whose pool had less free than they ask for when they were placed."
+)
 PLUGIN_REGISTRATIONS = Counter(
     "colocate_plugin_registrations_total", "Attempts to register with the kubelet.", ["resource", "outcome"]
 )

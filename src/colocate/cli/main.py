@@ -21,6 +21,8 @@ GROUPS = {
     "mock": "make mock devices fail, and work again",
     "memory": "see where a node's memory is and why, and switch its colocation off and on",
     "checkpoint": "see, verify, compare and mend the kubelet's record of who holds which device",
+    "topology": "draw the CPUs of a machine, and find what a virtual machine hides of them",
+    "cpus": "see on which CPUs containers would be put, and why",
     "scheduler": "let kube-scheduler place pods by what nodes really use",
     "doctor": "say what is wrong on this node and in the cluster, and what to do about it",
     "resource": "see, advertise and remove extended resources of nodes",
