@@ -50,10 +50,13 @@ def test_of_a_pod_whose_containers_nobody_knows_it_is_not_said_that_it_is_restor
     ("without", "words"),
     [
         ((), ""),
-        (("batch",), "may evict nobody in: batch; where that is wanted: kubectl -n batch create rolebinding"),
+        (
+            ("batch",),
+            "the agent may not evict pods in: batch; to allow it: kubectl -n batch create rolebinding",
+        ),
         (
             ("a", "b"),
-            "may evict nobody in: a, b; where that is wanted: kubectl -n NAMESPACE create rolebinding",
+            "the agent may not evict pods in: a, b; to allow it: kubectl -n NAMESPACE create rolebinding",
         ),
     ],
 )

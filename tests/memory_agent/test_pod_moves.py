@@ -238,7 +238,7 @@ async def test_a_move_that_fails_for_an_hour_is_given_up_told_and_kept_for_peopl
     await moves.finish(nobody)
     view = moves._cluster
     assert isinstance(view, View)
-    assert "is not created again any more; create it where it is wanted" in view.told[-1][2]
+    assert "is not created again; create it if you still want it" in view.told[-1][2]
     server.refusal = None
     await moves.finish(nobody)
     await moving(server, store).finish(nobody)

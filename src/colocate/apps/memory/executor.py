@@ -126,7 +126,9 @@ class Executor:
 
     async def put_back(self, pod: PodRef, limit: Bytes) -> None:
         """Raise a pod's limit where it is found lowered; the next turn tells."""
-        reason = "The agent was killed while it reclaimed memory from the pod, so it restores the limit it had lowered."
+        reason = (
+            "The agent was killed while it reclaimed from the pod, so it restores the limit it had lowered."
+        )
         action = SetLimit(pod=pod, limit=limit, swap=None, reason=reason)
         try:
             found = await self._machine.find(pod.uid)

@@ -199,13 +199,15 @@ class PodMoves:
             Event.MEMORY_MOVE_UNFINISHED, pod=f"{note.namespace}/{note.name}", reason=why
         )
         if note.uid not in self._over and self._told.get(note.uid) != why:
-            message = f"It left {self._cluster.node_name} and could not be created again yet; the agent tries at every turn"
+            message = f"It left {self._cluster.node_name} and is not created again yet; the agent tries at every turn"
             self._tell(note, f"{message}: {why}")
         self._told[note.uid] = why
 
     def _tell_expired(self, note: Manifest, why: str) -> None:
         telemetry.logger().error(Event.MEMORY_MOVE_EXPIRED, pod=f"{note.namespace}/{note.name}", why=why)
-        message = f"It left {self._cluster.node_name} and the agent gave up creating it again; create it if you want it"
+        message = (
+            f"It left {self._cluster.node_name} and is not created again; create it if you still want it"
+        )
         self._tell(note, f"{message}: {why}")
 
     def _tell(self, note: Manifest, message: str) -> None:

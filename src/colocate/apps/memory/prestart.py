@@ -95,7 +95,8 @@ class PreStart:
             return holders[0]
         whose = " and ".join(each.key or f"pod {each.uid}" for each in holders) or "no pod"
         raise Refused(
-            f"the agent cannot tell which pod this is: {whose} holds {', '.join(sorted(ids))}; the kubelet tries again"
+            f"the agent cannot tell which pod this is: {whose} holds {', '.join(sorted(ids))}; "
+            "the kubelet tries again"
         )
 
     async def _limit(self, pod: PodIdentity) -> None:
