@@ -14,4 +14,4 @@ def to_size(value: object) -> Size:
             return Size(quantity.whole(value))
         except ValueError:
             pass
-    raise ValueError("a number of bytes; write one as in 512Ki, 64Mi, 1Gi")
+    raise ValueError("a number of bytes; write it like 512Ki, 64Mi, 1Gi")
