@@ -320,7 +320,7 @@ async def test_a_pod_that_cannot_be_moved_for_want_of_a_note_is_not_evicted_inst
             patch.setattr(node.store, "remember", fail)
             await node.turns(30)
             assert lab.phase("mover") == Phase.RUNNING
-            assert any("cannot be written down" in sentence for sentence in node.part.report.sentences)
+            assert any("cannot be recorded" in sentence for sentence in node.part.report.sentences)
 
 
 def test_an_agent_that_starts_on_a_read_only_disk_takes_the_folder_by_the_lock_of_its_former_life(
@@ -369,7 +369,7 @@ async def test_memory_off_on_a_broken_disk_is_one_sentence_and_takes_effect() ->
         await until(lambda: sorted(*lab.held().values()) == lab.healthy(), "nothing but what is held")
         socket = ("--socket", lab.socket)
         shown = await colocate("memory", "status", *socket)
-        assert "the state cannot be stored" in shown.out
+        assert "cannot store its state" in shown.out
         off = await colocate("memory", "off", *socket)
         assert off.code == 0
         assert "everything is restored" in off.out

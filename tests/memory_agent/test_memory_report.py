@@ -68,5 +68,5 @@ def test_status_names_the_namespaces_in_which_nobody_may_be_evicted(
     said = report(machine.turn(), facts, SETTINGS, (), 0.0, dry_run=False)
     assert said.without_eviction == without
     told = "\n".join(status_lines(said, colours=False))
-    assert ("may evict nobody" in told) == bool(without)
+    assert ("may not evict pods" in told) == bool(without)
     assert words in told

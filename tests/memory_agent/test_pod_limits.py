@@ -132,7 +132,7 @@ def test_a_container_that_has_ended_is_done(tmp_path: Path) -> None:
 
 
 def test_where_nobody_can_say_which_containers_run_a_missing_group_is_told(tmp_path: Path) -> None:
-    with pytest.raises(pod_limits.GroupMissing, match="for main, other, which may run"):
+    with pytest.raises(pod_limits.GroupMissing, match="for main, other, which may be running"):
         pod_limits.restore(pod_with(tmp_path, "aaa", "bbb"), RESTORE, {}, None, off=True)
 
 

@@ -397,7 +397,7 @@ async def test_a_pod_that_cannot_be_written_down_is_not_asked_to_go_and_asked_ag
     full.broken = True
     outcome = await moving(server, full).begin(MOVE)
     assert outcome.result is Result.BLOCKED, "a failure would have it evicted instead, and lost"
-    assert "cannot be written down" in outcome.message
+    assert "cannot be recorded" in outcome.message
     assert server.pod is not None
 
 
