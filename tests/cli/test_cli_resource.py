@@ -215,7 +215,7 @@ async def test_a_holder_is_named_and_kubectl_can_follow_the_remedy(lab: Lab) -> 
     assert refused.code == 1
     assert "held by default/train (2)" in refused.err
     note = await lab.resource("advertise", "other", f"{HAND}=1", "--dry-run")
-    assert "pods there hold 2 of it" in note.out
+    assert "pods there request 2 of it" in note.out
 
 
 @pytest.mark.needs("kubectl")

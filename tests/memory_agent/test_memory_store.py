@@ -106,7 +106,7 @@ async def test_a_move_that_makes_no_sense_fails_no_turn_and_is_told_once_and_the
         await node.turns(3)
         assert lab.phase("mover") == Phase.PENDING, "the other one is created"
         assert (folder / "memory-recreate-bad.json.unreadable").exists()
-        assert any("after pod bad" in why for why in node.part.report.silent)
+        assert any("pod bad should be created again" in why for why in node.part.report.silent)
         await node.cluster._events.flush()
 
         events = [stored.body for stored in lab.cluster.store.items(EVENTS.storage)]

@@ -24,10 +24,10 @@ def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "memory",
         help=GROUPS["memory"],
-        description="Ask the agent of this node about the memory that it sells.",
+        description="Ask the agent of this node about the memory that it offers.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
-    status = add_asking(commands, "status", "where this node's memory is, and who holds blocks")
+    status = add_asking(commands, "status", "how this node's memory is used, and which pods hold blocks")
     status.set_defaults(run=show_status)
     why = add_asking(commands, "explain", "why the node offers this many blocks")
     why.set_defaults(run=show_explanation)
@@ -41,7 +41,7 @@ def add(groups: Commands) -> None:
         help="how long to wait until everything is restored (2m); 0: do not wait",
     )
     off.set_defaults(run=switch_off)
-    on = add_asking(commands, "on", "sell memory again")
+    on = add_asking(commands, "on", "offer memory again")
     on.set_defaults(run=switch_on)
 
 
@@ -68,7 +68,8 @@ def switch_off(args: argparse.Namespace) -> int:
         switched = asyncio.run(control.ask(args.socket, SWITCH, Switch(off=True)))
     except UserError as error:
         raise UserError(
-            f"{error}; only a running agent with memory.enabled restores the limits of pods: limits that an agent "
+            f"{error}; only a running agent with memory.enabled restores the limits of pods: limits that an "
+            "agent "
             "set before it was stopped stay until then, or until the pods end"
         ) from error
     print("memory colocation was off already" if switched.was_off else "memory colocation is switched off")
@@ -95,7 +96,8 @@ def switch_on(args: argparse.Namespace) -> None:
 def _tell_unstored(switched: Switched) -> None:
     if switched.unstored:
         print(
-            f"note: a restart of the agent undoes this, because the agent cannot store it ({switched.unstored}); "
+            "note: a restart of the agent undoes this, because the agent cannot store it "
+            f"({switched.unstored}); "
             "it tries again at every turn",
             file=sys.stderr,
         )
