@@ -290,7 +290,7 @@ async def test_on_a_terminal_it_asks_and_shows_a_bar_and_stops_at_ctrl_c(lab: La
     async with Terminal(lab, "resource", "remove", MACHINE, FAN) as terminal:
         await terminal.shows("[y/N]")
         terminal.type("y\n")
-        await terminal.shows("s until the kubelet lets go of example.com/fan")
+        await terminal.shows("s until the kubelet forgets example.com/fan")
         assert "░ at most " in terminal.seen
         terminal.process.send_signal(signal.SIGINT)
         assert await terminal.ends() == 130
