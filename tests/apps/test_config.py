@@ -127,7 +127,7 @@ def test_spans_of_time(text: str, said: float) -> None:
         ),
         (
             "version: 1\nkubelet: {allocateTimeout: soon}",
-            "kubelet.allocateTimeout: 'soon' is not a span of time; write a number of seconds, or as in "
+            "kubelet.allocateTimeout: 'soon' is not a span of time; write a number of seconds, or a span like "
             "500ms, 10s, 1m, 1h",
         ),
         (
@@ -140,7 +140,7 @@ def test_spans_of_time(text: str, said: float) -> None:
         ),
         (
             "version: 1\nmetrics: {address: 9464}",
-            "metrics.address: 9464 is not an address; write one as in 127.0.0.1:9464 or [::1]:9464, or off",
+            "metrics.address: 9464 is not an address; write it like 127.0.0.1:9464 or [::1]:9464, or off",
         ),
         (
             "version: 1\nmetrics: {address: 'localhost:70000'}",
@@ -205,10 +205,10 @@ PLACEHOLDERS = "known are {ids}, {count} and {resource}; write {{ and }} for bra
             ".count: 10000000 devices do not fit into the 4 MiB that a kubelet takes in one message; lower "
             "it to at most 172172, or split the devices over several resources",
         ),
-        ("count: yes", ".count: 'yes' is not a whole number; write one as in 8"),
-        ("count: true", ".count: true is not a whole number; write one as in 8"),
-        ("count: 010", ".count: '010' is not a whole number; write one as in 8"),
-        ("count: 1.5", ".count: 1.5 is not a whole number; write one as in 8"),
+        ("count: yes", ".count: 'yes' is not a whole number; write it like 8"),
+        ("count: true", ".count: true is not a whole number; write it like 8"),
+        ("count: 010", ".count: '010' is not a whole number; write it like 8"),
+        ("count: 1.5", ".count: 1.5 is not a whole number; write it like 8"),
         (
             "count: 1, ids: [a]",
             ".ids: count is given too, and it is one or the other; remove one of them",
@@ -216,10 +216,10 @@ PLACEHOLDERS = "known are {ids}, {count} and {resource}; write {{ and }} for bra
         ("ids: [a], idPrefix: b", ".idPrefix: it goes with count, and ids is given; remove one of them"),
         ("ids: [a, b, a]", ".ids[2]: 'a' is in the list already, at [0]; remove one of them"),
         ("ids: [7]", ".ids[0]: 7 is not text; put it in quotes"),
-        ("ids: ['']", ".ids[0]: this id is empty; ids are written as in 'gpu-0000'"),
+        ("ids: ['']", ".ids[0]: this id is empty; write ids like 'gpu-0000'"),
         (
             "ids: ['a,b']",
-            ".ids[0]: 'a,b' holds a blank, comma or control character; ids are written as in 'gpu-0000'",
+            ".ids[0]: 'a,b' holds a blank, comma or control character; write ids like 'gpu-0000'",
         ),
         (
             "count: 1}, {name: mock/gpu, count: 1",
@@ -267,7 +267,7 @@ PLACEHOLDERS = "known are {ids}, {count} and {resource}; write {{ and }} for bra
         ),
         (
             "count: 1, inject: {cdi: [gpu]}",
-            ".inject.cdi[0]: a CDI device is named as in 'vendor.com/class=name'",
+            ".inject.cdi[0]: write a CDI device like 'vendor.com/class=name'",
         ),
     ],
 )

@@ -246,7 +246,7 @@ extenders:
         file = (
             f"kind: KubeSchedulerConfiguration\nextenders: [{{urlPrefix: 'http://x', httpTimeout: '{text}'}}]"
         )
-        with pytest.raises(UserError, match="is no span of time"):
+        with pytest.raises(UserError, match="is not a span of time"):
             read_kube_scheduler(file, "x.yaml")
 
     async def test_what_is_no_configuration_is_the_users_error(self) -> None:

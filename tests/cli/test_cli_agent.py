@@ -161,7 +161,7 @@ async def test_every_fault_can_be_ordered_and_is_shown(short: Path) -> None:
         ),
         (
             ("slow", GPU, "-1"),
-            "SECONDS: '-1' is not a span of time; write a number of seconds, or as in 500ms, 10s, 1m, 1h",
+            "SECONDS: '-1' is not a span of time; write a number of seconds, or a span like 500ms, 10s, 1m, 1h",
         ),
         (("fail", GPU, "--times", "0"), "--times: '0' is not a whole number from 1 to 1000000"),
     ],

@@ -311,11 +311,12 @@ async def test_what_the_api_cannot_tell_is_said(short: Path) -> None:
         dropped = await colocate(*drop, uid, **wrong)
         assert dropped.code == 0
         assert (
-            "whether a pod that loses devices runs is not known: the API: the cluster has no" in dropped.err
+            "cannot tell whether a pod that loses devices is running: the API: the cluster has no"
+            in dropped.err
         )
         unnamed = await colocate(*drop, "default/cooled", **wrong)
         assert unnamed.code == 2
-        assert "no pod's name can be looked up (the API: the cluster has no node" in unnamed.err
+        assert "cannot look up names of pods (the API: the cluster has no node" in unnamed.err
 
         assert f"default/cooled  ({uid})" in (await colocate("checkpoint", "show", copy, **known)).out
         named = await colocate(*drop, "default/cooled", **known)

@@ -73,7 +73,7 @@ def test_a_wrong_checksum_is_fixed_when_the_user_vouches_for_the_data(
     assert fixed.out.splitlines()[1] == f"+ checksum {parse(sound).checksum}"
     assert file.read_bytes() == sound
     again = checkpoint(capsys, "repair", file, "--fix-checksum", "--yes")
-    assert (again.code, again.out) == (0, f"{file} is as wanted; nothing to do\n")
+    assert (again.code, again.out) == (0, f"{file} already has that; nothing to do\n")
     assert len(backups(file)) == 1
 
 
@@ -138,7 +138,7 @@ def test_a_kubelet_that_cannot_be_asked_is_not_said_to_answer(
         (("--drop-pod", "three"), "no pod 'three'"),
         (("--drop-pod", "default/three"), "say its uid"),
         (("--drop-resource", "nobody/has-it"), "no resource 'nobody/has-it'"),
-        (("--drop-pod", "one"), "add --yes to go ahead without"),
+        (("--drop-pod", "one"), "Not a terminal, so I cannot ask. Add --yes to continue."),
     ],
 )
 async def test_a_repair_that_cannot_be_done_is_one_sentence(

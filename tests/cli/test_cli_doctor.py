@@ -101,7 +101,7 @@ async def test_checks_are_chosen_by_name(short: Path) -> None:
     unknown = await colocate("doctor", "tyres")
     assert (unknown.code, unknown.err) == (
         2,
-        "colocate: no check is named tyres: colocate doctor --list names them\n",
+        "colocate: no check is named tyres; 'colocate doctor --list' lists them\n",
     )
 
 
@@ -111,8 +111,8 @@ async def test_a_check_that_was_named_and_lacks_its_configuration_is_a_users_err
         ended = await colocate("doctor", *names, *where)
         assert (ended.code, ended.out) == (2, "")
         assert ended.err == (
-            f"colocate: {names[-1]}: scheduling by load is looked at with the configuration of 'colocate scheduler'; "
-            f"name it with --scheduler-config\n"
+            f"colocate: {names[-1]}: this check needs the configuration of 'colocate scheduler'; "
+            f"give it with --scheduler-config\n"
         )
     assert (await colocate("doctor", "*", *where)).code < 2, "what matches others as well is not missed"
 

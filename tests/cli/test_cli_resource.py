@@ -215,7 +215,7 @@ async def test_a_holder_is_named_and_kubectl_can_follow_the_remedy(lab: Lab) -> 
     assert refused.code == 1
     assert "held by default/train (2)" in refused.err
     note = await lab.resource("advertise", "other", f"{HAND}=1", "--dry-run")
-    assert "pods there hold 2 of it" in note.out
+    assert "pods there request 2 of it" in note.out
 
 
 @pytest.mark.needs("kubectl")
@@ -290,7 +290,7 @@ async def test_on_a_terminal_it_asks_and_shows_a_bar_and_stops_at_ctrl_c(lab: La
     async with Terminal(lab, "resource", "remove", MACHINE, FAN) as terminal:
         await terminal.shows("[y/N]")
         terminal.type("y\n")
-        await terminal.shows("s until the kubelet lets go of example.com/fan")
+        await terminal.shows("s until the kubelet forgets example.com/fan")
         assert "░ at most " in terminal.seen
         terminal.process.send_signal(signal.SIGINT)
         assert await terminal.ends() == 130

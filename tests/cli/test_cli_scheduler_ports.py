@@ -142,8 +142,8 @@ async def test_a_shells_own_file_for_the_token_is_closed_to_others_before_it_is_
     ("flags", "said"),
     [
         (("--url", "http://me:hidden@extender:8890", "--token-file", "TOKEN"), "leave one of the two out"),
-        (("--url", "http://me:hidden@extender:8890", "--ca-file", "/ca"), "certificates mean nothing"),
-        (("--url", "ftp://me:hidden@extender"), "is none that kube-scheduler can ask"),
+        (("--url", "http://me:hidden@extender:8890", "--ca-file", "/ca"), "uses no certificates"),
+        (("--url", "ftp://me:hidden@extender"), "kube-scheduler cannot use the extender's address"),
         (("--token-file", "/nowhere/token"), "--token-file: /nowhere/token cannot be read"),
     ],
 )

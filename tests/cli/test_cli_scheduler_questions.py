@@ -113,15 +113,15 @@ async def test_why_a_pod_went_where_it_went_and_not_elsewhere(tmp_path: Path) ->
             "scheduler", "explain", pods[0].name, "--node", "this-machine", "--url", scheduler.url
         )
         assert ended.code == 1
-        assert "'this-machine' was no candidate" in ended.err
+        assert "'this-machine' was not a candidate" in ended.err
 
         ended = await colocate("scheduler", "explain", "default/nobody", "--url", scheduler.url)
         assert (ended.code, ended.out) == (1, "")
-        assert "nothing is kept of a pod 'default/nobody'" in ended.err
+        assert "no decision is kept for the pod 'default/nobody'" in ended.err
 
         for words, said in (
-            (("decisions", "--last", "0"), "last is '0'; say a number from 1 to 1000"),
-            (("explain", ""), "no pod is named; name one as NAMESPACE/NAME"),
+            (("decisions", "--last", "0"), "last is '0'; write a number from 1 to 1000"),
+            (("explain", ""), "the pod is missing; give one as NAMESPACE/NAME"),
         ):
             ended = await colocate("scheduler", *words, "--url", scheduler.url)
             assert (ended.code, ended.out, ended.err) == (2, "", f"colocate: {said}\n")
@@ -273,12 +273,12 @@ async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ("version: 1", "usage.prometheus.url: nothing says where samples come from"),
+        ("version: 1", "usage.prometheus.url: no source of samples is configured"),
         ("version: 1\nusage: {prometheus: {url: 'no address'}}", "usage: "),
         ("version: 1\nload: {policy: best}", "'best' in the policies"),
         ("version: 1\nload: {policies: {mine: balanced=x}}", "load.policies.mine"),
         ("version: 1\nload: {ledger: {window: 5}}", "usage.shownAfter"),
-        ("version: 1\nload: {staleness: {after: soon}}", "a number; write one as in 0.5"),
+        ("version: 1\nload: {staleness: {after: soon}}", "a number; write it like 0.5"),
         ("version: 1\ntaints: {perMinute: 0}", "taints.perMinute"),
         ("version: 1\ntaints: {heat: {steps: [90, 60]}}", "must be one to four percentages that rise"),
         ("version: 1\nact: [magic]", "choose one of extender, taints"),
@@ -304,10 +304,10 @@ async def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
         (
             ["explain", "a/b", "--url", "http://127.0.0.1:9"],
             1,
-            "the scheduler cannot be asked at http://127.0.0.1:9 (connection refused);",
+            "cannot reach the scheduler at http://127.0.0.1:9 (connection refused);",
         ),
         (["top", "--snapshot", nothing], 2, "cannot be read"),
-        (["top", "--url", "nowhere"], 2, "is no address"),
+        (["top", "--url", "nowhere"], 2, "is not an address"),
         (
             ["compare", "best", "balanced", "--pod", nothing, "--snapshot", nothing],
             2,

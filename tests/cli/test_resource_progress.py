@@ -70,7 +70,7 @@ def screen() -> Iterator[Screen]:
 def test_on_80_columns_the_line_has_room_for_all_of_its_words(screen: Screen) -> None:
     Progress(screen.out)(WaitingStep(stale("example.com/fan", 298.0), 2.0))
     [line] = screen.moves()
-    assert line.endswith("░ at most 4m58s until the kubelet lets go of example.com/fan")
+    assert line.endswith("░ at most 4m58s until the kubelet forgets example.com/fan")
     assert len(line) < 80
 
 
@@ -96,7 +96,7 @@ def test_where_there_is_no_terminal_a_line_is_written_now_and_then_and_whole() -
     for second in range(0, 62, 2):
         progress(WaitingStep(stale("example.com/fan", 298.0 - second), float(second)))
     assert out.getvalue().splitlines() == [
-        f"at most {left} until the kubelet lets go of example.com/fan" for left in ("4m58s", "4m28s", "3m58s")
+        f"at most {left} until the kubelet forgets example.com/fan" for left in ("4m58s", "4m28s", "3m58s")
     ]
 
 

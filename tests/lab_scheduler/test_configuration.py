@@ -136,7 +136,7 @@ def test_no_timeout_is_the_default_timeout() -> None:
         (HEAD + "extenders: [{}]", "urlPrefix"),
         (HEAD + "extenders: [{urlPrefix: localhost}]", "no http or https address"),
         (HEAD + "extenders: [{urlPrefix: 'http://a', prioritizeVerb: p}]", "needs a positive one"),
-        (HEAD + "extenders: [{urlPrefix: 'http://a', httpTimeout: soon}]", "is no span of time"),
+        (HEAD + "extenders: [{urlPrefix: 'http://a', httpTimeout: soon}]", "is not a span of time"),
         (HEAD + "extenders: [{urlPrefix: 'http://a', bindVerb: b}, {urlPrefix: 'http://b', bindVerb: b}]",
          "only one may bind"),
         (HEAD + "podInitialBackoffSeconds: 0", "must be positive"),

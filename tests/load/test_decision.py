@@ -211,7 +211,7 @@ def test_the_weight_comes_with_its_reasons() -> None:
     assert least_weight(50).reasons == (
         "the other score plugins can prefer a node by at most 1200",
         "a node that scores 50 points less loses 1500 by a weight of 3: 50 × 3 × 10",
-        "so it loses whatever the others say; a difference of less than 41 points leaves them a say",
+        "so it loses whatever the others score; below a difference of 41 points they still count",
     )
 
 

@@ -55,4 +55,4 @@ async def test_so_does_one_that_never_learns_of_the_nodes() -> None:
             async with running(config, refused, SystemClock()):
                 await until(lambda: bool(told(logs, Event.TAINTS_HANDED_OVER)), "the lease to be left")
         [said] = told(logs, Event.TAINTS_HANDED_OVER)
-        assert "pods are not all known yet" in said["reason"]
+        assert "has not read all pods of the cluster yet" in said["reason"]

@@ -74,7 +74,7 @@ class TestWritten:
 
     def test_https_without_an_authority_is_doubted(self) -> None:
         text = kube_config.render(WantedConfiguration(url="https://extender:8890"))
-        assert "# No caFile: kube-scheduler believes any certificate" in text
+        assert "# No caFile: kube-scheduler accepts any certificate" in text
         assert configuration.read(text).extenders[0].enable_https
 
     @pytest.mark.parametrize("name", ["Mem.Real_usage", "yes", "1", "0x1F", "null", "1e3"])
@@ -91,22 +91,28 @@ class TestWritten:
             (WantedConfiguration(url="extender:8890"), "write http:// or https://"),
             (
                 WantedConfiguration(profiles=(KubeProfile("a"), KubeProfile("a"))),
-                "several profiles for the scheduler name 'a'",
+                "several profiles have the scheduler name 'a'",
             ),
-            (WantedConfiguration(tls=TlsFiles("/ca.crt")), "certificates mean nothing for http://"),
-            (WantedConfiguration(url="https://a", tls=TlsFiles(certificate="/c")), "goes with its key"),
+            (WantedConfiguration(tls=TlsFiles("/ca.crt")), "uses no certificates; write https://"),
+            (
+                WantedConfiguration(url="https://a", tls=TlsFiles(certificate="/c")),
+                "a certificate needs its key",
+            ),
             (WantedConfiguration(url="http://"), "write http:// or https://"),
             (WantedConfiguration(url="http://:8890"), "and HOST:PORT"),
             (WantedConfiguration(url="http://extender:port"), "and HOST:PORT"),
             (WantedConfiguration(url="http://extender:8890?a=b"), "and HOST:PORT"),
-            (WantedConfiguration(timeout="banana"), "'banana' is no span of time"),
-            (WantedConfiguration(timeout="5"), "'5' is no span of time"),
-            (WantedConfiguration(timeout="-3s"), "-3s, is none"),
-            (WantedConfiguration(timeout="0s"), "0s, is none"),
-            (WantedConfiguration(profiles=(KubeProfile(""),)), "'' is no scheduler name"),
-            (WantedConfiguration(profiles=(KubeProfile("mem real"),)), "'mem real' is no scheduler name"),
-            (WantedConfiguration(profiles=(KubeProfile("é"),)), "'é' is no scheduler name"),
-            (WantedConfiguration(profiles=(KubeProfile("x" * 64),)), "63 at most"),
+            (WantedConfiguration(timeout="banana"), "'banana' is not a span of time"),
+            (WantedConfiguration(timeout="5"), "'5' is not a span of time"),
+            (WantedConfiguration(timeout="-3s"), "-3s, must be more than 0"),
+            (WantedConfiguration(timeout="0s"), "0s, must be more than 0"),
+            (WantedConfiguration(profiles=(KubeProfile(""),)), "'' is not a valid scheduler name"),
+            (
+                WantedConfiguration(profiles=(KubeProfile("mem real"),)),
+                "'mem real' is not a valid scheduler name",
+            ),
+            (WantedConfiguration(profiles=(KubeProfile("é"),)), "'é' is not a valid scheduler name"),
+            (WantedConfiguration(profiles=(KubeProfile("x" * 64),)), "at most 63 characters"),
             (WantedConfiguration(points=0), "cannot score 0 points less"),
         ],
     )
@@ -160,7 +166,7 @@ class TestSeed:
         assert seed.prometheus == seed_config.Asking("http://10.96.0.102:9090", 10, 10)
         assert seed.policies == {"mem-real-usage-scheduler": "mem-real-usage"}
         (doubt,) = seed.doubts
-        assert "'colocate scheduler kube-config --with-score-plugins' has them back" in doubt
+        assert "'colocate scheduler kube-config --with-score-plugins' brings them back" in doubt
         found = read(seed_config.taken_over(seed, WantedConfiguration()))
         assert found.profiles == (LabProfile("mem-real-usage-scheduler"),)
         assert found.extenders[0].weight == 1, "there is nobody to outweigh"
@@ -203,9 +209,9 @@ profiles:
         assert seed.policies == {"mem": "mem-real-usage", "both": "mem-real-usage=2,cpu-real-usage=1"}
         assert seed.prometheus == seed_config.Asking("http://prometheus:9090", 5, 30)
         assert seed.doubts == (
-            "profiles[1].pluginConfig[0].args.colour: CpuRealUsage has no such argument, and it is left out",
-            "profiles[1].pluginConfig[0].args asks Prometheus otherwise than the profile before it; "
-            "the last one counts for all",
+            "profiles[1].pluginConfig[0].args.colour: CpuRealUsage has no such argument, so it is left out",
+            "profiles[1].pluginConfig[0].args differs from the profile before it; "
+            "the last profile sets Prometheus for all",
         )
         tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, WantedConfiguration())))
         assert tree["parallelism"] == 8
@@ -242,10 +248,10 @@ profiles:
     @pytest.mark.parametrize(
         ("text", "complaint"),
         [
-            ("{", "it is not YAML"),
-            ("- a", "holds no KubeSchedulerConfiguration"),
-            ("kind: Pod\napiVersion: v1", "holds a Pod of v1"),
-            ("kind: Pod", "holds a Pod without apiVersion; a KubeSchedulerConfiguration of"),
+            ("{", "this is not YAML"),
+            ("- a", "is not a KubeSchedulerConfiguration"),
+            ("kind: Pod\napiVersion: v1", "this is a Pod of v1"),
+            ("kind: Pod", "this is a Pod without apiVersion; give a KubeSchedulerConfiguration of"),
             ("version: 1", "holds a mapping without apiVersion and kind"),
             (HEAD, "no profile enables MemRealUsage or CpuRealUsage"),
             (HEAD + "profiles: 3", "profiles: 3 is not a list; write it as"),
@@ -268,10 +274,13 @@ profiles:
             ),
             (SEED.replace("  leaderElect: false", "  true"), "leaderElection: true is not a mapping"),
             (SEED + "extenders: true", "extenders: true is not a list"),
-            (SEED + "extenders: [{urlPrefix: 'http://a', httpTimeout: soon}]", "'soon' is no span of time"),
-            (SEED + "profile: 2024-13-40", "it is not YAML .* mend it there"),
-            (SEED + "a: &a [*a]", "it is not YAML .* mend it there"),
-            (SEED.replace("http://10.96.0.102:9090", "10.96.0.102"), "is no http or https address"),
+            (
+                SEED + "extenders: [{urlPrefix: 'http://a', httpTimeout: soon}]",
+                "'soon' is not a span of time",
+            ),
+            (SEED + "profile: 2024-13-40", "this is not YAML .* correct it"),
+            (SEED + "a: &a [*a]", "this is not YAML .* correct it"),
+            (SEED.replace("http://10.96.0.102:9090", "10.96.0.102"), "is not an http or https address"),
             (
                 SEED.replace("queryMetricTimeSeconds: 10", "queryMetricTimeSeconds: soon"),
                 r"profiles\[0\].pluginConfig\[0\].args.queryMetricTimeSeconds: 'soon' is not a number",
@@ -282,7 +291,7 @@ profiles:
             ),
             (
                 SEED.replace("queryMetricTimeSeconds: 10", "queryMetricTimeSeconds: .inf"),
-                "inf is no number of seconds",
+                "inf is not a number of seconds",
             ),
         ],
     )

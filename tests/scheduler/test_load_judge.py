@@ -355,7 +355,7 @@ def test_what_is_known_is_told_on_this_machine_alone_while_anyone_is_let_in(
     if local:
         callers.check_curious(request)
     else:
-        with pytest.raises(RequestRefused, match="told on this machine alone"):
+        with pytest.raises(RequestRefused, match="only callers on this machine get this answer"):
             callers.check_curious(request)
 
 

@@ -216,7 +216,7 @@ async def test_a_pod_that_is_refused_everywhere_is_explained_listed_and_written(
             told = questions.decoded(await questions.ask(where, "/explain", pod=f"default/{pod.name}"), Told)
             assert told.explanation.refused
             assert {one.node for one in told.refused} == set(NAMES)
-            with pytest.raises(NotAnswered, match="'n9' was no candidate"):
+            with pytest.raises(NotAnswered, match="'n9' was not a candidate"):
                 await questions.ask(where, "/explain", pod=pod.name, node="n9")
             [listed] = questions.decoded(await questions.ask(where, "/decisions"), list[Told])
             assert listed.explanation.pod == f"default/{pod.name}"
@@ -232,15 +232,13 @@ async def test_of_a_pod_that_nobody_judged_it_is_said_what_is_known() -> None:
         story.scheduling(story.config(decisions=Decisions(keep=2))) as scheduler,
     ):
         where = Where(url=scheduler.listening.url)
-        with pytest.raises(
-            NotAnswered, match="'nobody': it was not judged by this replica since it started; "
-        ):
+        with pytest.raises(NotAnswered, match="'nobody': this replica has not judged it since it started; "):
             await questions.ask(where, "/explain", pod="nobody")
         await story.deploy("nginx", 3)
         await until(lambda: len(scheduler.facts.table.pods.bound) == 3, "the pods to be seen")
         forgotten = [pod for pod in await story.pods("nginx") if scheduler.decisions.find(pod.name) is None]
         for pod in forgotten:
-            said = rf"{pod.name} is on {pod.node}, .*or 2 younger decisions have taken its place"
+            said = rf"{pod.name} is on {pod.node}, .*or 2 newer decisions have replaced it"
             with pytest.raises(NotAnswered, match=said):
                 await questions.ask(where, "/explain", pod=pod.name)
         assert len(forgotten) == 1

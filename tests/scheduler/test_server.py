@@ -98,8 +98,8 @@ async def test_health_is_told_to_anyone(judge: SteeredJudge, ask: Asking) -> Non
 @pytest.mark.parametrize(
     ("method", "path", "status", "sentence"),
     [
-        ("POST", "/", 404, "there is no '/' here; there are /filter, /prioritize, /preempt, /healthz, /readyz"),
-        ("POST", "/prioritise", 404, "there is no '/prioritise' here; there are /filter, /prioritize, /preempt, "
+        ("POST", "/", 404, "'/' does not exist; available: /filter, /prioritize, /preempt, /healthz, /readyz"),
+        ("POST", "/prioritise", 404, "'/prioritise' does not exist; available: /filter, /prioritize, /preempt, "
                                      "/healthz, /readyz"),
         ("GET", "/prioritize", 405, "/prioritize takes POST, not GET"),
         ("DELETE", "/filter", 405, "/filter takes POST, not DELETE"),
@@ -145,7 +145,7 @@ async def test_a_fault_costs_the_request_that_it_happens_in_and_no_other(
         raise ZeroDivisionError("of the judge")
 
     judge.before = fail
-    sentence = "a fault of the extender's own (ZeroDivisionError) kept it from judging; its log says more"
+    sentence = "the extender failed with an internal error (ZeroDivisionError); see its log"
     answered = await ask.post("prioritize", question("a"))
     assert (answered.status, answered.sentence) == (500, sentence)
     answered = await ask.post("filter", question("a"))
@@ -204,7 +204,7 @@ async def test_what_a_killed_process_left_is_removed_and_a_file_is_not(
     async with asking(judge, settings) as ask:
         assert await ask.prioritized("a") == {"a": 5}
     path.write_text("precious")
-    with pytest.raises(UserError, match="is there and is no socket"):
+    with pytest.raises(UserError, match="exists and is not a socket"):
         async with asking(judge, settings):
             pass
     assert path.read_text() == "precious"

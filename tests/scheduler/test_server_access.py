@@ -54,7 +54,7 @@ class TestTokens:
         async with self.ask(file) as ask:
             answered = await self.shown(ask, authorization)
             assert (answered.status, answered.headers["WWW-Authenticate"]) == (401, "Bearer")
-            assert answered.sentence.startswith("this caller shows no token that is known here")
+            assert answered.sentence.startswith("this caller sends no valid token")
             assert "first" not in answered.sentence
             for path in ("/healthz", "/readyz"):
                 assert (await ask.get(path)).status == 200, "a kubelet has no token"
@@ -155,7 +155,7 @@ class TestCertificates:
         async with asking(SteeredJudge(), settings, ssl=certified.client()) as ask:
             answered = await ask.post("prioritize", question("a"))
             assert answered.status == 401
-            assert answered.sentence.startswith("this caller shows no client certificate")
+            assert answered.sentence.startswith("this caller sends no client certificate")
             assert (await ask.get("/healthz")).status == 200, "a kubelet has none"
             shown = certified.client(certified.authority.client("system:kube-scheduler"))
             async with self.another(ask, shown) as again:

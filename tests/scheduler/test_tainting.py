@@ -93,9 +93,14 @@ async def test_of_a_pod_that_was_never_judged_the_taints_are_told() -> None:
         await until(lambda: bool(scheduler.facts.table.pods.bound), "the pod to be seen")
         where = Where(url=scheduler.listening.url)
         for name in (pod.name, f"default/{pod.name}"):
-            with pytest.raises(NotAnswered, match=rf"{pod.name} is on {pod.node}, .*no scheduler asks here"):
+            with pytest.raises(
+                NotAnswered, match=rf"{pod.name} is on {pod.node}, .*kube-scheduler does not ask this process"
+            ):
                 await questions.ask(where, "/explain", pod=name)
-        with pytest.raises(NotAnswered, match="nothing is kept of a pod 'nobody': no scheduler asks here"):
+        with pytest.raises(
+            NotAnswered,
+            match="no decision is kept for the pod 'nobody': kube-scheduler does not ask this process",
+        ):
             await questions.ask(where, "/explain", pod="nobody")
 
 

@@ -218,7 +218,7 @@ class Lost:
     ("lease", "reason"),
     [
         pytest.param(Lost(True, "away"), "away", id="a writer, and the API server is away"),
-        pytest.param(Lost(False, ""), "nobody renews the lease", id="another, and the writer was killed"),
+        pytest.param(Lost(False, ""), "no process renews the lease", id="another, and the writer was killed"),
         pytest.param(Lost(False, "no right"), "", id="another, which never could read the lease"),
     ],
 )

@@ -85,14 +85,14 @@ def test_a_file_that_others_could_have_put_there_is_not_believed(file: Path, kin
     else:
         file.write_text("known to all")
         file.chmod(0o644)
-    with pytest.raises(UserError, match=r"is not a file that only its owner can read; remove it"):
+    with pytest.raises(UserError, match=r"is not a file that only its owner can read; remove that file"):
         make_token(file)
 
 
 def test_where_none_can_be_made_the_remedy_is_told(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("in the way")
     with pytest.raises(
-        UserError, match=r"server\.callers\.tokenFile: none is given, .* cannot be made .*anyone"
+        UserError, match=r"server\.callers\.tokenFile: it is not set, .* cannot be created .*anyone"
     ):
         make_token(tmp_path / "state" / "token")
 

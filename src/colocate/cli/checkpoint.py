@@ -51,20 +51,20 @@ def add(groups: Commands) -> None:
         "show who holds what, and what was injected",
         ("table", "wide", "json", "yaml"),
     )
-    show.add_argument("--offline", action="store_true", help="ask nobody for the pods' names")
+    show.add_argument("--offline", action="store_true", help="do not look up the names of pods")
     _add_cluster(show)
     _command(
         commands,
         "verify",
         verify,
-        "say what is wrong in the file; exit 1 where something is",
+        "say what is wrong in the file; exit 1 if something is wrong",
         _REPORTS,
     )
     diff = _command(
         commands,
         "diff",
         diff_file,
-        "compare it with podresources, the API's pods and the node's status; exit 1 where they differ",
+        "compare it with podresources, the API's pods and the node's status; exit 1 if they differ",
         _REPORTS,
     )
     _add_cluster(diff)
@@ -79,7 +79,7 @@ def _command(
     formats: tuple[str, ...] = (),
 ) -> argparse.ArgumentParser:
     command = add_command(commands, name, about)
-    source = "the kubelet's own unless given"
+    source = "the kubelet's own by default"
     if formats:
         source += "; - is standard input"
         add_output(command, *formats)
@@ -89,7 +89,9 @@ def _command(
 
 
 def _add_cluster(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--node", default="", metavar="NAME", help="the file's node; by this host's name")
+    command.add_argument(
+        "--node", default="", metavar="NAME", help="the node of the file; by default this host's name"
+    )
     cluster_flags.add_flags(command)
 
 
@@ -101,16 +103,16 @@ def _add_repair(commands: Commands) -> None:
         "write a new file without certain pods or resources, or with a right checksum",
     )
     command.epilog = "The old file stays as a backup in a folder beside it. The kubelet must be stopped."
-    wish = command.add_argument_group("what to change", "Each may be given more than once.")
+    wish = command.add_argument_group("what to change", "You can repeat each flag.")
     wish.add_argument(
         "--drop-pod", action="append", default=[], metavar="POD", help="a pod's uid, or its NAMESPACE/NAME"
     )
     wish.add_argument("--drop-resource", action="append", default=[], metavar="NAME", help="such as mock/gpu")
     wish.add_argument(
-        "--fix-checksum", action="store_true", help="vouch for the data of a file whose checksum is wrong"
+        "--fix-checksum", action="store_true", help="accept the data of a file whose checksum is wrong"
     )
     confirm.add_flags(command)
-    command.add_argument("--force", action="store_true", help="even while the kubelet runs, or seems to")
+    command.add_argument("--force", action="store_true", help="write even if the kubelet runs or seems to")
     _add_cluster(command)
 
 
@@ -191,7 +193,7 @@ def diff_file(args: argparse.Namespace) -> int:
     if records == Records():
         raise UserError(f"there is nothing to compare {path} with: {'; '.join(asked.silent)}")
     for reason in asked.silent:
-        _note(f"not compared with one source: {reason}")
+        _note(f"one source was not compared: {reason}")
     report = Comparison(str(path), compare(checkpoint, records), asked.silent)
     _print(args.output, report)
     if args.output == "table" and not report.findings:
@@ -211,10 +213,10 @@ def _sources(records: Records) -> str:
 def repair(args: argparse.Namespace) -> int:
     wish = RepairWish(args.drop_pod, args.drop_resource, args.fix_checksum)
     if not (wish.pods or wish.resources or wish.fix_checksum):
-        raise UserError("say what to change: --drop-pod, --drop-resource or --fix-checksum")
+        raise UserError("nothing to change is given; add --drop-pod, --drop-resource or --fix-checksum")
     path = _path(args)
     if path == _STANDARD_INPUT:
-        raise UserError("standard input cannot be repaired; name a file")
+        raise UserError("standard input cannot be repaired; give a file")
     old = files.read(path)
     document = _parsed(old.path, old.content)
     asked = AskedRecords(Records())
@@ -222,20 +224,20 @@ def repair(args: argparse.Namespace) -> int:
         asked = asyncio.run(ask_for_pods(_own_paths(path) is not None, _cluster(args), _CLOCK))
     if asked.records.pods is None and any("/" in pod for pod in wish.pods):
         raise UserError(
-            f"--drop-pod: no pod's name can be looked up ({'; '.join(asked.silent)}); say its uid, which"
-            " 'colocate checkpoint show' tells"
+            f"--drop-pod: cannot look up names of pods ({'; '.join(asked.silent)}); give the uid that "
+            "'colocate checkpoint show' prints"
         )
     known = names(document.checkpoint, None, asked.records.pods)
     decided = plan(old, document, wish, known)
     if decided.changes_nothing:
-        print(f"{visible(str(old.path))} is as wanted; nothing to do")
+        print(f"{visible(str(old.path))} already has that; nothing to do")
         return 0
     print(*checkpoint_tables.change(decided), sep="\n", flush=True)
     for pod in living_losers(decided, asked.records.pods or ()):
         state = "runs" if pod.phase == "Running" else f"is {pod.phase or 'new'}"
         _note(f"{pod.key} {state} and loses its devices: the kubelet may give them to another pod as well")
     if decided.mended.dropped and asked.silent:
-        _note(f"whether a pod that loses devices runs is not known: {'; '.join(asked.silent)}")
+        _note(f"cannot tell whether a pod that loses devices is running: {'; '.join(asked.silent)}")
     if args.dry_run:
         return 0
     return _carry_out(decided, args)
@@ -254,8 +256,8 @@ def _carry_out(decided: RepairPlan, args: argparse.Namespace) -> int:
 def _refuse_unless_stopped(decided: RepairPlan, force: bool) -> None:
     if (reason := why_not_now(decided.old.path)) and not force:
         raise UserError(
-            f"nothing was changed: {reason}, and a kubelet that runs writes its own record over the new one; stop it"
-            " ('systemctl stop kubelet'), or say --force"
+            f"nothing was changed: {reason}, and a running kubelet overwrites the file with its own record; "
+            "stop it ('systemctl stop kubelet'), or add --force"
         )
 
 

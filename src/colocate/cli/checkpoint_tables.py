@@ -64,7 +64,7 @@ def _checksum(shown: ShownCheckpoint) -> str:
         return f"{age}, which has no checksum"
     if shown.checksum.right:
         return f"{age}, checksum {shown.checksum.computed} is right"
-    return f"{age}, checksum {shown.checksum.stated} is wrong: the data has {shown.checksum.computed}"
+    return f"{age}, checksum {shown.checksum.stated} is wrong: {shown.checksum.computed} would be right"
 
 
 def _held(shown: ShownCheckpoint) -> dict[str, set[str]]:
@@ -184,7 +184,8 @@ def change(plan: RepairPlan) -> Iterator[str]:
     """What would be different, line by line."""
     for entry in plan.mended.dropped:
         yield visible(
-            f"- pod {entry.pod_uid}  container {entry.container}  {entry.resource}: {_ids(entry.ids, wide=True)}"
+            f"- pod {entry.pod_uid}  container {entry.container}  {entry.resource}: "
+            f"{_ids(entry.ids, wide=True)}"
         )
     for resource in plan.mended.unregistered:
         yield visible(f"- registered resource {resource}")

@@ -36,7 +36,7 @@ T = TypeVar("T")
 _WATCH_EVERY = 2.0
 _CLEAR = "\x1b[H\x1b[J"
 EXIT_CODES = (
-    "0: it is gone; 1: it is not, and why; 2: it was not tried, because of what was asked or answered"
+    "0: removed; 1: not removed, with the reason; 2: not tried, because of a wrong argument or your answer"
 )
 
 
@@ -44,7 +44,8 @@ def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "resource",
         help=GROUPS["resource"],
-        description="Extended resources of nodes: who stands behind each, and how to get rid of one that stays.",
+        description="List extended resources of nodes with what provides them, and remove the ones left "
+        "behind.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     _add_list(commands)
@@ -56,14 +57,16 @@ def _add_list(commands: Commands) -> None:
     command = _command(
         commands,
         "list",
-        "show every extended resource of every node, and who stands behind it",
-        "A question mark after a state: it is inferred from what the API shows; -o wide says from what.",
+        "list the extended resources of all nodes, and what provides them",
+        "A question mark after a state means that it is inferred from the API; -o wide shows from what.",
     )
-    command.add_argument("--node", metavar="NAME", help="of this node alone")
+    command.add_argument("--node", metavar="NAME", help="only this node")
     command.add_argument(
-        "-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="how to print it"
+        "-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="output format"
     )
-    command.add_argument("--watch", "-w", action="store_true", help="again every two seconds, until Ctrl-C")
+    command.add_argument(
+        "--watch", "-w", action="store_true", help="print again every two seconds, until Ctrl-C"
+    )
     command.set_defaults(run=show)
 
 
@@ -71,8 +74,8 @@ def _add_advertise(commands: Commands) -> None:
     command = _command(
         commands,
         "advertise",
-        "give a node so many of a resource, by hand",
-        "No plugin stands behind it: pods are counted against it, and get nothing for it.",
+        "give a node a number of a resource by hand",
+        "No plugin provides it: the scheduler counts pods against it, but pods get no device.",
     )
     command.add_argument("node", metavar="NODE")
     command.add_argument("wish", metavar="NAME=N", help="such as example.com/fan=4")
@@ -84,20 +87,22 @@ def _add_remove(commands: Commands) -> None:
     command = _command(
         commands,
         "remove",
-        "take a resource off a node for good",
-        "Waits until the kubelet has let go of the resource, which takes five minutes from when its plugin stopped "
-        f"or the kubelet started, removes it, and watches that it stays away. Exit code {EXIT_CODES}.",
+        "remove a resource from a node for good",
+        "Waits until the kubelet forgets the resource (five minutes after its plugin stopped or the kubelet "
+        f"started), removes it, and checks that it stays away. Exit code {EXIT_CODES}.",
     )
     command.add_argument("node", metavar="NODE")
     command.add_argument("name", metavar="NAME", help="such as example.com/fan")
     command.add_argument(
-        "--now", action="store_true", help="try it before the kubelet lets go, which then puts it back"
+        "--now",
+        action="store_true",
+        help="try it before the kubelet forgets the resource; the kubelet then puts it back",
     )
     command.add_argument(
         "--timeout",
         default="15m",
         metavar="SPAN",
-        help="how long it may take, your answer not counted, such as 600, 90s or 15m (15m)",
+        help="how long it may take without the time for your answer, such as 600, 90s or 15m (15m)",
     )
     confirm.add_flags(command)
     command.set_defaults(run=remove)
@@ -110,15 +115,15 @@ def _command(commands: Commands, name: str, about: str, more: str) -> argparse.A
         "--kubelet-root",
         type=Path,
         metavar="FOLDER",
-        help="of the kubelet of this machine, which knows more if this is a node; of the node that is named, where "
-        f"several share this machine; else {ROOT_VARIABLE}, else {DEFAULT_ROOT}",
+        help="the folder of this machine's kubelet, which knows more if this machine is a node; of the given "
+        f"node, if several nodes share this machine; else {ROOT_VARIABLE}, else {DEFAULT_ROOT}",
     )
     return command
 
 
 def show(args: argparse.Namespace) -> None:
     if args.watch and args.output not in ("table", "wide"):
-        raise UserError(f"--watch prints tables, not {args.output}; leave one of them out")
+        raise UserError(f"--watch prints tables, not {args.output}; leave one out")
     asyncio.run(_show(args))
 
 
@@ -173,7 +178,7 @@ def advertise(args: argparse.Namespace) -> None:
     print(f"node {wish.node}: {wish.name} {_was(found)} -> {wish.count}")
     _show_patch(plan.patch)
     if found is not None and found.requested > wish.count:
-        print(f"note: pods there hold {found.requested} of it, which is more than there will be")
+        print(f"note: pods there request {found.requested} of it, more than there will be")
     if not args.dry_run:
         confirm.confirm(args, f"Advertise {wish.count} {wish.name} on node {wish.node}?")
     _ask(args, lambda client, observer: advertising.advertise(client, observer, wish, args.dry_run))
@@ -181,7 +186,7 @@ def advertise(args: argparse.Namespace) -> None:
         print("the API server would accept it; nothing was changed (--dry-run)")
     else:
         print(
-            f"advertised; the kubelet of {wish.node} makes it allocatable with its next sync, within some 10 s"
+            f"advertised; the kubelet of {wish.node} makes it allocatable with its next sync, within about 10 s"
         )
 
 
@@ -221,8 +226,8 @@ def remove(args: argparse.Namespace) -> None:
 def _about_grace(found: ExtendedResource, now: bool) -> str:
     left = "up to five minutes" if found.remaining is None else f"at most {span(found.remaining)} more"
     if now:
-        return f"too early: the kubelet waits for its plugin, {left}; until then it puts back what is removed"
-    return f"the kubelet waits for its plugin, {left}; this waits with it"
+        return f"too early: the kubelet waits for its plugin, {left}; until then it puts the resource back"
+    return f"the kubelet waits for its plugin, {left}; this command waits too"
 
 
 def _was(found: ExtendedResource | None) -> str:

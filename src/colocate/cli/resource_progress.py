@@ -32,14 +32,16 @@ class Progress:
         match step:
             case WaitingStep(resource=resource, waited=waited):
                 left = resource.remaining or 0.0
-                words = f"at most {span(left)} until the kubelet lets go of {resource.name}"
+                words = f"at most {span(left)} until the kubelet forgets {resource.name}"
                 self._move(1 - left / GRACE, words, waited)
             case Patching(early=True):
-                self.line("removing it before the kubelet has let go: it will put it back with its next sync")
+                self.line(
+                    "removing it before the kubelet forgets it: the kubelet will put it back with its next sync"
+                )
             case Patching():
                 self.line("removing it from capacity")
             case Watching(watched=watched, needed=needed):
-                words = "watching whether it stays away"
+                words = "checking that it stays away"
                 if self._moving:
                     self._move(watched / needed, words, watched)
                 elif not self._watching:
@@ -49,7 +51,7 @@ class Progress:
                 self._watching = False
                 self.line(f"it is back, with capacity {resource.capacity}")
             case Changed():
-                self.line("somebody else has changed it meanwhile; looking again")
+                self.line("something else changed it in the meantime; looking again")
             case Trouble(error=error):
                 self.line(f"{error}; trying again")
 

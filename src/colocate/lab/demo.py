@@ -59,9 +59,9 @@ class Demo:
             (f"Start the agent: {DEVICES} mock devices, {RESOURCE}", self._start_agent),
             (f"Run a pod that asks for 2 {RESOURCE}", self._run_train),
             ("Run a pod that asks for 9 when 8 are free", self._run_greedy),
-            (f"Sell idle memory: a pod with {BLOCKS} blocks of {MEMORY}", self._run_colocated),
+            (f"Offer idle memory: a pod with {BLOCKS} blocks of {MEMORY}", self._run_colocated),
             ("Break a device: colocate mock unhealthy", self._break_device),
-            ("Mend it: colocate mock healthy", self._mend_device),
+            ("Repair it: colocate mock healthy", self._mend_device),
             ("Kill the agent with SIGKILL, and start it again", self._kill_agent),
             ("Restart the kubelet", self._restart_kubelet),
         ]
@@ -78,7 +78,7 @@ class Demo:
         await self._open.enter_async_context(self.cluster.running())
         self.cluster.server.write_kubeconfig(self.kubeconfig)
         nodes = self.cluster.store.count(NODES.storage)
-        how = "a plain process" if self.runtime.without_cgroups else "a process in a control group of its own"
+        how = "a plain process" if self.runtime.without_cgroups else "a process in its own control group"
         return f"{nodes} nodes are Ready; every pod on this machine will be {how}"
 
     async def _start_agent(self) -> str:
@@ -110,7 +110,7 @@ class Demo:
 
     async def _run_colocated(self) -> str:
         if self.runtime.without_cgroups:
-            return f"no memory is sold here: {self.runtime.without_cgroups}"
+            return f"this machine offers no memory: {self.runtime.without_cgroups}"
         table = self.kubelet.devices.table
         await self._until(lambda: MEMORY in table.devices, "the agent to offer memory")
         offered = int(json.loads(await self._ask_agent("memory", "status", "-o", "json"))["offered"])
@@ -123,7 +123,7 @@ class Demo:
         await self._phase("test-pod", Phase.RUNNING)
         said = await self._said(self.kubelet.pod("colocation-memory/test-pod"))
         self._expect(said == f"I may use {BLOCKS * 512 << 20} bytes", f"the pod said: {said}")
-        return f"the node shows {offered} blocks of 512 MiB; the first thing that the process says: {said}"
+        return f"the node shows {offered} blocks of 512 MiB; the process first says: {said}"
 
     async def _run_web(self) -> str:
         self.cluster.registry.create(DEPLOYMENTS, "default", deployment("web", REPLICAS))
@@ -158,8 +158,8 @@ class Demo:
         nodes = {pod["spec"]["nodeName"] for pod in running()}
         self._expect(load.hot not in nodes, f"pods went to {', '.join(sorted(nodes))}")
         return (
-            f"{BY_LOAD} pods avoid {load.hot}, though no more is requested of it than of others; its load is "
-            f"pretended.\nWhy, as colocate scheduler explain tells it:\n{why}"
+            f"{BY_LOAD} pods avoid {load.hot}, although pods request no more of it than of others; its load is "
+            f"simulated.\nThe reason, from colocate scheduler explain:\n{why}"
         )
 
     async def _break_device(self) -> str:
@@ -297,7 +297,7 @@ class Demo:
             gone = self.agent is not None and self.agent.returncode is not None
             self._expect(not gone, f"the agent ended while the demo waited for {what}")
             await asyncio.sleep(0.01)
-        raise DemoFailed(f"waited {PATIENCE} s in vain for {what}")
+        raise DemoFailed(f"waited {PATIENCE} s for {what}, without success")
 
     def _expect(self, holds: bool, otherwise: str) -> None:
         if not holds:

@@ -159,7 +159,7 @@ def _drain(
             dropped.append(block.id)
         elif now - block.since >= linger:
             table[block.id] = Block(block.id, BlockState.DRAINED, now)
-    reason = f"Withdrawn, and free for {linger:g} s."
+    reason = f"Withdrawn, and held by no pod for {linger:g} s."
     return [Drop(ids=tuple(sorted(dropped, key=place)), reason=reason)] if dropped else []
 
 

@@ -43,7 +43,7 @@ class Instant(msgspec.Struct, frozen=True, tag_field="kind", tag="instant"):
         return 0.0
 
     def expect(self, usage: Usage, safety: Safety, history: Sequence[Peak]) -> Expectation:
-        reason = f"Expected online: {amount(usage.online)}, as now (forecast instant)."
+        reason = f"Expected online: {amount(usage.online)}, the same as now (forecast instant)."
         return Expectation(usage.online, safety.total, safety.margin, (reason,))
 
 
@@ -60,8 +60,8 @@ class WindowMax(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     def expect(self, usage: Usage, safety: Safety, history: Sequence[Peak]) -> Expectation:
         online = max([usage.online, *(peak.online for peak in history)])
         reason = (
-            f"Expected online: {amount(online)}, the most of the last {_hours(self.window)}{self._known(history)} "
-            f"(forecast window-max); now it is {amount(usage.online)}."
+            f"Expected online: {amount(online)}, the maximum of the last {_hours(self.window)}{self._known(history)} "
+            f"(forecast window-max); now {amount(usage.online)}."
         )
         return Expectation(online, safety.total, safety.margin, (reason,))
 
@@ -70,7 +70,7 @@ class WindowMax(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
         seen = history[-1].since - history[0].since if history else 0.0
         if seen >= self.window * (1 - 1 / _SLOTS):
             return ""
-        return f", of which {_hours(seen)} were seen" if seen else ", of which nothing was seen before now"
+        return f", of which the agent saw {_hours(seen)}" if seen else ", of which the agent saw only now"
 
 
 def _hours(seconds: float) -> str:
@@ -108,11 +108,11 @@ class Koordinator(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         # What the kubelet evicts by is never sold, however small a margin was asked for.
         kept = max(margin, safety.eviction + safety.margin)
         reasons = (
-            f"Expected online: {amount(system)} for the system (used {amount(usage.system)}, reserved "
-            f"{amount(safety.reserved)}, the larger) and {amount(pods)} for online pods by {self.policy} "
+            f"Expected online: {amount(system)} for the system (the larger of {amount(usage.system)} used and "
+            f"{amount(safety.reserved)} reserved) and {amount(pods)} for online pods by {self.policy} "
             "(forecast koordinator).",
-            f"Its margin is {100 - self.threshold:g} % of {amount(usage.capacity)}: {amount(margin)}; "
-            f"{amount(kept)} is kept.",
+            f"Its margin is {100 - self.threshold:g} % of {amount(usage.capacity)}: {amount(margin)}; the node "
+            f"keeps {amount(kept)}.",
         )
         return Expectation(system + pods, kept, kept - safety.eviction, reasons)
 

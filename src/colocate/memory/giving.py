@@ -43,11 +43,11 @@ def reclaim(ladder: Ladder, situation: Situation) -> Step:
             continue
         if situation.facts.controls.cgroup == 1 and not each.may_be_bound:
             notes.append(
-                f"{each.ref} is not reclaimed from: a limit would bind containers without blocks, too."
+                f"No memory is reclaimed from {each.ref}: the limit would also bind containers without blocks."
             )
             continue
         if _suffers(reading, situation):
-            notes.append(f"{each.ref} is not reclaimed from: {_suffering(reading, situation)}.")
+            notes.append(f"No memory is reclaimed from {each.ref}: {_suffering(reading, situation)}.")
             continue
         reason = f"{_needed(situation)}; {each.ref} has {amount(reading.file)} of page cache."
         actions.append(Reclaim(pod=each.ref, bytes=size, leave=leave, reason=reason))
@@ -67,11 +67,13 @@ def throttle(ladder: Ladder, situation: Situation) -> Step:
         if ladder.has_given_up(Rung.THROTTLE, each.uid):
             continue
         if not each.may_be_bound:
-            notes.append(f"{each.ref} is not throttled: containers without blocks would be slowed down, too.")
+            notes.append(f"{each.ref} is not throttled: that would also slow down containers without blocks.")
             continue
         done = ladder.throttled.get(each.uid)
         if _suffers(reading, situation):
-            notes.append(f"{each.ref} is held at what it uses: {_suffering(reading, situation)}.")
+            notes.append(
+                f"{each.ref} is throttled at what it uses, no lower: {_suffering(reading, situation)}."
+            )
         high = _high(reading, remaining, situation)
         if done is not None:
             high = min(high, done.to)
@@ -79,7 +81,7 @@ def throttle(ladder: Ladder, situation: Situation) -> Step:
         busy = True
         if done is not None and done.to == high == reading.high:
             continue
-        reason = f"{_needed(situation)}; {each.ref} uses {amount(reading.usage)} and is to grow no more."
+        reason = f"{_needed(situation)}; {each.ref} uses {amount(reading.usage)} and may not grow."
         before = done.before if done is not None else reading.high
         actions.append(Throttle(pod=each.ref, high=high, before=before, reason=reason))
         ladder = msgspec.structs.replace(
@@ -98,7 +100,7 @@ def throttle_again(ladder: Ladder, situation: Situation) -> Step:
         if ladder.has_given_up(Rung.THROTTLE, each.uid) or not each.may_be_bound:
             continue
         high = max(done.to, _high(reading, reading.usage, situation))
-        reason = f"{each.ref} was to grow no more, and nobody holds it to that."
+        reason = f"{each.ref} may not grow, but its memory.high is not set."
         actions.append(Throttle(pod=each.ref, high=high, before=done.before, reason=reason))
         throttled = put(ladder.throttled, each.uid, Throttled(done.before, high))
         ladder = msgspec.structs.replace(ladder, throttled=throttled)
@@ -119,8 +121,8 @@ def _suffers(reading: PodMemory, situation: Situation) -> bool:
 
 def _suffering(reading: PodMemory, situation: Situation) -> str:
     return (
-        f"it loses {_lost(reading):g} % of its time to memory pressure already, and "
-        f"{situation.settings.reclaim_pressure:g} % is the bound"
+        f"it already loses {_lost(reading):g} % of its time to memory pressure, more than the "
+        f"{situation.settings.reclaim_pressure:g} % allowed"
     )
 
 
@@ -173,7 +175,7 @@ def far(ladder: Ladder, situation: Situation) -> Step:
         )
         remaining -= size
     if not actions:
-        notes.append(f"Far NUMA nodes have room for {amount(sum(room.values()))}: no pages go there.")
+        notes.append(f"Far NUMA nodes have room for {amount(sum(room.values()))}; no pages are moved there.")
     return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions))
 
 

@@ -48,16 +48,16 @@ def _up(ladder: Ladder, situation: Situation) -> LadderTurn:
     if rung is None:
         rung = Rung.WITHDRAW
         ladder = _stand(ladder, rung, situation)
-        notes.append(f"There is a debt of {amount(situation.debt)}: free blocks are withdrawn.")
+        notes.append(f"There is a debt of {amount(situation.debt)}, so free blocks are withdrawn.")
     higher = _next(ladder, rung, situation)
     if higher is None and not situation.presses:
         ladder = msgspec.structs.replace(ladder, since=situation.now)
         if ladder.throttled:
             notes.append(
-                f"{amount(situation.due)} is due, for which nobody is evicted: throttled pods stay so."
+                f"{amount(situation.due)} is due, too little to evict a pod; throttled pods stay throttled."
             )
     elif higher is not None and (why := _is_over(ladder, rung, situation)):
-        notes.append(f"{why}: {higher} comes next.")
+        notes.append(f"{why}; {higher} comes next.")
         rung, ladder = higher, _stand(ladder, higher, situation)
     actions: tuple[PodAction, ...] = ()
     stood_on = []
@@ -70,9 +70,9 @@ def _up(ladder: Ladder, situation: Situation) -> LadderTurn:
             break
         higher = situation.above(rung)
         if higher is None:
-            notes.append(f"No rung is left to try: a debt of {amount(situation.debt)} stays.")
+            notes.append(f"No rung is left to try; a debt of {amount(situation.debt)} remains.")
             break
-        notes.append(f"{rung} has nothing to try: {higher} comes next.")
+        notes.append(f"{rung} has nothing left to try; {higher} comes next.")
         rung, ladder = higher, _stand(ladder, higher, situation)
     if height(rung) > height(Rung.THROTTLE) and situation.here(Rung.THROTTLE).is_here:
         again = throttle_again(ladder, situation)
@@ -92,7 +92,7 @@ def _try(rung: Rung, ladder: Ladder, situation: Situation) -> Step:
     here = situation.here(rung)
     if not here.is_here:
         # It was, when it was reached.
-        return Step(ladder, notes=(f"{rung} cannot be used any more: {here.missing}.",))
+        return Step(ladder, notes=(f"{rung} is no longer available: {here.missing}.",))
     return GIVE[rung](ladder, situation)
 
 
@@ -103,7 +103,7 @@ def _is_over(ladder: Ladder, rung: Rung, situation: Situation) -> str:
         return f"{rung} has not paid {amount(situation.due)} within {situation.here(rung).deadline:g} s"
     if situation.hurries and (rung is Rung.WITHDRAW or waited > 0):
         share = situation.settings.hurry
-        return f"{amount(situation.due)} is due, more than {share:.0%} of the margin, so {rung} is given no more time"
+        return f"{amount(situation.due)} is due, more than {share:.0%} of the margin, so {rung} gets no more time"
     return ""
 
 

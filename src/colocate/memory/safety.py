@@ -48,11 +48,26 @@ def keep(reserves: KubeletReserves, hugepages: Bytes, capacity: Bytes, system: B
     told = _of_allocatable(knows_allocatable, kept_from_pods)
     reasons = (
         f"The kubelet evicts below {amount(eviction)} available{source}.",
-        f"It keeps {amount(reserved)} from pods{told}; the system uses {amount(system)}, so {amount(unfilled)} "
-        "of that is still to be left.",
-        f"The margin above is {share:.0%} of {amount(capacity)}: {amount(margin)}.",
+        f"It keeps {amount(reserved)} from pods{told}. {_of_reserve(reserved - eviction, system)}",
+        f"The margin on top is {share:.0%} of {amount(capacity)}: {amount(margin)}.",
     )
     return Safety(eviction=eviction, reserved=reserved, unfilled=unfilled, margin=margin, reasons=reasons)
+
+
+def _of_reserve(reserve: Bytes, system: Bytes) -> str:
+    """What is kept of the reserves without the eviction threshold, after what the system uses of them."""
+    if not reserve:
+        return "That is the eviction threshold alone, so nothing more is kept for the system."
+    if system >= reserve:
+        return (
+            f"The system already uses {amount(system)}, more than its reserve, so nothing more is kept for it."
+            if system > reserve
+            else f"The system uses {amount(system)}, all of its reserve, so nothing more is kept for it."
+        )
+    return (
+        f"The system uses {amount(system)} of its reserve of {amount(reserve)}, so {amount(reserve - system)} "
+        "more is kept for it."
+    )
 
 
 def _was_asked(reserves: KubeletReserves) -> bool:
@@ -62,10 +77,10 @@ def _was_asked(reserves: KubeletReserves) -> bool:
 
 def _of_threshold(eviction: Bytes) -> str:
     if eviction == DEFAULT_EVICTION:
-        return ", its default, as it was not asked"
+        return ", its default, because the agent could not ask it"
     return (
-        " or less: it was not asked (which takes the right to get nodes/proxy), and its threshold is no more than "
-        "what it keeps from pods"
+        " or less: the agent could not ask it (that takes the right to get nodes/proxy), but its threshold is at "
+        "most what it keeps from pods"
     )
 
 

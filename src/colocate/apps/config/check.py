@@ -154,7 +154,7 @@ def _check_ids(resource: MockResource, ids: Sequence[str], path: str) -> None:
     for index, id in enumerate(ids):
         if not id or _BAD_ID.search(id):
             what = f"{show(id)} holds a blank, comma or control character" if id else "this id is empty"
-            raise Problem(f"{path}[{index}]", f"{what}; ids are written as in 'gpu-0000'")
+            raise Problem(f"{path}[{index}]", f"{what}; write ids like 'gpu-0000'")
         if id in seen:
             raise Problem(
                 f"{path}[{index}]", f"{show(id)} is in the list already, at [{seen[id]}]; remove one of them"

@@ -67,19 +67,17 @@ def verdict(
     if namespace is None or is_leaving(namespace):
         return Verdict(Fate.DROP, f"its namespace {note.namespace} was deleted")
     if _is_later(namespace, note):
-        return Verdict(
-            Fate.DROP, f"its namespace {note.namespace} was deleted, and the one of that name is another"
-        )
+        return Verdict(Fate.DROP, f"its namespace {note.namespace} was deleted and created again")
     if age > expiry:
         return Verdict(Fate.EXPIRE, f"it could not be created for {expiry:g} s")
     if age > _DOUBT and not note.accepted:
-        return Verdict(Fate.EXPIRE, "nobody can say whether it was evicted or its owner deleted it")
+        return Verdict(Fate.EXPIRE, "the agent cannot tell whether it was evicted or its owner deleted it")
     return Verdict(Fate.CREATE)
 
 
 def _while_there(note: Manifest, pod: Mapping[str, Any], age: float, expiry: float) -> Verdict:
     if pod["metadata"]["uid"] != note.uid:
-        return Verdict(Fate.DROP, "there is a pod of its name again")
+        return Verdict(Fate.DROP, "there is another pod with its name")
     if not is_leaving(pod):
         return Verdict(Fate.DROP, "it was not evicted")
     if not (note.accepted or was_evicted(pod)) or _is_another_deletion(note, pod):

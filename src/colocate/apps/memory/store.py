@@ -144,7 +144,8 @@ class Store:
         except OSError as error:
             return Moves(
                 lost=(
-                    f"which pods are to be created again: {self._folder} cannot be read ({system_reason(error)})",
+                    "pods that should be created again are unknown: "
+                    f"{self._folder} cannot be read ({system_reason(error)})",
                 )
             )
         notes = [file for file in files if file.name.startswith(_MOVE)]
@@ -158,7 +159,8 @@ class Store:
                 continue
             except OSError as error:
                 lost.append(
-                    f"which pod is to be created again by {file}: {system_reason(error)}; let the agent read it"
+                    f"a pod that should be created again is unknown: {file}: {system_reason(error)}; "
+                    "let the agent read it"
                 )
             except ValueError:
                 lost.append(_lost(self._unreadable(file)))
@@ -220,16 +222,16 @@ class Store:
 def _lost(file: Path) -> str:
     uid = file.name.removeprefix(_MOVE).partition(".json")[0]
     return (
-        f"which pod was to be created again on another node after pod {uid}: {file} makes no sense; create that pod "
-        "where it is missing, and remove the file"
+        f"pod {uid} should be created again on another node, but {file} is damaged; create the pod where it is "
+        "missing, and remove the file"
     )
 
 
 def _given_up(file: Path) -> str:
     uid = file.name.removeprefix(_MOVE).partition(".json")[0]
     return (
-        f"whether somebody still wants pod {uid} on another node: it was not created again in time; create it from "
-        f"the body in {file} where it is wanted, and remove the file"
+        f"pod {uid} was not created again on another node in time; if it is still wanted, create it from the body "
+        f"in {file}, and remove the file"
     )
 
 

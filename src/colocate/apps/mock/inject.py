@@ -70,7 +70,7 @@ def problems(inject: Allocation) -> Iterator[tuple[str, str]]:
             yield f"devices[{index}].permissions", "use the letters r (read), w (write) and m (mknod)"
     for index, name in enumerate(inject.cdi):
         if not _CDI_NAME.fullmatch(name):
-            yield f"cdi[{index}]", "a CDI device is named as in 'vendor.com/class=name'"
+            yield f"cdi[{index}]", "write a CDI device like 'vendor.com/class=name'"
         yield from _template_problems(f"cdi[{index}]", name)
 
 

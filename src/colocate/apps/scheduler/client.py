@@ -42,7 +42,7 @@ async def ask(where: Where, path: str, **query: str) -> bytes:
     """The body of an answer; NotAnswered where there is none, a UserError where the question cannot be answered."""
     socket = where.url.removeprefix("unix:") if where.url.startswith("unix:") else ""
     if not socket and not where.url.startswith(("http://", "https://")):
-        raise UserError(f"--url: {where.shown!r} is no address; write http://HOST:PORT or unix:/PATH")
+        raise UserError(f"--url: {where.shown!r} is not an address; write http://HOST:PORT or unix:/PATH")
     connector = aiohttp.UnixConnector(socket) if socket else aiohttp.TCPConnector(ssl=_context(where) or True)
     url = "http://scheduler" if socket else where.url.rstrip("/")
     try:
@@ -66,7 +66,7 @@ async def ask(where: Where, path: str, **query: str) -> bytes:
             return body
     except TimeoutError:
         raise NotAnswered(
-            f"the scheduler at {where.shown} does not answer in time; look into its log"
+            f"the scheduler at {where.shown} does not answer in time; look at its log"
         ) from None
     except (aiohttp.ClientError, OSError) as error:
         raise NotAnswered(_trouble(where, error)) from None
@@ -75,8 +75,8 @@ async def ask(where: Where, path: str, **query: str) -> bytes:
 def _trouble(where: Where, error: aiohttp.ClientError | OSError) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return (
-            f"the certificate of the scheduler at {where.shown} is not trusted ({of_certificate(error)}); name with "
-            f"--ca-file who signed it, or with --server-name the name that it is for"
+            f"the certificate of the scheduler at {where.shown} is not trusted ({of_certificate(error)}); give "
+            f"its authority with --ca-file, or the name in the certificate with --server-name"
         )
     refused = bool(of_our_certificate(error))
     if refused and where.certificate is None:
@@ -85,12 +85,12 @@ def _trouble(where: Where, error: aiohttp.ClientError | OSError) -> str:
     if encrypted and where.certificate and (refused or not isinstance(error, aiohttp.ClientConnectorError)):
         # Whoever does not accept ours mostly hangs up without a word.
         return (
-            f"the scheduler at {where.shown} hung up ({in_words(error)}): {where.certificate} may be a certificate "
-            f"that it does not accept; name another with --cert-file, and its key with --key-file"
+            f"the scheduler at {where.shown} closed the connection ({in_words(error)}): it may not accept the "
+            f"certificate {where.certificate}; give another with --cert-file, and its key with --key-file"
         )
     return (
-        f"the scheduler cannot be asked at {where.shown} ({in_words(error)}); say with --url where it listens, or "
-        f"name a snapshot with --snapshot where that is possible"
+        f"cannot reach the scheduler at {where.shown} ({in_words(error)}); give its address with --url, or, where "
+        f"the command has it, a snapshot with --snapshot"
     )
 
 
@@ -98,16 +98,16 @@ def _to_show(where: Where, *, token: bool = False) -> str:
     """What a scheduler misses, and the flag that names it."""
     if not token:
         return (
-            f"the scheduler at {where.shown} asks for a client certificate; name one that its "
+            f"the scheduler at {where.shown} asks for a client certificate; give one that its "
             f"server.tls.clientAuthority has signed with --cert-file, and its key with --key-file"
         )
     file = where.token_file
     if file is None:
         return (
-            f"the scheduler at {where.shown} asks for a token; name a file that has one with --token-file "
-            f"({settings.DEFAULT_TOKEN_FILE} where it runs, unless its server.callers.tokenFile says otherwise)"
+            f"the scheduler at {where.shown} asks for a token; give a file with one with --token-file (on its "
+            f"machine {settings.DEFAULT_TOKEN_FILE}, unless its server.callers.tokenFile names another)"
         )
-    return f"the scheduler at {where.shown} does not know the token of {file}; name another with --token-file"
+    return f"the scheduler at {where.shown} does not accept the token in {file}; give another file with --token-file"
 
 
 def decoded(body: bytes, kind: type[T]) -> T:
@@ -115,7 +115,7 @@ def decoded(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise NotAnswered(f"this is no answer of a scheduler of this version: {error}") from None
+        raise NotAnswered(f"the answer is not from a scheduler of this version: {error}") from None
 
 
 def _headers(where: Where) -> dict[str, str]:
@@ -124,7 +124,7 @@ def _headers(where: Where) -> dict[str, str]:
     try:
         token = Secret(where.token_file.read_text().split()[0])
     except (OSError, IndexError, UnicodeDecodeError) as error:
-        raise UserError(f"--token-file: {where.token_file} has no token to read ({error})") from None
+        raise UserError(f"--token-file: cannot read a token from {where.token_file} ({error})") from None
     return {"Authorization": f"Bearer {token.reveal()}"}
 
 
@@ -140,14 +140,14 @@ def _context(where: Where) -> ssl.SSLContext | None:
             if file is not None:
                 file.read_bytes()
         except OSError as error:
-            raise UserError(f"{flag}: {file} cannot be read ({in_words(error)}); name another") from None
+            raise UserError(f"{flag}: cannot read {file} ({in_words(error)}); give another file") from None
     try:
         context = ssl.create_default_context(cafile=str(where.authority) if where.authority else None)
         if where.certificate is not None:
             context.load_cert_chain(where.certificate, where.key)
     except (OSError, ssl.SSLError) as error:
         raise UserError(
-            f"--ca-file, --cert-file, --key-file: they cannot be used ({in_words(error)}); they must be PEM, and a "
-            f"key must belong to its certificate"
+            f"--ca-file, --cert-file, --key-file: cannot use these files ({in_words(error)}); they must be PEM, and "
+            f"the key must belong to the certificate"
         ) from None
     return context

@@ -72,7 +72,7 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
     usage = config.usage
     if not usage.prometheus.url and not usage.metrics_api:
         raise UserError(
-            "usage.prometheus.url: nothing says where samples come from; write http://HOST:PORT of Prometheus into "
+            "usage.prometheus.url: no source of samples is configured; write http://HOST:PORT of Prometheus into "
             "the configuration, or usage.metricsApi: true"
         )
     settings = config.load.settings(usage.window)

@@ -55,7 +55,7 @@ class Policies(str):
 def to_policies(value: object) -> Policies:
     """Read a mix; ValueError says how one is written."""
     if not isinstance(value, str):
-        raise ValueError("a mix of policies; write one as in balanced, or balanced=3,oversell=1")
+        raise ValueError("a mix of policies; write it like balanced, or balanced=3,oversell=1")
     try:
         mix(value)
     except UserError as error:
@@ -239,7 +239,7 @@ def check_load(load: Load) -> None:
     if load.ledger.window != LedgerSettings().window:
         raise Problem(
             "load.ledger.window",
-            "how long samples lag behind is a matter of usage; say it as usage.shownAfter",
+            "this is not set here; set usage.shownAfter to say how long samples lag behind",
         )
     check_ranges(load.settings(load.ledger.window))
 
@@ -250,20 +250,20 @@ def check_times(usage: UsageSection, load: Load) -> None:
     if after and usage.interval >= after:
         raise Problem(
             "usage.interval",
-            f"samples asked for every {usage.interval:g} s expire after {after:g} s (load.staleness.after), before "
-            f"the next ones come; ask more often, or write load.staleness.after: {3 * usage.interval:g}",
+            f"samples expire after {after:g} s (load.staleness.after), before the next ones come ({usage.interval:g} "
+            f"s); ask more often, or write load.staleness.after: {3 * usage.interval:g}",
         )
     if expiry and usage.window > expiry:
         raise Problem(
             "load.ledger.expiry",
-            f"pods are forgotten after {expiry:g} s, and samples show them only after {usage.window:g} s "
-            f"(usage.average or shownAfter); write {usage.window + _MARGIN:g} at least, or 0 for never",
+            f"the ledger forgets pods after {expiry:g} s, but samples show them only after {usage.window:g} s "
+            f"(usage.average or shownAfter); write at least {usage.window + _MARGIN:g}, or 0 for never",
         )
 
 
 def check_taints(taints: Taints) -> None:
     if taints.per_minute < 1:
-        raise Problem("taints.perMinute", f"{taints.per_minute} lets nothing be written; choose at least 1")
+        raise Problem("taints.perMinute", f"{taints.per_minute} would allow no write; choose at least 1")
     if not 0 < taints.period <= 600:
         raise Problem(
             "taints.period", f"{taints.period:g}s is out of range; choose more than 0s, at most 10m"
@@ -277,8 +277,9 @@ def check_taints(taints: Taints) -> None:
 def check_decisions(decisions: Decisions) -> None:
     for name, value in (("keep", decisions.keep), ("nodes", decisions.nodes), ("files", decisions.files)):
         if value < 1:
-            raise Problem(f"decisions.{name}", f"{value} keeps nothing; choose at least 1")
+            raise Problem(f"decisions.{name}", f"{value} would keep nothing; choose at least 1")
     if decisions.file_size < 4096:
         raise Problem(
-            "decisions.fileSize", f"{int(decisions.file_size)} holds no decision; choose 4Ki at least"
+            "decisions.fileSize",
+            f"{int(decisions.file_size)} bytes are too few for a decision; choose at least 4Ki",
         )

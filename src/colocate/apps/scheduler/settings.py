@@ -177,7 +177,7 @@ def to_endpoint(value: object) -> ServerEndpoint:
     except ValueError:
         pass
     raise ValueError(
-        "an address; write one as in 127.0.0.1:8890, [::1]:8890 or unix:/run/colocate/extender.sock"
+        "an address; write it like 127.0.0.1:8890, [::1]:8890 or unix:/run/colocate/extender.sock"
     )
 
 
@@ -193,7 +193,7 @@ def check(config: SchedulerConfig) -> None:
     """Raise a Problem where a scheduler could not run with this configuration."""
     _check_server(config.server)
     if not config.act:
-        raise Problem("act", f"nothing would be done; choose of {', '.join(Act)}")
+        raise Problem("act", f"the list is empty; choose at least one of {', '.join(Act)}")
     check_load(config.load)
     check_usage(config.usage, config.asked())
     check_times(config.usage, config.load)
@@ -208,28 +208,31 @@ def _check_server(server: Server) -> None:
     if socket is not None and len(bytes(socket)) > MAX_SOCKET_PATH:
         raise Problem(
             "server.address",
-            f"the path has {len(bytes(socket))} bytes and a unix socket allows {MAX_SOCKET_PATH}; "
+            f"the path has {len(bytes(socket))} bytes, but a unix socket allows {MAX_SOCKET_PATH}; "
             f"choose a shorter one",
         )
     if socket is None and server.address.host_and_port[1] > 65535:
         raise Problem(
             "server.address",
-            f"there is no port {server.address.host_and_port[1]}; choose one up to 65535",
+            f"{server.address.host_and_port[1]} is not a port; choose one up to 65535",
         )
     tls = server.tls
     if (tls.certificate is None) != (tls.key is None):
         missing = "key" if tls.key is None else "certificate"
-        raise Problem(f"server.tls.{missing}", "it is missing, and the other is given; name both or neither")
+        raise Problem(
+            f"server.tls.{missing}", "this is missing, but the other is given; give both or neither"
+        )
     if tls.client_authority is not None and tls.certificate is None:
         raise Problem(
-            "server.tls.clientAuthority", "callers show no certificate over HTTP; add certificate and key"
+            "server.tls.clientAuthority",
+            "callers cannot send a certificate over HTTP; add certificate and key",
         )
     if tls.client_names and tls.client_authority is None:
-        raise Problem("server.tls.clientNames", "without clientAuthority nobody vouches for a name; add it")
+        raise Problem("server.tls.clientNames", "names are worth nothing without clientAuthority; add it")
     if server.callers.anyone and (server.callers.token_file or tls.client_authority):
         raise Problem(
             "server.callers.anyone",
-            "callers must show what tokenFile or tls.clientAuthority says, too; leave one of the two out",
+            "this contradicts tokenFile or tls.clientAuthority, which callers must satisfy; leave one out",
         )
     limits = server.limits
     for name, value in (
@@ -242,19 +245,19 @@ def _check_server(server: Server) -> None:
     ):
         if value is not None and value < 1:
             raise Problem(
-                f"server.limits.{name}", f"{show(int(value))} lets nothing through; choose more than 0"
+                f"server.limits.{name}", f"{show(int(value))} would allow nothing; choose more than 0"
             )
     places = limits.places(showing=True)
     if places.strangers < 1:
         raise Problem(
             "server.limits.connections",
-            f"{places.connections} leaves no place for a caller that comes: {places.known} are reserved and "
-            f"{places.probes} for probes; choose more",
+            f"{places.connections} leaves no connection for a new caller: {places.known} are reserved and "
+            f"{places.probes} are for probes; choose more",
         )
     if limits.bodies < limits.body:
         raise Problem(
             "server.limits.bodies",
-            f"{limits.bodies} is less than one body may have ({limits.body}); raise it",
+            f"{limits.bodies} is less than the limit of one body ({limits.body}); raise it",
         )
     for name, seconds in (
         ("headerTimeout", limits.header_timeout),
@@ -270,4 +273,4 @@ def _check_server(server: Server) -> None:
         raise Problem("server.grace", f"{server.grace:g}s is out of range; choose 0s to 1h")
 
 
-SCHEDULER = ConfigDocument(SchedulerConfig, check, decode, "docs/scheduling.md shows one to start from")
+SCHEDULER = ConfigDocument(SchedulerConfig, check, decode, "docs/scheduling.md has an example")

@@ -96,12 +96,13 @@ def _check_pods(usage: UsageSection, load: Load) -> None:
     if usage.metrics_api and not usage.prometheus.url:
         raise Problem(
             whose,
-            "it judges by what prod pods use, which the metrics API is not asked for; add usage.prometheus.url and "
-            "usage.pods: true, or leave it out",
+            "it judges by what prod pods use, which Colocate does not read from the metrics API; add "
+            "usage.prometheus.url and usage.pods: true, or leave it out",
         )
     if not usage.pods:
         raise Problem(
-            whose, "it judges by what prod pods use, which is not asked for; write usage.pods: true"
+            whose,
+            "it judges by what prod pods use, which Colocate does not ask for yet; write usage.pods: true",
         )
 
 

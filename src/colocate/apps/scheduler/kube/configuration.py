@@ -113,33 +113,33 @@ def render(wanted: WantedConfiguration) -> str:
 def _check(wanted: WantedConfiguration) -> None:
     if not leads_somewhere(wanted.url):
         raise UserError(
-            f"the extender's address {without_login(wanted.url)!r} is none that kube-scheduler can ask; write "
-            f"http:// or https://, and HOST:PORT"
+            f"kube-scheduler cannot use the extender's address {without_login(wanted.url)!r}; write http:// or "
+            f"https://, and HOST:PORT"
         )
     try:
         waits = go.seconds(wanted.timeout)
     except ValueError as error:
         raise UserError(f"the time for an answer: {error}") from None
     if waits <= 0:
-        raise UserError(f"the time for an answer, {wanted.timeout}, is none; write one as in 1s or 500ms")
+        raise UserError(
+            f"the time for an answer, {wanted.timeout}, must be more than 0; write it like 1s or 500ms"
+        )
     names = [profile.name for profile in wanted.profiles]
     for name in names:
         if not _NAME.fullmatch(name):
             raise UserError(
-                f"{name!r} is no scheduler name that events can be reported under; write letters, digits, '-', '_' "
-                f"and '.', 63 at most"
+                f"{name!r} is not a valid scheduler name for events; use letters, digits, '-', '_' and '.', at most "
+                f"63 characters"
             )
         if names.count(name) > 1:
-            raise UserError(
-                f"there are several profiles for the scheduler name {name!r}; each needs one of its own"
-            )
+            raise UserError(f"several profiles have the scheduler name {name!r}; give each its own name")
     tls = wanted.tls
     if tls != TlsFiles() and not wanted.url.startswith("https://"):
         raise UserError(
-            f"certificates mean nothing for {without_login(wanted.url)}; write https://, or leave them out"
+            f"{without_login(wanted.url)} uses no certificates; write https://, or leave them out"
         )
     if bool(tls.certificate) != bool(tls.key):
-        raise UserError("a certificate goes with its key; name both files or neither")
+        raise UserError("a certificate needs its key; give both files or neither")
 
 
 def _lines(wanted: WantedConfiguration) -> Iterator[str]:
@@ -159,7 +159,7 @@ def _lines(wanted: WantedConfiguration) -> Iterator[str]:
         yield _line(2, "- schedulerName", profile.name, "what pods say in spec.schedulerName")
         plugins = {"plugins": msgspec.to_builtins(profile.plugins)} if profile.plugins else {}
         yield from _dumped({**plugins, **profile.more}, 4)
-    yield "# Extenders are asked for every profile above, and for no other scheduler."
+    yield "# kube-scheduler asks these extenders for every profile above."
     yield "extenders:"
     for other in wanted.extenders:
         yield from _dumped([other], 2)
@@ -171,7 +171,7 @@ def _leader_election(wanted: WantedConfiguration) -> Iterator[str]:
     if wanted.leader_election is not None:
         yield from _dumped(wanted.leader_election, 2)
         return
-    yield _line(2, "leaderElect", True, "of several replicas one schedules, the others wait")
+    yield _line(2, "leaderElect", True, "one of several replicas schedules, the others wait")
     yield _line(
         2,
         "resourceName",
@@ -187,25 +187,25 @@ def _extender(wanted: WantedConfiguration) -> Iterator[str]:
         2, "- urlPrefix", wanted.url.rstrip("/"), "where 'colocate scheduler' listens (server.address)"
     )
     if has_login(wanted.url):
-        yield "    # The password in it is the token that callers show: keep this file secret."
-    yield _line(4, "prioritizeVerb", "prioritize", "asked for a score of every node that is left")
+        yield "    # The password in the URL is the token of callers: keep this file secret."
+    yield _line(4, "prioritizeVerb", "prioritize", "gives every remaining node a score")
     if wanted.filter:
-        yield _line(
-            4, "filterVerb", "filter", "asked which nodes are too hot at all; Colocate's own file must"
-        )
-        yield f"{'':{_COLUMN}}  # have a say in it too, or all nodes pass: load: {{filter: {{enabled: true}}}}"
+        yield _line(4, "filterVerb", "filter", "removes nodes that are too hot; Colocate's own file must")
+        yield f"{'':{_COLUMN}}  # enable it too, or all nodes pass: load: {{filter: {{enabled: true}}}}"
     else:
-        yield "    # No filterVerb: a hot node loses by its score, and pods still run when every node is hot."
-    first, *others = heavy.reasons if heavy.others else ("no other plugin scores, so that any will do",)
+        yield "    # No filterVerb: a hot node gets a low score, and pods still run when every node is hot."
+    first, *others = heavy.reasons if heavy.others else ("no other plugin scores, so any weight will do",)
     yield _line(4, "weight", heavy.weight, first)
     for reason in others:
         yield f"{'':{_COLUMN}}  # {reason}"
-    yield _line(4, "nodeCacheCapable", True, "names are sent, not whole nodes: quicker, and with whole nodes")
+    yield _line(
+        4, "nodeCacheCapable", True, "send names, not whole nodes: it is quicker, and with whole nodes"
+    )
     yield f"{'':{_COLUMN}}  # a filter would make the resource plugins see every node as idle"
     yield _line(
-        4, "httpTimeout", wanted.timeout, "an answer takes milliseconds; pods wait for it no longer than this"
+        4, "httpTimeout", wanted.timeout, "an answer takes milliseconds; pods wait no longer than this"
     )
-    yield _line(4, "ignorable", True, "pods are scheduled all the same while the extender is away")
+    yield _line(4, "ignorable", True, "kube-scheduler goes on without the extender while it is away")
     if wanted.url.startswith("https://"):
         yield from _https(wanted.tls)
 
@@ -213,14 +213,18 @@ def _extender(wanted: WantedConfiguration) -> Iterator[str]:
 def _https(tls: TlsFiles) -> Iterator[str]:
     yield _line(4, "enableHTTPS", True, "")
     if not tls.authority:
-        yield "    # No caFile: kube-scheduler believes any certificate that it is shown. Name one to be sure."
+        yield "    # No caFile: kube-scheduler accepts any certificate. Set caFile to check it."
     if tls == TlsFiles():
         return
     yield "    tlsConfig:"
     for name, value, why in (
-        ("caFile", tls.authority, "who signed the extender's certificate"),
-        ("serverName", tls.server_name, "the name in that certificate, where it is not the one in urlPrefix"),
-        ("certFile", tls.certificate, "shown to the extender (server.tls.clientAuthority there)"),
+        ("caFile", tls.authority, "the authority that signed the extender's certificate"),
+        ("serverName", tls.server_name, "the name in that certificate, if it differs from urlPrefix"),
+        (
+            "certFile",
+            tls.certificate,
+            "kube-scheduler's own certificate for the extender (server.tls.clientAuthority there)",
+        ),
         ("keyFile", tls.key, "the key of certFile"),
     ):
         if value:

@@ -20,11 +20,9 @@ def tree_of(text: str, where: str) -> dict[Any, Any]:
         tree = without_nulls(yaml.safe_load(text))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         # A date or a number that cannot be is a ValueError.
-        raise UserError(f"{where}: it is not YAML ({' '.join(str(error).split())}); mend it there") from None
+        raise UserError(f"{where}: this is not YAML ({' '.join(str(error).split())}); correct it") from None
     if not isinstance(tree, dict):
-        raise UserError(
-            f"{where}: it holds no {KIND}; name the file that kube-scheduler is given as --config"
-        )
+        raise UserError(f"{where}: this is not a {KIND}; give the file that kube-scheduler gets as --config")
     return tree
 
 

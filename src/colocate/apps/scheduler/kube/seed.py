@@ -108,12 +108,10 @@ def read(text: str, where: str, *, others_score: bool = False) -> Seed:
         for index, (one, given) in enumerate(zip(file.profiles, tree.pop("profiles", ()), strict=True))
     )
     if not reading.policies:
-        raise UserError(
-            f"{where}: no profile enables {' or '.join(POLICIES)}; there is nothing of it to take over"
-        )
+        raise UserError(f"{where}: no profile enables {' or '.join(POLICIES)}; there is nothing to take over")
     if not reading.prometheus.url:
         reading.doubts.append(
-            "no pluginConfig has a prometheusApiAddr; say where Prometheus is in Colocate's own settings"
+            "no pluginConfig has a prometheusApiAddr; set usage.prometheus.url in Colocate's own settings"
         )
     return Seed(
         profiles,
@@ -156,7 +154,7 @@ def _tree(text: str, where: str) -> dict[str, Any]:
     if kind != KIND or version.partition("/")[0] != _GROUP:
         missing = " and ".join(name for name, said in (("apiVersion", version), ("kind", kind)) if not said)
         found = f"a {kind or 'mapping'} {f'without {missing}' if missing else f'of {version}'}"
-        raise UserError(f"{where}: it holds {found}; a {KIND} of {API_VERSION} is needed")
+        raise UserError(f"{where}: this is {found}; give a {KIND} of {API_VERSION}")
     return tree
 
 
@@ -191,7 +189,7 @@ class _Reading:
         lease = lease_of(profiles[0].name)
         self.doubts.append(
             f"leaderElection would share the lease {_FIRST!r} with the cluster's first scheduler, and only one of "
-            f"them would schedule; resourceName is {lease!r} now, and its role must allow that lease"
+            f"them would schedule; resourceName is now {lease!r}, so its role must allow that lease"
         )
         return {**given, "resourceName": lease}
 
@@ -213,8 +211,8 @@ class _Reading:
             else:
                 self.doubts.append(
                     f"{path}.plugins.score switches kube-scheduler's own score plugins off: affinity, spreading and "
-                    f"taints count for nothing; 'colocate scheduler kube-config --with-score-plugins' has them back, "
-                    f"and the weight to match"
+                    f"taints no longer count; 'colocate scheduler kube-config --with-score-plugins' brings them "
+                    f"back with the right weight"
                 )
         return left, ours
 
@@ -230,7 +228,7 @@ class _Reading:
             said = whole.get("args", {})
             args = typed(_Args, said, self._where, here)
             self.doubts += [
-                f"{here}.{name}: {one.name} has no such argument, and it is left out"
+                f"{here}.{name}: {one.name} has no such argument, so it is left out"
                 for name in said
                 if name not in (*_ARGUMENTS, "apiVersion", "kind")
             ]
@@ -241,17 +239,17 @@ class _Reading:
         if url is not None and not leads_somewhere(url):
             # It may hold a password, and is not shown.
             raise UserError(
-                f"{self._where}: {here}.prometheusApiAddr is no http or https address; correct it"
+                f"{self._where}: {here}.prometheusApiAddr is not an http or https address; correct it"
             )
         if url is not None and without_login(url) != url:
             self.doubts.append(
-                f"{here}.prometheusApiAddr holds a login; say it as usage.prometheus.username and passwordFile"
+                f"{here}.prometheusApiAddr has a login; use usage.prometheus.username and passwordFile instead"
             )
         timeout, interval = args.query_metric_time_seconds, args.query_metric_interval_seconds
         for name, value in zip(_ARGUMENTS[1:], (timeout, interval), strict=True):
             if value is not None and not 0 < value < math.inf:
                 raise UserError(
-                    f"{self._where}: {here}.{name}: {value:g} is no number of seconds; correct it"
+                    f"{self._where}: {here}.{name}: {value:g} is not a number of seconds above 0; correct it"
                 )
         before = self.prometheus
         asking = Asking(
@@ -261,7 +259,7 @@ class _Reading:
         )
         if before.url and asking != before:
             self.doubts.append(
-                f"{here} asks Prometheus otherwise than the profile before it; the last one counts for all"
+                f"{here} differs from the profile before it; the last profile sets Prometheus for all"
             )
         self.prometheus = asking
 

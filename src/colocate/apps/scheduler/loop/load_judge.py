@@ -107,7 +107,7 @@ class LoadJudge:
     def unready(self) -> Sequence[str]:
         facts = self._facts
         reasons = [
-            f"the cluster's {name} are not all known yet{f': {why}' if why else ''}"
+            f"the scheduler has not read all {name} of the cluster yet{f': {why}' if why else ''}"
             for name, synced, why in (
                 ("nodes", facts.nodes.health.synced, facts.nodes.health.last_error),
                 ("pods", facts.pods.health.synced, facts.pods.health.last_error),
@@ -115,7 +115,7 @@ class LoadJudge:
             if not synced
         ]
         if not reasons and not facts.sampled.count:
-            reasons.append("samples were not asked for yet")
+            reasons.append("the scheduler has not asked for samples yet")
         if not reasons and self._needs_samples and not self._table.loads:
             # Without any, the filter as it is configured would refuse every node.
             reasons.append("no node has a sample yet, and load.staleness.filter is closed")

@@ -245,7 +245,7 @@ class Tainting:
         elif nodes and (self.lease.ever_held or not self.lease.error):
             # Who never wrote, and cannot know who does, has nothing to say of them.
             self._tell_left(
-                nodes, 0, self.lease.error or "nobody renews the lease, and it has not run out yet"
+                nodes, 0, self.lease.error or "no process renews the lease, and it has not expired yet"
             )
 
     async def _remove_all(self, seconds: float) -> None:

@@ -27,7 +27,7 @@ class Bodies:
         """The body of a request, which must be released when it was dealt with; or Refused."""
         stated = request.content_length
         if stated is not None and stated > self._limits.body:
-            raise self._too_large(f"the body has {stated} bytes")
+            raise self._too_large(f"the body has {stated} bytes, more")
         unpack = _unpacker(request)
         parts: list[bytes] = []
         length = 0
@@ -50,11 +50,11 @@ class Bodies:
                 raise RequestRefused(
                     408,
                     RequestOutcome.SLOW,
-                    f"of the body only {length} bytes have come within {self._limits.body_timeout:g} s",
+                    f"only {length} bytes of the body arrived within {self._limits.body_timeout:g} s",
                 ) from None
             if isinstance(error, web.RequestPayloadError):
                 raise RequestRefused(
-                    400, RequestOutcome.UNREADABLE, f"the body is not framed as HTTP has it: {error}"
+                    400, RequestOutcome.UNREADABLE, f"the body is not valid HTTP: {error}"
                 ) from None
             if isinstance(error, ConnectionError | ClientConnectionError):
                 raise RequestRefused(
@@ -74,7 +74,7 @@ class Bodies:
             raise RequestRefused(
                 503,
                 RequestOutcome.BUSY,
-                f"requests under way hold {self._limits.bodies} bytes already, which is the limit "
+                f"requests in progress already hold {self._limits.bodies} bytes, the limit "
                 f"(server.limits.bodies); ask again",
                 Retry_After="1",
             )
@@ -83,7 +83,7 @@ class Bodies:
         return RequestRefused(
             413,
             RequestOutcome.TOO_LARGE,
-            f"{found} and {self._limits.body} are allowed (server.limits.body); with nodeCacheCapable: true "
+            f"{found} than the {self._limits.body} allowed (server.limits.body); with nodeCacheCapable: true "
             f"kube-scheduler sends names instead of whole nodes",
         )
 
@@ -109,7 +109,9 @@ class _Gunzip:
             unfolded = self._stream.decompress(data, most)
         except zlib.error as error:
             raise RequestRefused(
-                400, RequestOutcome.UNREADABLE, f"the body is not gzip, as it says it is: {error}"
+                400,
+                RequestOutcome.UNREADABLE,
+                f"the body is not gzip, although its Content-Encoding says so: {error}",
             ) from None
         if self._stream.unused_data:
             raise RequestRefused(

@@ -39,8 +39,8 @@ class Callers:
                 raise RequestRefused(
                     401,
                     RequestOutcome.UNAUTHORIZED,
-                    "this caller shows no token that is known here; send 'Authorization: Bearer TOKEN', or put "
-                    "the token into the URL as its password",
+                    "this caller sends no valid token; send 'Authorization: Bearer TOKEN', or put the token into "
+                    "the URL as its password",
                     WWW_Authenticate="Bearer",
                 )
 
@@ -54,8 +54,8 @@ class Callers:
             raise RequestRefused(
                 403,
                 RequestOutcome.UNAUTHORIZED,
-                "this is told on this machine alone while server.callers and server.tls let in anyone; ask from "
-                "here (kubectl exec, kubectl port-forward), or configure server.callers.tokenFile in place of "
+                "only callers on this machine get this answer while server.callers and server.tls let in anyone; ask "
+                "from here (kubectl exec, kubectl port-forward), or configure server.callers.tokenFile instead of "
                 "server.callers.anyone",
             )
 
@@ -66,13 +66,13 @@ class Callers:
             raise RequestRefused(
                 401,
                 RequestOutcome.UNAUTHORIZED,
-                "this caller shows no client certificate; name one as certFile and keyFile in its tlsConfig",
+                "this caller sends no client certificate; set certFile and keyFile in its tlsConfig",
             )
         if self._names and self._names.isdisjoint(_names(shown)):
             raise RequestRefused(
                 403,
                 RequestOutcome.UNAUTHORIZED,
-                "this caller's certificate is for none of the names in server.tls.clientNames",
+                "this caller's certificate has none of the names in server.tls.clientNames",
             )
 
 

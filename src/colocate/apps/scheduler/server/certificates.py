@@ -45,7 +45,7 @@ class Certificates:
             self._current = self._load()
         except UserError as error:
             telemetry.logger().warning(
-                Event.EXTENDER_FILE_REFUSED, reason=str(error), effect="the certificates before it stay"
+                Event.EXTENDER_FILE_REFUSED, reason=str(error), effect="the old certificates stay in use"
             )
             return
         telemetry.logger().info(Event.EXTENDER_FILE_RELOADED, file=str(self._certificate))

@@ -107,7 +107,7 @@ class ExtenderServer:
             if judged is None:
                 known = ", ".join((*self._verbs, *self._pages, *self._told))
                 raise RequestRefused(
-                    404, RequestOutcome.UNKNOWN, f"there is no {path[:80]!r} here; there are {known}"
+                    404, RequestOutcome.UNKNOWN, f"{path[:80]!r} does not exist; available: {known}"
                 )
             _check_method(request, "POST")
             self.callers.check(request)
@@ -179,7 +179,7 @@ async def serving(
         telemetry.logger().warning(
             Event.EXTENDER_OPEN,
             address=str(settings.address),
-            reason="server.callers.anyone is true: whoever reaches the address may ask and be counted",
+            reason="server.callers.anyone is true: anyone who can reach the address may ask",
         )
     connections = Connections("extender", answering.handle, _connection_limits(settings, answering.callers))
     async with listen(settings, connections) as listening:
@@ -209,8 +209,8 @@ def _connection_limits(settings: Server, callers: Callers) -> ConnectionLimits:
             Event.HTTP_FEWER_CONNECTIONS,
             server="extender",
             connections=allowed,
-            reason=f"server.limits.connections is {places.connections}, and this process may not open as many files",
-            remedy="raise the limit of open files (ulimit -Hn), or write fewer connections",
+            reason=f"server.limits.connections is {places.connections}, but the process may not open so many files",
+            remedy="raise the limit of open files (ulimit -Hn), or lower server.limits.connections",
         )
     return ConnectionLimits(
         places=places.within(allowed),
@@ -240,4 +240,4 @@ def _refusal(refused: RequestRefused) -> web.Response:
 
 
 def _fault(error: Exception) -> str:
-    return f"a fault of the extender's own ({type(error).__name__}) kept it from judging; its log says more"
+    return f"the extender failed with an internal error ({type(error).__name__}); see its log"

@@ -79,11 +79,13 @@ class Telling:
         pod = query.get("pod", "")
         if not pod:
             raise RequestRefused(
-                400, RequestOutcome.UNREADABLE, "no pod is named; name one as NAMESPACE/NAME"
+                400, RequestOutcome.UNREADABLE, "the pod is missing; give one as NAMESPACE/NAME"
             )
         node, every = query.get("node", ""), query.get("all", "false")
         if every not in ("true", "false"):
-            raise RequestRefused(400, RequestOutcome.UNREADABLE, f"all is {every[:20]!r}; say true or false")
+            raise RequestRefused(
+                400, RequestOutcome.UNREADABLE, f"all is {every[:20]!r}; write true or false"
+            )
         if node:
             told = self._decisions.find_node(pod, node)
         elif every == "true":
@@ -99,38 +101,36 @@ class Telling:
     def _not_kept(self, pod: str) -> str:
         known = self._facts.pods.get(Key(*pod.split("/", 1)) if "/" in pod else Key("default", pod))
         if known is not None and known.spec.node_name:
-            found = f"{pod[:200]} is on {known.spec.node_name}, and nothing is kept of why"
+            found = f"{pod[:200]} is on {known.spec.node_name}, but its decision is not kept"
         else:
-            found = f"nothing is kept of a pod {pod[:200]!r}"
+            found = f"no decision is kept for the pod {pod[:200]!r}"
         if Act.EXTENDER not in self._config.act:
             return (
-                f"{found}: no scheduler asks here (act: [taints]), nodes show by taints how hot they are; "
+                f"{found}: kube-scheduler does not ask this process (act: [taints]), which only taints hot nodes; "
                 f"'colocate scheduler top' lists them"
             )
         keep = self._config.decisions.keep
         full = len(self._decisions) >= keep
-        younger = f", or {keep} younger decisions have taken its place (decisions.keep)" if full else ""
-        return (
-            f"{found}: it was not judged by this replica since it started{younger}; name it as NAMESPACE/NAME"
-        )
+        younger = f", or {keep} newer decisions have replaced it (decisions.keep)" if full else ""
+        return f"{found}: this replica has not judged it since it started{younger}; give the pod as NAMESPACE/NAME"
 
     def _no_candidate(self, pod: str, node: str) -> str:
         if not self._decisions.all_known(pod):
             return (
-                f"of {pod[:200]} only the best nodes are kept by now, and {node[:200]!r} is none of them; "
-                f"decisions.memory says how much is kept"
+                f"only the best nodes are still kept for {pod[:200]}, and {node[:200]!r} is not one of them; raise "
+                f"decisions.memory to keep more"
             )
-        known = "" if node in self._facts.table.nodes else ", and the cluster has no node of that name now"
+        known = "" if node in self._facts.table.nodes else ", and the cluster now has no node with that name"
         return (
-            f"{node[:200]!r} was no candidate for {pod[:200]}{known}: kube-scheduler asks only about nodes that its "
-            f"own plugins let pass, and in a large cluster about some of these"
+            f"{node[:200]!r} was not a candidate for {pod[:200]}{known}: kube-scheduler asks only about nodes that "
+            f"pass its own plugins, and in a large cluster only about some of these"
         )
 
     async def _latest(self, query: Mapping[str, str]) -> bytes:
         text = query.get("last", "20")
         if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= _MOST:
             raise RequestRefused(
-                400, RequestOutcome.UNREADABLE, f"last is {text[:20]!r}; say a number from 1 to {_MOST}"
+                400, RequestOutcome.UNREADABLE, f"last is {text[:20]!r}; write a number from 1 to {_MOST}"
             )
         return msgspec.json.encode(self._decisions.latest(int(text)))
 

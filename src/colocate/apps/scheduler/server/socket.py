@@ -89,7 +89,7 @@ def _make_room(socket: Path) -> None:
     if not os.path.lexists(socket):
         return
     if not stat.S_ISSOCK(socket.stat(follow_symlinks=False).st_mode):
-        raise UserError(f"server.address: {socket} is there and is no socket; choose another path")
+        raise UserError(f"server.address: {socket} exists and is not a socket; choose another path")
     if rpc.is_served(socket):
         raise UserError(
             f"server.address: another process already listens on {socket}; stop it, or choose another path"

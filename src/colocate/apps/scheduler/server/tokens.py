@@ -48,7 +48,7 @@ class TokenFile:
             self._tokens = tokens(self._path)
         except UserError as error:
             telemetry.logger().warning(
-                Event.EXTENDER_FILE_REFUSED, reason=str(error), effect="the tokens before it count"
+                Event.EXTENDER_FILE_REFUSED, reason=str(error), effect="the old tokens stay valid"
             )
             return
         telemetry.logger().info(Event.EXTENDER_FILE_RELOADED, file=str(self._path))
@@ -86,13 +86,13 @@ def make_token(path: Path) -> None:
     except OSError as error:
         reason = system_reason(error)
         raise UserError(
-            f"server.callers.tokenFile: none is given, and {path} cannot be made ({reason}); name a file that holds "
-            f"a token, or write server.callers.anyone: true to let in whoever reaches the address"
+            f"server.callers.tokenFile: it is not set, and {path} cannot be created ({reason}); give a file with a "
+            f"token, or write server.callers.anyone: true to let in anyone who can reach the address"
         ) from None
     if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid not in (0, os.geteuid()):
         raise UserError(
-            f"server.callers.tokenFile: none is given, and {path} is not a file that only its owner can read; "
-            f"remove it, and one is made, or name another"
+            f"server.callers.tokenFile: it is not set, and {path} is not a file that only its owner can read; "
+            f"remove that file, and a new one is made, or give another"
         )
 
 
