@@ -11,8 +11,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 
 from aiohttp import web
+from prometheus_client import Counter, Histogram
 
 from colocate import telemetry
 from colocate.aio import Watched, deadline
@@ -75,8 +77,9 @@ class Extender:
         finally:
             self.under_way -= 1
             self.ended.changed()
-        telemetry.EXTENDER_REQUESTS.labels(verb, outcome).inc()
-        telemetry.EXTENDER_REQUEST_SECONDS.labels(verb).observe(time.perf_counter() - started)
+        counted, timed = _counters(verb, outcome)
+        counted.inc()
+        timed.observe(time.perf_counter() - started)
         return response
 
     async def _answer(self, request: web.BaseRequest, path: str) -> tuple[web.Response, Outcome]:
@@ -120,18 +123,26 @@ class Extender:
 
     async def _send(self, request: web.BaseRequest, response: web.Response) -> Outcome | None:
         """Send an answer; what became of it if its reader hangs up, or is too slow and is hung up on."""
-        try:
-            async with asyncio.timeout(self._settings.limits.answer_timeout):
-                await response.prepare(request)
-                await response.write_eof()
-                await request.writer.drain()
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()
-            return Outcome.SLOW
-        except ConnectionError:
+        transport = request.transport
+        if transport is None:
             return Outcome.GONE
-        return None
+        cut_off: list[Outcome] = []
+
+        def cut() -> None:
+            cut_off.append(Outcome.SLOW)
+            transport.abort()
+
+        # A timer and no more, as for bodies: most answers are gone at once.
+        timer = asyncio.get_running_loop().call_later(self._settings.limits.answer_timeout, cut)
+        try:
+            await response.prepare(request)
+            await response.write_eof()
+            await request.writer.drain()
+        except ConnectionError:
+            return cut_off[0] if cut_off else Outcome.GONE
+        finally:
+            timer.cancel()
+        return cut_off[0] if cut_off else None
 
     def _prioritize(self, body: bytes) -> bytes:
         asked = self._asked(body)
@@ -182,6 +193,12 @@ async def serving(
             left = answering.under_way
             await connections.shutdown(_LAST_MOMENT)
             telemetry.logger().info(Event.EXTENDER_STOPPED, address=listening.url, given_up=left)
+
+
+@cache
+def _counters(verb: str, outcome: Outcome) -> tuple[Counter, Histogram]:
+    """Of one verb and one outcome; both are few, and to look them up costs more than to count."""
+    return telemetry.EXTENDER_REQUESTS.labels(verb, outcome), telemetry.EXTENDER_REQUEST_SECONDS.labels(verb)
 
 
 def _check_method(request: web.BaseRequest, *allowed: str) -> None:
