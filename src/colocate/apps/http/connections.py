@@ -192,18 +192,26 @@ def connection_of(request: web.BaseRequest) -> HttpConnection:
 
 async def send(request: web.BaseRequest, response: web.Response, timeout: float) -> str:
     """Send an answer. 'slow' where its reader was too slow and was hung up on, 'gone' where it hung up; else ''."""
-    try:
-        async with asyncio.timeout(timeout):
-            await response.prepare(request)
-            await response.write_eof()
-            await request.writer.drain()
-    except TimeoutError:
-        if request.transport is not None:
-            request.transport.abort()
-        return "slow"
-    except ConnectionError:
+    transport = request.transport
+    if transport is None:
         return "gone"
-    return ""
+    cut_off: list[str] = []
+
+    def cut() -> None:
+        cut_off.append("slow")
+        transport.abort()
+
+    # A timer and no more: most answers are gone at once, and asyncio.timeout would cost them dear.
+    timer = asyncio.get_running_loop().call_later(timeout, cut)
+    try:
+        await response.prepare(request)
+        await response.write_eof()
+        await request.writer.drain()
+    except ConnectionError:
+        return cut_off[0] if cut_off else "gone"
+    finally:
+        timer.cancel()
+    return cut_off[0] if cut_off else ""
 
 
 def text_page(status: int, *lines: str) -> web.Response:

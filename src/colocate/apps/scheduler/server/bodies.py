@@ -31,15 +31,19 @@ class Bodies:
         unpack = _unpacker(request)
         parts: list[bytes] = []
         length = 0
+        content = request.content
+        # A timer and no more: most bodies are here at once, and asyncio.timeout costs more than to read them.
+        timer = asyncio.get_running_loop().call_later(
+            self._limits.body_timeout, content.set_exception, TimeoutError()
+        )
         try:
-            async with asyncio.timeout(self._limits.body_timeout):
-                await _say_continue(request)
-                while data := await request.content.readany():
-                    part = data if unpack is None else unpack(data, self._limits.body + 1 - length)
-                    parts.append(part)
-                    length += len(part)
-                    self.held += len(part)
-                    self._check(length)
+            await _say_continue(request)
+            while data := await content.readany():
+                part = data if unpack is None else unpack(data, self._limits.body + 1 - length)
+                parts.append(part)
+                length += len(part)
+                self.held += len(part)
+                self._check(length)
             if unpack is not None and not unpack.whole:
                 raise RequestRefused(
                     400, RequestOutcome.UNREADABLE, "the body ends in the middle of its gzip data"
@@ -61,6 +65,8 @@ class Bodies:
                     400, RequestOutcome.GONE, "the caller hung up before its body had arrived"
                 ) from None
             raise
+        finally:
+            timer.cancel()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def release(self, length: int) -> None:

@@ -10,8 +10,10 @@ Preemption is passed through: what kube-scheduler would evict is right by us.
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 
 from aiohttp import web
+from prometheus_client import Counter, Histogram
 
 from colocate import telemetry
 from colocate.aio import Watched, deadline
@@ -76,8 +78,9 @@ class ExtenderServer:
         finally:
             self.under_way -= 1
             self.ended.changed()
-        telemetry.EXTENDER_REQUESTS.labels(verb, outcome).inc()
-        telemetry.EXTENDER_REQUEST_SECONDS.labels(verb).observe(time.perf_counter() - started)
+        counted, timed = _counters(verb, outcome)
+        counted.inc()
+        timed.observe(time.perf_counter() - started)
         return response
 
     def _may_stay(self, request: web.BaseRequest) -> bool:
@@ -218,6 +221,12 @@ def _connection_limits(settings: Server, callers: Callers) -> ConnectionLimits:
         idle_timeout=limits.idle_timeout,
         answer_timeout=limits.answer_timeout,
     )
+
+
+@cache
+def _counters(verb: str, outcome: RequestOutcome) -> tuple[Counter, Histogram]:
+    """Of one verb and one outcome; both are few, and to look them up costs more than to count."""
+    return telemetry.EXTENDER_REQUESTS.labels(verb, outcome), telemetry.EXTENDER_REQUEST_SECONDS.labels(verb)
 
 
 def _check_method(request: web.BaseRequest, *allowed: str) -> None:
