@@ -152,6 +152,7 @@ def test_two_that_lose_a_cpu_keep_what_is_left_of_theirs() -> None:
         now = smaller.assignments[key, "main"].cpus
         assert len(now) == 3
         assert had - lost <= now
+    assert smaller.assignments["first", "main"].cpus.isdisjoint(smaller.assignments["second", "main"].cpus)
 
 
 @pytest.mark.parametrize(
