@@ -26,7 +26,7 @@ async def test_an_administrator_on_a_ready_node_has_nothing_to_complain_of(
     assert {r.verdict for all in results.values() for r in all} == {CheckVerdict.GOOD}
     [permissions] = results["permissions"]
     assert permissions.reason.startswith(
-        "kubernetes-admin may do all that these ask for: colocate resource list"
+        "kubernetes-admin may do all that these need: colocate resource list"
     )
     assert "--act taints" in permissions.reason
 

@@ -42,8 +42,12 @@ class TestExtender:
     @pytest.mark.parametrize(
         ("verb", "enabled", "reason"),
         [
-            ("filter", False, "it is asked to filter and lets every node pass: load.filter.enabled is false"),
-            ("", True, "load.filter.enabled is true, and kube-scheduler never asks it to filter"),
+            (
+                "filter",
+                False,
+                "kube-scheduler asks it to filter, but it lets every node pass: load.filter.enabled is false",
+            ),
+            ("", True, "load.filter.enabled is true, but kube-scheduler never asks it to filter"),
             ("", False, ""),
             ("filter", True, ""),
         ],
@@ -212,7 +216,7 @@ extenders:
             [found] = await examined("extender", "nowhere", extenders=(*others, mine))
         assert found.verdict is CheckVerdict.GOOD
         [none] = await examined("extender", "nowhere", extenders=tuple(others))
-        assert "no extender is configured by which" in none.reason
+        assert "no extender is configured for" in none.reason
 
     def test_of_several_alike_the_one_at_the_configured_port_is_ours(self) -> None:
         alike = [KubeExtender(f"http://10.0.0.1:{port}", "prioritize") for port in (8888, 8890)]

@@ -40,7 +40,7 @@ async def test_a_stopped_kubelet_is_told_apart_from_one_that_was_never_there(
     await node.kubelet.stop()
     stopped = await only(patient(node.paths.root), "registration")
     assert stopped.verdict is CheckVerdict.BAD
-    assert "nobody listens on" in stopped.reason
+    assert "nothing listens on" in stopped.reason
     await node.kubelet.start()
     never = await found(patient(tmp_path / "kubelet"))
     assert never["presence"][0].verdict is CheckVerdict.BAD
@@ -93,7 +93,7 @@ async def test_folders_that_are_missing_or_are_files_are_found(tmp_path: Path) -
     missing, file = (await found(patient(tmp_path), "folders"))["folders"]
     assert (missing.verdict, file.verdict) == (CheckVerdict.WARN, CheckVerdict.BAD)
     assert "there is no" in missing.reason
-    assert "is no folder" in file.reason
+    assert "is not a folder" in file.reason
 
 
 async def test_a_path_too_long_for_sockets_is_said_before_a_plugin_fails_on_it(tmp_path: Path) -> None:

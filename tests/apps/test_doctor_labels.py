@@ -215,8 +215,8 @@ def test_a_query_of_ones_own_respells_by_itself() -> None:
 def test_a_node_that_has_gone_needs_no_label_that_it_has(preset: Preset, label: str) -> None:
     found = health({label: "gone", "instance": POD}, missing=1, joined=1)
     assert remedy(SHORT, UsageSection(preset=preset), found) == (
-        "wait five minutes where these nodes have just gone, leave those of another cluster out by usage.matchers, "
-        f'such as cluster="prod", or correct {label} where it is another name of a node without a value'
+        "wait five minutes if these nodes were just deleted, leave out those of another cluster by usage.matchers, "
+        f'such as cluster="prod", or correct {label} if it is another name of a node without a value'
     )
 
 
@@ -240,7 +240,7 @@ def test_series_that_do_not_say_their_node_need_a_label_however_many_do(
 def test_a_node_that_has_gone_is_left_out_by_ones_own_query() -> None:
     usage = UsageSection(queries={"memory": "my_memory"})
     said = remedy(SHORT, usage, health({"node": "gone"}, missing=1, joined=1))
-    assert "leave those of another cluster out by usage.queries.memory, or" in said
+    assert "leave out those of another cluster by usage.queries.memory, or" in said
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ async def test_of_a_machine_that_is_no_node_no_reserves_are_asked_for(
 ) -> None:
     async with connect(server.url, SystemClock()) as client:
         result = await only(patient(tmp_path, client), "memory reserves")
-    assert result == good("the cluster knows no node worker, so nothing is sold of one")
+    assert result == good("the cluster has no node worker, so the agent offers nothing")
 
 
 def reported(**more: object) -> Report:
@@ -80,16 +80,14 @@ async def test_namespaces_in_which_the_agent_may_evict_nobody_are_named_with_the
     async with agent(tmp_path, reported(without_eviction=("batch", "tenant"))):
         results = (await found(patient(tmp_path), "memory evictions"))["memory evictions"]
     assert [result.verdict for result in results] == [CheckVerdict.WARN, CheckVerdict.WARN]
-    assert "to pods of batch and may evict none of them" in results[0].reason
+    assert "to pods of batch but may not evict them" in results[0].reason
     assert "kubectl -n tenant create rolebinding colocate-memory-evictor" in results[1].remedy
 
 
 async def test_an_agent_that_may_evict_wherever_it_sells_is_well_and_so_is_none(tmp_path: Path) -> None:
     async with agent(tmp_path, reported()):
         result = await only(patient(tmp_path), "memory evictions")
-    assert result == good(
-        "the agent may evict wherever it has sold memory, as far as the API server has said"
-    )
+    assert result == good("the agent may evict in every namespace with blocks, according to the API server")
     result = await only(patient(tmp_path), "memory evictions")
     assert result.verdict is CheckVerdict.GOOD
-    assert "no agent here says where it may evict" in result.reason
+    assert "no agent answers where it may evict" in result.reason

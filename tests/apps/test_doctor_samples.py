@@ -50,7 +50,7 @@ async def test_series_that_no_rule_makes_have_a_remedy_of_their_own() -> None:
         if result.verdict is CheckVerdict.BAD
     }
     assert remedies.keys() == {"cpu", "pod.cpu", "pod.memory"}
-    assert remedies["cpu"] == "see why the query of usage.queries.cpu answers nothing, or leave it out"
+    assert remedies["cpu"] == "find out why the query of usage.queries.cpu returns nothing, or leave it out"
     assert "cAdvisor (container_cpu_usage_seconds_total" in remedies["pod.cpu"]
     assert "cAdvisor (container_memory_working_set_bytes" in remedies["pod.memory"]
 
@@ -134,7 +134,8 @@ async def test_a_label_of_ones_own_query_is_not_mended_by_a_rule() -> None:
         found = await examined("samples", client, usage=usage)
     [dropped] = [result for result in found if "of no node here" in result.reason]
     assert dropped.remedy == (
-        "let the query of usage.queries.cpu keep the label node, or name in usage.labels the one that says the node"
+        "let the query of usage.queries.cpu keep the label node, "
+        "or put the label that names the node into usage.labels"
     )
 
 
@@ -162,7 +163,7 @@ async def test_peaks_that_are_plain_averages_are_told() -> None:
         asked = UsageSection(prometheus=PrometheusSection(url=prometheus.url), windows=())
         found = await examined("samples", client, usage=asked)
     [plain] = [result for result in found if result.verdict is CheckVerdict.WARN]
-    assert plain.reason == "p95 and deviation are not asked for: peaks are plain averages"
+    assert plain.reason == "p95 and deviation are not asked for, so peaks are plain averages"
     assert plain.remedy == (
         "add to usage.windows: {statistic: p95, span: 1h}, {statistic: deviation, span: 15m}"
     )
@@ -212,8 +213,7 @@ async def test_a_node_without_a_sample_of_one_resource_is_named(
     [missing] = [result for result in found if result.verdict is not CheckVerdict.GOOD]
     assert missing.verdict is CheckVerdict.WARN
     assert (
-        missing.reason
-        == f"b, c: no sample of {what}; of these nodes it is judged as the median of the others"
+        missing.reason == f"b, c: no sample of {what}; for these nodes it counts as the median of the others"
     )
     assert query in missing.remedy
     assert collector in missing.remedy
@@ -225,7 +225,7 @@ async def test_a_resource_that_no_node_has_is_told_once() -> None:
         say(prometheus, CPU)
         found = await samples(prometheus, *NAMES)
     [missing] = [result for result in found if result.verdict is not CheckVerdict.GOOD]
-    assert missing.reason == f"cpu: no series answers {CPU}"
+    assert missing.reason == f"cpu: {CPU} returns no series"
     assert not any("fresh samples" in result.reason for result in found)
 
 
@@ -234,7 +234,7 @@ async def test_a_statistic_that_some_nodes_lack_is_told() -> None:
         say(prometheus, P95[1], {"node": "a"})
         found = await samples(prometheus, *NAMES, "d")
     [lacking] = [result for result in found if result.reason.startswith("memory.p95.1h: ")]
-    assert lacking.reason == "memory.p95.1h: b, c have no value, and other nodes have"
+    assert lacking.reason == "memory.p95.1h: b, c have no value, but other nodes have"
     assert P95[1] in lacking.remedy
 
 
@@ -277,8 +277,8 @@ async def test_idle_nodes_are_no_alarm_and_whoever_reads_sees_that_they_are_idle
         found = await examined("samples", client, prometheus.url)
     assert {result.verdict for result in found} == {CheckVerdict.GOOD}
     assert found[0].reason == (
-        "cpu: every one of 3 nodes has a value, and none is above 1 %: right for idle nodes, and for busy ones "
-        "a ratio in the place of percents"
+        "cpu: every one of 3 nodes has a value, and none is above 1 %: right for idle nodes, but for busy nodes "
+        "a ratio instead of percentages"
     )
 
 

@@ -45,10 +45,13 @@ async def test_on_a_terminal_sentences_fit_and_hang_below_their_beginning(short:
     plain = (await on_terminal("doctor", *where, NO_COLOR="1")).out
     assert max(map(len, plain.splitlines())) <= 80
     assert (
-        "    → run this on a node, or say where the kubelet's folder is with\n      --kubelet-root;" in plain
+        "    → run this on a node, or give the kubelet's folder with --kubelet-root; in a\n      pod,"
+        in plain
     )
     piped = (await colocate("doctor", *where)).out
-    assert "is with --kubelet-root; in a pod, mount it there\n" in piped, "for whoever looks for it with grep"
+    assert "folder with --kubelet-root; in a pod, mount it there\n" in piped, (
+        "for whoever looks for it with grep"
+    )
     assert plain.split() == piped.split()
 
 

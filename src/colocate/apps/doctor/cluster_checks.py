@@ -55,7 +55,7 @@ async def api_server(patient: Patient) -> AsyncIterator[CheckResult]:
     if offset is not None and abs(offset) > _CLOCKS_APART:
         yield warn(
             f"its clock is {offset:+.0f} s from this machine's",
-            "let both be set by NTP: what it dates seems older or younger than it is",
+            "set both clocks by NTP: the API server's times look older or newer than they are",
         )
 
 
@@ -66,8 +66,8 @@ async def node(patient: Patient) -> AsyncIterator[CheckResult]:
         found = await patient.client.get(NODES.read_as(_Node), patient.node)
     except NotFound:
         yield warn(
-            f"the cluster knows no node {patient.node}",
-            f"name this machine's node with --node or {VARIABLE}; elsewhere than on a node, ignore this",
+            f"the cluster has no node {patient.node}",
+            f"give this machine's node with --node or {VARIABLE}; if this machine is not a node, ignore this",
         )
         return
     except Forbidden as error:
@@ -82,8 +82,10 @@ async def node(patient: Patient) -> AsyncIterator[CheckResult]:
         )
     pressure = [name for name, c in conditions.items() if name.endswith("Pressure") and c.status == "True"]
     if pressure:
-        yield warn(f"{patient.node} has {', '.join(pressure)}", "free what is short, or move pods away")
+        yield warn(f"{patient.node} has {', '.join(pressure)}", "free that resource, or move pods away")
     if found.spec.unschedulable:
-        yield warn(f"{patient.node} is cordoned", f"kubectl uncordon {patient.node}, once its work is done")
+        yield warn(
+            f"{patient.node} is cordoned", f"kubectl uncordon {patient.node}, when the maintenance is done"
+        )
     if ready and ready.status == "True" and not pressure and not found.spec.unschedulable:
         yield good(f"{patient.node} is Ready")

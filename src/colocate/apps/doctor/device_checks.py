@@ -32,7 +32,7 @@ async def checkpoint(patient: Patient) -> AsyncIterator[CheckResult]:
     """The kubelet's record of who holds which device is sound, as `colocate checkpoint verify` sees it."""
     path = patient.paths.checkpoint
     if not path.exists():
-        yield good(f"there is no {path}: this kubelet has never met a device plugin")
+        yield good(f"{path} does not exist: no device plugin has ever registered with this kubelet")
         return
     reading, findings = await asyncio.to_thread(_verified, path)
     for result in _results(findings, "colocate checkpoint verify"):
@@ -60,7 +60,7 @@ async def records(patient: Patient) -> AsyncIterator[CheckResult]:
     asked = await ask_everything(patient.paths, cluster, patient.clock)
     if asked.records == Records():
         silent = "; ".join(asked.silent)
-        yield warn(f"nothing could be compared: {silent}", "mend one of these, then ask again")
+        yield warn(f"nothing could be compared: {silent}", "repair one of these, then run this again")
         return
     findings = await asyncio.to_thread(compare, found, asked.records)
     for result in _results(findings, "colocate checkpoint diff"):
@@ -92,7 +92,7 @@ def _results(findings: Sequence[Finding], command: str) -> Iterator[CheckResult]
             f"see all with {command}",
         )
     if known := len(findings) - len(wrong):
-        yield good(f"{counted(known, 'finding')} worth knowing, and nothing wrong: {command} shows more")
+        yield good(f"{counted(known, 'finding')} worth knowing, but nothing is wrong; {command} shows more")
 
 
 @check(DoctorSection.CLUSTER, "extended resources")
@@ -116,17 +116,17 @@ async def extended_resources(patient: Patient) -> AsyncIterator[CheckResult]:
         )
     )
     if well or not states:
-        yield good(f"{well} of {states.total()} on {counted(len(looks), 'node')} have somebody behind them")
+        yield good(f"{well} of {states.total()} on {counted(len(looks), 'node')} have a provider")
 
 
 def _complaint(resource: ExtendedResource) -> CheckResult | None:
     what = f"{resource.name} on {resource.node}: {resource.reason}"
     if resource.is_stale:
-        held = f"; {counted(len(resource.holders), 'pod')} still ask for it" if resource.holders else ""
+        held = f"; {counted(len(resource.holders), 'pod')} still request it" if resource.holders else ""
         return warn(
             f"{what}{held}",
-            f"start its plugin again, or take it away: colocate resource remove {resource.node} {resource.name}",
+            f"start its plugin again, or remove it: colocate resource remove {resource.node} {resource.name}",
         )
     if resource.state is ResourceState.UNHEALTHY:
-        return warn(what, "look at the log of its plugin")
+        return warn(what, "read the log of its plugin")
     return None

@@ -73,9 +73,7 @@ def _absent(patient: Patient) -> dict[DoctorSection, CheckResult]:
     if fault := _fault_of(patient.paths.root):
         absent[DoctorSection.KUBELET] = fault
     if isinstance(patient.cluster, str):
-        absent[DoctorSection.CLUSTER] = bad(
-            patient.cluster, "or look at this machine only, with --no-cluster"
-        )
+        absent[DoctorSection.CLUSTER] = bad(patient.cluster, "or check only this machine, with --no-cluster")
     return absent
 
 
@@ -86,13 +84,13 @@ def _fault_of(root: Path) -> CheckResult | None:
     except PermissionError as error:
         return _not_permitted(error)
     return bad(
-        f"there is no {root}",
-        "run this on a node, or say where the kubelet's folder is with --kubelet-root; in a pod, mount it there",
+        f"{root} does not exist",
+        "run this on a node, or give the kubelet's folder with --kubelet-root; in a pod, mount it there",
     )
 
 
 def _not_permitted(error: PermissionError) -> CheckResult:
-    return bad(f"{error.filename} may not be looked at by this user", "run this as root")
+    return bad(f"this user may not read {error.filename}", "run this as root")
 
 
 async def _make(check: Check, patient: Patient) -> tuple[CheckResult, ...]:
@@ -102,11 +100,11 @@ async def _make(check: Check, patient: Patient) -> tuple[CheckResult, ...]:
             async for result in check.look(patient):
                 found.append(result)
     except TimeoutError:
-        found.append(bad(f"no answer within {PATIENCE:g} s", "look why what was asked is so slow"))
+        found.append(bad(f"no answer within {PATIENCE:g} s", "find out why the answer is so slow"))
     except PermissionError as error:
         found.append(_not_permitted(error))
     except ColocateError as error:
-        found.append(bad(str(error), "mend that, then ask again"))
+        found.append(bad(str(error), "repair that, then run this again"))
     except Exception as error:  # noqa: BLE001 -- a fault of one check is its finding; the others go on
         found.append(
             bad(f"the check itself failed: {type(error).__name__}: {error}", "please report this as a bug")

@@ -81,15 +81,15 @@ async def extender(patient: Patient) -> AsyncIterator[CheckResult]:
     found = ours(kube_scheduler.extenders, config)
     if not found:
         yield bad(
-            "no extender is configured by which a kube-scheduler could ask Colocate",
-            "let it listen on HOST:PORT (server.address); 'colocate scheduler kube-config' prints the other part",
+            "no extender is configured for a kube-scheduler to ask Colocate",
+            "set server.address to HOST:PORT; 'colocate scheduler kube-config' prints kube-scheduler's part",
         )
         return
     if config.server.callers.anyone:
         yield warn(
-            "server.callers.anyone is true: whoever reaches the extender's address may ask, and have pods counted "
+            "server.callers.anyone is true: anyone who can reach the extender may ask, and have pods counted "
             "that do not exist",
-            "leave it out, and put the token into urlPrefix: 'colocate scheduler kube-config' does",
+            "leave it out, and put the token into urlPrefix, as 'colocate scheduler kube-config' does",
         )
     names = ["colocate-doctor"]
     if isinstance(patient.cluster, Client):
@@ -107,11 +107,11 @@ def _of_settings(settings: KubeExtender, least: int) -> Iterator[CheckResult]:
     where = without_login(settings.url_prefix)
     if settings.filter_verb and not settings.node_cache_capable:
         yield bad(
-            f"{where}: it filters and is sent whole nodes, by which kube-scheduler takes every node for idle",
+            f"{where}: it filters whole nodes, so kube-scheduler treats every node as idle",
             "write nodeCacheCapable: true",
         )
     if not settings.ignorable:
-        yield warn(f"{where}: pods wait while it is away", "write ignorable: true")
+        yield warn(f"{where}: pods wait while the extender is away", "write ignorable: true")
     if settings.prioritize_verb and settings.weight < least:
         yield warn(
             f"{where}: with a weight of {settings.weight}, "
@@ -125,20 +125,24 @@ def _of_filter(settings: KubeExtender, config: SchedulerConfig) -> Iterator[Chec
     where, enabled = without_login(settings.url_prefix), config.load.filter.enabled
     if settings.filter_verb and not enabled:
         yield warn(
-            f"{where}: it is asked to filter and lets every node pass: load.filter.enabled is false",
+            f"{where}: kube-scheduler asks it to filter, but it lets every node pass: load.filter.enabled is "
+            "false",
             "write load: {filter: {enabled: true}} for the scheduler, or leave filterVerb out",
         )
     if enabled and not settings.filter_verb:
         yield warn(
-            f"{where}: load.filter.enabled is true, and kube-scheduler never asks it to filter",
-            "write filterVerb: filter, as 'colocate scheduler kube-config --filter' does; or load.filter.enabled: "
+            f"{where}: load.filter.enabled is true, but kube-scheduler never asks it to filter",
+            "write filterVerb: filter, as 'colocate scheduler kube-config --filter' does; or "
+            "load.filter.enabled: "
             "false",
         )
 
 
 async def _asked(patient: Patient, settings: KubeExtender, names: list[str]) -> CheckResult:
     where, patience = without_login(settings.url_prefix), settings.seconds
-    remedy = "see that 'colocate scheduler serve' runs, and that this address leads to it from kube-scheduler's place"
+    remedy = (
+        "check that 'colocate scheduler serve' runs, and that kube-scheduler can reach it at this address"
+    )
     verb = settings.prioritize_verb or settings.filter_verb
     context = _context(settings.tls, where)
     if isinstance(context, CheckResult):
@@ -164,20 +168,23 @@ async def _asked(patient: Patient, settings: KubeExtender, names: list[str]) -> 
         )
     except aiohttp.ClientConnectorCertificateError as error:
         return bad(
-            f"{where}: it cannot be asked: {in_words(error)}",
-            "write in tlsConfig who signed it, as caFile, or the name that it is for, as serverName",
+            f"{where}: cannot be reached: {in_words(error)}",
+            "write the authority of its certificate as caFile, or the name in it as serverName, into tlsConfig",
         )
     except (aiohttp.ClientError, OSError) as error:
         if of_our_certificate(error):
-            remedy = "write in tlsConfig a certificate that server.tls.clientAuthority has signed: certFile, keyFile"
-        return bad(f"{where}: it cannot be asked: {in_words(error)}", remedy)
+            remedy = (
+                "give tlsConfig a certificate that server.tls.clientAuthority has signed: certFile, keyFile"
+            )
+        return bad(f"{where}: cannot be reached: {in_words(error)}", remedy)
     took = patient.clock.monotonic() - begun
     if response.status != 200:
         said = answer.decode(errors="replace").strip()[:300]
         if response.status in (401, 403):
             remedy = (
-                "let kube-scheduler show a token of server.callers.tokenFile as the password in urlPrefix, and the "
-                "certificate that server.tls asks for; --kube-scheduler-config names the file that has both"
+                "put a token of server.callers.tokenFile into urlPrefix as its password, and give "
+                "kube-scheduler the certificate that server.tls asks for; give the file that has both with "
+                "--kube-scheduler-config"
             )
         return bad(f"{where}: /{verb} answers {response.status}: {said}", remedy)
     if settings.prioritize_verb:
@@ -192,9 +199,7 @@ async def _asked(patient: Patient, settings: KubeExtender, names: list[str]) -> 
             f"{where}: it took {took * 1000:.0f} ms of the {patience:g} s that kube-scheduler waits",
             "give it more CPU, or write a longer httpTimeout",
         )
-    return good(
-        f"{where} answers for {len(names)} nodes in {took * 1000:.0f} ms, and may take {patience:g} s"
-    )
+    return good(f"{where} answers for {len(names)} nodes in {took * 1000:.0f} ms; it may take {patience:g} s")
 
 
 def _name(node: object) -> object:
@@ -226,8 +231,8 @@ def _context(tls: KubeTls, where: str) -> ssl.SSLContext | CheckResult:
             Path(file).read_bytes()
         except OSError as error:
             return warn(
-                f"{where}: its {called} cannot be read here: {file}: {in_words(error)}",
-                "run the doctor where this path leads to it: it is as in kube-scheduler's pod",
+                f"{where}: cannot read its {called} here: {file}: {in_words(error)}",
+                "run the doctor where this path exists: it is a path in kube-scheduler's pod",
             )
     try:
         context = ssl.create_default_context(cafile=tls.ca_file or None)
@@ -248,6 +253,6 @@ def _context(tls: KubeTls, where: str) -> ssl.SSLContext | CheckResult:
 
 def _unusable(where: str, called: str, files: str, error: OSError) -> CheckResult:
     return bad(
-        f"{where}: its {called} cannot be used: {files}: {in_words(error)}",
-        "it takes certificates in PEM; a key must be unencrypted, and belong to its certificate",
+        f"{where}: cannot use its {called}: {files}: {in_words(error)}",
+        "certificates must be PEM; a key must be unencrypted and belong to its certificate",
     )

@@ -33,13 +33,13 @@ async def samples(patient: Patient) -> AsyncIterator[CheckResult]:
     usage = config.usage
     if not usage.prometheus.url and not usage.metrics_api:
         yield bad(
-            "nothing says where samples come from",
+            "no source of samples is configured",
             "add usage.prometheus.url, or usage.metricsApi: true, to the configuration of the scheduler",
         )
         return
     if not isinstance(patient.cluster, Client):
         yield bad(
-            f"without the cluster nobody knows its nodes: {patient.cluster}", "name it with --kubeconfig"
+            f"the nodes are unknown without the cluster: {patient.cluster}", "give it with --kubeconfig"
         )
         return
     nodes = [node.known for node in await patient.client.list(NODE_ADDRESSES)]
@@ -78,7 +78,7 @@ def _of_windows(config: SchedulerConfig, remedies: QueryRemedies) -> Iterator[Ch
     missing = [need.window for need in needs(config.load) if not need.met(there)]
     if missing and Act.EXTENDER in config.act:
         yield warn(
-            f"{' and '.join(one.statistic for one in missing)} are not asked for: peaks are plain averages",
+            f"{' and '.join(one.statistic for one in missing)} are not asked for, so peaks are plain averages",
             remedies.of_windows(missing) if usage.prometheus.url else "add usage.prometheus.url",
         )
 
@@ -92,5 +92,5 @@ def _of_addresses_and_clocks(taken: UsageSnapshot, remedies: LabelRemedies) -> I
     if taken.clock_offset is not None and abs(taken.clock_offset) > _CLOCKS_APART:
         yield warn(
             f"Prometheus' clock is {taken.clock_offset:+.0f} s from this machine's",
-            "let both be set by NTP: samples seem older or younger than they are",
+            "set both clocks by NTP: samples look older or newer than they are",
         )

@@ -37,7 +37,7 @@ async def memory(patient: Patient) -> AsyncIterator[CheckResult]:
         (
             "pods",
             found.pods,
-            "start the kubelet; where its cgroupRoot is another, name it in memory.cgroupRoot",
+            "start the kubelet; if it uses another cgroupRoot, set memory.cgroupRoot to it",
         ),
         (
             "limits",
@@ -49,7 +49,7 @@ async def memory(patient: Patient) -> AsyncIterator[CheckResult]:
         yield good(told) if capability.here else warn(told, remedy)
     if found.swap.here and not found.swap_limits.here:
         yield warn(
-            f"swap: {found.swap.found}, and pods cannot be kept from it: {found.swap_limits.found}",
+            f"swap: {found.swap.found}, and pods cannot be kept from using it: {found.swap_limits.found}",
             "switch it off with swapoff -a, or boot with swapaccount=1",
         )
     else:
@@ -74,7 +74,7 @@ def _demotion(controls: MemoryControls, node: NodeMemory) -> str:
         return missing
     switch = "on already" if controls.demotion.enabled else "off, and can be switched on"
     return (
-        f"possible, without a right over processes; the kernel's switch is {switch}; used where memory.demotion is "
+        f"possible, without rights over processes; the kernel's switch is {switch}; used if memory.demotion is "
         f"true; the way back: {way_back(controls)}"
     )
 
@@ -87,7 +87,7 @@ async def ladder(patient: Patient) -> AsyncIterator[CheckResult]:
     settings = MemorySettings()
     rungs = rungs_here(found.controls, far_ids(node, settings.far_nodes), settings)
     here = [f"{each.rung} ({each.how})" for each in rungs if each.is_here]
-    yield good(f"memory can be taken back by: {'; '.join(here)}")
+    yield good(f"the agent can take memory back by: {'; '.join(here)}")
     for each in rungs:
         if not each.is_here:
             yield good(f"not by {each.rung}: {each.missing}")
@@ -99,15 +99,15 @@ async def evictions(patient: Patient) -> AsyncIterator[CheckResult]:
     try:
         report = await control.ask(patient.control_socket, REPORT, AskReport())
     except UserError as error:
-        yield good(f"no agent here says where it may evict: {error}")
+        yield good(f"no agent answers where it may evict: {error}")
         return
     for namespace in report.without_eviction:
         yield warn(
-            f"the agent sells {report.resource} to pods of {namespace} and may evict none of them",
-            f"where that is wanted: {evictor_binding(namespace)}",
+            f"the agent offers {report.resource} to pods of {namespace} but may not evict them",
+            f"to allow it: {evictor_binding(namespace)}",
         )
     if not report.without_eviction:
-        yield good("the agent may evict wherever it has sold memory, as far as the API server has said")
+        yield good("the agent may evict in every namespace with blocks, according to the API server")
 
 
 @check(DoctorSection.CLUSTER, "memory reserves")
@@ -116,7 +116,7 @@ async def kubelet_reserves(patient: Patient) -> AsyncIterator[CheckResult]:
     try:
         node = await patient.client.get(NODES.read_as(ApiNode), patient.node)
     except NotFound:
-        yield good(f"the cluster knows no node {patient.node}, so nothing is sold of one")
+        yield good(f"the cluster has no node {patient.node}, so the agent offers nothing")
         return
     try:
         config = await ask_configz(patient.client, patient.node)
@@ -131,8 +131,8 @@ async def kubelet_reserves(patient: Patient) -> AsyncIterator[CheckResult]:
         yield good(f"the kubelet evicts below {amount(kept.eviction_hard)} available")
     elif config is None:
         yield good(
-            f"the kubelet's eviction threshold is taken for all that the node keeps from pods (at least 100 MiB), as "
-            f"its configuration cannot be asked for: {silent}"
+            "the agent takes all memory that the node keeps from pods (at least 100 MiB) as the kubelet's "
+            f"eviction threshold, because it cannot ask for the configuration: {silent}"
         )
     if not kept.kube_reserved and kept.capacity == kept.allocatable:
         yield warn(

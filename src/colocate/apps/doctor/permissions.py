@@ -81,22 +81,20 @@ async def permissions(patient: Patient) -> AsyncIterator[CheckResult]:
             each: await is_allowed(client, each) for use in wanted for each in dict.fromkeys(use.needs)
         }
     except ClusterError as error:
-        yield warn(
-            f"what {who} may do cannot be asked: {error}", "allow it to create selfsubjectaccessreviews"
-        )
+        yield warn(f"cannot ask what {who} may do: {error}", "allow it to create selfsubjectaccessreviews")
         return
     served = []
     for use in wanted:
         refused = [each for each in use.needs if not allowed[each]]
         if refused:
             yield warn(
-                f"{use.what}: not as {who}, who may not {', '.join(map(str, refused))}",
-                f"where that is wanted: {'; '.join(_roles(refused))}; and a binding of each",
+                f"{use.what}: not possible as {who}, who may not {', '.join(map(str, refused))}",
+                f"to allow it: {'; '.join(_roles(refused))}; and a binding of each",
             )
         else:
             served.append(use.what)
     if served:
-        yield good(f"{who} may do all that these ask for: {', '.join(served)}")
+        yield good(f"{who} may do all that these need: {', '.join(served)}")
 
 
 def _roles(refused: Iterable[Permission]) -> Iterator[str]:

@@ -29,7 +29,7 @@ class QueryRemedies:
             return MEASURED_BY_THE_API
         if name in self._usage.queries:
             instead = 'write "" there' if name == TIME else "leave it out"
-            return f"see why the query of usage.queries.{name} answers nothing, or {instead}"
+            return f"find out why the query of usage.queries.{name} returns nothing, or {instead}"
         if name == TIME and self.by_the_way:
             return self._time()
         if name.startswith("pod."):
@@ -59,7 +59,7 @@ class QueryRemedies:
         """What brings the series of those nodes about that have none."""
         if health.name == TIME and self.by_the_way:
             return self._time()
-        return f"see why {health.query} answers for other nodes and not for these"
+        return f"find out why {health.query} answers for other nodes but not for these"
 
     def of_ratios(self, health: SignalHealth) -> str:
         """What makes percents of them."""

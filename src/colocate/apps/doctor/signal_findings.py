@@ -51,7 +51,7 @@ class SignalFindings:
         if health.error:
             where = "the metrics API" if name == METRICS_API else without_login(self._usage.prometheus.url)
             cause = health.error.removeprefix(f"cannot {asking_for(name)}: ")
-            yield _Said(name, bad(cause, f"see that {where} answers this: {health.query}"), cause)
+            yield _Said(name, bad(cause, f"check that {where} answers this: {health.query}"), cause)
         elif not health.counts.series:
             yield self._without_series(health)
         else:
@@ -59,9 +59,9 @@ class SignalFindings:
                 yield _Said(name, result)
 
     def _without_series(self, health: SignalHealth) -> _Said:
-        found, remedy = f"no series answers {health.query}", self._queries.of_none(health.name)
+        found, remedy = f"{health.query} returns no series", self._queries.of_none(health.name)
         if health.name == TIME and self._queries.by_the_way:
-            told = f"{found}: samples count as old as their answers, also of a node that is scraped no more"
+            told = f"{found}: samples count from the time of the answer, even for a node that is no longer scraped"
             return _Said(TIME, warn(told, remedy))
         return _Said(health.name, bad(found, remedy), remedy)
 
@@ -70,7 +70,7 @@ class SignalFindings:
         if counts.unknown:
             labels = dict(health.strangers[0]) if health.strangers else {}
             yield warn(
-                f"{counts.unknown} of {counts.series} series are of no node here: {json.dumps(labels)}",
+                f"{counts.unknown} of {counts.series} series belong to no node here: {json.dumps(labels)}",
                 self._strangers.of(health),
             )
         odd = {kind: getattr(counts, kind) for kind in ("not_a_number", "infinite", "negative", "malformed")}
@@ -80,8 +80,8 @@ class SignalFindings:
         for collision in health.collisions[:1]:
             more = f" and {counts.contested - 1} more" if counts.contested > 1 else ""
             yield warn(
-                f"{collision.node}{more}: two series say different things, "
-                f"{collision.counted:.0f} % {json.dumps(dict(collision.counted_labels))} and {collision.other:.0f} % "
+                f"{collision.node}{more}: two series differ, {collision.counted:.0f} % "
+                f"{json.dumps(dict(collision.counted_labels))} and {collision.other:.0f} % "
                 f"{json.dumps(dict(collision.other_labels))}; the higher counts",
                 self._strangers.of_collision(health, collision),
             )
@@ -90,7 +90,7 @@ class SignalFindings:
         # Of the other nodes it is said that they lack a sample.
         lacking = sorted(set(health.missing) - self._sampled.incomplete)
         if counts.joined and lacking and name != METRICS_API:
-            yield warn(f"{named(lacking)} have no value, and other nodes have", self._queries.of_some(health))
+            yield warn(f"{named(lacking)} have no value, but other nodes have", self._queries.of_some(health))
         if health.ratio:
             found = (
                 "its memory: this looks like a ratio, from 0 to 1"
@@ -106,4 +106,6 @@ class SignalFindings:
         recorded = self._usage.preset is Preset.SEED or name in self._usage.queries
         if name != Measured.CPU or not recorded or not self._sampled.cpu_below_one:
             return ""
-        return ", and none is above 1 %: right for idle nodes, and for busy ones a ratio in the place of percents"
+        return (
+            ", and none is above 1 %: right for idle nodes, but for busy nodes a ratio instead of percentages"
+        )

@@ -19,7 +19,7 @@ async def taints(patient: Patient) -> AsyncIterator[CheckResult]:
     config = patient.scheduling.config
     if not isinstance(patient.cluster, Client):
         yield bad(
-            f"without the cluster nobody knows its nodes: {patient.cluster}", "name it with --kubeconfig"
+            f"the nodes are unknown without the cluster: {patient.cluster}", "give it with --kubeconfig"
         )
         return
     nodes = tainted(await patient.client.list(NODES.read_as(WatchedNode)))
@@ -29,12 +29,13 @@ async def taints(patient: Patient) -> AsyncIterator[CheckResult]:
     lease = config.taints.lease
     holder = await held_by(patient.client, lease.namespace, lease.name, patient.clock)
     if holder:
-        yield good(f"{len(nodes)} nodes show their heat by taints, which {holder} writes")
+        yield good(f"{len(nodes)} nodes show their heat as taints, written by {holder}")
         return
     yield warn(
-        f"{len(nodes)} nodes have taints {PREFIX}1 to -4, such as {nodes[0]}, and nobody writes them: the lease "
+        f"{len(nodes)} nodes have taints {PREFIX}1 to -4, such as {nodes[0]}, but no process writes them: the "
+        "lease "
         f"{lease.namespace}/{lease.name} is not held",
-        f"start the scheduler, which goes on from them, or remove them: {REMOVAL}"
+        f"start the scheduler, which takes them over, or remove them: {REMOVAL}"
         if Act.TAINTS in config.act
         else f"remove them: {REMOVAL}",
     )
