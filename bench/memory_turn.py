@@ -21,7 +21,7 @@ from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.machine import Machine
 from colocate.apps.memory.objects import ApiNode, ApiPod
 from colocate.apps.memory.part import MemoryPart
-from colocate.apps.memory.store import Store
+from colocate.apps.memory.store import MemoryStore
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -114,7 +114,7 @@ def _part(count: int) -> Iterator[MemoryPart]:
                 cgroups.create(tree, parent / cgroups.pod_path(uid, QosClass.BEST_EFFORT, Naming.SYSTEMD))
             yield MemoryPart(
                 MemorySettings(),
-                store=Store(Path(folder) / "state"),
+                store=MemoryStore(Path(folder) / "state"),
                 machine=Machine(parent),
                 cluster=StillCluster([_pod(uid, uid in colocated) for uid in uids]),
                 paths=paths,

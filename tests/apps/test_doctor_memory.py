@@ -12,11 +12,11 @@ from tests.memory.nodes import Machine
 from colocate.apps import control
 from colocate.apps.doctor.report import CheckVerdict, good
 from colocate.apps.memory.control import REPORT
-from colocate.apps.memory.report import Report, report
+from colocate.apps.memory.report import MemoryReport, report
 from colocate.clock import SystemClock
 from colocate.lab.api.resources import NODES
 from colocate.lab.api.server import ApiServer
-from colocate.memory.rung import Rung
+from colocate.memory.settings import Rung
 from colocate.wire import rpc
 
 
@@ -58,7 +58,7 @@ async def test_of_a_machine_that_is_no_node_no_reserves_are_asked_for(
     assert result == good("the cluster has no node worker, so the agent offers nothing")
 
 
-def reported(**more: object) -> Report:
+def reported(**more: object) -> MemoryReport:
     """What an agent says of a node on which nothing is sold yet."""
     machine = Machine()
     facts = machine.facts()
@@ -67,7 +67,7 @@ def reported(**more: object) -> Report:
 
 
 @asynccontextmanager
-async def agent(root: Path, said: Report) -> AsyncIterator[None]:
+async def agent(root: Path, said: MemoryReport) -> AsyncIterator[None]:
     """An agent's control socket, that tells this report."""
     service = rpc.Service({REPORT: control.answering(lambda _: said)})
     async with control.serving(root / "agent.sock", service):

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from tests.support.cgroup_trees import LAYOUTS, FakeTree
 
 from colocate.apps.memory.objects import ApiPod
-from colocate.apps.memory.store import Manifest, Store
+from colocate.apps.memory.store import MemoryStore, PodNote
 from colocate.host.cgroups import Naming, pod_path
 from colocate.host.files import LeadsElsewhere, below
 from colocate.host.pod_groups import PodTier, find_pod, find_tiers
 from colocate.lab.pod_runtime import ProcessRuntime
-from colocate.memory.ladder_state import GaveUp, Ladder, Leaving, Moved, Throttled
-from colocate.memory.rung import Rung
-from colocate.memory.state import State, from_json, to_json
+from colocate.memory.ladder.state import GaveUp, Ladder, LeavingPod, Moved, Throttled
+from colocate.memory.settings import Rung
+from colocate.memory.state import MemoryState, state_from_json, state_to_json
 from colocate.model.memory import PodIdentity, PodMemory
 from colocate.model.path_word import LONGEST, is_path_word
 from colocate.model.pod import Container, Metadata, Pod, PodSpec, QosClass
@@ -97,7 +97,7 @@ def test_a_uid_leads_nowhere_but_to_a_group_of_a_pod(word: str) -> None:
 @given(HOSTILE)
 def test_a_note_of_a_pod_is_kept_in_the_state_folder_or_not_at_all(word: str) -> None:
     folder = Path("/var/lib/colocate")
-    made = refused_or_right_in(folder, lambda: Store(folder)._manifest(word))
+    made = refused_or_right_in(folder, lambda: MemoryStore(folder)._manifest(word))
     assert made == is_path_word(word)
 
 
@@ -140,7 +140,7 @@ def test_a_uid_with_dots_after_a_pods_own_does_not_find_the_group_of_a_whole_qos
 def test_a_stored_state_with_uids_that_lead_elsewhere_is_read_without_them() -> None:
     bad = f"{UID}/.."
     both = (UID, bad)
-    state = State(
+    state = MemoryState(
         holders=dict.fromkeys(both, ("CM-0000",)),
         pods={
             **{uid: PodIdentity(uid=uid, namespace="n", name="p") for uid in both},
@@ -149,11 +149,11 @@ def test_a_stored_state_with_uids_that_lead_elsewhere_is_read_without_them() -> 
         ladder=Ladder(
             throttled={uid: Throttled(None, 1) for uid in both},
             moved={uid: Moved(0, (), ()) for uid in both},
-            leaving={uid: Leaving(Rung.EVICT, 0.0) for uid in both},
+            leaving={uid: LeavingPod(Rung.EVICT, 0.0) for uid in both},
             gave_up=tuple(GaveUp(Rung.FAR, uid, "") for uid in both),
         ),
     )
-    read = from_json(to_json(state))
+    read = state_from_json(state_to_json(state))
     ladder = read.ladder
     for known in (read.holders, read.pods, ladder.throttled, ladder.moved, ladder.leaving):
         assert set(known) == {UID}
@@ -161,8 +161,8 @@ def test_a_stored_state_with_uids_that_lead_elsewhere_is_read_without_them() -> 
 
 
 def test_a_note_about_a_pod_that_no_pod_can_be_is_set_aside(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    hostile = Manifest("../../etc/x", "n", "p", {})
+    store = MemoryStore(tmp_path)
+    hostile = PodNote("../../etc/x", "n", "p", {})
     with pytest.raises(LeadsElsewhere):
         store.remember(hostile)
     (tmp_path / "memory-recreate-a.json").write_bytes(msgspec.json.encode(hostile))

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 from tests.support.cgroup_trees import LAYOUTS, V1_NO_LIMIT, FakeTree
 
 from colocate.errors import Unavailable
 from colocate.host.cgroups import Naming
 from colocate.host.memory_group import GroupGone, MemoryGroup, oom_kills
-from colocate.host.memory_limits import Limits, LimitsSet, read_limits, set_limits
+from colocate.host.memory_limits import GroupLimits, LimitChange, LimitsSet, read_limits, set_limits
 from colocate.model.memory import PodMemory
 from colocate.model.pod import QosClass
 
@@ -45,24 +46,61 @@ class StrictV1(MemoryGroup, frozen=True):
             raise OSError(errno.EINVAL, f"{name} = {value}: memory {memory}, both {both}")
 
 
-@given(steps=st.lists(st.builds(Limits, memory=amounts, swap=amounts), min_size=1, max_size=4))
-def test_v1_is_never_asked_for_less_in_all_than_for_memory_alone(steps: list[Limits]) -> None:
+@given(steps=st.lists(st.builds(GroupLimits, memory=amounts, swap=amounts), min_size=1, max_size=4))
+def test_v1_is_never_asked_for_less_in_all_than_for_memory_alone(steps: list[GroupLimits]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         group = StrictV1(group_in(Path(folder), 1).folder, 1)
         for wanted in steps:
             assert set_limits(group, wanted).busy is None
-            assert read_limits(group) == Limits(
+            assert read_limits(group) == GroupLimits(
                 memory=wanted.memory, swap=None if wanted.memory is None else wanted.swap
             )
 
 
-@given(steps=st.lists(st.builds(Limits, memory=amounts, high=amounts, swap=amounts), min_size=1, max_size=4))
-def test_v2_limits_are_read_as_they_were_set(steps: list[Limits]) -> None:
+@given(
+    steps=st.lists(st.builds(GroupLimits, memory=amounts, high=amounts, swap=amounts), min_size=1, max_size=4)
+)
+def test_v2_limits_are_read_as_they_were_set(steps: list[GroupLimits]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         group = group_in(Path(folder), 2)
         for wanted in steps:
             set_limits(group, wanted)
             assert read_limits(group) == wanted
+
+
+named = st.just(UNSET) | amounts
+changes = st.lists(st.builds(LimitChange, memory=named, swap=named), min_size=1, max_size=4)
+
+
+@given(
+    before=st.builds(GroupLimits, memory=amounts, swap=amounts),
+    steps=changes,
+    version=st.sampled_from([1, 2]),
+)
+def test_a_limit_that_is_not_named_stays_as_it_is(
+    before: GroupLimits, steps: list[LimitChange], version: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        group = group_in(Path(folder), version)
+        group = group if version == 2 else StrictV1(group.folder, 1)
+        set_limits(group, before)
+        for change in steps:
+            there = read_limits(group)
+            done = set_limits(group, change)
+            memory = there.memory if change.memory is UNSET else change.memory
+            swap = there.swap if change.swap is UNSET else change.swap
+            assert done.busy is None
+            assert read_limits(group) == GroupLimits(
+                memory=memory, swap=None if memory is None and version == 1 else swap
+            )
+            name = "memory.max" if version == 2 else "memory.limit_in_bytes"
+            assert change.memory is not UNSET or name not in done.written
+
+
+def test_v1_is_not_touched_for_a_memory_high(tmp_path: Path) -> None:
+    group = group_in(tmp_path, 1)
+    assert set_limits(group, LimitChange(high=MIB)) == LimitsSet(missing=("memory.high",))
+    assert set_limits(group, LimitChange(high=None)) == LimitsSet()
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
@@ -72,7 +110,7 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryGroup:
 
 
 def test_asserting_what_is_so_writes_nothing(group: MemoryGroup) -> None:
-    wanted = Limits(memory=512 * MIB, swap=0)
+    wanted = GroupLimits(memory=512 * MIB, swap=0)
     assert set_limits(group, wanted).written
     before = {file: file.stat().st_mtime_ns for file in group.folder.iterdir()}
     assert set_limits(group, wanted) == LimitsSet()
@@ -83,35 +121,35 @@ def test_a_limit_that_is_no_whole_number_of_pages_is_not_written_again_and_again
     name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
     # What a kernel makes of 100 000 000.
     (group.folder / name).write_text("99999744\n")
-    assert name not in set_limits(group, Limits(memory=100_000_000)).written
+    assert name not in set_limits(group, GroupLimits(memory=100_000_000)).written
 
 
 def test_every_write_announces_itself(group: MemoryGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     announced: list[str] = []
     monkeypatch.setattr("colocate.host.memory_group.reached", announced.append)
-    done = set_limits(group, Limits(memory=64 * MIB, swap=0))
+    done = set_limits(group, GroupLimits(memory=64 * MIB, swap=0))
     assert announced == [f"cgroup.{name}" for name in done.written]
     assert len(announced) == 2
 
 
 def test_putting_back_what_was_read_restores_it(group: MemoryGroup) -> None:
     before = read_limits(group)
-    set_limits(group, Limits(memory=64 * MIB, swap=0))
+    set_limits(group, GroupLimits(memory=64 * MIB, swap=0))
     set_limits(group, before)
-    assert read_limits(group) == before == Limits()
+    assert read_limits(group) == before == GroupLimits()
 
 
 def test_a_kernel_without_swap_accounting_says_so_and_the_rest_is_set(group: MemoryGroup) -> None:
     name = "memory.swap.max" if group.version == 2 else "memory.memsw.limit_in_bytes"
     (group.folder / name).unlink()
-    done = set_limits(group, Limits(memory=64 * MIB, swap=0))
+    done = set_limits(group, GroupLimits(memory=64 * MIB, swap=0))
     assert done.missing == (name,)
     assert read_limits(group).memory == 64 * MIB
-    assert set_limits(group, Limits(memory=64 * MIB)).missing == ()
+    assert set_limits(group, GroupLimits(memory=64 * MIB)).missing == ()
 
 
 def test_v1_has_no_memory_high(tmp_path: Path) -> None:
-    done = set_limits(group_in(tmp_path, 1), Limits(memory=64 * MIB, high=60 * MIB))
+    done = set_limits(group_in(tmp_path, 1), GroupLimits(memory=64 * MIB, high=60 * MIB))
     assert done.missing == ("memory.high",)
 
 
@@ -120,7 +158,7 @@ def test_a_limit_that_v1_cannot_reclaim_down_to_is_reported_with_what_is_used(
 ) -> None:
     group = group_in(tmp_path, 1)
     refuse_writes(monkeypatch, errno.EBUSY)
-    assert set_limits(group, Limits(memory=64 * MIB)) == LimitsSet(busy=100 * MIB)
+    assert set_limits(group, GroupLimits(memory=64 * MIB)) == LimitsSet(busy=100 * MIB)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +170,7 @@ def test_a_tree_that_cannot_be_written_is_one_sentence_with_the_remedy(
 ) -> None:
     refuse_writes(monkeypatch, code)
     with pytest.raises(Unavailable, match=remedy):
-        set_limits(group, Limits(memory=64 * MIB))
+        set_limits(group, GroupLimits(memory=64 * MIB))
 
 
 def test_a_group_that_is_gone_is_no_other_error(group: MemoryGroup) -> None:
@@ -140,7 +178,7 @@ def test_a_group_that_is_gone_is_no_other_error(group: MemoryGroup) -> None:
         file.unlink()
     group.folder.rmdir()
     for act in (
-        lambda: set_limits(group, Limits(memory=MIB)),
+        lambda: set_limits(group, GroupLimits(memory=MIB)),
         lambda: group.usage,
         lambda: group.write("memory.max", "1"),
     ):

@@ -12,7 +12,7 @@ from tests.support.waiting import until
 from colocate.host.cgroups import Naming
 from colocate.host.memory_capabilities import memory_capabilities
 from colocate.host.memory_group import GroupGone, oom_kills
-from colocate.host.memory_limits import Limits, read_limits, set_limits
+from colocate.host.memory_limits import GroupLimits, read_limits, set_limits
 from colocate.host.node_memory import read_node_memory
 from colocate.host.reclaim import ReclaimEnd, reclaim
 from colocate.model.pod import QosClass
@@ -61,7 +61,7 @@ async def test_a_group_made_again_under_the_same_name_is_read_anew(pods: RealPod
     reader = pods.reader()
     reader.read()
     pods.remove(ONE)
-    set_limits(pods.create(ONE), Limits(memory=64 * MIB))
+    set_limits(pods.create(ONE), GroupLimits(memory=64 * MIB))
     assert [pod.limit for pod in reader.read().pods] == [64 * MIB]
     reader.close()
 
@@ -69,9 +69,14 @@ async def test_a_group_made_again_under_the_same_name_is_read_anew(pods: RealPod
 async def test_limits_are_set_read_and_put_back(pods: RealPods) -> None:
     group = pods.create(ONE)
     before = read_limits(group)
-    assert before == Limits()
-    wanted = Limits(memory=64 * MIB, swap=0)
-    for limits in (wanted, Limits(memory=128 * MIB, swap=8 * MIB), Limits(memory=32 * MIB, swap=0), wanted):
+    assert before == GroupLimits()
+    wanted = GroupLimits(memory=64 * MIB, swap=0)
+    for limits in (
+        wanted,
+        GroupLimits(memory=128 * MIB, swap=8 * MIB),
+        GroupLimits(memory=32 * MIB, swap=0),
+        wanted,
+    ):
         done = set_limits(group, limits)
         assert done.written
         assert read_limits(group).memory == limits.memory
@@ -84,7 +89,7 @@ async def test_limits_are_set_read_and_put_back(pods: RealPods) -> None:
 
 async def test_a_process_beyond_its_limit_is_stopped_and_nothing_else_is_touched(pods: RealPods) -> None:
     limited, free = pods.create(ONE), pods.create(OTHER)
-    set_limits(limited, Limits(memory=64 * MIB, swap=0))
+    set_limits(limited, GroupLimits(memory=64 * MIB, swap=0))
     greedy, bystander = await pods.run(ONE), await pods.run(OTHER)
     await bystander.anon(100 * MIB)
     with pytest.raises(ProcessLookupError, match="-9"):
@@ -102,10 +107,10 @@ async def test_v1_refuses_a_limit_below_what_it_cannot_reclaim(pods: RealPods) -
     group = pods.create(ONE)
     eater = await pods.run(ONE)
     await eater.anon(64 * MIB)
-    done = set_limits(group, Limits(memory=32 * MIB))
+    done = set_limits(group, GroupLimits(memory=32 * MIB))
     assert done.busy is not None
     assert done.busy >= 64 * MIB
-    assert (done.written, read_limits(group)) == ((), Limits())
+    assert (done.written, read_limits(group)) == ((), GroupLimits())
     await eater.anon(MIB)
 
 
@@ -115,7 +120,7 @@ async def test_page_cache_is_reclaimed_in_steps_and_the_limit_is_as_before(
     if not memory_capabilities(pods.tree, below=pods.parent).reclaim.here:
         pytest.skip("this kernel has no memory.reclaim")
     group = pods.create(ONE)
-    limits = Limits(memory=512 * MIB, swap=0)
+    limits = GroupLimits(memory=512 * MIB, swap=0)
     set_limits(group, limits)
     eater = await pods.run(ONE)
     await eater.cache(64 * MIB, tmp_path / "cache")
@@ -151,7 +156,7 @@ async def test_a_pod_that_ends_under_ones_hands(pods: RealPods) -> None:
     await until(lambda: not (group.folder / "main/cgroup.procs").read_text(), "the group is empty")
     pods.remove(ONE)
     with pytest.raises(GroupGone):
-        set_limits(group, Limits(memory=MIB))
+        set_limits(group, GroupLimits(memory=MIB))
     assert (await reclaim(group, MIB)).end is ReclaimEnd.GONE
 
 
@@ -161,14 +166,14 @@ from pathlib import Path
 from colocate.errors import Unavailable
 from colocate.host import cgroups
 from colocate.host.memory_capabilities import memory_capabilities
-from colocate.host.memory_limits import Limits, set_limits
+from colocate.host.memory_limits import GroupLimits, set_limits
 from colocate.host.pod_memory import PodMemoryReader
 tree, below, uid = cgroups.find_tree(), Path(sys.argv[1]), sys.argv[2]
 print(memory_capabilities(tree, below=below).limits.found)
 reader = PodMemoryReader(tree, below=below)
 print(len(reader.read().pods))
 try:
-    set_limits(reader.find(uid).group, Limits(memory=1 << 20))
+    set_limits(reader.find(uid).group, GroupLimits(memory=1 << 20))
 except Unavailable as error:
     print(error)
 """
@@ -202,7 +207,7 @@ async def test_control_groups_that_are_read_only_are_read_and_the_remedy_is_said
     assert "is mounted read-only; mount the host's /sys/fs/cgroup with rw" in found
     assert count == "1"
     assert "mounted read-only here" in refused
-    assert read_limits(pods.create(ONE)) == Limits()
+    assert read_limits(pods.create(ONE)) == GroupLimits()
 
 
 async def test_what_this_machine_allows_is_said_with_reasons(pods: RealPods) -> None:

@@ -15,7 +15,7 @@ from colocate.host.cgroups import Naming
 from colocate.host.high_mark import mark, unmark
 from colocate.host.memory_capabilities import memory_capabilities
 from colocate.host.memory_group import MemoryGroup, oom_kills
-from colocate.host.memory_limits import Limits, set_limits
+from colocate.host.memory_limits import GroupLimits, set_limits
 from colocate.host.node_memory import read_node_memory, read_numa
 from colocate.host.numa_maps import Kind, bytes_by_node, mapped_pages
 from colocate.host.page_calls import Kernel
@@ -89,7 +89,7 @@ async def test_beyond_memory_high_a_pod_is_throttled_and_lives_and_its_pressure_
         pytest.skip("this kernel measures no pressure")
     group = pods.create(ONE)
     eater = await pods.run(ONE)
-    set_limits(group, Limits(high=32 * MIB))
+    set_limits(group, GroupLimits(high=32 * MIB))
     assert pods.read(ONE).high == 32 * MIB
     before = pods.read(ONE).pressure
     assert before is not None
@@ -102,7 +102,7 @@ async def test_beyond_memory_high_a_pod_is_throttled_and_lives_and_its_pressure_
 
     await until(throttled, "a pod that waits for memory")
     assert oom_kills(group) == 0
-    set_limits(group, Limits())
+    set_limits(group, GroupLimits())
     assert eater.process.stdout is not None
     assert await eater.process.stdout.readline() == b"done\n", "released, it goes on"
     assert pods.read(ONE).high is None
@@ -111,7 +111,7 @@ async def test_beyond_memory_high_a_pod_is_throttled_and_lives_and_its_pressure_
 async def test_the_pressure_of_one_pod_is_not_that_of_another(pods: RealPods) -> None:
     if not memory_capabilities(pods.tree, below=pods.parent).node_pressure.here:
         pytest.skip("this kernel measures no pressure")
-    set_limits(pods.create(ONE), Limits(memory=32 * MIB, swap=0))
+    set_limits(pods.create(ONE), GroupLimits(memory=32 * MIB, swap=0))
     pods.create(OTHER)
     greedy, calm = await pods.run(ONE), await pods.run(OTHER)
     await calm.anon(MIB)
@@ -280,7 +280,7 @@ async def test_a_mark_of_our_memory_high_stays_on_the_group_and_ends_with_it(pod
     group = pods.create(ONE)
     mark(group.folder, 64 * MIB)
     assert pods.read(ONE).our_high is None, "there is no memory.high"
-    set_limits(group, Limits(high=32 * MIB))
+    set_limits(group, GroupLimits(high=32 * MIB))
     assert pods.read(ONE).our_high == OurHigh(64 * MIB)
     unmark(group.folder)
     assert (pods.read(ONE).high, pods.read(ONE).our_high) == (32 * MIB, None)

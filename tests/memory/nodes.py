@@ -19,11 +19,11 @@ from colocate.memory.actions import (
     Throttle,
     Unthrottle,
 )
-from colocate.memory.decide import Decision, decide
-from colocate.memory.facts import Facts, Outcome, Result
+from colocate.memory.decision import MemoryDecision, decide
+from colocate.memory.facts import ActionOutcome, ActionResult, MemoryFacts
 from colocate.memory.forecast import Instant
 from colocate.memory.settings import MemorySettings
-from colocate.memory.state import State, from_json, to_json
+from colocate.memory.state import MemoryState, state_from_json, state_to_json
 from colocate.model.memory import (
     Bytes,
     ContainerMemory,
@@ -133,7 +133,7 @@ class Machine(msgspec.Struct, kw_only=True):
     guests: list[Guest] = []
     controls: MemoryControls = V2
     settings: MemorySettings = SETTINGS
-    state: State = State()
+    state: MemoryState = MemoryState()
     now: float = 1000.0
     api: bool = True
     without_eviction: frozenset[str] = frozenset()
@@ -148,14 +148,14 @@ class Machine(msgspec.Struct, kw_only=True):
     cordoned: bool = False
     memory_pressure: bool = False
     holders_known: bool = True
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[ActionOutcome, ...] = ()
     far_taken: Bytes = 0
     """By others."""
     swap_free: Bytes = 0
     by_node: bool = True
     """Whether it is known on which NUMA nodes the memory of pods lies."""
 
-    def facts(self) -> Facts:
+    def facts(self) -> MemoryFacts:
         far_used = self.far_taken + sum(guest.far for guest in self.guests)
         used = self.system + self.online + sum(guest.anon + guest.cache - guest.far for guest in self.guests)
         cache = sum(guest.cache for guest in self.guests)
@@ -182,7 +182,7 @@ class Machine(msgspec.Struct, kw_only=True):
         readings = (online, *(guest.reading(bool(self.far_total)) for guest in readable))
         if not self.by_node:
             readings = tuple(msgspec.structs.replace(each, numa=None) for each in readings)
-        return Facts(
+        return MemoryFacts(
             node_name="node-1",
             boot="b",
             node=NodeMemory(
@@ -215,23 +215,23 @@ class Machine(msgspec.Struct, kw_only=True):
         reserves = KubeletReserves(capacity=self.total, allocatable=self.total - GIB, eviction_hard=GIB // 4)
         return NodeWord(cordoned=self.cordoned, memory_pressure=self.memory_pressure, reserves=reserves)
 
-    def turn(self, seconds: float = 10.0) -> Decision:
+    def turn(self, seconds: float = 10.0) -> MemoryDecision:
         """Time passes, and one turn is decided, with a death of the agent between any two."""
         self.now += seconds
-        decision = decide(from_json(to_json(self.state)), self.facts(), self.settings, self.now)
+        decision = decide(state_from_json(state_to_json(self.state)), self.facts(), self.settings, self.now)
         self.state, self.outcomes = decision.state, ()
         return decision
 
-    def carry_out(self, decision: Decision, result: Result = Result.DONE) -> None:
+    def carry_out(self, decision: MemoryDecision, result: ActionResult = ActionResult.DONE) -> None:
         """Do what was planned for pods, as the machine would, and report it."""
         actions = [action for action in decision.plan.actions if isinstance(action, PodAction)]
-        if result is Result.DONE:
+        if result is ActionResult.DONE:
             for switch in decision.plan.actions:
                 if isinstance(switch, SwitchDemotion):
                     self.switch_demotion(switch.on)
             for action in actions:
                 self._do(action)
-        self.outcomes = tuple(Outcome(action, result, "as the test wants") for action in actions)
+        self.outcomes = tuple(ActionOutcome(action, result, "as the test wants") for action in actions)
 
     def switch_demotion(self, on: bool) -> None:
         demotion = msgspec.structs.replace(self.controls.demotion, enabled=on)

@@ -5,7 +5,7 @@ import msgspec
 from colocate.memory.actions import (
     PodAction,
 )
-from colocate.memory.decide import Decision
+from colocate.memory.decision import MemoryDecision
 from tests.memory.nodes import GIB, SETTINGS, Guest, Machine, ids
 
 BLOCKS = ids(*range(60))
@@ -31,5 +31,5 @@ def presses(machine: Machine, share: float) -> None:
     machine.online += int(share * decision.expected.margin) - sum(decision.usage.besides.values())
 
 
-def on_pods(decision: Decision) -> list[PodAction]:
+def on_pods(decision: MemoryDecision) -> list[PodAction]:
     return [action for action in decision.plan.actions if isinstance(action, PodAction)]

@@ -6,19 +6,32 @@ from hypothesis import strategies as st
 
 from colocate.errors import UserError
 from colocate.memory import blocks as block_list
-from colocate.memory.actions import Action, Publish, Withdraw
-from colocate.memory.blocks import Blocks, BlockState, Wanted, block_id, for_settings, number
-from colocate.memory.explain import explain
-from colocate.memory.rung import Rung
-from colocate.memory.settings import MemorySettings, check
-from colocate.model.device import Health
+from colocate.memory.blocks import (
+    BlockPlan,
+    Blocks,
+    BlockState,
+    WantedBlocks,
+    block_id,
+    blocks_for_settings,
+    number,
+)
+from colocate.memory.explanation import explain
+from colocate.memory.settings import MemorySettings, Rung, check_settings
+from colocate.memory.state import state_from_json
+from colocate.model.device import Device
 from tests.memory.nodes import GIB, MIB, SETTINGS, Guest, Machine, ids
 
 
 def turn(
     blocks: Blocks, free: int, now: float, held: tuple[str, ...] = (), in_debt: int = 0, grow: bool = True
-) -> tuple[Blocks, list[Action]]:
-    return block_list.turn(blocks, Wanted(free, in_debt, grow, "As wanted."), held, True, now, SETTINGS)
+) -> tuple[Blocks, BlockPlan]:
+    return block_list.turn(blocks, WantedBlocks(free, in_debt, grow, "As wanted."), held, now, SETTINGS)
+
+
+def changes(plan: BlockPlan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is withdrawn and what is offered; a change has its reason, and nothing else has one."""
+    assert bool(plan.reason) == bool(plan.withdrawn or plan.offered)
+    return plan.withdrawn, plan.offered
 
 
 def states(blocks: Blocks) -> dict[str, BlockState]:
@@ -30,9 +43,10 @@ def offered(blocks: Blocks) -> list[str]:
 
 
 def test_the_first_list_is_given_at_once() -> None:
-    blocks, actions = turn(Blocks(), 3, 0)
+    blocks, plan = turn(Blocks(), 3, 0)
     assert offered(blocks) == list(ids(0, 1, 2))
-    assert actions == [Publish(ids=ids(0, 1, 2), reason="As wanted.")]
+    assert (changes(plan), plan.reason) == (((), ids(0, 1, 2)), "As wanted.")
+    assert plan.devices == tuple(Device(id) for id in ids(0, 1, 2))
 
 
 def test_ids_have_four_digits_and_go_on() -> None:
@@ -46,59 +60,55 @@ def test_ids_have_four_digits_and_go_on() -> None:
     ]
 
 
-def test_a_block_goes_unhealthy_then_drained_then_off_the_list() -> None:
+def test_a_free_block_that_is_withdrawn_is_off_the_list_at_once() -> None:
+    """The SDK then tells the kubelet, and keeps the id for as long as an Allocate may ask for it."""
     blocks, _ = turn(Blocks(), 2, 0)
-    blocks, actions = turn(blocks, 1, 10)
-    assert actions == [Withdraw(ids=ids(1), reason="As wanted.")]
-    assert [device.health for device in blocks.devices()] == [Health.HEALTHY, Health.UNHEALTHY]
-    blocks, _ = turn(blocks, 1, 39)
-    assert states(blocks)["CM-0001"] is BlockState.WITHDRAWN
-    blocks, _ = turn(blocks, 1, 40)
-    assert states(blocks)["CM-0001"] is BlockState.DRAINED
-    blocks, _ = turn(blocks, 1, 50)
+    blocks, plan = turn(blocks, 1, 10)
+    assert (changes(plan), plan.reason) == ((ids(1), ()), "As wanted.")
+    assert plan.devices == (Device("CM-0000"),)
     assert list(states(blocks)) == list(ids(0))
 
 
-def test_a_withdrawn_block_that_is_held_stays_until_it_has_been_free_for_a_while() -> None:
+def test_a_withdrawn_block_that_is_held_is_unhealthy_on_the_list_until_it_is_free() -> None:
     blocks, _ = turn(Blocks(), 2, 0)
     for now in range(10, 600, 10):
-        blocks, _ = turn(blocks, 0, now, held=ids(1), in_debt=1)
-        assert states(blocks)["CM-0001"] is BlockState.WITHDRAWN
-    blocks, _ = turn(blocks, 0, 610)
-    assert states(blocks)["CM-0001"] is BlockState.WITHDRAWN
-    blocks, _ = turn(blocks, 0, 620)
-    assert states(blocks)["CM-0001"] is BlockState.DRAINED
+        blocks, plan = turn(blocks, 0, now, held=ids(1), in_debt=1)
+        assert states(blocks) == {"CM-0001": BlockState.WITHDRAWN}
+        assert plan.devices == (Device("CM-0001").unhealthy(),)
+        assert changes(plan) == ((ids(0, 1), ()) if now == 10 else ((), ()))
+    blocks, plan = turn(blocks, 0, 610)
+    assert (states(blocks), plan.devices, changes(plan)) == ({}, (), ((), ()))
 
 
-def test_nothing_is_dropped_while_nobody_knows_who_holds_what() -> None:
-    blocks, _ = turn(Blocks(), 2, 0)
-    for now in range(10, 300, 10):
-        blocks, _ = block_list.turn(blocks, Wanted(0, 0, False, "."), (), False, now, SETTINGS)
-    assert set(states(blocks).values()) == {BlockState.WITHDRAWN}
+def test_a_state_of_a_build_that_let_blocks_drain_is_read() -> None:
+    stored = b'{"blocks": {"listed": [{"id": "CM-0000", "state": "drained", "since": 3.0}], "started": true}}'
+    assert states(state_from_json(stored).blocks) == {"CM-0000": BlockState.WITHDRAWN}
+    blocks, _ = turn(state_from_json(stored).blocks, 0, 0)
+    assert states(blocks) == {}
 
 
 def test_free_blocks_go_first_highest_number_first_and_held_ones_as_their_pods_give() -> None:
     blocks, _ = turn(Blocks(), 4, 0)
-    _, actions = turn(blocks, 0, 10, held=ids(1, 3), in_debt=1)
-    assert actions == [Withdraw(ids=ids(2, 0, 1), reason="As wanted.")]
+    _, plan = turn(blocks, 0, 10, held=ids(1, 3), in_debt=1)
+    assert changes(plan) == (ids(2, 0, 1), ())
 
 
 def test_blocks_come_back_after_the_cool_down_lowest_number_first() -> None:
     blocks, _ = turn(Blocks(), 4, 0)
     blocks, _ = turn(blocks, 0, 10)
     for now in (20, 40, 79):
-        blocks, actions = turn(blocks, 4, now)
-        assert not any(isinstance(action, Publish) for action in actions)
-    blocks, actions = turn(blocks, 4, 80)
-    assert actions == [Publish(ids=ids(0, 1, 2, 3), reason="As wanted.")]
+        blocks, plan = turn(blocks, 4, now)
+        assert not plan.offered
+    blocks, plan = turn(blocks, 4, 80)
+    assert plan.offered == ids(0, 1, 2, 3)
 
 
 def test_held_blocks_come_back_before_free_ones() -> None:
     blocks, _ = turn(Blocks(), 4, 0)
     blocks, _ = turn(blocks, 0, 10, held=ids(3), in_debt=1)
     blocks, _ = turn(blocks, 1, 20, held=ids(3))
-    _, actions = turn(blocks, 1, 80, held=ids(3))
-    assert actions[-1] == Publish(ids=ids(3, 0), reason="As wanted.")
+    _, plan = turn(blocks, 1, 80, held=ids(3))
+    assert plan.offered == ids(3, 0)
 
 
 def test_a_held_block_comes_back_when_the_debt_is_paid_however_few_are_missing() -> None:
@@ -106,19 +116,23 @@ def test_a_held_block_comes_back_when_the_debt_is_paid_however_few_are_missing()
     blocks, _ = turn(blocks, 0, 10, held=ids(0, 1), in_debt=1)
     assert states(blocks)["CM-0000"] is BlockState.WITHDRAWN
     for now in (20, 79):
-        blocks, actions = turn(blocks, 0, now, held=ids(0, 1))
-        assert not any(isinstance(action, Publish) for action in actions)
-    blocks, actions = turn(blocks, 0, 80, held=ids(0, 1))
-    assert actions == [Publish(ids=ids(0), reason="As wanted.")]
+        blocks, plan = turn(blocks, 0, now, held=ids(0, 1))
+        assert not plan.offered
+    blocks, plan = turn(blocks, 0, 80, held=ids(0, 1))
+    assert plan.offered == ids(0)
 
 
 def test_held_blocks_that_come_back_bring_no_free_one_within_the_hysteresis() -> None:
     settings = MemorySettings(hysteresis=3)
-    wanted = [Wanted(3, 0, True, "."), Wanted(0, 1, True, "."), *[Wanted(1, 0, True, ".")] * 2]
+    wanted = [
+        WantedBlocks(3, 0, True, "."),
+        WantedBlocks(0, 1, True, "."),
+        *[WantedBlocks(1, 0, True, ".")] * 2,
+    ]
     blocks, held = Blocks(), ids(0)
     for now, each in zip((0, 10, 20, 80), wanted, strict=True):
-        blocks, actions = block_list.turn(blocks, each, held if now else (), True, now, settings)
-    assert actions[-1] == Publish(ids=ids(0), reason=".")
+        blocks, plan = block_list.turn(blocks, each, held if now else (), now, settings)
+    assert plan.offered == ids(0)
     assert offered(blocks) == list(ids(0))
 
 
@@ -137,29 +151,29 @@ def test_only_as_many_come_back_as_there_was_room_for_all_the_time() -> None:
     blocks, _ = turn(Blocks(), 0, 0)
     for now, room in ((10, 9), (30, 4), (60, 8)):
         blocks, _ = turn(blocks, room, now)
-    _, actions = turn(blocks, 9, 70)
-    assert actions == [Publish(ids=ids(0, 1, 2, 3), reason="As wanted.")]
+    _, plan = turn(blocks, 9, 70)
+    assert plan.offered == ids(0, 1, 2, 3)
 
 
 @given(st.lists(st.integers(5, 6), min_size=1, max_size=60))
 def test_noise_within_the_hysteresis_changes_the_list_once_at_most(noise: list[int]) -> None:
     blocks, _ = turn(Blocks(), 6, 0)
-    changes = 0
+    changed = 0
     for place, room in enumerate(noise):
-        blocks, actions = turn(blocks, room, 10.0 * (place + 1))
-        changes += any(isinstance(action, Withdraw | Publish) for action in actions)
-    assert changes <= 1
+        blocks, plan = turn(blocks, room, 10.0 * (place + 1))
+        changed += changes(plan) != ((), ())
+    assert changed <= 1
 
 
 @given(st.lists(st.integers(-255, 255), min_size=1, max_size=60))
 def test_noise_of_less_than_a_block_in_what_is_used_changes_the_list_once_at_most(noise: list[int]) -> None:
     machine = Machine()
     machine.turn()
-    changes = 0
+    changed = 0
     for mib in noise:
         machine.online = 8 * GIB + mib * MIB
-        changes += any(isinstance(action, Withdraw | Publish) for action in machine.turn().plan.actions)
-    assert changes <= 2
+        changed += changes(machine.turn().plan.blocks) != ((), ())
+    assert changed <= 2
 
 
 def test_a_state_that_was_lost_finds_its_blocks_by_who_holds_them() -> None:
@@ -181,12 +195,12 @@ def test_a_state_that_was_lost_finds_its_blocks_by_who_holds_them() -> None:
 def test_a_change_of_size_or_name_is_refused_while_blocks_are_held(
     changed: MemorySettings, what: str
 ) -> None:
-    blocks, _ = turn(for_settings(Blocks(), SETTINGS, frozenset()), 3, 0)
+    blocks, _ = turn(blocks_for_settings(Blocks(), SETTINGS, frozenset()), 3, 0)
     with pytest.raises(
         UserError, match=rf"the {what} of blocks .* hold 1 block .*CM-0000.*'colocate memory off'"
     ):
-        for_settings(blocks, changed, frozenset({"CM-0000"}))
-    fresh = for_settings(blocks, changed, frozenset())
+        blocks_for_settings(blocks, changed, frozenset({"CM-0000"}))
+    fresh = blocks_for_settings(blocks, changed, frozenset())
     assert fresh == Blocks(resource=changed.resource, size=changed.block_size)
 
 
@@ -235,11 +249,11 @@ def test_never_more_blocks_than_configured() -> None:
 )
 def test_settings_that_cannot_be_are_refused_with_a_remedy(settings: MemorySettings, because: str) -> None:
     with pytest.raises(UserError, match=because):
-        check(settings)
+        check_settings(settings)
 
 
 def test_the_defaults_can_be() -> None:
-    assert check(MemorySettings()) == MemorySettings()
+    assert check_settings(MemorySettings()) == MemorySettings()
 
 
 def after_a_restart(machine: Machine) -> Machine:

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colocate.memory import demotion
 from colocate.memory.actions import Demote, MovePages, PodAction, ReturnPages, SwitchDemotion
-from colocate.memory.decide import Decision, decide
-from colocate.memory.explain import explain
-from colocate.memory.facts import Result
-from colocate.memory.rung import Rung, height
-from colocate.memory.rungs import rungs_here
-from colocate.memory.state import State, from_json, to_json
+from colocate.memory.decision import MemoryDecision, decide
+from colocate.memory.explanation import explain
+from colocate.memory.facts import ActionResult
+from colocate.memory.ladder import demotion
+from colocate.memory.ladder.rungs import rungs_here
+from colocate.memory.settings import Rung, height
+from colocate.memory.state import MemoryState, state_from_json, state_to_json
 from colocate.model.memory import Demotion, MemoryControls, NumaMemory
 from tests.memory.nodes import DEMOTES, GIB, MIB, SETTINGS, V1, V2, Machine, kinds
 from tests.memory.pressing import guest, on_pods, pressed, presses
@@ -29,7 +29,7 @@ def demoting(**machine: Any) -> Machine:
     return pressed(guest(anon=20, cache=0.25), **options)
 
 
-def until_demoted(machine: Machine) -> Decision:
+def until_demoted(machine: Machine) -> MemoryDecision:
     for _ in range(20):
         decision = machine.turn()
         if any(isinstance(action, Demote) for action in decision.plan.actions):
@@ -42,7 +42,7 @@ def is_on(machine: Machine) -> bool:
     return machine.controls.demotion.enabled
 
 
-def switched(decision: Decision) -> list[bool]:
+def switched(decision: MemoryDecision) -> list[bool]:
     return [action.on for action in decision.plan.actions if isinstance(action, SwitchDemotion)]
 
 
@@ -75,7 +75,7 @@ def test_the_switch_comes_before_the_deed_and_is_remembered_in_the_same_state() 
     decision = until_demoted(demoting())
     names = [type(action).__name__ for action in decision.plan.actions]
     assert names.index("SwitchDemotion") < names.index("Demote")
-    assert from_json(to_json(decision.state)).ladder.demotion_is_ours
+    assert state_from_json(state_to_json(decision.state)).ladder.demotion_is_ours
     assert "was off before" in " ".join(explain(decision, ALLOWED))
 
 
@@ -121,7 +121,7 @@ def test_a_switch_that_cannot_be_put_back_is_tried_at_every_turn_and_told() -> N
     for _ in range(20):
         decision = machine.turn()
         assert switched(decision) == [False]
-        machine.carry_out(decision, Result.FAILED)
+        machine.carry_out(decision, ActionResult.FAILED)
     assert machine.state.ladder.demotion_is_ours
 
 
@@ -159,11 +159,11 @@ def test_after_a_restart_of_the_machine_the_switch_is_as_somebody_else_has_set_i
 @settings(max_examples=60, deadline=None)
 @given(
     steps=st.lists(
-        st.tuples(st.floats(0, 0.9), st.booleans(), st.booleans(), st.sampled_from(Result)), max_size=25
+        st.tuples(st.floats(0, 0.9), st.booleans(), st.booleans(), st.sampled_from(ActionResult)), max_size=25
     )
 )
 def test_in_any_history_the_switch_is_on_only_for_a_deed_or_remembered_as_ours(
-    steps: list[tuple[float, bool, bool, Result]],
+    steps: list[tuple[float, bool, bool, ActionResult]],
 ) -> None:
     machine = demoting()
     for share, off, carried, result in steps:
@@ -227,7 +227,7 @@ def test_a_demotion_that_fails_is_not_tried_again_and_the_next_rung_comes() -> N
     machine = demoting(share=0.9)
     decision = until_demoted(machine)
     machine.switch_demotion(True)
-    machine.carry_out(decision, Result.FAILED)
+    machine.carry_out(decision, ActionResult.FAILED)
     done = machine.live(200)
     assert "Demote" not in kinds(done)
     assert "Evict" in kinds(done)
@@ -268,7 +268,7 @@ def test_the_kernel_demotes_to_the_nearest_of_the_next_lower_tier() -> None:
     ],
 )
 def test_why_the_kernel_is_not_asked_to_demote(controls: MemoryControls, far: set[int], why: str) -> None:
-    told = demotion.why_not(controls, far, ALLOWED)
+    told = demotion.why_no_demotion(controls, far, ALLOWED)
     assert why in told
     assert bool(told) is bool(why)
 
@@ -303,5 +303,5 @@ def test_the_way_back_is_told(changes: dict[str, object], told: str) -> None:
     assert any(isinstance(each, ReturnPages) for each in done) is controls.migrate
     assert controls.migrate or any(told in note for note in notes)
     assert machine.state.ladder == msgspec.structs.replace(
-        State().ladder, since=machine.state.ladder.since
+        MemoryState().ladder, since=machine.state.ladder.since
     ), "nobody is kept bound because pages stay far"

@@ -5,10 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.memory.forecast import Instant, Koordinator, Peak, Policy, WindowMax, remember
-from colocate.memory.safety import Safety
+from colocate.memory.forecast import (
+    Instant,
+    Koordinator,
+    KoordinatorPolicy,
+    Peak,
+    Safety,
+    WindowMax,
+    remember,
+)
 from colocate.memory.settings import MemorySettings
-from colocate.memory.usage import OnlinePod, Usage, View
+from colocate.memory.usage import MemoryUsage, OnlinePod, UsageView
 from colocate.model.pod import QosClass
 from tests.memory.nodes import GIB
 
@@ -17,14 +24,14 @@ PODS = (
     OnlinePod("busy", QosClass.BURSTABLE, 6 * GIB, 4 * GIB),
     OnlinePod("unread", QosClass.GUARANTEED, None, 3 * GIB),
 )
-USAGE = Usage(
+USAGE = MemoryUsage(
     capacity=100 * GIB,
     near=100 * GIB,
     system=2 * GIB,
     online_pods=PODS,
     colocated={},
     far={},
-    view=View.KERNEL,
+    view=UsageView.KERNEL,
     reasons=(),
 )
 SAFETY = Safety(eviction=GIB, reserved=5 * GIB, unfilled=2 * GIB, margin=10 * GIB, reasons=())
@@ -58,9 +65,15 @@ def test_window_max_says_how_much_of_its_window_was_seen(hours: int, said: str) 
 
 @pytest.mark.parametrize(
     ("policy", "pods"),
-    [(Policy.USAGE, 2 + 6 + 3), (Policy.REQUEST, 8 + 4 + 3), (Policy.MAX_USAGE_REQUEST, 8 + 6 + 3)],
+    [
+        (KoordinatorPolicy.USAGE, 2 + 6 + 3),
+        (KoordinatorPolicy.REQUEST, 8 + 4 + 3),
+        (KoordinatorPolicy.MAX_USAGE_REQUEST, 8 + 6 + 3),
+    ],
 )
-def test_koordinator_is_capacity_less_margin_less_system_less_online_pods(policy: Policy, pods: int) -> None:
+def test_koordinator_is_capacity_less_margin_less_system_less_online_pods(
+    policy: KoordinatorPolicy, pods: int
+) -> None:
     expected = Koordinator(policy=policy).expect(USAGE, SAFETY, ())
     published = USAGE.capacity - expected.online - expected.safety
     margin, system = 35 * GIB, max(2 * GIB, 5 * GIB)
@@ -85,7 +98,9 @@ def test_what_was_used_within_the_window_is_never_forgotten(
         assert len(history) <= 291
 
 
-@pytest.mark.parametrize("forecast", [Instant(), WindowMax(window=60), Koordinator(policy=Policy.REQUEST)])
+@pytest.mark.parametrize(
+    "forecast", [Instant(), WindowMax(window=60), Koordinator(policy=KoordinatorPolicy.REQUEST)]
+)
 def test_a_forecast_is_chosen_by_its_name(forecast: Instant | WindowMax | Koordinator) -> None:
     settings = MemorySettings(forecast=forecast)
     assert msgspec.json.decode(msgspec.json.encode(settings), type=MemorySettings) == settings

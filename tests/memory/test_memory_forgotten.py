@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from colocate.memory.actions import RestoreLimit, Throttle, Unthrottle
-from colocate.memory.rung import Rung
+from colocate.memory.settings import Rung
 from colocate.model.memory import OurHigh
 from tests.memory.nodes import GIB, SETTINGS, Guest, Machine, ids, kinds
 

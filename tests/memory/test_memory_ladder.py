@@ -11,12 +11,11 @@ from colocate.memory.actions import (
     Throttle,
     Unthrottle,
 )
-from colocate.memory.explain import bar, explain
-from colocate.memory.facts import Result
-from colocate.memory.rung import Rung
-from colocate.memory.rungs import rungs_here
-from colocate.memory.settings import MemorySettings
-from colocate.memory.state import State, from_json, to_json
+from colocate.memory.explanation import explain, memory_bar
+from colocate.memory.facts import ActionResult
+from colocate.memory.ladder.rungs import rungs_here
+from colocate.memory.settings import MemorySettings, Rung
+from colocate.memory.state import MemoryState, state_from_json, state_to_json
 from colocate.model.memory import MemoryControls
 from tests.memory.nodes import GIB, MIB, SETTINGS, V1, V2, Machine, ids, kinds
 from tests.memory.pressing import guest, on_pods, pressed
@@ -142,7 +141,7 @@ def test_what_could_not_be_undone_is_tried_again() -> None:
     for _ in range(30):
         decision = machine.turn()
         tried += len(on_pods(decision))
-        machine.carry_out(decision, Result.FAILED)
+        machine.carry_out(decision, ActionResult.FAILED)
     assert tried > 5
     assert "guest" in decision.state.ladder.throttled
     machine.live(60)
@@ -189,7 +188,7 @@ def test_an_ease_that_fails_is_tried_again() -> None:
     machine.live(30)
     machine.online -= 6 * GIB
     for _ in range(12):
-        machine.carry_out(machine.turn(), Result.FAILED)
+        machine.carry_out(machine.turn(), ActionResult.FAILED)
     assert kinds(machine.live(60)) == ["Ease"]
 
 
@@ -261,7 +260,7 @@ def test_a_pod_of_which_nothing_can_be_reclaimed_is_given_up() -> None:
     machine.turn()
     decision = machine.turn()
     assert kinds(on_pods(decision)) == ["Reclaim"]
-    machine.carry_out(decision, Result.FAILED)
+    machine.carry_out(decision, ActionResult.FAILED)
     machine.api = False
     decision = machine.turn()
     assert decision.state.ladder.rung is not Rung.RECLAIM
@@ -390,20 +389,20 @@ def test_a_throttle_that_was_stored_and_never_set_is_set_although_the_next_rung_
 )
 def test_a_state_that_is_none_is_refused_with_a_remedy(data: bytes, because: str) -> None:
     with pytest.raises(UserError, match=rf"{because}.*move it away"):
-        from_json(data)
+        state_from_json(data)
 
 
 def test_an_agent_without_the_api_still_knows_its_pods() -> None:
     machine = pressed(guest(anon=20))
-    state = from_json(to_json(machine.state))
+    state = state_from_json(state_to_json(machine.state))
     assert state.pods["guest"].containers
-    assert State() == from_json(to_json(State()))
+    assert MemoryState() == state_from_json(state_to_json(MemoryState()))
 
 
 def test_the_bar_shows_how_much_of_the_safety_a_debt_has_taken() -> None:
     machine = Machine(guests=[guest(anon=1)], online=28 * GIB)
     decision = machine.turn()
-    parts = bar(decision)
+    parts = memory_bar(decision)
     assert parts.debt == decision.balance.debt > 0
     assert parts.colocated + parts.debt == 30 * GIB
     assert parts.safety == decision.balance.safety - parts.debt

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.memory.limits import kubelets_own, limits, set_aside
+from colocate.memory.limits import kubelets_own, limits_of, set_aside
 from colocate.model.memory import ContainerMemory, PodIdentity
 from tests.memory.nodes import GIB, MIB
 
@@ -21,24 +21,24 @@ def main(blocks: int = 3, limit: int | None = None, request: int | None = None) 
 
 
 def test_three_blocks_are_1_610_612_736_bytes() -> None:
-    found = limits(pod(main()), SIZE)
+    found = limits_of(pod(main()), SIZE)
     assert found is not None
     assert found.pod == 1_610_612_736
     assert found.swap == 0
 
 
 def test_a_pod_without_blocks_is_none_of_our_business() -> None:
-    assert limits(pod(ContainerMemory(name="db", limit=GIB)), SIZE) is None
+    assert limits_of(pod(ContainerMemory(name="db", limit=GIB)), SIZE) is None
 
 
 def test_limits_of_the_other_containers_come_on_top() -> None:
-    found = limits(pod(main(), ContainerMemory(name="logs", limit=256 * MIB)), SIZE)
+    found = limits_of(pod(main(), ContainerMemory(name="logs", limit=256 * MIB)), SIZE)
     assert found is not None
     assert found.pod == 3 * SIZE + 256 * MIB
 
 
 def test_a_container_without_a_limit_is_not_killed_by_the_pods() -> None:
-    found = limits(pod(main(), ContainerMemory(name="logs")), SIZE)
+    found = limits_of(pod(main(), ContainerMemory(name="logs")), SIZE)
     assert found is not None
     assert found.pod is None
     assert found.containers == {"main": 3 * SIZE}
@@ -48,7 +48,7 @@ def test_a_container_without_a_limit_is_not_killed_by_the_pods() -> None:
 
 def test_a_limit_of_0_is_no_limit_and_nobody_is_held_to_it() -> None:
     sidecar = ContainerMemory(name="logs", limit=0)
-    found = limits(pod(main(limit=0), sidecar), SIZE)
+    found = limits_of(pod(main(limit=0), sidecar), SIZE)
     assert found is not None
     assert (found.pod, found.containers) == (None, {"main": 3 * SIZE})
     assert kubelets_own(pod(main(limit=0), sidecar)) is None
@@ -56,7 +56,7 @@ def test_a_limit_of_0_is_no_limit_and_nobody_is_held_to_it() -> None:
 
 
 def test_a_container_that_has_a_limit_is_not_given_another() -> None:
-    found = limits(pod(main(limit=GIB), ContainerMemory(name="logs")), SIZE)
+    found = limits_of(pod(main(limit=GIB), ContainerMemory(name="logs")), SIZE)
     assert found is not None
     assert found.containers == {}
 
@@ -70,13 +70,13 @@ def test_a_container_that_has_a_limit_is_not_given_another() -> None:
     ],
 )
 def test_memory_of_its_own_is_not_taken_away(container: ContainerMemory, allowed: int) -> None:
-    found = limits(pod(container), SIZE)
+    found = limits_of(pod(container), SIZE)
     assert found is not None
     assert found.pod == allowed
 
 
 def test_init_containers_run_one_by_one_and_sidecars_beside() -> None:
-    found = limits(
+    found = limits_of(
         pod(
             ContainerMemory(name="fetch", blocks=4, init=True),
             ContainerMemory(name="proxy", limit=GIB, init=True, sidecar=True),
@@ -90,33 +90,33 @@ def test_init_containers_run_one_by_one_and_sidecars_beside() -> None:
 
 def test_an_init_container_without_blocks_is_given_its_limit_where_that_is_the_most() -> None:
     fetch = ContainerMemory(name="fetch", limit=4 * GIB, init=True)
-    found = limits(pod(fetch, main()), SIZE)
+    found = limits_of(pod(fetch, main()), SIZE)
     assert found is not None
     assert found.pod == 4 * GIB, "while it runs, nobody else does"
 
 
 def test_an_init_container_without_a_limit_is_not_killed_by_the_pods_not_even_when_it_runs_again() -> None:
     started = msgspec.structs.replace(pod(ContainerMemory(name="fetch", init=True), main()), started=True)
-    found = limits(started, SIZE)
+    found = limits_of(started, SIZE)
     assert found is not None
     assert (found.pod, found.containers) == (None, {"main": 3 * SIZE})
 
 
 def test_a_sidecar_without_a_limit_is_not_killed_by_the_pods() -> None:
-    found = limits(pod(ContainerMemory(name="proxy", init=True, sidecar=True), main()), SIZE)
+    found = limits_of(pod(ContainerMemory(name="proxy", init=True, sidecar=True), main()), SIZE)
     assert found is not None
     assert (found.pod, found.containers) == (None, {"main": 3 * SIZE})
 
 
 def test_of_blocks_on_top_of_a_pods_own_limit_those_count_that_are_used_together() -> None:
     fetch = ContainerMemory(name="fetch", blocks=4, init=True)
-    found = limits(msgspec.structs.replace(pod(fetch, main()), limit=GIB), SIZE)
+    found = limits_of(msgspec.structs.replace(pod(fetch, main()), limit=GIB), SIZE)
     assert found is not None
     assert found.pod == GIB + 4 * SIZE
 
 
 def test_a_limit_is_whole_pages_as_the_kernel_stores_it() -> None:
-    found = limits(pod(main(), ContainerMemory(name="logs", limit=1_000_000_000)), SIZE)
+    found = limits_of(pod(main(), ContainerMemory(name="logs", limit=1_000_000_000)), SIZE)
     assert found is not None
     assert found.pod == 3 * SIZE + 999_997_440
 
@@ -124,7 +124,7 @@ def test_a_limit_is_whole_pages_as_the_kernel_stores_it() -> None:
 def test_a_pods_own_limit_and_its_runtimes_overhead_are_not_taken_away() -> None:
     logs = ContainerMemory(name="logs")
     whole = msgspec.structs.replace(pod(main(), logs), limit=4 * GIB, overhead=160 * MIB)
-    found = limits(whole, SIZE)
+    found = limits_of(whole, SIZE)
     assert found is not None
     assert (found.pod, found.containers) == (4 * GIB + 3 * SIZE + 160 * MIB, {})
     assert kubelets_own(whole) == 4 * GIB + 160 * MIB
@@ -132,7 +132,7 @@ def test_a_pods_own_limit_and_its_runtimes_overhead_are_not_taken_away() -> None
 
 def test_a_runtimes_overhead_comes_on_top() -> None:
     sandboxed = msgspec.structs.replace(pod(main(limit=GIB)), overhead=160 * MIB)
-    found = limits(sandboxed, SIZE)
+    found = limits_of(sandboxed, SIZE)
     assert found is not None
     assert found.pod == 3 * SIZE + 160 * MIB
     assert kubelets_own(sandboxed) == GIB + 160 * MIB
@@ -161,7 +161,7 @@ def test_no_limit_is_below_the_kubelets_own(
     containers: list[ContainerMemory], whole: int | None, overhead: int
 ) -> None:
     made = msgspec.structs.replace(pod(*containers), limit=whole, overhead=overhead)
-    found, own = limits(made, SIZE), kubelets_own(made)
+    found, own = limits_of(made, SIZE), kubelets_own(made)
     if found is not None and found.pod is not None:
         assert own is None or found.pod >= own
         together = [[each for each in containers if not each.init or each.sidecar]]
@@ -176,7 +176,7 @@ def test_no_limit_is_below_the_kubelets_own(
 
 
 def test_swap_is_left_alone_where_colocated_pods_may_swap() -> None:
-    found = limits(pod(main()), SIZE, swap=True)
+    found = limits_of(pod(main()), SIZE, swap=True)
     assert found is not None
     assert found.swap is None
 

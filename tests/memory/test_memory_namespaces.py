@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from colocate.memory.actions import Evict, Recreate, SetLimit
-from colocate.memory.explain import explain
-from colocate.memory.forecast import Policy
-from colocate.memory.usage import View, measure
+from colocate.memory.explanation import explain
+from colocate.memory.forecast import KoordinatorPolicy
+from colocate.memory.usage import UsageView, measure
 from colocate.model.memory import NodeMemory, PodMemory
 from colocate.model.pod import QosClass
 from tests.memory.nodes import GIB, SETTINGS, Guest, Machine, ids
@@ -94,6 +94,6 @@ def test_what_a_pod_uses_of_which_nobody_says_what_it_requested_counts_where_req
     static = PodMemory(
         uid="static", qos=QosClass.BURSTABLE, usage=3 * GIB, anon=3 * GIB, file=0, inactive_file=0
     )
-    usage = measure(node, [static], [], {}, frozenset(), [View.KERNEL])
+    usage = measure(node, [static], [], {}, frozenset(), [UsageView.KERNEL])
     (online,) = usage.online_pods
-    assert [policy.of(online) for policy in Policy] == [3 * GIB] * 3
+    assert [policy.of(online) for policy in KoordinatorPolicy] == [3 * GIB] * 3

@@ -5,14 +5,14 @@ import itertools
 import msgspec
 
 from colocate.memory.actions import Evict, PodAction, Recreate
-from colocate.memory.decide import Decision
-from colocate.memory.explain import explain
-from colocate.memory.facts import Result
+from colocate.memory.decision import MemoryDecision
+from colocate.memory.explanation import explain
+from colocate.memory.facts import ActionResult
 from tests.memory.nodes import Machine, ids, kinds
 from tests.memory.pressing import guest, on_pods, pressed
 
 
-def asked_to_go(machine: Machine, seconds: float, result: Result) -> list[float]:
+def asked_to_go(machine: Machine, seconds: float, result: ActionResult) -> list[float]:
     """When evictions were asked for, each of which ends in one way."""
     times = []
     for _ in range(int(seconds / 10)):
@@ -23,7 +23,7 @@ def asked_to_go(machine: Machine, seconds: float, result: Result) -> list[float]
     return times
 
 
-def when_asked(machine: Machine, kind: type[PodAction]) -> Decision:
+def when_asked(machine: Machine, kind: type[PodAction]) -> MemoryDecision:
     """The first decision with such an action."""
     for _ in range(60):
         decision = machine.turn()
@@ -35,7 +35,7 @@ def when_asked(machine: Machine, kind: type[PodAction]) -> Decision:
 
 def test_an_eviction_that_the_api_refuses_is_asked_for_again_after_ever_longer_pauses() -> None:
     machine = pressed(guest(anon=20), share=0.9)
-    times = asked_to_go(machine, 7200, Result.REFUSED)
+    times = asked_to_go(machine, 7200, ActionResult.REFUSED)
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     # It is known to be refused a turn after it was asked for.
     assert pauses[:6] == [40.0, 70.0, 130.0, 250.0, 490.0, 610.0]
@@ -47,14 +47,14 @@ def test_an_eviction_that_the_api_refuses_is_asked_for_again_after_ever_longer_p
 
 def test_once_the_right_is_granted_the_pod_goes() -> None:
     machine = pressed(guest(anon=20), share=0.9)
-    assert asked_to_go(machine, 120, Result.REFUSED)
+    assert asked_to_go(machine, 120, ActionResult.REFUSED)
     assert kinds(machine.live(120)) == ["Evict"]
     assert machine.guests == []
 
 
 def test_who_is_refused_keeps_nobody_else_from_going() -> None:
     machine = pressed(guest(anon=20), guest(anon=1, uid="other", blocks=ids(70, 71)), share=0.9)
-    machine.carry_out(when_asked(machine, Evict), Result.REFUSED)
+    machine.carry_out(when_asked(machine, Evict), ActionResult.REFUSED)
     evicted = [action.pod.uid for action in on_pods(machine.turn()) if isinstance(action, Evict)]
     assert evicted == ["other"]
 
@@ -62,7 +62,7 @@ def test_who_is_refused_keeps_nobody_else_from_going() -> None:
 def test_a_pod_that_cannot_be_created_elsewhere_is_evicted_instead() -> None:
     bare = msgspec.structs.replace(guest(anon=20), controller="", may_move=True)
     machine = pressed(bare, share=0.9)
-    machine.carry_out(when_asked(machine, Recreate), Result.REFUSED)
+    machine.carry_out(when_asked(machine, Recreate), ActionResult.REFUSED)
     assert kinds(machine.live(60)) == ["Evict"]
 
 

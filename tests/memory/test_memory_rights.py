@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from colocate.memory.actions import Evict, PodAction, Recreate
-from colocate.memory.explain import explain
-from colocate.memory.facts import Result
-from colocate.memory.rung import Rung
+from colocate.memory.explanation import explain
+from colocate.memory.facts import ActionResult
+from colocate.memory.settings import Rung
 from tests.memory.nodes import Guest, Machine, ids, kinds
 from tests.memory.pressing import guest, on_pods, pressed
 
@@ -87,7 +87,7 @@ def test_an_eviction_that_is_under_way_is_counted_on_though_the_right_is_gone() 
     machine.live(40)
     decision = machine.turn()
     assert [action.pod.uid for action in on_pods(decision)] == ["tenant"]
-    machine.carry_out(decision, Result.GONE)
+    machine.carry_out(decision, ActionResult.GONE)
     machine.without_eviction = NOBODY
     decision = machine.turn()
     assert on_pods(decision) == []

@@ -11,7 +11,7 @@ from colocate.memory.actions import (
     Throttle,
     Unthrottle,
 )
-from colocate.memory.explain import explain
+from colocate.memory.explanation import explain
 from colocate.model.memory import ContainerMemory, KubeletReserves, MemoryControls, NodeWord
 from tests.memory.nodes import GIB, SETTINGS, V1, V2, Guest, Machine, ids, kinds
 from tests.memory.pressing import BLOCKS, guest, on_pods, pressed

@@ -16,21 +16,19 @@ from colocate.memory.actions import (
     Evict,
     MovePages,
     PodAction,
-    Publish,
     Reclaim,
     Recreate,
     RestoreLimit,
     ReturnPages,
     Throttle,
     Unthrottle,
-    Withdraw,
 )
 from colocate.memory.blocks import BlockState, block_id, number
-from colocate.memory.decide import Decision, decide
-from colocate.memory.explain import bar, explain
-from colocate.memory.facts import Result
-from colocate.memory.rung import RUNGS, Rung, height
-from colocate.memory.state import State, from_json, to_json
+from colocate.memory.decision import MemoryDecision, decide
+from colocate.memory.explanation import explain, memory_bar
+from colocate.memory.facts import ActionResult
+from colocate.memory.settings import RUNGS, Rung, height
+from colocate.memory.state import MemoryState, state_from_json, state_to_json
 from colocate.model.memory import ContainerMemory
 from tests.memory.nodes import GIB, SETTINGS, V1, V2, Guest, Machine
 
@@ -85,7 +83,7 @@ class AnyHistory(RuleBasedStateMachine):
         for guest in guests:
             self.a_pod_comes(guest)
 
-    def turn(self, seconds: float = 10.0) -> Decision:
+    def turn(self, seconds: float = 10.0) -> MemoryDecision:
         before = self.machine.state
         facts = self.machine.facts()
         plain = decide(before, facts, self.machine.settings, self.machine.now + seconds)
@@ -96,7 +94,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert decision.plan == plain.plan
         self.decision = decision
         check_debt(before, decision)
-        check_blocks(before, decision, facts.holders)
+        check_blocks(before, decision)
         check_pods(before, decision, {guest.uid for guest in self.machine.guests})
         check_rights(decision, self.machine)
         check_requests(decision, {guest.uid: guest for guest in self.machine.guests})
@@ -113,9 +111,9 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(
         share=st.floats(0, 2),
         turns=st.integers(1, 12),
-        result=st.sampled_from([Result.DONE, Result.DONE, Result.DONE, *Result]),
+        result=st.sampled_from([ActionResult.DONE, ActionResult.DONE, ActionResult.DONE, *ActionResult]),
     )
-    def online_work_presses(self, share: float, turns: int, result: Result) -> None:
+    def online_work_presses(self, share: float, turns: int, result: ActionResult) -> None:
         """It takes all that is kept but this share of the margin, and actions end in one way."""
         machine, balance = self.machine, self.decision.balance
         eaten = int(share * self.decision.expected.margin) - sum(self.decision.usage.besides.values())
@@ -124,7 +122,7 @@ class AnyHistory(RuleBasedStateMachine):
         for _ in range(turns):
             decision = self.turn()
             machine.carry_out(decision, result)
-            if result not in (Result.DONE, Result.GONE):
+            if result not in (ActionResult.DONE, ActionResult.GONE):
                 self.stay_far |= {
                     action.pod.uid for action in decision.plan.actions if isinstance(action, ReturnPages)
                 }
@@ -176,7 +174,7 @@ class AnyHistory(RuleBasedStateMachine):
     def a_pod_is_not_listed_while_it_holds_its_blocks(self, data: Any, turns: int, back: bool) -> None:
         """A kubelet that has just started knows of too few; where it has lost its checkpoint, for good."""
         if data.draw(st.booleans()):
-            self.online_work_presses(0.4, 7, Result.DONE)
+            self.online_work_presses(0.4, 7, ActionResult.DONE)
         guests, ladder = self.machine.guests, self.machine.state.ladder
         if not guests:
             return
@@ -191,7 +189,7 @@ class AnyHistory(RuleBasedStateMachine):
     def the_state_is_lost(self) -> None:
         """Pages on far nodes are then forgotten, which is said; what throttles a pod is not."""
         if all(guest.listed and not guest.far for guest in self.machine.guests):
-            self.machine.state = State()
+            self.machine.state = MemoryState()
             self.machine.carry_out(self.turn())
 
     @rule(
@@ -239,7 +237,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def the_bar_is_the_capacity(self) -> None:
-        parts = bar(self.decision)
+        parts = memory_bar(self.decision)
         assert sum(size for _, size in parts.parts()) == parts.capacity
         assert all(size >= 0 for _, size in parts.parts())
 
@@ -247,6 +245,8 @@ class AnyHistory(RuleBasedStateMachine):
     def everything_is_explained(self) -> None:
         assert all(sentence.endswith(".") for sentence in explain(self.decision, self.machine.settings))
         assert all(action.reason.endswith(".") for action in self.decision.plan.actions)
+        blocks = self.decision.plan.blocks
+        assert blocks.reason.endswith(".") == bool(blocks.withdrawn or blocks.offered)
 
     def teardown(self) -> None:
         """Memory returns, and within a while everything is as if nothing had been."""
@@ -274,41 +274,41 @@ class AnyHistory(RuleBasedStateMachine):
         assert {id for guest in machine.guests for id in guest.ids} <= last.state.blocks.healthy()
 
 
-def check_debt(before: State, decision: Decision) -> None:
+def check_debt(before: MemoryState, decision: MemoryDecision) -> None:
     """A debt that goes on keeps its date."""
     old, new = before.debt, decision.state.debt
     assert old is None or new is None or new.since == old.since
 
 
-def check_blocks(before: State, decision: Decision, holders: Any) -> None:
-    """Ids stay, leave in order, and leave at once when there is no room."""
+def check_blocks(before: MemoryState, decision: MemoryDecision) -> None:
+    """Ids stay, leave in order, and leave at once when there is no room; the plan is the list that is stored."""
     old = {block.id: block for block in before.blocks.listed}
     new = {block.id: block for block in decision.state.blocks.listed}
     held = {id for ids in decision.state.holders.values() for id in ids}
     assert list(new) == sorted(new, key=lambda id: number(id) or 0)
     assert held <= new.keys()
     assert decision.offered <= decision.wanted.free, "shrinking is at once"
+    plan = decision.plan.blocks
+    assert plan.devices == decision.state.blocks.devices()
+    assert not (plan.withdrawn and plan.offered)
+    assert {id for id in new if new[id].state is BlockState.WITHDRAWN} <= held
+    healthy = decision.state.blocks.healthy()
+    assert healthy.isdisjoint(plan.withdrawn)
+    assert before.blocks.healthy() - healthy <= set(plan.withdrawn), "no block goes unsaid"
+    assert healthy - before.blocks.healthy() <= {*plan.offered, *held}, "no block comes unsaid"
     for id in old.keys() - new.keys():
-        assert old[id].state is BlockState.DRAINED
         assert id not in held
-        assert holders is not None
-    for id in old.keys() & new.keys():
-        if old[id].state is BlockState.HEALTHY:
-            assert new[id].state is not BlockState.DRAINED
+        assert old[id].state is BlockState.WITHDRAWN or id in plan.withdrawn
     free = [id for id in new if id not in held and new[id].state is BlockState.HEALTHY]
-    for action in decision.plan.actions:
-        if isinstance(action, Withdraw):
-            gone = [id for id in action.ids if id not in held]
-            assert all((number(one) or 0) > (number(other) or 0) for one in gone for other in free)
-            assert gone == sorted(gone, key=lambda id: -(number(id) or 0))
-        if isinstance(action, Publish):
-            assert not any(isinstance(other, Withdraw) for other in decision.plan.actions)
-            come = [number(id) or 0 for id in action.ids if id not in held]
-            below = {block_id(n) for n in range(max(come, default=0))}
-            assert below <= decision.state.blocks.healthy() | held, "the lowest come first"
+    gone = [id for id in plan.withdrawn if id not in held]
+    assert all((number(one) or 0) > (number(other) or 0) for one in gone for other in free)
+    assert gone == sorted(gone, key=lambda id: -(number(id) or 0))
+    come = [number(id) or 0 for id in plan.offered if id not in held]
+    below = {block_id(n) for n in range(max(come, default=0))}
+    assert below <= decision.state.blocks.healthy() | held, "the lowest come first"
 
 
-def check_pods(before: State, decision: Decision, guests: set[str]) -> None:
+def check_pods(before: MemoryState, decision: MemoryDecision, guests: set[str]) -> None:
     """Nobody is addressed who holds no block, and nobody is touched while nothing presses."""
     balance, margin = decision.balance, decision.expected.margin
     for action in decision.plan.actions:
@@ -324,7 +324,7 @@ def check_pods(before: State, decision: Decision, guests: set[str]) -> None:
             assert balance.due > margin * SETTINGS.tolerance
 
 
-def check_rights(decision: Decision, machine: Machine) -> None:
+def check_rights(decision: MemoryDecision, machine: Machine) -> None:
     """Nobody is asked to go, or counted on, where nobody may be evicted; nobody moves where nobody may be created."""
     chosen = {uid for uid, entry in decision.state.ladder.leaving.items() if not entry.accepted}
     for action in decision.plan.actions:
@@ -335,7 +335,7 @@ def check_rights(decision: Decision, machine: Machine) -> None:
             assert action.pod.namespace not in machine.without_creation
 
 
-def check_requests(decision: Decision, guests: dict[str, Guest]) -> None:
+def check_requests(decision: MemoryDecision, guests: dict[str, Guest]) -> None:
     """Nobody has to go, or is moved, who uses no more than was set aside for it besides its blocks."""
     for action in decision.plan.actions:
         if isinstance(action, Evict | Recreate | MovePages):
@@ -343,7 +343,7 @@ def check_requests(decision: Decision, guests: dict[str, Guest]) -> None:
             assert guest.anon + guest.cache > sum(each.request or 0 for each in guest.others)
 
 
-def check_eases(before: State, decision: Decision, guests: dict[str, Guest]) -> None:
+def check_eases(before: MemoryState, decision: MemoryDecision, guests: dict[str, Guest]) -> None:
     """Who is eased may use more than now; what was stored may be more still, where easing to that has failed."""
     for action in decision.plan.actions:
         if isinstance(action, Ease):
@@ -353,7 +353,7 @@ def check_eases(before: State, decision: Decision, guests: dict[str, Guest]) -> 
             assert action.high > high
 
 
-def check_ladder(before: State, decision: Decision, off: bool) -> None:
+def check_ladder(before: MemoryState, decision: MemoryDecision, off: bool) -> None:
     """Up in order, down in the other, and whatever is done is remembered first."""
     here = [each.rung for each in decision.rungs if each.is_here]
     stood_on, old, new = decision.plan.stood_on, before.ladder.rung, decision.state.ladder
@@ -386,9 +386,8 @@ def check_ladder(before: State, decision: Decision, off: bool) -> None:
             case RestoreLimit(pod=pod):
                 assert not new.moved or off
                 assert pod.uid not in new.throttled
-            case Publish():
-                assert not before.ladder.has_done_something
-    assert from_json(to_json(decision.state)) == decision.state
+    assert not decision.plan.blocks.offered or not before.ladder.has_done_something
+    assert state_from_json(state_to_json(decision.state)) == decision.state
 
 
 AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from colocate.memory.safety import DEFAULT_EVICTION, keep
-from colocate.memory.usage import View, far_ids, measure
+from colocate.memory.forecast import DEFAULT_EVICTION, safety_of
+from colocate.memory.usage import UsageView, far_ids, measure
 from colocate.model.memory import (
     ContainerMemory,
     KubeletReserves,
@@ -16,7 +16,7 @@ from colocate.model.memory import (
 from colocate.model.pod import QosClass
 from tests.memory.nodes import GIB, MIB
 
-VIEWS = list(View)
+VIEWS = list(UsageView)
 NONE: dict[str, int] = {}
 NO_FAR: frozenset[int] = frozenset()
 
@@ -81,7 +81,7 @@ def test_active_page_cache_counts_because_the_kubelet_evicts_by_it_unless_told_o
     readings = [pod("b", 4 * GIB, active=30 * GIB)]
     machine = node(5 * GIB, active=30 * GIB)
     assert measure(machine, readings, [], NONE, NO_FAR, VIEWS).online == 35 * GIB
-    assert measure(machine, readings, [], NONE, NO_FAR, [View.KERNEL]).online == 5 * GIB
+    assert measure(machine, readings, [], NONE, NO_FAR, [UsageView.KERNEL]).online == 5 * GIB
 
 
 def test_cache_of_a_colocated_pod_never_hides_online_use() -> None:
@@ -201,7 +201,7 @@ def test_safety_holds_reserves_once_the_eviction_threshold_and_the_margin() -> N
         system_reserved=2 * GIB,
         eviction_hard=GIB,
     )
-    safety = keep(reserves, 0, 64 * GIB, system=2 * GIB, share=0.1)
+    safety = safety_of(reserves, 0, 64 * GIB, system=2 * GIB, share=0.1)
     assert safety.eviction == GIB
     assert safety.unfilled == GIB  # 3 GiB reserved, of which the system uses 2.
     assert safety.margin == int(6.4 * GIB)
@@ -210,23 +210,23 @@ def test_safety_holds_reserves_once_the_eviction_threshold_and_the_margin() -> N
 
 def test_a_system_that_uses_more_than_its_reserves_leaves_nothing_to_keep_for_it() -> None:
     reserves = KubeletReserves(capacity=64 * GIB, allocatable=62 * GIB, eviction_hard=GIB)
-    assert keep(reserves, 0, 64 * GIB, system=5 * GIB, share=0.0).total == GIB
+    assert safety_of(reserves, 0, 64 * GIB, system=5 * GIB, share=0.0).total == GIB
 
 
 def test_huge_pages_are_reserved_and_in_use_and_so_counted_once() -> None:
     machine = node(10 * GIB, hugepages=8 * GIB)
     usage = measure(machine, [], [], NONE, NO_FAR, VIEWS)
     reserves = KubeletReserves(capacity=64 * GIB, allocatable=55 * GIB, eviction_hard=GIB)
-    assert keep(reserves, machine.hugepages, 64 * GIB, usage.system, share=0.0).unfilled == 0
+    assert safety_of(reserves, machine.hugepages, 64 * GIB, usage.system, share=0.0).unfilled == 0
 
 
 def test_the_soft_threshold_counts_where_it_is_the_larger() -> None:
     reserves = KubeletReserves(eviction_hard=GIB, eviction_soft=2 * GIB)
-    assert keep(reserves, 0, 64 * GIB, system=GIB, share=0.0).eviction == 2 * GIB
+    assert safety_of(reserves, 0, 64 * GIB, system=GIB, share=0.0).eviction == 2 * GIB
 
 
 def test_without_a_word_from_the_kubelet_its_defaults_are_kept_and_said_to_be() -> None:
-    safety = keep(KubeletReserves(), 0, 64 * GIB, system=0, share=0.0)
+    safety = safety_of(KubeletReserves(), 0, 64 * GIB, system=0, share=0.0)
     assert safety.total == DEFAULT_EVICTION == 100 * MIB
     assert "because the agent could not ask it" in safety.reasons[0]
     assert "allocatable is unknown" in safety.reasons[1]
@@ -234,7 +234,7 @@ def test_without_a_word_from_the_kubelet_its_defaults_are_kept_and_said_to_be() 
 
 def test_a_threshold_that_nobody_told_may_be_all_that_the_kubelet_keeps_whatever_the_system_uses() -> None:
     kept = KubeletReserves(capacity=64 * GIB, allocatable=52 * GIB)
-    safety = keep(kept, 2 * GIB, 64 * GIB, system=12 * GIB, share=0.0)
+    safety = safety_of(kept, 2 * GIB, 64 * GIB, system=12 * GIB, share=0.0)
     assert (safety.eviction, safety.unfilled) == (10 * GIB, 0)
     assert safety.reasons[0].startswith(
         "The kubelet evicts below 10 GiB available or less: the agent could not ask it"
@@ -243,13 +243,13 @@ def test_a_threshold_that_nobody_told_may_be_all_that_the_kubelet_keeps_whatever
 
 def test_a_kubelet_that_was_asked_and_named_no_threshold_has_none_but_its_default() -> None:
     told = KubeletReserves(capacity=64 * GIB, allocatable=60 * GIB, kube_reserved=4 * GIB)
-    assert keep(told, 0, 64 * GIB, system=4 * GIB, share=0.0).total == DEFAULT_EVICTION
+    assert safety_of(told, 0, 64 * GIB, system=4 * GIB, share=0.0).total == DEFAULT_EVICTION
 
 
 def test_an_allocatable_that_is_all_of_the_capacity_is_not_called_unknown() -> None:
     whole = KubeletReserves(capacity=64 * GIB, allocatable=64 * GIB)
-    said = keep(whole, 0, 64 * GIB, system=0, share=0.0).reasons[1]
+    said = safety_of(whole, 0, 64 * GIB, system=0, share=0.0).reasons[1]
     assert "unknown" not in said
     assert "the node's allocatable is all of its capacity" in said
     unheard = KubeletReserves(kube_reserved=GIB)
-    assert "allocatable is unknown" in keep(unheard, 0, 64 * GIB, system=0, share=0.0).reasons[1]
+    assert "allocatable is unknown" in safety_of(unheard, 0, 64 * GIB, system=0, share=0.0).reasons[1]

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from colocate.memory import blocks, giving, undoing
+from colocate.memory import blocks
 from colocate.memory.actions import PodAction
-from colocate.memory.ladder_state import Ladder
-from colocate.memory.rung import RUNGS, Rung, height
-from colocate.memory.situation import Situation
-from colocate.memory.step import Step
+from colocate.memory.ladder import climb, descent
+from colocate.memory.ladder.rungs import LadderStep, Situation
+from colocate.memory.ladder.state import Ladder
+from colocate.memory.settings import RUNGS, Rung, height
 from tests.memory.nodes import GIB, Guest, Machine, ids, kinds
 from tests.memory.pressing import guest, presses
 from tests.memory.test_memory_stateful import check_blocks, check_ladder, check_pods
@@ -21,9 +21,9 @@ def live(machine: Machine, turns: int) -> list[PodAction]:
     """Turns in which everything is carried out, and all that must always hold is looked at."""
     done: list[PodAction] = []
     for _ in range(turns):
-        before, facts = machine.state, machine.facts()
+        before = machine.state
         decision = machine.turn()
-        check_blocks(before, decision, facts.holders)
+        check_blocks(before, decision)
         check_pods(before, decision, {guest.uid for guest in machine.guests})
         check_ladder(before, decision, machine.off)
         done += [action for action in decision.plan.actions if isinstance(action, PodAction)]
@@ -59,8 +59,8 @@ def back() -> None:
     assert machine.turn().offered > 0
 
 
-def nothing(ladder: Ladder, situation: Situation) -> Step:
-    return Step(ladder)
+def nothing(ladder: Ladder, situation: Situation) -> LadderStep:
+    return LadderStep(ladder)
 
 
 @pytest.mark.parametrize("story", [down, back])
@@ -70,7 +70,7 @@ def test_with_all_of_them_the_story_holds(story: Story) -> None:
 
 @pytest.mark.parametrize("left_out", RUNGS)
 def test_a_rung_that_does_nothing_is_noticed(left_out: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(giving.GIVE, left_out, nothing)
+    monkeypatch.setitem(climb.GIVE, left_out, nothing)
     with pytest.raises(AssertionError):
         down()
 
@@ -94,6 +94,6 @@ def test_blocks_that_are_not_withdrawn_are_noticed(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("left_out", [Rung.FAR, Rung.THROTTLE])
 def test_a_way_back_that_is_missing_is_noticed(left_out: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(undoing.UNDO, left_out, nothing)
+    monkeypatch.setitem(descent.UNDO, left_out, nothing)
     with pytest.raises(AssertionError):
         back()

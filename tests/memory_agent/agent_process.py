@@ -5,7 +5,7 @@ import multiprocessing
 import socket
 from pathlib import Path
 
-from colocate.memory.state import State, from_json
+from colocate.memory.state import MemoryState, state_from_json
 from tests.memory_agent import crashing_agent
 from tests.memory_agent.crashing_agent import Life
 from tests.memory_agent.lab import MemoryLab
@@ -64,9 +64,9 @@ class Process:
                 return False
         return True
 
-    async def state(self) -> State:
+    async def state(self) -> MemoryState:
         self._teller.write(b"report\n")
-        return from_json((await self._said.get()).encode())
+        return state_from_json((await self._said.get()).encode())
 
     async def end(self) -> int | None:
         """As SIGTERM would, and wait."""

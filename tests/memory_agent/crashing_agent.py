@@ -16,7 +16,7 @@ import msgspec
 from colocate import crashpoints, telemetry
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.part import MemoryPart
-from colocate.apps.memory.store import Store
+from colocate.apps.memory.store import MemoryStore
 from colocate.clock import ManualClock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
@@ -25,7 +25,7 @@ from colocate.host import memory_group
 from colocate.kubelet import KubeletPaths, Plugins, Settings
 from colocate.lab.cluster import MACHINE
 from colocate.memory.settings import Deadlines
-from colocate.memory.state import to_json
+from colocate.memory.state import state_to_json
 from tests.memory_agent.driving import SETTINGS
 from tests.memory_agent.small_machine import SmallMachine
 
@@ -89,7 +89,7 @@ async def main(life: Life, channel: socket.socket) -> None:
     paths = KubeletPaths(life.root / "kubelet")
     part = MemoryPart(
         msgspec.structs.replace(SETTINGS, deadlines=NO_TIME, cool_down=5.0, undo_pause=0.0),
-        store=Store(life.root / "state"),
+        store=MemoryStore(life.root / "state"),
         machine=small.machine(),
         cluster=cluster,
         paths=paths,
@@ -119,7 +119,7 @@ async def main(life: Life, channel: socket.socket) -> None:
             case ["die", point]:
                 setattr(memory_group, "reached", partial(_die_at, point))  # noqa: B010 -- it is not exported
             case ["report"]:
-                say(to_json(part.state).decode())
+                say(state_to_json(part.state).decode())
                 continue
         say("ok")
     plugins.stop()

@@ -7,7 +7,7 @@ from typing import Any
 
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.part import MemoryPart
-from colocate.apps.memory.store import Store
+from colocate.apps.memory.store import MemoryStore
 from colocate.clock import ManualClock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
@@ -15,7 +15,7 @@ from colocate.cluster.connection import Flags
 from colocate.kubelet import Plugins, Settings
 from colocate.lab.cluster import MACHINE
 from colocate.memory.actions import Action
-from colocate.memory.decide import Decision
+from colocate.memory.decision import MemoryDecision
 from colocate.memory.forecast import Instant
 from colocate.memory.settings import MemorySettings
 from tests.memory_agent.lab import RESOURCE, MemoryLab, memory_lab
@@ -33,11 +33,12 @@ class Driven:
     def __init__(self, lab: MemoryLab, settings: MemorySettings = SETTINGS, **options: Any) -> None:
         self.lab = lab
         self.clock: ManualClock = options.pop("clock", None) or ManualClock()
+        sdk = Settings(paths=lab.cluster.kubelet.paths, **options.pop("sdk", {}))
         self.small = SmallMachine(lab.runtime.cgroup_root)
         found = connection.find(Flags(kubeconfig=lab.root / "kubeconfig"))
         client = Client(found, self.clock, ClientSettings(attempts=1))
         self.cluster = ClusterView(client, MACHINE)
-        self.store = Store(lab.root / "state")
+        self.store = MemoryStore(lab.root / "state")
         self.part = MemoryPart(
             settings,
             store=self.store,
@@ -48,7 +49,7 @@ class Driven:
             random=lambda: 0.5,
             **options,
         )
-        self._plugins = Plugins(self.part.plugin, settings=Settings(paths=lab.cluster.kubelet.paths))
+        self._plugins = Plugins(self.part.plugin, settings=sdk)
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -75,7 +76,7 @@ class Driven:
                 self._plugins.stop()
                 await serving
 
-    async def turn(self, seconds: float = 10.0) -> Decision:
+    async def turn(self, seconds: float = 10.0) -> MemoryDecision:
         """Let time pass and look; long deeds that this begins are waited for."""
         await self.clock.advance(seconds)
         decision = await self.part.turn()
@@ -89,7 +90,7 @@ class Driven:
             actions += (await self.turn(seconds)).plan.actions
         return actions
 
-    async def listed(self, decision: Decision) -> None:
+    async def listed(self, decision: MemoryDecision) -> None:
         """Wait until the kubelet has the list of this decision."""
         healthy = sorted(decision.state.blocks.healthy())
         await until(lambda: self.lab.healthy() == healthy, f"the kubelet to have {healthy}")

@@ -15,7 +15,7 @@ import yaml
 
 from colocate.apps import control
 from colocate.apps.memory.control import REPORT, AskReport
-from colocate.apps.memory.report import Report
+from colocate.apps.memory.report import MemoryReport
 from colocate.host import cgroups
 from colocate.host.memory_group import MemoryGroup
 from colocate.lab.api.deletion import DeleteOptions, delete
@@ -100,10 +100,10 @@ class MemoryLab:
     def healthy(self) -> list[str]:
         return sorted(self.cluster.kubelet.devices.table.healthy(RESOURCE))
 
-    async def report(self) -> Report:
+    async def report(self) -> MemoryReport:
         return await control.ask(self.socket, REPORT, AskReport())
 
-    async def until_report(self, holds: Callable[[Report], bool], what: str) -> Report:
+    async def until_report(self, holds: Callable[[MemoryReport], bool], what: str) -> MemoryReport:
         """Wait for a turn of the agent in which something is so."""
         async with asyncio.timeout(60):
             while not holds(report := await self.report()):  # noqa: ASYNC110 -- the agent is another process

@@ -8,11 +8,12 @@ import pytest
 from colocate.apps.memory.objects import MAY_MOVE
 from colocate.errors import UserError
 from colocate.host.memory_group import MemoryGroup
-from colocate.host.memory_limits import Limits, read_limits, set_limits
+from colocate.host.memory_limits import GroupLimits, read_limits, set_limits
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import DISRUPTION_BUDGETS, NODES
 from colocate.lab.cluster import MACHINE
 from colocate.memory.actions import Action, Evict, Recreate
+from colocate.model.device import Device, Health
 from colocate.model.pod import Phase
 from tests.memory_agent.driving import BLOCK, MIB, SETTINGS, Driven, driven
 from tests.memory_agent.eating import Eater
@@ -103,7 +104,7 @@ async def test_a_limit_that_somebody_resets_is_set_again_at_the_next_turn() -> N
         await started(node)
         await node.run_pod("batch", 3)
         assert not (await node.turn()).plan.actions
-        set_limits(lab.group("batch"), Limits())
+        set_limits(lab.group("batch"), GroupLimits())
         await node.turn()
         assert lab.limit("batch") == 3 * BLOCK
         if node.part._machine.tree.version == 2 or lab.group("batch").has("memory.memsw.limit_in_bytes"):
@@ -173,6 +174,31 @@ async def test_switched_off_all_limits_are_restored_all_blocks_withdrawn_and_tha
             last = await again.turn()
             assert last.offered > 0
             await again.listed(last)
+
+
+async def test_withdrawn_blocks_leave_the_kubelet_by_the_sdk_once_nobody_holds_them() -> None:
+    async with driven(sdk={"linger": 0.2, "holders_interval": 0.05}) as node:
+        await started(node)
+        await node.run_pod("batch", 3)
+        held = {id for ids in (await node.turn()).state.holders.values() for id in ids}
+        offered = set(node.lab.healthy())
+        assert held < offered
+        known = node.lab.cluster.kubelet.devices.table.devices
+        seen: list[dict[str, Health]] = []
+
+        def left(ids: set[str]) -> bool:
+            seen.append({id: device.health for id, device in known.get(RESOURCE, {}).items()})
+            return seen[-1].keys() == ids
+
+        node.part.switch(True)
+        plan = (await node.turn()).plan.blocks
+        assert plan.devices == tuple(Device(id).unhealthy() for id in sorted(held))
+        assert set(plan.withdrawn) == offered
+        await until(lambda: left(held), "free blocks to be dropped")
+        assert dict.fromkeys(offered, Health.UNHEALTHY) in seen, "they are Unhealthy first"
+        await node.lab.delete_pod("batch")
+        assert (await node.turn()).plan.blocks.devices == ()
+        await until(lambda: left(set()), "the pod's blocks to be dropped")
 
 
 async def test_a_disruption_budget_holds_an_eviction_back() -> None:

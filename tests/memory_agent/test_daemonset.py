@@ -16,7 +16,7 @@ import yaml
 from colocate.apps import control
 from colocate.apps.config.file import build
 from colocate.apps.memory.control import REPORT, SWITCH, AskReport, Switch
-from colocate.apps.memory.report import Report
+from colocate.apps.memory.report import MemoryReport
 from colocate.lab.cluster import MACHINE
 from tests.memory_agent.lab import NAMESPACE, RESOURCE, MemoryLab, memory_lab
 from tests.support.container import Container, Volume, container, why_not
@@ -99,7 +99,7 @@ class Node:
                     os.kill(int(child), signal.SIGTERM)
             await asyncio.wait_for(process.wait(), 60)
 
-    async def report(self) -> Report:
+    async def report(self) -> MemoryReport:
         return await control.ask(self.run / "agent.sock", REPORT, AskReport())
 
 

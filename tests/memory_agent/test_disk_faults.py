@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from colocate.apps.memory.objects import MAY_MOVE
-from colocate.apps.memory.store import Manifest, Store
+from colocate.apps.memory.store import MemoryStore, PodNote
 from colocate.errors import UserError
-from colocate.host.memory_limits import Limits, set_limits
+from colocate.host.memory_limits import GroupLimits, set_limits
 from colocate.kubelet.plugin import Refused
 from colocate.lab.api.resources import NAMESPACES
 from colocate.memory.actions import Evict, Reclaim
-from colocate.memory.facts import Result
-from colocate.memory.state import State
+from colocate.memory.facts import ActionResult
+from colocate.memory.state import MemoryState
 from colocate.model.pod import Phase
 from tests.cli.running import colocate
 from tests.memory_agent.driving import BLOCK, MIB, Driven, driven
@@ -29,10 +29,10 @@ from tests.support.waiting import until
 
 CODES = [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EMFILE]
 every_code = pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
-NOTE = Manifest("pod", "default", "mover", {"spec": {}}, noted=1.0)
-STATE = State(boot="one")
-WRITES: dict[str, Callable[[Store], None]] = {
-    "state": lambda store: store.save(State(boot="two")),
+NOTE = PodNote("pod", "default", "mover", {"spec": {}}, noted=1.0)
+STATE = MemoryState(boot="one")
+WRITES: dict[str, Callable[[MemoryStore], None]] = {
+    "state": lambda store: store.save(MemoryState(boot="two")),
     "off": lambda store: store.switch(True),
     "on": lambda store: store.switch(False),
     "note": lambda store: store.remember(msgspec.structs.replace(NOTE, name="other")),
@@ -52,8 +52,8 @@ REACHED = {
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    made = Store(tmp_path)
+def store(tmp_path: Path) -> MemoryStore:
+    made = MemoryStore(tmp_path)
     made.save(STATE)
     made.remember(NOTE)
     return made
@@ -62,7 +62,7 @@ def store(tmp_path: Path) -> Store:
 @every_code
 @pytest.mark.parametrize("kind", WRITES)
 def test_a_fault_at_any_call_of_any_write_is_an_os_error_and_leaves_every_file_old_or_new(
-    store: Store, tmp_path: Path, kind: str, code: int
+    store: MemoryStore, tmp_path: Path, kind: str, code: int
 ) -> None:
     if kind == "on":
         store.switch(True)
@@ -78,7 +78,7 @@ def test_a_fault_at_any_call_of_any_write_is_an_os_error_and_leaves_every_file_o
         reached.add(call)
         found = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
         assert not any(name.startswith(".") for name in found), "a temporary file is left"
-        assert store.load() in (STATE, State(boot="two"))
+        assert store.load() in (STATE, MemoryState(boot="two"))
         moves = store.moves()
         assert {note.name for note in moves.manifests} <= {"mover", "other"}
         assert not any("is damaged" in lost for lost in moves.lost), "no file is half-written"
@@ -239,7 +239,7 @@ async def test_a_control_group_that_cannot_be_written_fails_its_action_and_no_tu
         await node.run_pod("other", 2)
         await node.turn()
         for name in ("batch", "other"):
-            set_limits(lab.group(name), Limits())
+            set_limits(lab.group(name), GroupLimits())
         broken_group, real = lab.group("batch").folder, os.open
 
         def fail(path: Any, flags: int, *more: Any, **named: Any) -> int:
@@ -251,7 +251,7 @@ async def test_a_control_group_that_cannot_be_written_fails_its_action_and_no_tu
             patch.setattr("colocate.host.memory_group.os.open", fail)
             await node.turn()
             results = {outcome.result for outcome in node.part.executor.take_outcomes()}
-            assert Result.FAILED in results
+            assert ActionResult.FAILED in results
             assert lab.limit("other") == 2 * BLOCK, "the others are held"
         await node.turn()
         assert lab.limit("batch") == 2 * BLOCK
@@ -292,7 +292,7 @@ async def test_a_note_that_cannot_be_removed_ends_one_step_and_not_the_turn(code
                 "metadata": {"name": name},
                 "spec": spec,
             }
-            node.store.remember(Manifest(f"uid-{name}", NAMESPACE, name, body, node.clock.time(), home, True))
+            node.store.remember(PodNote(f"uid-{name}", NAMESPACE, name, body, node.clock.time(), home, True))
         with broken(lab.root / "state", code, "unlink"):
             await node.turn()
             assert {lab.phase("first"), lab.phase("second")} == {Phase.PENDING}, "both are created"
@@ -313,7 +313,7 @@ async def test_a_pod_that_cannot_be_moved_for_want_of_a_note_is_not_evicted_inst
         await mover.anon(100 * MIB)
         node.small.system += 200 * MIB
 
-        def fail(note: Manifest) -> None:
+        def fail(note: PodNote) -> None:
             raise OSError(code, os.strerror(code))
 
         with pytest.MonkeyPatch.context() as patch:
@@ -329,7 +329,7 @@ async def test_a_pod_that_cannot_be_moved_for_want_of_a_note_is_not_evicted_inst
 def test_an_agent_that_starts_on_a_read_only_disk_takes_the_folder_by_the_lock_of_its_former_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    former = Store(tmp_path)
+    former = MemoryStore(tmp_path)
     former.prepare()
     former.close()
     real = os.open
@@ -340,7 +340,7 @@ def test_an_agent_that_starts_on_a_read_only_disk_takes_the_folder_by_the_lock_o
         return real(path, flags, *more, **named)
 
     monkeypatch.setattr(os, "open", read_only)
-    first, second = Store(tmp_path), Store(tmp_path)
+    first, second = MemoryStore(tmp_path), MemoryStore(tmp_path)
     first.prepare()
     with pytest.raises(UserError, match="another agent works with"):
         second.prepare()
@@ -349,7 +349,7 @@ def test_an_agent_that_starts_on_a_read_only_disk_takes_the_folder_by_the_lock_o
 
 def test_half_written_files_of_a_killed_agent_are_removed_by_the_next(tmp_path: Path) -> None:
     (tmp_path / ".memory-state.json.a1b2").write_bytes(b'{"bo')
-    store = Store(tmp_path)
+    store = MemoryStore(tmp_path)
     store.prepare()
     store.close()
     assert [file.name for file in tmp_path.iterdir()] == ["memory-lock"]

@@ -15,7 +15,7 @@ from colocate.clock import ManualClock
 from colocate.errors import Unavailable
 from colocate.host.memory_group import MemoryGroup
 from colocate.memory.actions import Demote, Evict, MovePages, PodRef, ReturnPages, SwitchDemotion
-from colocate.memory.facts import Outcome, Result
+from colocate.memory.facts import ActionOutcome, ActionResult
 
 POD = PodRef("u", "default", "batch")
 MOVE = MovePages(pod=POD, sources=(0,), targets=(1,), bytes=1, reason="")
@@ -25,13 +25,13 @@ BACK = ReturnPages(pod=POD, sources=(1,), targets=(0,), bytes=1, reason="")
 class Deed:
     """Something that ends when told."""
 
-    def __init__(self, outcome: Outcome | Exception) -> None:
+    def __init__(self, outcome: ActionOutcome | Exception) -> None:
         self.outcome = outcome
         self.begun = 0
         self.cancelled = False
         self.end = asyncio.Event()
 
-    async def __call__(self) -> Outcome:
+    async def __call__(self) -> ActionOutcome:
         self.begun += 1
         try:
             await self.end.wait()
@@ -49,35 +49,35 @@ async def settled() -> None:
 
 
 async def test_a_deed_that_is_under_way_is_not_begun_again_and_is_reported_once() -> None:
-    reported: list[Outcome] = []
+    reported: list[ActionOutcome] = []
     jobs = Jobs(reported.append)
-    deed = Deed(Outcome(MOVE, Result.DONE))
+    deed = Deed(ActionOutcome(MOVE, ActionResult.DONE))
     for _ in range(3):
         jobs.start(MOVE, deed)
         await settled()
     deed.end.set()
     await settled()
     assert deed.begun == 1
-    assert reported == [Outcome(MOVE, Result.DONE)]
+    assert reported == [ActionOutcome(MOVE, ActionResult.DONE)]
     assert not jobs.any
 
 
 async def test_the_reverse_of_a_deed_ends_it() -> None:
-    reported: list[Outcome] = []
+    reported: list[ActionOutcome] = []
     jobs = Jobs(reported.append)
-    away, back = Deed(Outcome(MOVE, Result.DONE)), Deed(Outcome(BACK, Result.DONE))
+    away, back = Deed(ActionOutcome(MOVE, ActionResult.DONE)), Deed(ActionOutcome(BACK, ActionResult.DONE))
     jobs.start(MOVE, away)
     await settled()
     jobs.start(BACK, back)
     back.end.set()
     await settled()
     assert away.cancelled
-    assert reported == [Outcome(BACK, Result.DONE)]
+    assert reported == [ActionOutcome(BACK, ActionResult.DONE)]
 
 
 async def test_a_pod_that_goes_ends_what_is_done_to_it() -> None:
     jobs = Jobs(lambda outcome: None)
-    deed = Deed(Outcome(MOVE, Result.DONE))
+    deed = Deed(ActionOutcome(MOVE, ActionResult.DONE))
     jobs.start(MOVE, deed)
     await settled()
     jobs.keep_only(frozenset({"another"}))
@@ -88,9 +88,9 @@ async def test_a_pod_that_goes_ends_what_is_done_to_it() -> None:
 
 async def test_deeds_of_one_kind_are_ended_and_seen_to_end_and_others_go_on() -> None:
     jobs = Jobs(lambda outcome: None)
-    away = Deed(Outcome(MOVE, Result.DONE))
+    away = Deed(ActionOutcome(MOVE, ActionResult.DONE))
     demote = Demote(pod=PodRef("v", "default", "other"), sources=(0,), leave={1: 0}, bytes=1, reason="")
-    demoting = Deed(Outcome(demote, Result.DONE))
+    demoting = Deed(ActionOutcome(demote, ActionResult.DONE))
     jobs.start(MOVE, away)
     jobs.start(demote, demoting)
     await settled()
@@ -135,7 +135,7 @@ async def test_the_switch_is_put_back_only_when_no_step_of_a_demotion_is_under_w
     demote = Demote(pod=POD, sources=(0,), leave={1: 0}, bytes=1, reason="")
     step, ended = asyncio.Event(), []
 
-    async def deed() -> Outcome:
+    async def deed() -> ActionOutcome:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -153,7 +153,7 @@ async def test_the_switch_is_put_back_only_when_no_step_of_a_demotion_is_under_w
     assert switch.written == []
     step.set()
     [outcome] = await off
-    assert (outcome.result, switch.written, ended) == (Result.DONE, [False], [[]])
+    assert (outcome.result, switch.written, ended) == (ActionResult.DONE, [False], [[]])
 
 
 @pytest.mark.parametrize("on", [True, False])
@@ -161,20 +161,20 @@ async def test_a_switch_that_may_not_be_written_is_a_failure_and_no_end_of_the_t
     hands = executor(Switch(PermissionError(13, "Permission denied")))
     action = SwitchDemotion(on=on, reason="")
     assert await hands.carry_out([action], frozenset(), off=False) == [
-        Outcome(action, Result.FAILED, "[Errno 13] Permission denied")
+        ActionOutcome(action, ActionResult.FAILED, "[Errno 13] Permission denied")
     ]
 
 
 @pytest.mark.parametrize("error", [OSError("odd"), Unavailable("away")])
 async def test_a_deed_that_fails_is_reported_as_failed(error: Exception) -> None:
-    reported: list[Outcome] = []
+    reported: list[ActionOutcome] = []
     jobs = Jobs(reported.append)
     evict = Evict(pod=POD, reason="")
     deed = Deed(error)
     jobs.start(evict, deed)
     deed.end.set()
     await settled()
-    assert reported == [Outcome(evict, Result.FAILED, str(error))]
+    assert reported == [ActionOutcome(evict, ActionResult.FAILED, str(error))]
 
 
 def test_pressure_is_that_of_the_pod_and_none_where_nobody_measures_it(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from colocate.apps.memory.machine import Machine, MachineReading
 from colocate.clock import ManualClock
 from colocate.errors import UserError
 from colocate.host.memory_group import MemoryGroup
-from colocate.host.memory_limits import Limits, set_limits
+from colocate.host.memory_limits import GroupLimits, set_limits
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import NODES
 from colocate.lab.cluster import MACHINE
 from colocate.memory.actions import Evict, MovePages, SetLimit
-from colocate.memory.facts import Result
+from colocate.memory.facts import ActionResult
 from colocate.model.memory import NodeMemory, NumaMemory
 from colocate.model.pod import Phase
 from tests.memory_agent.driving import BLOCK, MIB, SETTINGS, Driven, driven
@@ -40,7 +40,7 @@ async def with_batch(node: Driven, blocks: int = 8) -> Eater:
 
 def loosen(group: MemoryGroup) -> None:
     """As a systemd reload does."""
-    set_limits(group, Limits())
+    set_limits(group, GroupLimits())
 
 
 async def test_while_the_api_server_is_away_limits_and_withdrawal_go_on_and_evictions_wait() -> None:
@@ -173,7 +173,7 @@ async def test_a_control_group_that_vanishes_between_looking_and_acting_is_a_pod
             patch.setattr(machine, "read", and_then_it_ends)
             decision = await node.part.turn()
         assert [type(action) for action in decision.plan.actions] == [SetLimit]
-        assert [outcome.result for outcome in node.part.executor.take_outcomes()] == [Result.GONE]
+        assert [outcome.result for outcome in node.part.executor.take_outcomes()] == [ActionResult.GONE]
         assert (await node.turn()).state.holders == {}
 
 

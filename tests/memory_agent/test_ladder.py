@@ -10,7 +10,7 @@ from colocate.host.memory_files import StatParser
 from colocate.host.memory_group import oom_kills
 from colocate.lab.cluster import MACHINE
 from colocate.memory.actions import Evict, PodAction, Reclaim
-from colocate.memory.rung import Rung
+from colocate.memory.settings import Rung
 from colocate.model.pod import Phase
 from tests.memory_agent.driving import BLOCK, MIB, SETTINGS, Driven, driven
 from tests.memory_agent.eating import Eater

@@ -8,8 +8,8 @@ import pytest
 
 from colocate.apps.config.file import build
 from colocate.errors import UserError
-from colocate.memory.forecast import Koordinator, Policy
-from colocate.memory.rung import Rung
+from colocate.memory.forecast import Koordinator, KoordinatorPolicy
+from colocate.memory.settings import Rung
 from tests.memory_agent.lab import MIB, MemoryLab, memory_lab
 from tests.support.waiting import until
 
@@ -159,5 +159,5 @@ def test_the_memory_section_becomes_settings() -> None:
          forecast: {kind: koordinator, policy: request, threshold: 70%}}
     """
     settings = build(f"version: 1\nmemory: {text}".encode(), "agent.yaml").config.memory.settings()
-    assert settings.forecast == Koordinator(policy=Policy.REQUEST, threshold=70.0)
+    assert settings.forecast == Koordinator(policy=KoordinatorPolicy.REQUEST, threshold=70.0)
     assert (settings.margin, settings.without, settings.far_nodes) == (0.15, (Rung.FAR,), (2,))

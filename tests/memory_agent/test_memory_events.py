@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from colocate.apps.memory.cluster_view import ClusterView
+from colocate.apps.memory.notices import MemoryNotices
 from colocate.apps.memory.report import report
-from colocate.apps.memory.telling import Teller
 from colocate.memory.actions import PodRef, Reclaim
-from colocate.memory.facts import Result
-from colocate.memory.rung import Rung
+from colocate.memory.facts import ActionResult
+from colocate.memory.settings import Rung
 from tests.memory.nodes import GIB, SETTINGS, Guest, Machine, ids
 
 BLOCKS = ids(*range(60))
@@ -37,9 +37,9 @@ class Told:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.heard = Heard()
-        self._teller = Teller(cast(ClusterView, self.heard), SETTINGS.resource)
+        self._teller = MemoryNotices(cast(ClusterView, self.heard), SETTINGS.resource)
 
-    def live(self, turns: int, result: Result = Result.DONE) -> None:
+    def live(self, turns: int, result: ActionResult = ActionResult.DONE) -> None:
         for _ in range(turns):
             self._teller.outcomes(self.machine.outcomes)
             facts = self.machine.facts()
@@ -66,14 +66,23 @@ def told(*without: Rung, **pod: object) -> Told:
     return made
 
 
+BELOW = (Rung.RECLAIM, Rung.THROTTLE, Rung.FAR)
 WAYS = {
-    Rung.RECLAIM: ("ColocationMemoryReclaimed", ()),
-    Rung.THROTTLE: ("ColocationMemoryThrottled", (Rung.RECLAIM,)),
-    Rung.FAR: ("ColocationMemoryMovedFar", (Rung.RECLAIM, Rung.THROTTLE)),
-    Rung.EVICT: ("ColocationMemoryEvicted", (Rung.RECLAIM, Rung.THROTTLE, Rung.FAR)),
-    Rung.RECREATE: ("ColocationMemoryMovedElsewhere", (Rung.RECLAIM, Rung.THROTTLE, Rung.FAR)),
+    Rung.RECLAIM: ("ColocationMemoryReclaimed", "ColocationMemoryReclaimFailed", ()),
+    Rung.THROTTLE: ("ColocationMemoryThrottled", "ColocationMemoryThrottleFailed", (Rung.RECLAIM,)),
+    Rung.FAR: ("ColocationMemoryMovedFar", "ColocationMemoryMoveFarFailed", (Rung.RECLAIM, Rung.THROTTLE)),
+    Rung.EVICT: (
+        "ColocationMemoryEvicted",
+        "ColocationMemoryEvictionFailed",
+        (Rung.RECLAIM, Rung.THROTTLE, Rung.FAR),
+    ),
+    Rung.RECREATE: (
+        "ColocationMemoryMovedElsewhere",
+        "ColocationMemoryMoveElsewhereFailed",
+        (Rung.RECLAIM, Rung.THROTTLE, Rung.FAR),
+    ),
 }
-"""By rung, the event on the pod, and what is left out to be there at once."""
+"""By rung, the events on the pod, done and failed, and what is left out to be there at once."""
 
 
 def test_blocks_that_are_withdrawn_and_offered_again_are_told_on_the_node() -> None:
@@ -94,7 +103,7 @@ def test_blocks_that_are_withdrawn_and_offered_again_are_told_on_the_node() -> N
 
 @pytest.mark.parametrize("rung", WAYS, ids=str)
 def test_every_rung_is_told_once_on_the_pod_and_on_the_node(rung: Rung) -> None:
-    reason, without = WAYS[rung]
+    reason, _, without = WAYS[rung]
     bare = {"may_move": True, "controller": ""} if rung is Rung.RECREATE else {}
     node = told(*without, **bare)
     node.heard.node.clear()
@@ -112,11 +121,11 @@ def test_every_rung_is_told_once_on_the_pod_and_on_the_node(rung: Rung) -> None:
 
 @pytest.mark.parametrize("rung", WAYS, ids=str)
 def test_a_rung_that_does_not_work_is_told_on_the_pod_as_a_warning(rung: Rung) -> None:
-    reason, without = WAYS[rung]
+    reason, failed, without = WAYS[rung]
     bare = {"may_move": True, "controller": ""} if rung is Rung.RECREATE else {}
     node = told(*without, **bare)
-    node.live(20, Result.FAILED)
-    events = [event for event in node.heard.pod if event[0] == f"{reason}Not"]
+    node.live(20, ActionResult.FAILED)
+    events = [event for event in node.heard.pod if event[0] == failed]
     assert len(events) == 1
     assert events[0][2]
     assert "failed, as the test wants" in events[0][1]

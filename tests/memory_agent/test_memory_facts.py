@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.apps.memory.holders import who_holds
+from colocate.apps.memory.block_holders import who_holds
 from colocate.apps.memory.objects import MAY_MOVE, ApiNode, ApiPod, KubeletConfig, identity, reserves
 from colocate.apps.memory.recreation import elsewhere
 from colocate.apps.memory.roster import roster

@@ -4,11 +4,11 @@ import pytest
 
 from colocate.apps.memory.report import report
 from colocate.cli.memory_status import status_lines
-from colocate.memory.facts import Result
+from colocate.memory.facts import ActionResult
 from tests.memory.nodes import GIB, SETTINGS, Guest, Machine, ids
 
 
-def is_restored(machine: Machine, result: Result = Result.DONE) -> bool:
+def is_restored(machine: Machine, result: ActionResult = ActionResult.DONE) -> bool:
     """By the next turn, which is carried out with this result."""
     facts = machine.facts()
     decision = machine.turn()
@@ -33,7 +33,7 @@ def switched_off(**guest: object) -> Machine:
 )
 def test_all_is_restored_when_it_has_been_done_and_not_before(guest: dict[str, object]) -> None:
     machine = switched_off(**guest)
-    assert not is_restored(machine, Result.FAILED)
+    assert not is_restored(machine, ActionResult.FAILED)
     assert not is_restored(machine)
     assert is_restored(machine)
 

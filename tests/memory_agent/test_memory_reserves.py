@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from colocate.lab.cluster import MACHINE
-from colocate.memory.safety import DEFAULT_EVICTION
+from colocate.memory.forecast import DEFAULT_EVICTION
 from tests.memory_agent.driving import MIB, Driven
 from tests.memory_agent.lab import memory_lab
 from tests.support.waiting import until

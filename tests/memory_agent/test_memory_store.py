@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from colocate.apps.memory.store import Manifest, Store
+from colocate.apps.memory.store import MemoryStore, PodNote
 from colocate.cluster.resources import Object
 from colocate.errors import UserError
 from colocate.lab.api.resources import EVENTS, NAMESPACES
@@ -13,11 +13,11 @@ from colocate.model.pod import Phase
 from tests.memory_agent.driving import Driven, driven
 from tests.memory_agent.lab import NAMESPACE, memory_lab
 
-MOVED = Manifest("good", "default", "mover", {"metadata": {"name": "mover"}}, noted=1.0)
+MOVED = PodNote("good", "default", "mover", {"metadata": {"name": "mover"}}, noted=1.0)
 
 
 def test_a_folder_is_one_agents_until_that_has_ended(tmp_path: Path) -> None:
-    first, second = Store(tmp_path / "state"), Store(tmp_path / "state")
+    first, second = MemoryStore(tmp_path / "state"), MemoryStore(tmp_path / "state")
     first.prepare()
     with pytest.raises(
         UserError, match=r"another agent works with .*state; stop it, or give this one a folder"
@@ -31,7 +31,7 @@ def test_a_folder_is_one_agents_until_that_has_ended(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_locked_is_refused(tmp_path: Path) -> None:
     (tmp_path / "memory-lock").mkdir()
     with pytest.raises(UserError, match=r"cannot lock .*memory-lock \(is a directory\); choose a folder"):
-        Store(tmp_path).prepare()
+        MemoryStore(tmp_path).prepare()
 
 
 async def test_a_part_that_could_not_read_its_state_does_not_keep_the_folder() -> None:
@@ -40,7 +40,7 @@ async def test_a_part_that_could_not_read_its_state_does_not_keep_the_folder() -
         (lab.root / "state" / "memory-state.json").write_bytes(b'{"boot": "\xff"}')
         with pytest.raises(UserError, match="the stored state cannot be read"):
             Driven(lab)
-        store = Store(lab.root / "state")
+        store = MemoryStore(lab.root / "state")
         store.prepare()
         store.close()
 
@@ -60,7 +60,7 @@ async def test_a_part_that_could_not_read_its_state_does_not_keep_the_folder() -
 def test_a_move_that_makes_no_sense_is_set_aside_and_named_and_the_others_go_on(
     tmp_path: Path, damage: bytes
 ) -> None:
-    store = Store(tmp_path)
+    store = MemoryStore(tmp_path)
     store.remember(MOVED)
     (tmp_path / "memory-recreate-bad.json").write_bytes(damage)
     aside = tmp_path / "memory-recreate-bad.json.unreadable"
@@ -77,7 +77,7 @@ def test_a_move_that_makes_no_sense_is_set_aside_and_named_and_the_others_go_on(
 def test_a_move_that_cannot_be_read_or_set_aside_is_named_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(tmp_path)
+    store = MemoryStore(tmp_path)
     store.remember(MOVED)
     (tmp_path / "memory-recreate-bad.json").write_bytes(b"{")
     (tmp_path / "memory-recreate-odd.json").mkdir()
@@ -102,7 +102,7 @@ async def test_a_move_that_makes_no_sense_fails_no_turn_and_is_told_once_and_the
         spec = {"containers": [{"name": "main", "image": "busybox"}], "nodeSelector": {"nowhere": "yes"}}
         body: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mover"}, "spec": spec}
         home = str(lab.cluster.registry.get(NAMESPACES, "", NAMESPACE).body["metadata"]["uid"])
-        node.store.remember(Manifest("good", NAMESPACE, "mover", body, node.clock.time(), home))
+        node.store.remember(PodNote("good", NAMESPACE, "mover", body, node.clock.time(), home))
         await node.turns(3)
         assert lab.phase("mover") == Phase.PENDING, "the other one is created"
         assert (folder / "memory-recreate-bad.json.unreadable").exists()

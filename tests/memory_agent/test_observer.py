@@ -8,7 +8,7 @@ import msgspec
 
 from colocate.apps.memory.machine import MachineReading
 from colocate.apps.memory.objects import ApiPod
-from colocate.apps.memory.observer import Observer
+from colocate.apps.memory.observer import MemoryObserver
 from colocate.clock import ManualClock
 from colocate.host.pod_memory import PodsReading
 from colocate.kubelet.paths import KubeletPaths
@@ -39,7 +39,7 @@ async def test_a_pod_bound_here_that_the_kubelet_has_not_taken_in_requests_nothi
     cluster: Any = SimpleNamespace(
         is_synced=True, answers=True, node=None, node_name="here", pods=pods, kubelet=None
     )
-    observer = Observer(machine, KubeletPaths(tmp_path), cluster, ManualClock(), "test.com/memory")
+    observer = MemoryObserver(machine, KubeletPaths(tmp_path), cluster, ManualClock(), "test.com/memory")
     look = await observer.look(off=False, outcomes=(), promised=lambda ids: ())
     assert [each.uid for each in look.facts.pods] == ["new", "runs"]
 
@@ -53,7 +53,7 @@ async def test_a_node_that_the_api_server_does_not_have_is_no_open_node_and_is_n
     cluster: Any = SimpleNamespace(
         is_synced=True, answers=True, node=None, node_name="mistyped", pods=[], kubelet=None, rights=rights
     )
-    observer = Observer(machine, KubeletPaths(tmp_path), cluster, ManualClock(), "test.com/memory")
+    observer = MemoryObserver(machine, KubeletPaths(tmp_path), cluster, ManualClock(), "test.com/memory")
     look = await observer.look(off=False, outcomes=(), promised=lambda ids: ())
     assert look.facts.word == NodeWord(absent=True)
     assert look.facts.without_eviction == {"a"}

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from colocate.apps.memory import pod_limits
 from colocate.host.group_files import group_files
 from colocate.host.kept_files import DescriptorBudget
 from colocate.host.memory_group import MemoryGroup
-from colocate.memory.actions import Ease, PodRef, RestoreLimit, Throttle, Unthrottle
+from colocate.memory.actions import Ease, PodRef, RestoreLimit, SetLimit, Throttle, Unthrottle
 from colocate.model.memory import OurHigh, PodMemory
 from colocate.model.pod import QosClass
 from tests.support.cgroup_trees import v2_files
@@ -90,6 +91,46 @@ def test_a_pod_that_neither_a_mark_nor_a_record_would_remember_is_not_throttled(
     assert read(pod).high == 32 * MIB
     assert pod_limits.throttle(pod, Ease(pod=POD, high=64 * MIB, before=None, reason=""), recorded=False)
     assert read(pod).high == 64 * MIB, "what only gives back needs neither"
+
+
+# --- limits that somebody else sets at the same moment ---------------------------------------------------
+
+
+GIVE_BACK = RestoreLimit(pod=POD, to=MIB, reason="")
+
+
+class Resized(MemoryGroup, frozen=True):
+    """A group in which the kubelet and systemd set everything else just before each of our writes."""
+
+    def write(self, name: str, value: str) -> None:
+        for other in {"memory.high", "memory.max", "memory.swap.max"} - {name}:
+            (self.folder / other).write_text(f"{128 * MIB}\n")
+        super().write(name, value)
+
+
+@pytest.mark.parametrize(
+    ("act", "named"),
+    [
+        (lambda pod: pod_limits.throttle(pod, Throttle(pod=POD, high=MIB, before=None, reason="")), "memory.high"),
+        (lambda pod: pod_limits.throttle(pod, Ease(pod=POD, high=MIB, before=None, reason="")), "memory.high"),
+        (lambda pod: pod_limits.let_go(pod, Unthrottle(pod=POD, to=MIB, reason="")), "memory.high"),
+        (lambda pod: pod_limits.hold(pod, SetLimit(pod=POD, limit=MIB, swap=None, reason=""), {}), "memory.max"),
+        (lambda pod: pod_limits.hold(pod, SetLimit(pod=POD, limit=None, swap=MIB, reason=""), {}), "memory.swap.max"),
+        (lambda pod: pod_limits.restore(pod, GIVE_BACK, {}, None, off=False), "memory.max"),
+    ],
+    ids=["throttle", "ease", "let go", "hold", "hold swap", "restore"],
+)  # fmt: skip
+def test_a_limit_that_is_not_named_is_not_written_back_over_somebody_elses(
+    tmp_path: Path, act: Callable[[MemoryGroup], bool], named: str
+) -> None:
+    group(tmp_path, high=32 * MIB, limit=64 * MIB)
+    (tmp_path / "memory.swap.max").write_text("max\n")
+    assert act(Resized(tmp_path, 2))
+    found = {
+        name: (tmp_path / name).read_text().strip()
+        for name in ("memory.high", "memory.max", "memory.swap.max")
+    }
+    assert found == {**dict.fromkeys(found, str(128 * MIB)), named: str(MIB)}
 
 
 # --- containers that are held in groups of their own ----------------------------------------------------

@@ -12,8 +12,8 @@ import pytest
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.objects import HOSTNAME
 from colocate.apps.memory.pod_moves import PodMoves
-from colocate.apps.memory.recreation import Fate, verdict
-from colocate.apps.memory.store import Manifest, Store
+from colocate.apps.memory.recreation import NoteFate, verdict
+from colocate.apps.memory.store import MemoryStore, PodNote
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -21,7 +21,7 @@ from colocate.cluster.errors import ApiError, ApiStatus, Doing, Forbidden, Inval
 from colocate.cluster.resources import Object
 from colocate.cluster.transport import Request
 from colocate.memory.actions import PodRef, Recreate
-from colocate.memory.facts import Result
+from colocate.memory.facts import ActionResult
 
 REF = PodRef("u", "default", "mover")
 MOVE = Recreate(pod=REF, avoid="node-1", reason="")
@@ -103,14 +103,14 @@ class View(ClusterView):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path / "state")
+def store(tmp_path: Path) -> Iterator[MemoryStore]:
+    made = MemoryStore(tmp_path / "state")
     made.prepare()
     yield made
     made.close()
 
 
-def moving(server: Server, store: Store) -> PodMoves:
+def moving(server: Server, store: MemoryStore) -> PodMoves:
     """The moves of one life of the agent."""
     return PodMoves(View(server), store, server.clock)
 
@@ -128,12 +128,12 @@ def nobody(uid: str) -> bool:
     ids=["forbidden", "invalid"],
 )
 async def test_a_pod_that_could_not_be_created_again_is_not_asked_to_go(
-    store: Store, error: ApiError
+    store: MemoryStore, error: ApiError
 ) -> None:
     server = Server()
     server.refusal = error
     outcome = await moving(server, store).begin(MOVE)
-    assert outcome.result is Result.FAILED
+    assert outcome.result is ActionResult.FAILED
     assert "could not be created again" in outcome.message
     assert server.pod is not None
     assert store.moves().manifests == ()
@@ -142,11 +142,11 @@ async def test_a_pod_that_could_not_be_created_again_is_not_asked_to_go(
     assert body["metadata"] == {"namespace": "default", "generateName": "mover-"}
 
 
-async def test_a_full_quota_is_no_obstacle_for_the_pod_itself_makes_room(store: Store) -> None:
+async def test_a_full_quota_is_no_obstacle_for_the_pod_itself_makes_room(store: MemoryStore) -> None:
     server = Server()
     server.refusal = refusal(Forbidden, "pods is forbidden: exceeded quota: pods")
     outcome = await moving(server, store).begin(MOVE)
-    assert outcome.result is Result.DONE
+    assert outcome.result is ActionResult.DONE
     assert len(store.moves().manifests) == 1
 
 
@@ -172,15 +172,15 @@ def only(key: str, *values: str) -> Object:
     ],
 )
 async def test_a_pod_that_is_pinned_to_this_node_is_not_moved(
-    store: Store, spec: Object, pinned: bool
+    store: MemoryStore, spec: Object, pinned: bool
 ) -> None:
     server = Server(**spec)
     outcome = await moving(server, store).begin(MOVE)
-    assert outcome.result is (Result.FAILED if pinned else Result.DONE)
+    assert outcome.result is (ActionResult.FAILED if pinned else ActionResult.DONE)
     assert (server.pod is not None) == pinned
 
 
-async def test_a_creation_that_fails_later_is_told_once_and_tried_again(store: Store) -> None:
+async def test_a_creation_that_fails_later_is_told_once_and_tried_again(store: MemoryStore) -> None:
     server = Server()
     view = View(server)
     moves = PodMoves(view, store, server.clock)
@@ -189,8 +189,8 @@ async def test_a_creation_that_fails_later_is_told_once_and_tried_again(store: S
     for _ in range(3):
         await moves.finish(nobody)
     assert [(about, reason) for about, reason, _ in view.told] == [
-        ("default/mover", "ColocationMemoryMovedElsewhereNot"),
-        ("node", "ColocationMemoryMovedElsewhereNot"),
+        ("default/mover", "ColocationMemoryMoveElsewhereFailed"),
+        ("node", "ColocationMemoryMoveElsewhereFailed"),
     ]
     assert "exceeded quota" in view.told[0][2]
     server.refusal = None
@@ -198,7 +198,7 @@ async def test_a_creation_that_fails_later_is_told_once_and_tried_again(store: S
     assert store.moves().manifests == ()
 
 
-async def test_a_namespace_that_came_back_gets_no_pod_of_its_former_life(store: Store) -> None:
+async def test_a_namespace_that_came_back_gets_no_pod_of_its_former_life(store: MemoryStore) -> None:
     server = Server()
     await moving(server, store).begin(MOVE)
     server.namespace = None
@@ -209,7 +209,7 @@ async def test_a_namespace_that_came_back_gets_no_pod_of_its_former_life(store: 
     assert store.moves().manifests == ()
 
 
-async def test_a_namespace_that_is_deleted_ends_the_move_before_it_can_come_back(store: Store) -> None:
+async def test_a_namespace_that_is_deleted_ends_the_move_before_it_can_come_back(store: MemoryStore) -> None:
     server = Server()
     moves = moving(server, store)
     await moves.begin(MOVE)
@@ -223,7 +223,7 @@ async def test_a_namespace_that_is_deleted_ends_the_move_before_it_can_come_back
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["one life", "a new life each time"])
 async def test_a_move_that_fails_for_an_hour_is_given_up_told_and_kept_for_people(
-    store: Store, tmp_path: Path, restarts: bool
+    store: MemoryStore, tmp_path: Path, restarts: bool
 ) -> None:
     server = Server()
     moves = moving(server, store)
@@ -244,12 +244,12 @@ async def test_a_move_that_fails_for_an_hour_is_given_up_told_and_kept_for_peopl
     await moving(server, store).finish(nobody)
     assert server.creations == 59, "room in the quota comes too late"
     aside = tmp_path / "state" / "memory-recreate-u.json.expired"
-    assert msgspec.json.decode(aside.read_bytes(), type=Manifest).name == "mover"
+    assert msgspec.json.decode(aside.read_bytes(), type=PodNote).name == "mover"
     assert any(str(aside) in lost for lost in store.moves().lost)
 
 
 @pytest.mark.parametrize("jump", [-86400.0, 86400.0])
-async def test_a_jump_of_the_clock_makes_no_note_last_for_ever(store: Store, jump: float) -> None:
+async def test_a_jump_of_the_clock_makes_no_note_last_for_ever(store: MemoryStore, jump: float) -> None:
     server = Server()
     moves = moving(server, store)
     await moves.begin(MOVE)
@@ -262,7 +262,7 @@ async def test_a_jump_of_the_clock_makes_no_note_last_for_ever(store: Store, jum
 
 
 async def test_an_api_server_that_refuses_everything_for_an_hour_ends_the_move_too(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server()
     moves = moving(server, store)
@@ -277,33 +277,33 @@ async def test_an_api_server_that_refuses_everything_for_an_hour_ends_the_move_t
     assert store.moves().manifests == ()
 
 
-def test_only_so_many_expired_notes_are_kept(store: Store, tmp_path: Path) -> None:
+def test_only_so_many_expired_notes_are_kept(store: MemoryStore, tmp_path: Path) -> None:
     folder = tmp_path / "state"
     for number in range(25):
         uid = f"pod-{number:02}"
-        store.remember(Manifest(uid, "default", uid, {}, noted=1.0))
+        store.remember(PodNote(uid, "default", uid, {}, noted=1.0))
         os.utime(folder / f"memory-recreate-{uid}.json", (number, number))
         store.expire(uid)
     kept = sorted(file.name for file in folder.glob("*.expired"))
     assert kept == [f"memory-recreate-pod-{number:02}.json.expired" for number in range(5, 25)]
 
 
-async def test_a_pod_that_its_owner_deletes_is_neither_evicted_nor_written_down(store: Store) -> None:
+async def test_a_pod_that_its_owner_deletes_is_neither_evicted_nor_written_down(store: MemoryStore) -> None:
     server = Server()
     server.end(DELETION)
     outcome = await moving(server, store).begin(MOVE)
-    assert outcome.result is Result.GONE
+    assert outcome.result is ActionResult.GONE
     assert store.moves().manifests == ()
 
 
 async def test_a_pod_that_its_owner_deleted_just_before_the_eviction_is_not_created_again(
-    store: Store,
+    store: MemoryStore,
 ) -> None:
     server = Server()
     server.eviction = refusal(NotFound, "no such pod")
     moves = moving(server, store)
     outcome = await moves.begin(MOVE)
-    assert outcome.result is Result.GONE
+    assert outcome.result is ActionResult.GONE
     server.pod = None
     await moves.finish(nobody)
     assert server.creations == 0
@@ -312,7 +312,7 @@ async def test_a_pod_that_its_owner_deleted_just_before_the_eviction_is_not_crea
 
 @pytest.mark.parametrize("life", ["same", "new"])
 async def test_a_pod_that_its_owner_deletes_while_it_ends_is_not_created_again(
-    store: Store, life: str
+    store: MemoryStore, life: str
 ) -> None:
     server = Server()
     server.stays = True
@@ -329,7 +329,7 @@ async def test_a_pod_that_its_owner_deletes_while_it_ends_is_not_created_again(
     assert store.moves().manifests == ()
 
 
-async def test_the_kubelets_last_word_on_an_evicted_pod_is_not_its_owners(store: Store) -> None:
+async def test_the_kubelets_last_word_on_an_evicted_pod_is_not_its_owners(store: MemoryStore) -> None:
     server = Server()
     server.stays = True
     moves = moving(server, store)
@@ -342,7 +342,7 @@ async def test_the_kubelets_last_word_on_an_evicted_pod_is_not_its_owners(store:
 
 
 async def test_an_agent_killed_before_the_eviction_was_answered_is_followed_by_one_that_creates_the_pod(
-    store: Store,
+    store: MemoryStore,
 ) -> None:
     server = Server()
     await moving(server, store).begin(MOVE)
@@ -352,7 +352,9 @@ async def test_an_agent_killed_before_the_eviction_was_answered_is_followed_by_o
     assert server.creations == 1
 
 
-async def test_an_agent_killed_before_the_eviction_and_back_much_later_creates_nothing(store: Store) -> None:
+async def test_an_agent_killed_before_the_eviction_and_back_much_later_creates_nothing(
+    store: MemoryStore,
+) -> None:
     server = Server()
     await moving(server, store).begin(MOVE)
     (note,) = store.moves().manifests
@@ -364,7 +366,7 @@ async def test_an_agent_killed_before_the_eviction_and_back_much_later_creates_n
     assert len(list(store._folder.glob("*.expired"))) == 1
 
 
-class Full(Store):
+class Full(MemoryStore):
     """A folder on a disk that takes nothing any more from some moment on."""
 
     broken = False
@@ -375,7 +377,7 @@ class Full(Store):
                 errno.ENOSPC, os.strerror(errno.ENOSPC), f"{self._folder}/.tmp{os.urandom(4).hex()}"
             )
 
-    def remember(self, manifest: Manifest) -> None:
+    def remember(self, manifest: PodNote) -> None:
         self._fail()
         super().remember(manifest)
 
@@ -396,7 +398,7 @@ async def test_a_pod_that_cannot_be_written_down_is_not_asked_to_go_and_asked_ag
     server = Server()
     full.broken = True
     outcome = await moving(server, full).begin(MOVE)
-    assert outcome.result is Result.BLOCKED, "a failure would have it evicted instead, and lost"
+    assert outcome.result is ActionResult.BLOCKED, "a failure would have it evicted instead, and lost"
     assert "cannot be recorded" in outcome.message
     assert server.pod is not None
 
@@ -409,7 +411,7 @@ async def test_a_note_that_cannot_be_removed_after_a_refused_eviction_is_no_fail
     moves = moving(server, full)
     monkeypatch.setattr(full, "forget", lambda uid: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
     outcome = await moves.begin(MOVE)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is ActionResult.REFUSED
     server.pod = None
     await moves.finish(nobody)
     assert server.creations == 0, "the owner deleted it"
@@ -419,9 +421,7 @@ async def test_a_note_that_cannot_be_removed_creates_no_second_pod_and_holds_up_
     server = Server()
     moves = moving(server, full)
     await moves.begin(MOVE)
-    other = Manifest(
-        "v", "default", "other", {"metadata": {"name": "other"}}, server.clock.time(), "ns", True
-    )
+    other = PodNote("v", "default", "other", {"metadata": {"name": "other"}}, server.clock.time(), "ns", True)
     full.remember(other)
     full.broken = True
     for _ in range(3):
@@ -463,36 +463,36 @@ OTHER = {"metadata": {"name": "mover", "uid": "another"}}
 SPACE = {"metadata": {"uid": "ns", "creationTimestamp": "2026-01-01T00:00:00Z"}}
 ENDING_SPACE = {"metadata": {**SPACE["metadata"], "deletionTimestamp": DELETION}}
 ANOTHER_SPACE = {"metadata": {**SPACE["metadata"], "uid": "another"}}
-NOTE = Manifest("u", "default", "mover", {}, noted=1.0, namespace_uid="ns", accepted=True)
+NOTE = PodNote("u", "default", "mover", {}, noted=1.0, namespace_uid="ns", accepted=True)
 UNSURE = msgspec.structs.replace(NOTE, accepted=False)
-OLD = Manifest("u", "default", "mover", {}, noted=1767225600.0, accepted=True)  # 2026-01-01T00:00:00Z
+OLD = PodNote("u", "default", "mover", {}, noted=1767225600.0, accepted=True)  # 2026-01-01T00:00:00Z
 
 
 @pytest.mark.parametrize(
     ("note", "pod", "namespace", "age", "fate"),
     [
-        (NOTE, None, SPACE, 0, Fate.CREATE),
-        (NOTE, None, SPACE, 3601, Fate.EXPIRE),
-        (NOTE, None, None, 0, Fate.DROP),
-        (NOTE, None, ENDING_SPACE, 0, Fate.DROP),
-        (NOTE, None, ANOTHER_SPACE, 0, Fate.DROP),
-        (NOTE, None, ANOTHER_SPACE, 3601, Fate.DROP),
-        (OLD, None, SPACE, 0, Fate.CREATE),
-        (msgspec.structs.replace(OLD, noted=OLD.noted - 1), None, SPACE, 0, Fate.DROP),
-        (UNSURE, None, SPACE, 299, Fate.CREATE),
-        (UNSURE, None, SPACE, 301, Fate.EXPIRE),
-        (NOTE, POD, None, 0, Fate.DROP),
-        (NOTE, OTHER, None, 0, Fate.DROP),
-        (NOTE, LEAVING, None, 0, Fate.WAIT),
-        (NOTE, LEAVING, None, 3601, Fate.EXPIRE),
-        (UNSURE, LEAVING, None, 0, Fate.DROP),
-        (UNSURE, PREEMPTED, None, 0, Fate.DROP),
-        (UNSURE, EVICTED, None, 0, Fate.WAIT),
-        (msgspec.structs.replace(NOTE, deletion="2026-01-01T00:00:31Z"), LEAVING, None, 0, Fate.DROP),
-        (msgspec.structs.replace(NOTE, deletion=DELETION), LEAVING, None, 0, Fate.WAIT),
+        (NOTE, None, SPACE, 0, NoteFate.CREATE),
+        (NOTE, None, SPACE, 3601, NoteFate.EXPIRE),
+        (NOTE, None, None, 0, NoteFate.DROP),
+        (NOTE, None, ENDING_SPACE, 0, NoteFate.DROP),
+        (NOTE, None, ANOTHER_SPACE, 0, NoteFate.DROP),
+        (NOTE, None, ANOTHER_SPACE, 3601, NoteFate.DROP),
+        (OLD, None, SPACE, 0, NoteFate.CREATE),
+        (msgspec.structs.replace(OLD, noted=OLD.noted - 1), None, SPACE, 0, NoteFate.DROP),
+        (UNSURE, None, SPACE, 299, NoteFate.CREATE),
+        (UNSURE, None, SPACE, 301, NoteFate.EXPIRE),
+        (NOTE, POD, None, 0, NoteFate.DROP),
+        (NOTE, OTHER, None, 0, NoteFate.DROP),
+        (NOTE, LEAVING, None, 0, NoteFate.WAIT),
+        (NOTE, LEAVING, None, 3601, NoteFate.EXPIRE),
+        (UNSURE, LEAVING, None, 0, NoteFate.DROP),
+        (UNSURE, PREEMPTED, None, 0, NoteFate.DROP),
+        (UNSURE, EVICTED, None, 0, NoteFate.WAIT),
+        (msgspec.structs.replace(NOTE, deletion="2026-01-01T00:00:31Z"), LEAVING, None, 0, NoteFate.DROP),
+        (msgspec.structs.replace(NOTE, deletion=DELETION), LEAVING, None, 0, NoteFate.WAIT),
     ],
 )
 def test_what_becomes_of_a_note(
-    note: Manifest, pod: Object | None, namespace: Object | None, age: float, fate: Fate
+    note: PodNote, pod: Object | None, namespace: Object | None, age: float, fate: NoteFate
 ) -> None:
     assert verdict(note, pod, namespace, age, 3600.0).fate is fate

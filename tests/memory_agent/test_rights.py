@@ -9,7 +9,7 @@ from colocate.apps.memory.objects import MAY_MOVE
 from colocate.lab.api import deletion
 from colocate.lab.api.resources import NAMESPACES, ROLE_BINDINGS
 from colocate.memory.actions import Evict, Recreate
-from colocate.memory.facts import Result
+from colocate.memory.facts import ActionResult
 from tests.memory_agent.driving import MIB, Driven
 from tests.memory_agent.eating import Eater
 from tests.memory_agent.lab import NAMESPACE, MemoryLab, memory_lab
@@ -54,7 +54,9 @@ async def everything(lab: MemoryLab) -> set[str]:
         for _ in range(14):
             await node.turn()
             outcomes = node.part.executor._outcomes
-            missing |= {o.message for o in outcomes if o.result in (Result.REFUSED, Result.UNREACHABLE)}
+            missing |= {
+                o.message for o in outcomes if o.result in (ActionResult.REFUSED, ActionResult.UNREACHABLE)
+            }
             pod = lab.pod("mover")
             if lab.pod("bare") is None and pod is not None and pod["metadata"]["uid"] != mover.uid:
                 break

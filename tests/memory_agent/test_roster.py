@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.apps.memory.holders import held_by_unknown, who_holds
+from colocate.apps.memory.block_holders import held_by_unknown, who_holds
 from colocate.apps.memory.objects import ApiPod
 from colocate.apps.memory.roster import roster
 from colocate.kubelet.pod_holders import Holding, Holdings, join

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from colocate import crashpoints
-from colocate.memory.state import State, from_json, to_json
+from colocate.memory.state import MemoryState, state_from_json, state_to_json
 from tests.vm.nodes import Node
 
 _NURSERY = multiprocessing.get_context("fork")
@@ -49,12 +49,12 @@ class Agent:
         """Side effects from now on; it is killed at another one than it was born to."""
         self._teller.write(f"{crash_at} {log}\n".encode())
 
-    async def turn(self) -> State | None:
+    async def turn(self) -> MemoryState | None:
         """Its state after one more turn; None where it has died."""
         try:
             self._teller.write(b"turn\n")
             if answer := await self._told.readline():
-                return from_json(answer)
+                return state_from_json(answer)
         except ConnectionError:
             pass  # It was killed with something unheard.
         self._process.join()
@@ -82,7 +82,7 @@ async def _listen(channel: socket.socket, make: Callable[[], Node], started: flo
         match line.decode().split():
             case ["turn"]:
                 await node.turn()
-                teller.write(to_json(node.part.state) + b"\n")
+                teller.write(state_to_json(node.part.state) + b"\n")
             case [crash_at, log]:
                 crashpoints.arm(int(crash_at), Path(log))
     await node.part.executor.close()

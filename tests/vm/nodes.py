@@ -15,7 +15,7 @@ from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.machine import Machine
 from colocate.apps.memory.objects import ApiNode, ApiPod
 from colocate.apps.memory.part import MemoryPart
-from colocate.apps.memory.store import Store
+from colocate.apps.memory.store import MemoryStore
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -28,7 +28,7 @@ from colocate.host.node_memory import read_numa
 from colocate.host.numa_maps import Kind, bytes_by_node, mapped_pages
 from colocate.kubelet import checkpoint
 from colocate.kubelet.paths import KubeletPaths
-from colocate.memory.decide import Decision
+from colocate.memory.decision import MemoryDecision
 from colocate.memory.forecast import Instant
 from colocate.memory.settings import MemorySettings
 from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry
@@ -131,7 +131,7 @@ class Node:
             numa=numa,
         )
 
-    async def turn(self, seconds: float = 10) -> Decision:
+    async def turn(self, seconds: float = 10) -> MemoryDecision:
         await self.clock.advance(seconds)
         decision = await self.part.turn()
         while self.part.executor.is_busy:
@@ -139,7 +139,7 @@ class Node:
             await asyncio.sleep(0.01)
         return decision
 
-    async def turns(self, count: int, seconds: float = 10) -> list[Decision]:
+    async def turns(self, count: int, seconds: float = 10) -> list[MemoryDecision]:
         return [await self.turn(seconds) for _ in range(count)]
 
     async def side_by_side(self, anon: int, cache: Path | None = None) -> tuple[Eater, Eater]:
@@ -167,9 +167,9 @@ async def running_node(folder: Path, settings: MemorySettings = SETTINGS) -> Asy
         await made.client.close()
 
 
-def state_store(folder: Path) -> Store:
+def state_store(folder: Path) -> MemoryStore:
     """Where a node's agent keeps its state."""
-    return Store(folder / "state")
+    return MemoryStore(folder / "state")
 
 
 def _pod(name: str, uid: str, blocks: int) -> ApiPod:

@@ -13,7 +13,7 @@ from colocate.host import high_mark
 from colocate.host.cgroups import find_tree
 from colocate.host.memory_capabilities import memory_capabilities
 from colocate.host.memory_group import MemoryGroup
-from colocate.host.memory_limits import Limits, set_limits
+from colocate.host.memory_limits import GroupLimits, set_limits
 from colocate.host.page_calls import Kernel
 from colocate.host.page_migration import PageMigration
 from colocate.host.reclaim import reclaim_once
@@ -63,7 +63,7 @@ async def far(group: MemoryGroup, near: frozenset[int], target: int) -> str:
 def main(folder: str, below: str, near: str, target: str) -> None:
     group = MemoryGroup(Path(folder), 2)
     tried = Tried(
-        limit=attempt(lambda: set_limits(group, Limits(memory=512 * MIB, high=None, swap=0))),
+        limit=attempt(lambda: set_limits(group, GroupLimits(memory=512 * MIB, high=None, swap=0))),
         throttle=attempt(lambda: throttle(group)),
         mark="" if high_mark.read_mark(group.folder) else "there is no mark",
         reclaim=attempt(lambda: reclaim_once(group, MIB, 0)),

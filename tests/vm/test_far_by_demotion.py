@@ -21,10 +21,9 @@ from colocate.host.page_calls import Kernel
 from colocate.host.page_migration import PageMigration
 from colocate.kubelet.paths import KubeletPaths
 from colocate.memory.actions import Demote, MovePages, ReturnPages
-from colocate.memory.decide import Decision
-from colocate.memory.rung import Rung
-from colocate.memory.settings import Deadlines
-from colocate.memory.state import State
+from colocate.memory.decision import MemoryDecision
+from colocate.memory.settings import Deadlines, Rung
+from colocate.memory.state import MemoryState
 from tests.support.real_pods import MIB, Eater, RealPods, real_pods
 from tests.vm.dying_agents import Agent
 from tests.vm.nodes import BATCH, SETTINGS, WEB, Node, far_node, running_node, state_store
@@ -107,7 +106,7 @@ async def pressed(node: Node, tmpfs: Path) -> tuple[Eater, Eater]:
     return batch, web
 
 
-async def until_demoted(node: Node) -> Decision:
+async def until_demoted(node: Node) -> MemoryDecision:
     """Turns, until memory is to go."""
     for _ in range(6):
         decision = await node.turn()
@@ -116,8 +115,8 @@ async def until_demoted(node: Node) -> Decision:
     raise AssertionError(f"no memory is to go: {decision.plan.notes}")
 
 
-async def until_restored(node: Node) -> list[Decision]:
-    calm: list[Decision] = []
+async def until_restored(node: Node) -> list[MemoryDecision]:
+    calm: list[MemoryDecision] = []
     while len(calm) < 10 and (not calm or not node.part.report.restored):
         calm.append(await node.turn())
     assert node.part.report.restored, calm[-1].state.ladder
@@ -162,7 +161,7 @@ async def test_an_agent_without_capabilities_and_host_pids_has_anonymous_and_tmp
             await agent.__aexit__(None, None, None)
 
 
-async def _turn(agent: Agent) -> State:
+async def _turn(agent: Agent) -> MemoryState:
     state = await agent.turn()
     assert state is not None
     return state

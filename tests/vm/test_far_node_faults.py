@@ -9,8 +9,8 @@ import pytest
 from colocate.host.memory_group import oom_kills
 from colocate.host.node_memory import read_numa
 from colocate.memory.actions import MovePages
-from colocate.memory.decide import Decision
-from colocate.memory.rung import Rung, height
+from colocate.memory.decision import MemoryDecision
+from colocate.memory.settings import Rung, height
 from tests.support.real_pods import MIB, Eater
 from tests.vm.nodes import BATCH, WEB, Node, far_bytes, far_node, running_node
 
@@ -52,8 +52,8 @@ def taken_off() -> Iterator[None]:
                 block.write_text("online_movable")
 
 
-async def until_evicted(node: Node) -> list[Decision]:
-    decisions: list[Decision] = []
+async def until_evicted(node: Node) -> list[MemoryDecision]:
+    decisions: list[MemoryDecision] = []
     while not node.client.evicted and len(decisions) < 8:
         decisions.append(await node.turn())
     assert node.client.evicted == [BATCH]
@@ -69,11 +69,11 @@ async def until_moved(node: Node) -> None:
     raise AssertionError("no pages are to go")
 
 
-def sentences(decisions: list[Decision]) -> str:
+def sentences(decisions: list[MemoryDecision]) -> str:
     return " ".join(note for decision in decisions for note in decision.plan.notes)
 
 
-def moves(decisions: list[Decision]) -> int:
+def moves(decisions: list[MemoryDecision]) -> int:
     return sum(isinstance(action, MovePages) for each in decisions for action in each.plan.actions)
 
 

@@ -19,10 +19,9 @@ from colocate.host.cgroups import Naming
 from colocate.host.demotion import KernelDemotion
 from colocate.host.high_mark import read_mark
 from colocate.host.memory_group import oom_kills
-from colocate.host.memory_limits import Limits, read_limits, set_limits
-from colocate.memory.rung import Rung, height
-from colocate.memory.settings import Deadlines, MemorySettings
-from colocate.memory.state import State
+from colocate.host.memory_limits import GroupLimits, read_limits, set_limits
+from colocate.memory.settings import Deadlines, MemorySettings, Rung, height
+from colocate.memory.state import MemoryState
 from tests.support import components
 from tests.support.real_pods import MIB, Eater, RealPods, real_pods
 from tests.vm.dying_agents import Agent
@@ -52,7 +51,7 @@ QUICK = msgspec.structs.replace(
 SYSTEM = 261 * MIB
 FOR_PODS = 100 * MIB
 """What the node has then beyond the system, the kubelet's threshold and the margin."""
-HELD = Limits(memory=BLOCKS * QUICK.block_size, swap=0)
+HELD = GroupLimits(memory=BLOCKS * QUICK.block_size, swap=0)
 """The limits of a colocated pod that has all that its blocks stand for."""
 MOST_TURNS = 10
 """Of one phase."""
@@ -116,11 +115,11 @@ class Life:
     async def _begins(self) -> None:
         await self.web.free()
         await self.batch.free()
-        set_limits(self.group, Limits())
+        set_limits(self.group, GroupLimits())
         await self.batch.bulk(24 * MIB)
         await self.batch.read(next((components.FOLDER / "vm").glob("vmlinux-*")), 12 * MIB)
 
-    def _is_held(self, state: State) -> bool:
+    def _is_held(self, state: MemoryState) -> bool:
         self._offered = len(state.blocks.healthy())
         return self._offered > BLOCKS and read_limits(self.group) == HELD
 
@@ -128,7 +127,7 @@ class Life:
         used = sum(self.pods.read(uid).usage for uid in (BATCH, WEB))
         await self.web.bulk(FOR_PODS - used + 32 * MIB)
 
-    def _is_down_the_ladder(self, state: State) -> bool:
+    def _is_down_the_ladder(self, state: MemoryState) -> bool:
         return (
             state.debt is not None
             and state.ladder.rung is Rung.FAR
@@ -139,7 +138,7 @@ class Life:
     async def _online_work_goes(self) -> None:
         await self.web.free()
 
-    def _is_returned(self, state: State) -> bool:
+    def _is_returned(self, state: MemoryState) -> bool:
         return (
             state.debt is None
             and state.ladder.rung is None
@@ -153,7 +152,7 @@ class Life:
             and not state.ladder.demotion_is_ours
         )
 
-    def _check_same(self, phase: int, stored: State, now: State) -> None:
+    def _check_same(self, phase: int, stored: MemoryState, now: MemoryState) -> None:
         """What a successor has after its first turn, against what was stored."""
         assert now.holders == {BATCH: IDS}
         assert {block.id for block in now.blocks.listed} >= set(IDS)
@@ -176,7 +175,7 @@ class Life:
             assert now.ladder.moved[uid].before == moved.before
 
 
-async def _turns(agent: Agent, has_come_about: Callable[[State], bool]) -> bool:
+async def _turns(agent: Agent, has_come_about: Callable[[MemoryState], bool]) -> bool:
     """Until it has; False where the agent dies before."""
     left = MOST_TURNS
     while (state := await agent.turn()) is not None:

@@ -9,7 +9,7 @@ from colocate.host import memory_group, page_migration
 from colocate.host.memory_group import oom_kills
 from colocate.host.memory_limits import read_limits
 from colocate.memory.actions import PodAction, ReturnPages, Throttle
-from colocate.memory.state import State
+from colocate.memory.state import MemoryState
 from tests.support import components
 from tests.support.real_pods import MIB, Eater
 from tests.vm.nodes import BATCH, BLOCK, BLOCKS, WEB, Node, far_bytes, far_node, running_node
@@ -163,7 +163,7 @@ async def test_a_throttle_that_the_state_has_forgotten_is_found_on_the_pod_and_t
     while not any(isinstance(action, Throttle) for action in (await node.turn()).plan.actions):
         pass
     assert read_limits(node.pods.create(BATCH)).high is not None
-    node.part._state = State()
+    node.part._state = MemoryState()
     node.part.switch(True)
     await node.turns(3)
     after = read_limits(node.pods.create(BATCH))

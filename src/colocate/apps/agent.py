@@ -52,7 +52,7 @@ class Agent:
         self._mocks = {resource.name: MockPlugin(resource, clock) for resource in config.mock.resources}
         self._memory: MemoryPart | None = None
         if config.memory.enabled:
-            self._memory = _joining().memory_part(config, clock)
+            self._memory = _memory_configuration().memory_part(config, clock)
         plugins: list[DevicePlugin] = [*self._mocks.values()]
         if self._memory is not None and not self._memory.dry_run:
             plugins.append(self._memory.plugin)
@@ -86,7 +86,7 @@ class Agent:
             try:
                 config = self._load()
                 if self._memory is not None:
-                    _joining().take_settings(self._memory, config.memory)
+                    _memory_configuration().take_settings(self._memory, config.memory)
             except UserError as error:
                 telemetry.logger().error(
                     Event.CONFIG_REFUSED, reason=str(error), effect="the configuration before it stays"
@@ -102,7 +102,7 @@ class Agent:
         added = [name for name in wanted if name not in self._mocks]
         waiting = [name for name in _FIXED_AT_START if getattr(old, name) != getattr(new, name)]
         if self._memory is not None:
-            waiting += _joining().fixed_differences(old.memory, new.memory)
+            waiting += _memory_configuration().fixed_differences(old.memory, new.memory)
         elif new.memory.enabled:
             waiting.append("memory.enabled")
         telemetry.logger().info(
@@ -130,8 +130,8 @@ class Agent:
             telemetry.logger().info(Event.AGENT_IDLE, reason="no resource is configured")
 
 
-def _joining() -> ModuleType:
+def _memory_configuration() -> ModuleType:
     """What makes a memory part; loaded only where memory is sold, for it needs the API client."""
-    from colocate.apps.memory import joining
+    from colocate.apps.memory import configuration
 
-    return joining
+    return configuration

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from colocate.apps import control
 from colocate.apps.memory.control import REPORT, SWITCH, AskReport, Switch, Switched
-from colocate.apps.memory.report import Report
+from colocate.apps.memory.report import MemoryReport
 from colocate.cli.agent_socket import add_asking
 from colocate.cli.commands import Commands, add_output
 from colocate.cli.main import GROUPS
@@ -103,5 +103,5 @@ def _tell_unstored(switched: Switched) -> None:
         )
 
 
-def _ask(socket: Path) -> Report:
+def _ask(socket: Path) -> MemoryReport:
     return asyncio.run(control.ask(socket, REPORT, AskReport()))

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from colocate.apps.memory.report import PodReport, Report, evictor_binding
+from colocate.apps.memory.report import MemoryReport, PodReport, evictor_binding
 from colocate.cli.output import aligned, visible, wrapped
-from colocate.memory.figures import amount, count
+from colocate.model.figures import amount, count
 from colocate.model.memory import Bytes
 
 WIDTH = 60
@@ -28,7 +28,7 @@ _MEANING = {
 }
 
 
-def status_lines(report: Report, *, colours: bool, width: int = 0) -> Iterator[str]:
+def status_lines(report: MemoryReport, *, colours: bool, width: int = 0) -> Iterator[str]:
     """Everything, line by line."""
     state = (
         " (switched off)"
@@ -41,7 +41,7 @@ def status_lines(report: Report, *, colours: bool, width: int = 0) -> Iterator[s
     yield from wrapped(visible(f"{report.node}: {sold}{state}"), width, hanging="  ")
     yield f"[{drawn(report.bar.parts(), colours)}]"
     yield from _legend(report.bar.parts(), colours)
-    blocks = f"{report.offered} free, {report.held} held, {report.withdrawn} withdrawn"
+    blocks = f"{report.offered} free, {report.held} held, {report.withdrawn} of these withdrawn"
     yield f"blocks of {amount(report.block_size)}: {blocks}"
     if report.unstored:
         why = f"the agent cannot store its state ({report.unstored}), so it offers no block until it can"

@@ -47,7 +47,7 @@ class MoveEnd(StrEnum):
     UNFINISHED = "stopped on the way"
 
 
-class MoveRefused(msgspec.Struct, frozen=True):
+class PagesRefused(msgspec.Struct, frozen=True):
     """A process whose pages may not be moved."""
 
     pid: int
@@ -63,7 +63,7 @@ class PagesMoved(msgspec.Struct, frozen=True, kw_only=True):
     """Pages that would not move: shared with others, locked by a device, or busy each time."""
     ended: int = 0
     """Processes that ended on the way."""
-    refused: tuple[MoveRefused, ...] = ()
+    refused: tuple[PagesRefused, ...] = ()
     end: MoveEnd = MoveEnd.UNFINISHED
 
 
@@ -211,7 +211,7 @@ class PageMigration:
             raise error
 
     def _refuse(self, pid: int, reason: str) -> None:
-        self._note(refused=(*self.report.refused, MoveRefused(pid, reason)))
+        self._note(refused=(*self.report.refused, PagesRefused(pid, reason)))
 
     def _note(self, **news: object) -> None:
         self.report = msgspec.structs.replace(self.report, **news)

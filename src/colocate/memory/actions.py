@@ -22,30 +22,12 @@ class PodRef(msgspec.Struct, frozen=True):
         return f"{self.namespace}/{self.name}" if self.name else f"pod {self.uid}"
 
 
-def ref(pod: PodIdentity) -> PodRef:
+def pod_ref(pod: PodIdentity) -> PodRef:
     return PodRef(pod.uid, pod.namespace, pod.name)
 
 
 class _Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reason: str
-
-
-class Withdraw(_Action, frozen=True):
-    """Mark blocks Unhealthy: nobody new gets them."""
-
-    ids: tuple[str, ...]
-
-
-class Publish(_Action, frozen=True):
-    """Offer blocks; the way back of Withdraw."""
-
-    ids: tuple[str, ...]
-
-
-class Drop(_Action, frozen=True):
-    """Take blocks that are withdrawn and drained off the list."""
-
-    ids: tuple[str, ...]
 
 
 class SwitchDemotion(_Action, frozen=True):
@@ -159,4 +141,4 @@ PodAction: TypeAlias = (
     | Recreate
 )
 
-Action: TypeAlias = Withdraw | Publish | Drop | SwitchDemotion | PodAction
+Action: TypeAlias = SwitchDemotion | PodAction

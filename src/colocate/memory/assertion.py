@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from colocate.memory.actions import PodAction, RestoreLimit, SetLimit
 from colocate.memory.colocated import Colocated
-from colocate.memory.figures import amount
-from colocate.memory.ladder_state import Ladder
+from colocate.memory.ladder import Ladder
 from colocate.memory.limits import PAGE, PodLimits, kubelets_own, whole_pages
+from colocate.model.figures import amount
 from colocate.model.memory import Bytes, MemoryControls, PodMemory
 
 

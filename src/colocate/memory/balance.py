@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from colocate.memory.figures import amount, count
 from colocate.memory.forecast import Expectation
-from colocate.memory.usage import Usage
+from colocate.memory.usage import MemoryUsage
+from colocate.model.figures import amount, count
 from colocate.model.memory import Bytes, PodUid
 
 
@@ -63,7 +63,7 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def strike(
-    usage: Usage, expected: Expectation, blocks: Mapping[PodUid, int], promised: int, block_size: Bytes
+    usage: MemoryUsage, expected: Expectation, blocks: Mapping[PodUid, int], promised: int, block_size: Bytes
 ) -> Balance:
     """From what is used and expected, and how many blocks each pod holds; `promised` are with none yet."""
     held = promised * block_size + sum(

@@ -1,9 +1,9 @@
-"""Which blocks are offered: ids that stay what they are, and their way out.
+"""Which blocks are offered: the list for the kubelet, of ids that stay what they are.
 
-healthy -> withdrawn (Unhealthy to the kubelet) -> drained (free for a while) -> dropped (off the list). Shrinking is
-at once; blocks come back when more than the hysteresis of them has been missing for the whole cool-down, and then as
-many as there was room for all that time. Held ones need no hysteresis, for nobody new gets them. A block that is held
-is never dropped, and while nobody can say who holds what, none is.
+A block that is withdrawn is off the list at once where it is free, and on it as Unhealthy for as long as a pod holds
+it. How an id that is off the list leaves the kubelet (Unhealthy first, never while it is held) is for the SDK alone.
+Shrinking is at once; blocks come back when more than the hysteresis of them has been missing for the whole cool-down,
+and then as many as there was room for all that time. Held ones need no hysteresis, for nobody new gets them.
 
 Free blocks go first, the highest number first; then held ones, of the pod that would give back first, so that they
 are not given anew when it ends. They come back the other way round: held ones, then the lowest numbers.
@@ -17,21 +17,26 @@ from enum import StrEnum
 import msgspec
 
 from colocate.errors import UserError
-from colocate.memory.actions import Action, Drop, Publish, Withdraw
-from colocate.memory.figures import amount, count, some
 from colocate.memory.settings import MemorySettings
 from colocate.model.device import Device
+from colocate.model.figures import amount, count, some
 from colocate.model.memory import Bytes
 
 _ID = re.compile(r"CM-(\d{4}|[1-9]\d{4,})", re.ASCII)
 
 
 class BlockState(StrEnum):
-    """Where a listed block is on its way."""
+    """What becomes of a listed block when nobody holds it."""
 
     HEALTHY = "healthy"
+    """It is offered."""
     WITHDRAWN = "withdrawn"
-    DRAINED = "drained"
+    """It goes off the list."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "BlockState | None":
+        # So it stands in states of builds that let blocks drain here.
+        return cls.WITHDRAWN if value == "drained" else None
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -39,8 +44,6 @@ class Block(msgspec.Struct, frozen=True):
 
     id: str
     state: BlockState = BlockState.HEALTHY
-    since: float = 0.0
-    """Since when it is so; of a withdrawn one, since when it is also free."""
 
 
 class Growth(msgspec.Struct, frozen=True):
@@ -62,18 +65,31 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True):
     started: bool = False
     """Whether there was a turn: the first list is given at once."""
 
-    def devices(self) -> list[Device]:
+    def devices(self) -> tuple[Device, ...]:
         """As the kubelet is told."""
-        return [
+        return tuple(
             Device(block.id) if block.state is BlockState.HEALTHY else Device(block.id).unhealthy()
             for block in self.listed
-        ]
+        )
 
     def healthy(self) -> frozenset[str]:
         return frozenset(block.id for block in self.listed if block.state is BlockState.HEALTHY)
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The list to publish, and what changes in it: blocks are withdrawn or offered, never both in one turn."""
+
+    devices: tuple[Device, ...] = ()
+    """All of it, in the order of the numbers."""
+    withdrawn: tuple[str, ...] = ()
+    """No longer offered from now on, in the order of leaving: nobody new gets them."""
+    offered: tuple[str, ...] = ()
+    """Offered from now on, in the order of returning."""
+    reason: str = ""
+    """Of the change."""
+
+
+class WantedBlocks(msgspec.Struct, frozen=True):
     """What the list should come to."""
 
     free: int
@@ -96,7 +112,7 @@ def number(id: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def for_settings(blocks: Blocks, settings: MemorySettings, held: AbstractSet[str]) -> Blocks:
+def blocks_for_settings(blocks: Blocks, settings: MemorySettings, held: AbstractSet[str]) -> Blocks:
     """The list for these settings: anew where size or name changed; UserError where blocks are still held."""
     same = (blocks.resource, blocks.size) == (settings.resource, settings.block_size)
     if same or (not blocks.size and not blocks.resource):
@@ -113,68 +129,52 @@ def for_settings(blocks: Blocks, settings: MemorySettings, held: AbstractSet[str
 
 
 def turn(
-    blocks: Blocks,
-    wanted: Wanted,
-    held: Sequence[str],
-    holders_known: bool,
-    now: float,
-    settings: MemorySettings,
-) -> tuple[Blocks, list[Action]]:
+    blocks: Blocks, wanted: WantedBlocks, held: Sequence[str], now: float, settings: MemorySettings
+) -> tuple[Blocks, BlockPlan]:
     """The next list and what changes. `held` begins with the blocks that are to be given back first."""
     first = not blocks.started
-    table = {block.id: block for block in blocks.listed}
+    mine = frozenset(held)
+    table = {
+        block.id: block for block in blocks.listed if block.state is BlockState.HEALTHY or block.id in mine
+    }
     for id in held:
         # An agent whose state was lost finds its blocks by who holds them.
-        table.setdefault(id, Block(id, BlockState.HEALTHY, now))
-    actions = _drain(table, frozenset(held), holders_known, now, settings.linger)
-    withdrawn = _shrink(table, wanted, held, now)
+        table.setdefault(id, Block(id))
+    withdrawn = _shrink(table, wanted, held)
     missing = _missing(table, wanted, held, 0 if first else settings.hysteresis)
     growth = None
-    if withdrawn:
-        actions.append(Withdraw(ids=tuple(withdrawn), reason=wanted.reason))
-    elif wanted.may_grow and missing:
+    offered: list[str] = []
+    if not withdrawn and wanted.may_grow and missing:
         growth = Growth(now, missing)
         if blocks.growth is not None:
             growth = Growth(blocks.growth.since, min(blocks.growth.least, missing))
         if first or now - growth.since >= settings.cool_down:
-            returned = _grow(table, growth.least, held, now)
+            offered = _grow(table, growth.least, held)
             growth = None
-            actions.append(Publish(ids=tuple(returned), reason=wanted.reason))
     listed = tuple(sorted(table.values(), key=_order))
-    return msgspec.structs.replace(blocks, listed=listed, growth=growth, started=True), actions
+    following = msgspec.structs.replace(blocks, listed=listed, growth=growth, started=True)
+    return following, BlockPlan(
+        devices=following.devices(),
+        withdrawn=tuple(withdrawn),
+        offered=tuple(offered),
+        reason=wanted.reason if withdrawn or offered else "",
+    )
 
 
-def _drain(
-    table: dict[str, Block], held: AbstractSet[str], known: bool, now: float, linger: float
-) -> list[Action]:
-    """Move withdrawn blocks on their way out, in place."""
-    dropped = []
-    for block in list(table.values()):
-        if block.state is BlockState.HEALTHY:
-            continue
-        if block.id in held or not known:
-            table[block.id] = Block(block.id, BlockState.WITHDRAWN, now)
-        elif block.state is BlockState.DRAINED:
-            del table[block.id]
-            dropped.append(block.id)
-        elif now - block.since >= linger:
-            table[block.id] = Block(block.id, BlockState.DRAINED, now)
-    reason = f"Withdrawn, and held by no pod for {linger:g} s."
-    return [Drop(ids=tuple(sorted(dropped, key=place)), reason=reason)] if dropped else []
-
-
-def _shrink(table: dict[str, Block], wanted: Wanted, held: Sequence[str], now: float) -> list[str]:
+def _shrink(table: dict[str, Block], wanted: WantedBlocks, held: Sequence[str]) -> list[str]:
     """Withdraw what is too many, in place; the ids in the order of leaving."""
     free = _healthy_free(table, held)
-    leaving = sorted(free, key=place, reverse=True)[: max(0, len(free) - wanted.free)]
-    firm = [id for id in held if table[id].state is BlockState.HEALTHY]
-    leaving += firm[: max(0, wanted.in_debt - (len(held) - len(firm)))]
+    leaving = sorted(free, key=block_place, reverse=True)[: max(0, len(free) - wanted.free)]
     for id in leaving:
-        table[id] = Block(id, BlockState.WITHDRAWN, now)
-    return leaving
+        del table[id]
+    firm = [id for id in held if table[id].state is BlockState.HEALTHY]
+    marked = firm[: max(0, wanted.in_debt - (len(held) - len(firm)))]
+    for id in marked:
+        table[id] = Block(id, BlockState.WITHDRAWN)
+    return [*leaving, *marked]
 
 
-def _missing(table: dict[str, Block], wanted: Wanted, held: Sequence[str], hysteresis: int) -> int:
+def _missing(table: dict[str, Block], wanted: WantedBlocks, held: Sequence[str], hysteresis: int) -> int:
     """How many more blocks should be healthy."""
     withdrawn = sum(table[id].state is not BlockState.HEALTHY for id in held)
     paid = max(0, withdrawn - wanted.in_debt)
@@ -182,13 +182,13 @@ def _missing(table: dict[str, Block], wanted: Wanted, held: Sequence[str], hyste
     return missing if missing > hysteresis else paid
 
 
-def _grow(table: dict[str, Block], many: int, held: Sequence[str], now: float) -> list[str]:
+def _grow(table: dict[str, Block], many: int, held: Sequence[str]) -> list[str]:
     """Bring blocks back, in place; the ids in the order of returning."""
     back = [id for id in reversed(held) if table[id].state is not BlockState.HEALTHY]
     back += _unoffered(table, held, many - len(back))
     back = back[:many]
     for id in back:
-        table[id] = Block(id, BlockState.HEALTHY, now)
+        table[id] = Block(id)
     return back
 
 
@@ -209,11 +209,11 @@ def _healthy_free(table: dict[str, Block], held: Sequence[str]) -> list[str]:
     return [id for id, block in table.items() if block.state is BlockState.HEALTHY and id not in mine]
 
 
-def place(id: str) -> tuple[int, int, str]:
+def block_place(id: str) -> tuple[int, int, str]:
     """By number; ids that are none of ours come last."""
     found = number(id)
     return (1, 0, id) if found is None else (0, found, id)
 
 
 def _order(block: Block) -> tuple[int, int, str]:
-    return place(block.id)
+    return block_place(block.id)

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from colocate.memory.actions import PodRef, ref
-from colocate.memory.blocks import place
+from colocate.memory.actions import PodRef, pod_ref
+from colocate.memory.blocks import block_place
 from colocate.memory.limits import PodLimits
 from colocate.memory.usage import firm
 from colocate.model.memory import Bytes, PodIdentity, PodMemory, PodUid
@@ -37,7 +37,7 @@ class Colocated(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ref(self) -> PodRef:
-        return ref(self.pod)
+        return pod_ref(self.pod)
 
     @property
     def near(self) -> Bytes:
@@ -95,4 +95,4 @@ def unyielding(pod: PodMemory, swap: bool, swap_free: Bytes) -> Bytes:
 
 def blocks_in_giving_order(pods: Sequence[Colocated]) -> list[str]:
     """Blocks of the pods as ordered, of each the highest first; each once."""
-    return list(dict.fromkeys(id for each in pods for id in sorted(each.ids, key=place, reverse=True)))
+    return list(dict.fromkeys(id for each in pods for id in sorted(each.ids, key=block_place, reverse=True)))

@@ -9,7 +9,7 @@ from colocate.memory.actions import Action
 from colocate.model.memory import MemoryControls, NodeMemory, NodeWord, PodIdentity, PodMemory, PodUid
 
 
-class Result(StrEnum):
+class ActionResult(StrEnum):
     """What became of an action."""
 
     DONE = "done"
@@ -25,15 +25,15 @@ class Result(StrEnum):
     """The API does not answer."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ActionOutcome(msgspec.Struct, frozen=True):
     """An action of an earlier plan, carried out or not. Until it is reported, the action is planned again."""
 
     action: Action
-    result: Result
+    result: ActionResult
     message: str = ""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One look at a node."""
 
     node_name: str
@@ -61,4 +61,4 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether memory colocation is switched off on this node."""
     unstored: str = ""
     """Why the state cannot be stored; empty where it can."""
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[ActionOutcome, ...] = ()

@@ -1,7 +1,12 @@
-"""How much memory online work is expected to use, from what it uses and used.
+"""How much memory is kept for others than colocated pods: what online work is expected to use, and the safety.
 
 Every forecast has `expect` and says in `remembers` how many seconds of the past it wants to be given. A new one is a
 struct more in the union `Forecast`.
+
+The safety is never sold, so that the kubelet has no reason to evict before anything here acts. Three parts: the
+kubelet's eviction threshold; what is left unused of its reserves (what the system uses is counted as use, not a
+second time); and the operator's margin above both. Where the kubelet was not asked for its threshold, this may be as
+much as all that it keeps from pods: what the system uses is then deducted from none of it.
 """
 
 from collections.abc import Sequence
@@ -10,12 +15,90 @@ from typing import TypeAlias
 
 import msgspec
 
-from colocate.memory.figures import amount
-from colocate.memory.safety import Safety
-from colocate.memory.usage import OnlinePod, Usage, counted
-from colocate.model.memory import Bytes
+from colocate.memory.usage import MemoryUsage, OnlinePod, counted
+from colocate.model.figures import amount
+from colocate.model.memory import Bytes, KubeletReserves
 
 _SLOTS = 288
+
+DEFAULT_EVICTION = 100 << 20
+"""The kubelet's own default for memory.available on Linux."""
+
+
+class Safety(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept, and why."""
+
+    eviction: Bytes
+    reserved: Bytes
+    """All that the kubelet keeps from pods, its eviction threshold included."""
+    unfilled: Bytes
+    """What of its reserves nothing uses yet."""
+    margin: Bytes
+    reasons: tuple[str, ...]
+
+    @property
+    def total(self) -> Bytes:
+        return self.eviction + self.unfilled + self.margin
+
+
+def safety_of(
+    reserves: KubeletReserves, hugepages: Bytes, capacity: Bytes, system: Bytes, share: float
+) -> Safety:
+    """From the kubelet's reserves, what the system uses of them, and the operator's share of the capacity."""
+    knows_allocatable = reserves.capacity is not None and reserves.allocatable is not None
+    kept_from_pods = (reserves.capacity or 0) - (reserves.allocatable or 0) if knows_allocatable else 0
+    known = [each for each in (reserves.eviction_hard, reserves.eviction_soft) if each is not None]
+    at_most = 0 if _was_asked(reserves) else kept_from_pods - hugepages
+    eviction = max(known, default=max(DEFAULT_EVICTION, at_most))
+    named = (reserves.kube_reserved or 0) + (reserves.system_reserved or 0) + hugepages + eviction
+    # The soft threshold and an allocatable that somebody patched are in one of the two only: the larger is right.
+    reserved = max(named, kept_from_pods)
+    unfilled = max(0, reserved - eviction - system)
+    margin = int(capacity * share)
+    source = "" if known else _of_threshold(eviction)
+    told = _of_allocatable(knows_allocatable, kept_from_pods)
+    reasons = (
+        f"The kubelet evicts below {amount(eviction)} available{source}.",
+        f"It keeps {amount(reserved)} from pods{told}. {_of_reserve(reserved - eviction, system)}",
+        f"The margin on top is {share:.0%} of {amount(capacity)}: {amount(margin)}.",
+    )
+    return Safety(eviction=eviction, reserved=reserved, unfilled=unfilled, margin=margin, reasons=reasons)
+
+
+def _of_reserve(reserve: Bytes, system: Bytes) -> str:
+    """What is kept of the reserves without the eviction threshold, after what the system uses of them."""
+    if not reserve:
+        return "That is the eviction threshold alone, so nothing more is kept for the system."
+    if system >= reserve:
+        return (
+            f"The system already uses {amount(system)}, more than its reserve, so nothing more is kept for it."
+            if system > reserve
+            else f"The system uses {amount(system)}, all of its reserve, so nothing more is kept for it."
+        )
+    return (
+        f"The system uses {amount(system)} of its reserve of {amount(reserve)}, so {amount(reserve - system)} "
+        "more is kept for it."
+    )
+
+
+def _was_asked(reserves: KubeletReserves) -> bool:
+    """Whether it told its configuration, be it one without a threshold."""
+    return reserves.kube_reserved is not None or reserves.system_reserved is not None
+
+
+def _of_threshold(eviction: Bytes) -> str:
+    if eviction == DEFAULT_EVICTION:
+        return ", its default, because the agent could not ask it"
+    return (
+        " or less: the agent could not ask it (that takes the right to get nodes/proxy), but its threshold is at "
+        "most what it keeps from pods"
+    )
+
+
+def _of_allocatable(known: bool, kept_from_pods: Bytes) -> str:
+    if not known:
+        return " (the node's allocatable is unknown)"
+    return "" if kept_from_pods else " (the node's allocatable is all of its capacity)"
 
 
 class Peak(msgspec.Struct, frozen=True):
@@ -42,7 +125,7 @@ class Instant(msgspec.Struct, frozen=True, tag_field="kind", tag="instant"):
     def remembers(self) -> float:
         return 0.0
 
-    def expect(self, usage: Usage, safety: Safety, history: Sequence[Peak]) -> Expectation:
+    def expect(self, usage: MemoryUsage, safety: Safety, history: Sequence[Peak]) -> Expectation:
         reason = f"Expected online: {amount(usage.online)}, the same as now (forecast instant)."
         return Expectation(usage.online, safety.total, safety.margin, (reason,))
 
@@ -57,7 +140,7 @@ class WindowMax(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     def remembers(self) -> float:
         return self.window
 
-    def expect(self, usage: Usage, safety: Safety, history: Sequence[Peak]) -> Expectation:
+    def expect(self, usage: MemoryUsage, safety: Safety, history: Sequence[Peak]) -> Expectation:
         online = max([usage.online, *(peak.online for peak in history)])
         reason = (
             f"Expected online: {amount(online)}, the maximum of the last {_hours(self.window)}{self._known(history)} "
@@ -77,7 +160,7 @@ def _hours(seconds: float) -> str:
     return f"{round(seconds / 3600, 2):g} h"
 
 
-class Policy(StrEnum):
+class KoordinatorPolicy(StrEnum):
     """By what Koordinator counts an online pod."""
 
     USAGE = "usage"
@@ -85,15 +168,15 @@ class Policy(StrEnum):
     MAX_USAGE_REQUEST = "maxUsageRequest"
 
     def of(self, pod: OnlinePod) -> Bytes:
-        if self is Policy.REQUEST:
+        if self is KoordinatorPolicy.REQUEST:
             return pod.request
-        return max(counted(pod), pod.request) if self is Policy.MAX_USAGE_REQUEST else counted(pod)
+        return max(counted(pod), pod.request) if self is KoordinatorPolicy.MAX_USAGE_REQUEST else counted(pod)
 
 
 class Koordinator(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="koordinator"):
     """Koordinator's batch-memory: capacity - margin - system - online pods, by one of its policies."""
 
-    policy: Policy = Policy.USAGE
+    policy: KoordinatorPolicy = KoordinatorPolicy.USAGE
     threshold: float = 65.0
     """Percentage of the capacity that may be in use; the rest is its margin."""
 
@@ -101,7 +184,7 @@ class Koordinator(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     def remembers(self) -> float:
         return 0.0
 
-    def expect(self, usage: Usage, safety: Safety, history: Sequence[Peak]) -> Expectation:
+    def expect(self, usage: MemoryUsage, safety: Safety, history: Sequence[Peak]) -> Expectation:
         system = max(usage.system, safety.reserved)
         pods = sum(self.policy.of(pod) for pod in usage.online_pods)
         margin = int(usage.capacity * (100 - self.threshold) / 100)

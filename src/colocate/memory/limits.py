@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from colocate.memory.figures import amount, count, some
+from colocate.model.figures import amount, count, some
 from colocate.model.memory import Bytes, ContainerMemory, PodIdentity, running_together
 
 PAGE = 4096
@@ -31,7 +31,7 @@ class PodLimits(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
 
 
-def limits(pod: PodIdentity, block_size: Bytes, swap: bool = False) -> PodLimits | None:
+def limits_of(pod: PodIdentity, block_size: Bytes, swap: bool = False) -> PodLimits | None:
     """The limits of a pod that asks for blocks; None for any other."""
     if not any(container.blocks for container in pod.containers):
         return None
@@ -72,7 +72,7 @@ def limits(pod: PodIdentity, block_size: Bytes, swap: bool = False) -> PodLimits
 def set_aside(pod: PodIdentity, block_size: Bytes) -> Bytes:
     """What the scheduler set aside for a pod besides its blocks: what it uses of that is as online work's.
 
-    A container with blocks that also has a memory limit shares that with its blocks, as `limits` has it.
+    A container with blocks that also has a memory limit shares that with its blocks, as `limits_of` has it.
     """
     if pod.limit or pod.whole_request:
         return pod.request

@@ -7,7 +7,6 @@ import msgspec
 from colocate.errors import UserError
 from colocate.memory.forecast import Forecast, Koordinator, WindowMax
 from colocate.memory.limits import PAGE
-from colocate.memory.rung import Rung
 from colocate.model.memory import Bytes
 from colocate.model.resource_name import why_not_allowed
 
@@ -22,6 +21,31 @@ class PageCache(StrEnum):
     KERNEL = "kernel"
     """What the kernel's MemAvailable says. Sells more where online work reads many files, but the kubelet, which
     counts active pages as used, may evict before anything here acts."""
+
+
+class Rung(StrEnum):
+    """One way to give memory back. They are tried in this order, and undone in the other."""
+
+    WITHDRAW = "withdraw"
+    """Free blocks are no longer offered."""
+    RECLAIM = "reclaim"
+    """Page cache of colocated pods is dropped."""
+    THROTTLE = "throttle"
+    """Colocated pods are held where they are: who grows beyond, waits."""
+    FAR = "far"
+    """Their pages go to far NUMA nodes."""
+    EVICT = "evict"
+    """They are evicted through the API."""
+    RECREATE = "recreate"
+    """Bare pods that allow it are created again on another node."""
+
+
+RUNGS = tuple(Rung)
+
+
+def height(rung: Rung | None) -> int:
+    """How far up; -1 on the ground."""
+    return -1 if rung is None else RUNGS.index(rung)
 
 
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +89,6 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that more room must have lasted before blocks come back or a throttled pod is let go."""
     hysteresis: int = 1
     """Blocks come back when more than this many are missing."""
-    linger: float = 30.0
-    """Seconds that a withdrawn block must have been free before it is drained, and then dropped."""
 
     tolerance: float = 0.25
     """Share of the margin that online work may take before a colocated pod is touched."""
@@ -102,11 +124,11 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
         return not self.namespaces or namespace in self.namespaces
 
 
-def check(settings: MemorySettings) -> MemorySettings:
+def check_settings(settings: MemorySettings) -> MemorySettings:
     """The settings as they are; UserError names the first that cannot be."""
     name = why_not_allowed(settings.resource)
     shares = ("margin", "tolerance", "hurry", "reclaim_share", "far_reserve")
-    spans = ("cool_down", "linger", "undo_pause", "retry", "leave_time", "longest_gap", "reclaim_pressure")
+    spans = ("cool_down", "undo_pause", "retry", "leave_time", "longest_gap", "reclaim_pressure")
     refusals = [
         (name is not None, f"resource is {settings.resource!r}, but {name}"),
         (

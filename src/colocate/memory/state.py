@@ -12,7 +12,7 @@ import msgspec
 from colocate.errors import UserError
 from colocate.memory.blocks import Blocks
 from colocate.memory.forecast import Peak
-from colocate.memory.ladder_state import Ladder
+from colocate.memory.ladder import Ladder
 from colocate.model.memory import Bytes, NodeWord, PodIdentity, PodUid
 from colocate.model.path_word import is_path_word
 
@@ -28,7 +28,7 @@ class Debt(msgspec.Struct, frozen=True):
     since: float
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryState(msgspec.Struct, frozen=True, kw_only=True):
     """All that is carried from one turn to the next."""
 
     version: int = VERSION
@@ -61,7 +61,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return told if told.containers else msgspec.structs.replace(known, terminating=told.terminating)
 
 
-def go_on(state: State, boot: str, now: float, longest_gap: float) -> State:
+def go_on(state: MemoryState, boot: str, now: float, longest_gap: float) -> MemoryState:
     """The state with its clock moved on; `now` never goes back while the machine runs."""
     passed = max(0.0, now - state.seen) if boot == state.boot else 0.0
     clock = state.clock + min(passed, longest_gap)
@@ -72,14 +72,14 @@ def go_on(state: State, boot: str, now: float, longest_gap: float) -> State:
     return msgspec.structs.replace(state, boot=boot, seen=now, clock=clock, ladder=ladder)
 
 
-def to_json(state: State) -> bytes:
+def state_to_json(state: MemoryState) -> bytes:
     return msgspec.json.encode(state)
 
 
-def from_json(data: bytes) -> State:
+def state_from_json(data: bytes) -> MemoryState:
     """UserError where it is not a state that this release wrote."""
     try:
-        state = msgspec.json.decode(data, type=State)
+        state = msgspec.json.decode(data, type=MemoryState)
     except ValueError as error:
         raise UserError(f"memory: the stored state cannot be read ({error}); {_REMEDY}") from None
     if state.version != VERSION:
@@ -89,7 +89,7 @@ def from_json(data: bytes) -> State:
     return _without_impossible_pods(state)
 
 
-def _without_impossible_pods(state: State) -> State:
+def _without_impossible_pods(state: MemoryState) -> MemoryState:
     """Uids become paths of control groups: what no pod can have is forgotten, whoever wrote it there."""
     ladder = state.ladder
     return msgspec.structs.replace(

@@ -13,12 +13,12 @@ from enum import StrEnum
 
 import msgspec
 
-from colocate.memory.figures import amount, count, some
+from colocate.model.figures import amount, count, some
 from colocate.model.memory import Bytes, NodeMemory, NumaMemory, PodIdentity, PodMemory, PodUid
 from colocate.model.pod import QosClass
 
 
-class View(StrEnum):
+class UsageView(StrEnum):
     """By whose reckoning memory is in use."""
 
     KERNEL = "MemAvailable"
@@ -35,7 +35,7 @@ class OnlinePod(msgspec.Struct, frozen=True):
     request: Bytes
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Where the memory is."""
 
     capacity: Bytes
@@ -50,7 +50,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What each of them uses of the memory that was set aside for it besides: it is among the online pods, too."""
     far: Mapping[PodUid, Bytes]
     """What each of them has on far nodes."""
-    view: View
+    view: UsageView
     reasons: tuple[str, ...]
 
     @property
@@ -84,8 +84,8 @@ def measure(
     pods: Sequence[PodIdentity],
     colocated: Mapping[PodUid, Bytes],
     far: frozenset[int],
-    views: Sequence[View],
-) -> Usage:
+    views: Sequence[UsageView],
+) -> MemoryUsage:
     """By the view that finds most in use online, of those given.
 
     `colocated` says of each colocated pod how much was set aside for it besides its blocks.
@@ -95,13 +95,13 @@ def measure(
 
 
 def _by(
-    view: View,
+    view: UsageView,
     node: NodeMemory,
     readings: Sequence[PodMemory],
     pods: Sequence[PodIdentity],
     colocated: Mapping[PodUid, Bytes],
     far: frozenset[int],
-) -> Usage:
+) -> MemoryUsage:
     far_nodes = [each for each in node.numa if each.id in far]
     node_use, far_use, pod_use = _RECKONING[view]
     near = max(0, node.total - sum(each.total for each in far_nodes))
@@ -132,7 +132,7 @@ def _by(
     ]
     far_of_sold = {each.uid: min(lent[each.uid], each.working_set) for each in sold if each.numa is not None}
     system = max(0, used - sum(taken.values()))
-    return Usage(
+    return MemoryUsage(
         capacity=near + sum(far_of_sold.values()),
         near=near,
         system=system,
@@ -146,7 +146,7 @@ def _by(
 
 
 def _reasons(
-    view: View,
+    view: UsageView,
     node: NodeMemory,
     near: Bytes,
     system: Bytes,
@@ -199,13 +199,13 @@ def _on_far(pod: PodMemory, far: frozenset[int], far_taken: Bytes) -> Bytes:
 
 
 _Reckoning = tuple[Callable[[NodeMemory], Bytes], Callable[[NumaMemory], Bytes], Callable[[PodMemory], Bytes]]
-_RECKONING: Mapping[View, _Reckoning] = {
-    View.KERNEL: (
+_RECKONING: Mapping[UsageView, _Reckoning] = {
+    UsageView.KERNEL: (
         lambda node: node.total - node.available,
         lambda numa: max(0, numa.total - numa.free - numa.file),
         firm,
     ),
-    View.KUBELET: (
+    UsageView.KUBELET: (
         lambda node: node.working_set,
         lambda numa: max(0, numa.total - numa.free - numa.inactive_file),
         lambda pod: pod.working_set,

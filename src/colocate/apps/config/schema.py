@@ -1,7 +1,7 @@
 """What an agent can be told: the configuration file's fields, their types and their defaults.
 
 The types are read by msgspec, with those of `values`; what a type cannot say (ranges, names, what goes with what) is
-checked in `check`. Nothing here opens a file; see `file`.
+checked in `check_settings`. Nothing here opens a file; see `file`.
 """
 
 from enum import StrEnum
@@ -12,10 +12,17 @@ import msgspec
 from colocate.apps.config.values import Address, Seconds, Share, Size
 from colocate.kubelet import OnStop, Registration, Settings
 from colocate.kubelet.paths import DEFAULT_ROOT, KubeletPaths
-from colocate.memory import settings as memory_settings
-from colocate.memory.forecast import Forecast, Instant, Koordinator, Policy, WindowMax
-from colocate.memory.rung import Rung
-from colocate.memory.settings import MemorySettings, PageCache
+from colocate.memory import (
+    Forecast,
+    Instant,
+    Koordinator,
+    KoordinatorPolicy,
+    MemorySettings,
+    PageCache,
+    Rung,
+    WindowMax,
+    check_settings,
+)
 from colocate.model.device import Allocation
 
 VERSION = 1
@@ -140,7 +147,7 @@ class ForecastSection(Section, frozen=True):
     kind: ForecastKind = ForecastKind.WINDOW_MAX
     window: Seconds = Seconds(24 * 3600)
     """Of window-max."""
-    policy: Policy = Policy.USAGE
+    policy: KoordinatorPolicy = KoordinatorPolicy.USAGE
     threshold: Share = Share(0.65)
     """Of koordinator: how much of the node may be in use."""
 
@@ -191,7 +198,7 @@ class Memory(Section, frozen=True):
 
     def settings(self) -> MemorySettings:
         """The same for those who decide; UserError where they would not have it."""
-        return memory_settings.check(
+        return check_settings(
             MemorySettings(
                 resource=self.resource,
                 # Plain numbers: they come back in states and reports.

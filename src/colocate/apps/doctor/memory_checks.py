@@ -17,11 +17,8 @@ from colocate.errors import UserError
 from colocate.host import cgroups
 from colocate.host.memory_capabilities import MemoryCapabilities, memory_capabilities
 from colocate.host.node_memory import read_node_memory
-from colocate.memory.demotion import way_back, why_not
-from colocate.memory.figures import amount
-from colocate.memory.rungs import rungs_here
-from colocate.memory.settings import MemorySettings
-from colocate.memory.usage import far_ids
+from colocate.memory import MemorySettings, far_ids, rungs_here, way_back, why_no_demotion
+from colocate.model.figures import amount
 from colocate.model.memory import MemoryControls, NodeMemory
 
 
@@ -70,7 +67,7 @@ def _demotion(controls: MemoryControls, node: NodeMemory) -> str:
     """Whether the kernel's own way to far memory is here, or what it lacks."""
     allowed = MemorySettings(demotion=True)
     far = far_ids(node, allowed.far_nodes)
-    if missing := "there is no far NUMA node" if not far else why_not(controls, far, allowed):
+    if missing := "there is no far NUMA node" if not far else why_no_demotion(controls, far, allowed):
         return missing
     switch = "on already" if controls.demotion.enabled else "off, and can be switched on"
     return (

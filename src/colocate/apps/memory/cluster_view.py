@@ -20,7 +20,7 @@ from colocate.cluster.transport import Request
 from colocate.cluster.watch_cache import WatchCache, WatchSettings
 from colocate.errors import UserError
 from colocate.kubelet.pod_holders import Holding
-from colocate.memory.actions import PodRef
+from colocate.memory import PodRef
 from colocate.model.memory import PodIdentity
 
 COMPONENT = "colocate-memory"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from colocate.apps import control
-from colocate.apps.memory.report import Report
+from colocate.apps.memory.report import MemoryReport
 from colocate.errors import UserError
 from colocate.wire import rpc
 
@@ -34,7 +34,7 @@ class Switched(msgspec.Struct, frozen=True):
     """Why this will not outlast a restart of the agent; empty where it will."""
 
 
-REPORT = rpc.json("/colocate.Memory/Report", AskReport, Report)
+REPORT = rpc.json("/colocate.Memory/Report", AskReport, MemoryReport)
 SWITCH = rpc.json("/colocate.Memory/Switch", Switch, Switched)
 
 
@@ -49,7 +49,7 @@ def service(part: "Callable[[], MemoryPart | None]") -> rpc.Service:
             )
         return found
 
-    def ask(_: AskReport) -> Report:
+    def ask(_: AskReport) -> MemoryReport:
         return the_part().report
 
     def switch(request: Switch) -> Switched:

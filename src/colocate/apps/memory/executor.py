@@ -22,8 +22,10 @@ from colocate.host import memory_files
 from colocate.host.memory_group import GroupGone, MemoryGroup
 from colocate.host.page_calls import Kernel, PageCalls
 from colocate.host.reclaim import ReclaimEnd, put_back, reclaim
-from colocate.memory.actions import (
+from colocate.memory import (
     Action,
+    ActionOutcome,
+    ActionResult,
     Demote,
     Ease,
     Evict,
@@ -39,8 +41,7 @@ from colocate.memory.actions import (
     Throttle,
     Unthrottle,
 )
-from colocate.memory.facts import Outcome, Result
-from colocate.memory.figures import amount
+from colocate.model.figures import amount
 from colocate.model.memory import Bytes, PodUid
 
 _RECLAIM_TIME = 5.0
@@ -72,7 +73,7 @@ class Executor:
         self.moves = moves
         self._clock = clock
         self._calls = calls
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[ActionOutcome] = []
         self._jobs = Jobs(self._report)
         self._most_pressure = most_pressure
         self.rate = rate
@@ -81,21 +82,19 @@ class Executor:
 
     async def carry_out(
         self, actions: Iterable[Action], holders: AbstractSet[PodUid], *, off: bool, recorded: bool = True
-    ) -> list[Outcome]:
+    ) -> list[ActionOutcome]:
         """Do what can be done at once, and begin the rest; what was done at once is returned, too.
 
         Not `recorded` are actions of a state that could not be stored: each must then tell of itself on its pod.
         """
         self._jobs.keep_only(holders)
-        done: list[Outcome] = []
+        done: list[ActionOutcome] = []
         for action in actions:
             if isinstance(action, SwitchDemotion):
                 done.append(await self._switch(action))
                 continue
-            if not isinstance(action, PodAction):
-                continue  # The list of blocks is published as a whole.
             if action.pod.uid not in holders:
-                done.append(Outcome(action, Result.GONE, "it holds no block"))
+                done.append(ActionOutcome(action, ActionResult.GONE, "it holds no block"))
                 continue
             outcome = await self._do(action, off, recorded)
             if outcome is not None:
@@ -108,13 +107,13 @@ class Executor:
         """Whether a long deed is under way."""
         return self._jobs.any
 
-    def take_outcomes(self) -> tuple[Outcome, ...]:
+    def take_outcomes(self) -> tuple[ActionOutcome, ...]:
         """What became of actions since the last time this was asked."""
         taken = tuple(self._outcomes)
         self._outcomes.clear()
         return taken
 
-    def give_back(self, outcomes: Iterable[Outcome]) -> None:
+    def give_back(self, outcomes: Iterable[ActionOutcome]) -> None:
         """Outcomes that nobody could take in after all."""
         self._outcomes[:0] = outcomes
 
@@ -133,11 +132,11 @@ class Executor:
         try:
             found = await self._machine.find(pod.uid)
             if found is not None and await in_thread(partial(put_back, found.group, limit)):
-                self._outcomes.append(Outcome(action, Result.DONE))
+                self._outcomes.append(ActionOutcome(action, ActionResult.DONE))
         except GroupGone:
             return
         except (ColocateError, OSError) as error:
-            self._outcomes.append(Outcome(action, Result.FAILED, str(error)))
+            self._outcomes.append(ActionOutcome(action, ActionResult.FAILED, str(error)))
 
     async def finish_moves(self) -> None:
         """Create pods again whose end a move has waited for."""
@@ -147,21 +146,21 @@ class Executor:
     async def close(self) -> None:
         await self._jobs.close()
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: ActionOutcome) -> None:
         self._outcomes.append(outcome)
         self.reported.changed()
 
-    async def _switch(self, action: SwitchDemotion) -> Outcome:
+    async def _switch(self, action: SwitchDemotion) -> ActionOutcome:
         try:
             if action.on:
                 await in_thread(partial(self._machine.demotion.switch, True))
             else:
                 await self.demotion_off()
         except OSError as error:
-            return Outcome(action, Result.FAILED, str(error))
-        return Outcome(action, Result.DONE)
+            return ActionOutcome(action, ActionResult.FAILED, str(error))
+        return ActionOutcome(action, ActionResult.DONE)
 
-    async def _do(self, action: PodAction, off: bool, recorded: bool) -> Outcome | None:
+    async def _do(self, action: PodAction, off: bool, recorded: bool) -> ActionOutcome | None:
         if isinstance(action, Evict):
             self._jobs.start(action, partial(send_off, self._cluster, action))
             return None
@@ -171,16 +170,16 @@ class Executor:
         try:
             found = await self._machine.find(action.pod.uid)
             if found is None:
-                return Outcome(action, Result.GONE, "it has no control group")
+                return ActionOutcome(action, ActionResult.GONE, "it has no control group")
             return await self._do_to_group(action, found.group, off, recorded)
         except GroupGone as gone:
-            return Outcome(action, Result.GONE, str(gone))
+            return ActionOutcome(action, ActionResult.GONE, str(gone))
         except (ColocateError, OSError) as error:
-            return Outcome(action, Result.FAILED, str(error))
+            return ActionOutcome(action, ActionResult.FAILED, str(error))
 
     async def _do_to_group(
         self, action: PodAction, group: MemoryGroup, off: bool, recorded: bool
-    ) -> Outcome | None:
+    ) -> ActionOutcome | None:
         if isinstance(action, MovePages | ReturnPages):
             self._jobs.start(
                 action, partial(move_pages, group, action, self.rate, self._clock, self._calls())
@@ -205,7 +204,7 @@ class Executor:
             self._jobs.start(action, partial(self._reclaim, action, group))
             return None
         changed = await in_thread(partial(self._set, action, group, off, recorded))
-        return Outcome(action, Result.DONE, "" if changed else UNCHANGED)
+        return ActionOutcome(action, ActionResult.DONE, "" if changed else UNCHANGED)
 
     def _set(self, action: PodAction, group: MemoryGroup, off: bool, recorded: bool) -> bool:
         """In a thread: what is one or two writes."""
@@ -223,7 +222,7 @@ class Executor:
                 return pod_limits.let_go(group, action)
         raise TypeError(f"unknown action {action!r:.100}")
 
-    async def _reclaim(self, action: Reclaim, group: MemoryGroup) -> Outcome:
+    async def _reclaim(self, action: Reclaim, group: MemoryGroup) -> ActionOutcome:
         end = self._clock.monotonic() + _RECLAIM_TIME
         done = await reclaim(
             group,
@@ -233,10 +232,10 @@ class Executor:
         )
         told = f"{amount(done.amount)} of {amount(action.bytes)} reclaimed: {done.end}"
         if done.end is ReclaimEnd.GONE:
-            return Outcome(action, Result.GONE, told)
+            return ActionOutcome(action, ActionResult.GONE, told)
         if done.end is ReclaimEnd.NOTHING_LEFT and done.amount < 1 << 20:
-            return Outcome(action, Result.FAILED, told)
-        return Outcome(action, Result.DONE, told)
+            return ActionOutcome(action, ActionResult.FAILED, told)
+        return ActionOutcome(action, ActionResult.DONE, told)
 
 
 def _suffers_no_more(group: MemoryGroup, most: float) -> bool:

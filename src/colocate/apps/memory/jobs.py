@@ -10,11 +10,10 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from colocate.errors import ColocateError
-from colocate.memory.actions import PodAction
-from colocate.memory.facts import Outcome, Result
+from colocate.memory import ActionOutcome, ActionResult, PodAction
 from colocate.model.memory import PodUid
 
-Deed = Callable[[], Awaitable[Outcome]]
+Deed = Callable[[], Awaitable[ActionOutcome]]
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -25,7 +24,7 @@ class _Job(msgspec.Struct, frozen=True):
 class Jobs:
     """What is under way."""
 
-    def __init__(self, report: Callable[[Outcome], None]) -> None:
+    def __init__(self, report: Callable[[ActionOutcome], None]) -> None:
         self._report = report
         self._running: dict[PodUid, _Job] = {}
 
@@ -71,7 +70,7 @@ class Jobs:
         try:
             outcome = await deed()
         except (ColocateError, OSError) as error:
-            outcome = Outcome(action, Result.FAILED, str(error))
+            outcome = ActionOutcome(action, ActionResult.FAILED, str(error))
         self._report(outcome)
 
     def _ended(self, uid: PodUid, task: asyncio.Task[None]) -> None:

@@ -29,62 +29,62 @@ class _Object(msgspec.Struct, frozen=True, rename="camel"):
     pass
 
 
-class Owner(_Object, frozen=True):
+class _Owner(_Object, frozen=True):
     kind: str = ""
     controller: bool = False
 
 
-class PodMarks(_Object, frozen=True):
+class _PodMarks(_Object, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
     annotations: Mapping[str, str] = {}
-    owner_references: tuple[Owner, ...] = ()
+    owner_references: tuple[_Owner, ...] = ()
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
 
 
-class ApiContainer(_Object, frozen=True):
+class _ApiContainer(_Object, frozen=True):
     name: str
     resources: Resources = Resources()
     restart_policy: str | None = None
 
 
-class PodSpec(_Object, frozen=True):
-    containers: tuple[ApiContainer, ...] = ()
-    init_containers: tuple[ApiContainer, ...] = ()
+class _PodSpec(_Object, frozen=True):
+    containers: tuple[_ApiContainer, ...] = ()
+    init_containers: tuple[_ApiContainer, ...] = ()
     priority: int | None = None
     resources: Resources = Resources()
     overhead: Mapping[str, str | int | float] = {}
 
 
-class RunState(_Object, frozen=True):
+class _RunState(_Object, frozen=True):
     running: Mapping[str, str | None] | None = None
 
 
-class ContainerState(msgspec.Struct, frozen=True):
+class _ContainerState(msgspec.Struct, frozen=True):
     name: str = ""
     containerID: str = ""
-    state: RunState = RunState()
+    state: _RunState = _RunState()
     resources: Resources | None = None
     """What the kubelet has given it, as its runtime has it; unlike the spec while a resize is under way."""
 
 
-class PodStatus(_Object, frozen=True):
+class _PodStatus(_Object, frozen=True):
     phase: str = ""
     start_time: str | None = None
     """When the kubelet took it in; the kubelet alone writes that."""
     qos_class: QosClass = QosClass.BEST_EFFORT
-    container_statuses: tuple[ContainerState, ...] = ()
-    init_container_statuses: tuple[ContainerState, ...] = ()
+    container_statuses: tuple[_ContainerState, ...] = ()
+    init_container_statuses: tuple[_ContainerState, ...] = ()
 
 
 class ApiPod(_Object, frozen=True):
     """A pod, as much of it as memory is decided from."""
 
-    metadata: PodMarks
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    metadata: _PodMarks
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
 
     @property
     def uid(self) -> PodUid:
@@ -143,7 +143,7 @@ class ApiPod(_Object, frozen=True):
         return {name: _bound(given.limits.get("memory")) or 0 for name, given in told.items()}
 
     @property
-    def _container_states(self) -> tuple[ContainerState, ...]:
+    def _container_states(self) -> tuple[_ContainerState, ...]:
         return (*self.status.init_container_statuses, *self.status.container_statuses)
 
 
@@ -173,7 +173,7 @@ def identity(pod: ApiPod, resource: str, uid: PodUid, *, static: bool = False) -
 
 
 def _container(
-    container: ApiContainer, resource: str, given: Mapping[str, Bytes], *, init: bool
+    container: _ApiContainer, resource: str, given: Mapping[str, Bytes], *, init: bool
 ) -> ContainerMemory:
     limits, requests = container.resources.limits, container.resources.requests
     asked = _bound(limits.get("memory"))
@@ -202,27 +202,27 @@ def _seconds(timestamp: str | None) -> float | None:
     return None if timestamp is None else datetime.fromisoformat(timestamp).timestamp()
 
 
-class Taint(_Object, frozen=True):
+class _Taint(_Object, frozen=True):
     key: str = ""
 
 
-class NodeSpec(_Object, frozen=True):
+class _NodeSpec(_Object, frozen=True):
     unschedulable: bool = False
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[_Taint, ...] = ()
 
 
-class Condition(_Object, frozen=True):
+class _Condition(_Object, frozen=True):
     type: str = ""
     status: str = ""
 
 
-class NodeStatus(_Object, frozen=True):
+class _NodeStatus(_Object, frozen=True):
     capacity: Mapping[str, str | int] = {}
     allocatable: Mapping[str, str | int] = {}
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[_Condition, ...] = ()
 
 
-class NodeMarks(_Object, frozen=True):
+class _NodeMarks(_Object, frozen=True):
     name: str = ""
     labels: Mapping[str, str] = {}
 
@@ -230,9 +230,9 @@ class NodeMarks(_Object, frozen=True):
 class ApiNode(_Object, frozen=True):
     """The node, as much of it as memory is decided from."""
 
-    metadata: NodeMarks = NodeMarks()
-    spec: NodeSpec = NodeSpec()
-    status: NodeStatus = NodeStatus()
+    metadata: _NodeMarks = _NodeMarks()
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
 
     @property
     def hostname(self) -> str:

@@ -7,31 +7,31 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from colocate.apps.memory.block_holders import held_by_unknown, who_holds
 from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.holders import held_by_unknown, who_holds
 from colocate.apps.memory.machine import Machine
 from colocate.apps.memory.objects import reserves
-from colocate.apps.memory.roster import Collision, Roster, roster
+from colocate.apps.memory.roster import IdentityCollision, Roster, roster
 from colocate.clock import Clock
 from colocate.host.identity import this_machine
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.pod_holders import Holdings, pods_holding
-from colocate.memory.facts import Facts, Outcome
+from colocate.memory import ActionOutcome, MemoryFacts
 from colocate.model.memory import NodeWord, PodUid
 
 Promised = Callable[[Iterable[str]], tuple[str, ...]]
 
 
-class Look(msgspec.Struct, frozen=True):
+class NodeLook(msgspec.Struct, frozen=True):
     """The facts, and what there is to say about them."""
 
-    facts: Facts
+    facts: MemoryFacts
     silent: tuple[str, ...] = ()
     """A sentence for every source that said less than it should."""
-    collisions: tuple[Collision, ...] = ()
+    collisions: tuple[IdentityCollision, ...] = ()
 
 
-class Observer:
+class MemoryObserver:
     """Looks at one node."""
 
     def __init__(
@@ -58,8 +58,8 @@ class Observer:
         return roster(self._cluster.pods, holdings.proven, running | uids)
 
     async def look(
-        self, *, off: bool, outcomes: tuple[Outcome, ...], promised: Promised, unstored: str = ""
-    ) -> Look:
+        self, *, off: bool, outcomes: tuple[ActionOutcome, ...], promised: Promised, unstored: str = ""
+    ) -> NodeLook:
         """Everything, now; Unavailable where not even the machine's own memory can be read."""
         # Holders before readings: a pod that starts in between is then counted as online, which is the safe side.
         holdings = await pods_holding(self._paths, self._clock, self._resource)
@@ -88,7 +88,7 @@ class Observer:
             silent.append(
                 f"the API server has no node named {self._cluster.node_name}; set memory.node to this node's name"
             )
-        facts = Facts(
+        facts = MemoryFacts(
             node_name=self._cluster.node_name,
             boot=self._boot,
             node=machine.node,
@@ -110,7 +110,7 @@ class Observer:
             unstored=unstored,
             outcomes=outcomes,
         )
-        return Look(facts, tuple(silent), pods.collisions)
+        return NodeLook(facts, tuple(silent), pods.collisions)
 
     def _word(self) -> NodeWord | None:
         if not self._cluster.is_synced:

@@ -10,9 +10,8 @@ from colocate.host.demotion import DemotionEnd, KernelDemotion, PodDemotion
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.page_calls import PageCalls
 from colocate.host.page_migration import MoveEnd, PageMigration, PagesMoved
-from colocate.memory.actions import Demote, MovePages, ReturnPages
-from colocate.memory.facts import Outcome, Result
-from colocate.memory.figures import amount
+from colocate.memory import ActionOutcome, ActionResult, Demote, MovePages, ReturnPages
+from colocate.model.figures import amount
 from colocate.model.memory import Bytes
 
 _LEAST: Bytes = 1 << 20
@@ -21,7 +20,7 @@ _LEAST: Bytes = 1 << 20
 
 async def move_pages(
     group: MemoryGroup, action: MovePages | ReturnPages, rate: Bytes, clock: Clock, calls: PageCalls
-) -> Outcome:
+) -> ActionOutcome:
     """Move as much as was asked for; FAILED where too little went, with the reason."""
     moved = 0
     reasons: list[str] = []
@@ -45,8 +44,8 @@ async def move_pages(
     told = f"{amount(moved)} of {amount(action.bytes)} moved"
     short = action.bytes - moved >= _LEAST and (moved < _LEAST or bool(reasons))
     if short:
-        return Outcome(action, Result.FAILED, "; ".join([told, *reasons]))
-    return Outcome(action, Result.DONE, told)
+        return ActionOutcome(action, ActionResult.FAILED, "; ".join([told, *reasons]))
+    return ActionOutcome(action, ActionResult.DONE, told)
 
 
 async def demote(
@@ -57,7 +56,7 @@ async def demote(
     rate: Bytes,
     clock: Clock,
     go_on: Callable[[], bool],
-) -> Outcome:
+) -> ActionOutcome:
     """Have the kernel demote as much as was asked for; FAILED where it will not move more, with the reason."""
     journey = PodDemotion(
         group, kernel, sources=action.sources, leave=action.leave, rate=rate, clock=clock, go_on=go_on
@@ -67,11 +66,11 @@ async def demote(
     if report.dropped >= _LEAST:
         told = f"{told}; {amount(report.dropped)} of cache dropped or memory swapped"
     if report.end is DemotionEnd.GONE:
-        return Outcome(action, Result.GONE, told)
+        return ActionOutcome(action, ActionResult.GONE, told)
     more_may_go = report.end in (DemotionEnd.ENOUGH, DemotionEnd.STOPPED) or (
         report.end is DemotionEnd.NOTHING_LEFT and report.moved >= _LEAST
     )
-    return Outcome(action, Result.DONE if more_may_go else Result.FAILED, told)
+    return ActionOutcome(action, ActionResult.DONE if more_may_go else ActionResult.FAILED, told)
 
 
 def _why_not_all(target: int, report: PagesMoved) -> list[str]:

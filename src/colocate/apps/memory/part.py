@@ -17,24 +17,31 @@ from colocate.aio import Watched, first, in_thread
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.executor import Executor
 from colocate.apps.memory.machine import Machine
-from colocate.apps.memory.observer import Look, Observer
+from colocate.apps.memory.notices import MemoryNotices
+from colocate.apps.memory.observer import MemoryObserver, NodeLook
 from colocate.apps.memory.plugin import MemoryPlugin
 from colocate.apps.memory.pod_moves import EXPIRY, PodMoves
 from colocate.apps.memory.prestart import PreStart
-from colocate.apps.memory.report import Report, report
-from colocate.apps.memory.store import Store
-from colocate.apps.memory.telling import Teller
+from colocate.apps.memory.report import MemoryReport, report
+from colocate.apps.memory.store import MemoryStore
 from colocate.clock import Clock
 from colocate.errors import ColocateError, UserError
 from colocate.host.page_calls import Kernel, PageCalls
 from colocate.kubelet.paths import KubeletPaths
-from colocate.memory.actions import Action, Reclaim, SwitchDemotion, ref
-from colocate.memory.blocks import for_settings
-from colocate.memory.decide import Decision, decide
-from colocate.memory.facts import Facts, Result
-from colocate.memory.limits import limits
-from colocate.memory.settings import MemorySettings
-from colocate.memory.state import State
+from colocate.memory import (
+    Action,
+    ActionResult,
+    MemoryDecision,
+    MemoryFacts,
+    MemorySettings,
+    MemoryState,
+    Reclaim,
+    SwitchDemotion,
+    blocks_for_settings,
+    decide,
+    limits_of,
+    pod_ref,
+)
 from colocate.model.memory import Bytes, PodUid
 from colocate.telemetry import MEMORY_STATE_STORED, MEMORY_TURN_SECONDS, MEMORY_TURNS, Event
 
@@ -53,7 +60,7 @@ class MemoryPart:
         self,
         settings: MemorySettings,
         *,
-        store: Store,
+        store: MemoryStore,
         machine: Machine,
         cluster: ClusterView,
         paths: KubeletPaths,
@@ -100,7 +107,7 @@ class MemoryPart:
             is_off=lambda: self._off,
         )
         self.plugin = MemoryPlugin(lambda: self.settings, cluster, prestart, self._holders, clock)
-        self._observer = Observer(machine, paths, cluster, clock, settings.resource)
+        self._observer = MemoryObserver(machine, paths, cluster, clock, settings.resource)
         self.executor = Executor(
             machine,
             cluster,
@@ -110,22 +117,22 @@ class MemoryPart:
             most_pressure=settings.reclaim_pressure,
             calls=calls,
         )
-        self._teller = Teller(cluster, settings.resource)
+        self._teller = MemoryNotices(cluster, settings.resource)
         self._log = telemetry.logger(resource=settings.resource)
         self._asked = Watched()
-        self._report: Report | None = None
+        self._report: MemoryReport | None = None
         self.turns = Watched()
         """Counts turns that were taken."""
 
     @property
-    def report(self) -> Report:
+    def report(self) -> MemoryReport:
         """The last turn; UserError before there was any."""
         if self._report is None:
             raise UserError("the agent has not looked at its node's memory yet; ask again in a moment")
         return self._report
 
     @property
-    def state(self) -> State:
+    def state(self) -> MemoryState:
         return self._state
 
     @property
@@ -180,7 +187,7 @@ class MemoryPart:
             self._log.error(
                 Event.MEMORY_ACTED,
                 action=SwitchDemotion.__name__,
-                result=str(Result.FAILED),
+                result=str(ActionResult.FAILED),
                 message=str(error),
                 why="the agent ends and must switch the kernel's demotion off again; its next start tries again",
             )
@@ -190,9 +197,9 @@ class MemoryPart:
         if self.dry_run or self._off:
             return
         for pod in self._state.pods.values():
-            wanted = limits(pod, self._state.blocks.size)
+            wanted = limits_of(pod, self._state.blocks.size)
             if wanted is not None and wanted.pod is not None:
-                await self.executor.put_back(ref(pod), wanted.pod)
+                await self.executor.put_back(pod_ref(pod), wanted.pod)
 
     async def _take_turns(self) -> None:
         await self._cluster.synced(_SYNC_TIME)
@@ -226,7 +233,7 @@ class MemoryPart:
         took = self._clock.monotonic() - started
         MEMORY_TURN_SECONDS.labels(self.settings.resource).observe(took)
 
-    async def turn(self) -> Decision:
+    async def turn(self) -> MemoryDecision:
         """One turn, now."""
         outcomes = self.executor.take_outcomes()
         off = self._off
@@ -251,7 +258,7 @@ class MemoryPart:
             look, decision = msgspec.structs.replace(look, facts=facts), self._decide(facts)
         self._state = decision.state
         self._note(decision, look)
-        self.plugin.publish(decision.state.blocks.devices(), self._why_closed())
+        self.plugin.publish(decision.plan.blocks.devices, self._why_closed())
         actions = decision.plan.actions
         if self._unstored:
             actions = _put_right_by_a_successor(actions, look.facts, self._stored)
@@ -260,7 +267,7 @@ class MemoryPart:
         await self.executor.finish_moves()
         return decision
 
-    def _decide(self, facts: Facts) -> Decision:
+    def _decide(self, facts: MemoryFacts) -> MemoryDecision:
         return decide(self._state, facts, self.settings, self._clock.monotonic())
 
     def _why_closed(self) -> str:
@@ -273,9 +280,11 @@ class MemoryPart:
             return
         holders = await self._observer.holders_of(old)
         told = self._state.holders if holders is None else holders
-        for_settings(self._state.blocks, self.settings, frozenset(id for ids in told.values() for id in ids))
+        blocks_for_settings(
+            self._state.blocks, self.settings, frozenset(id for ids in told.values() for id in ids)
+        )
 
-    def _note(self, decision: Decision, look: Look) -> None:
+    def _note(self, decision: MemoryDecision, look: NodeLook) -> None:
         lost = () if self.dry_run else self._store.moves().lost
         silent = (*look.silent, *lost)
         self._report = report(
@@ -295,7 +304,7 @@ class MemoryPart:
         self._teller.turn(decision, self._report)
         self.turns.changed()
 
-    async def _store_all(self, state: State) -> None:
+    async def _store_all(self, state: MemoryState) -> None:
         """The state, and a switch that could not be stored before; what fails is known by `_unstored` then."""
         if self._switch_unstored:
             await in_thread(self._store_switch)
@@ -322,7 +331,9 @@ class MemoryPart:
         return self._state.holders
 
 
-def _put_right_by_a_successor(actions: tuple[Action, ...], facts: Facts, stored: State) -> tuple[Action, ...]:
+def _put_right_by_a_successor(
+    actions: tuple[Action, ...], facts: MemoryFacts, stored: MemoryState
+) -> tuple[Action, ...]:
     """What a process that knows no more than the stored state puts right, should this one be killed in the middle.
 
     On cgroup v1 a reclaim lowers a limit for a moment, and it is put back for pods that the state knows.

@@ -13,9 +13,7 @@ from colocate.apps.memory.roster import roster
 from colocate.clock import Clock
 from colocate.crashpoints import reached
 from colocate.kubelet.plugin import DevicePlugin, Refused
-from colocate.memory.actions import ref
-from colocate.memory.blocks import place
-from colocate.memory.settings import MemorySettings
+from colocate.memory import MemorySettings, block_place, pod_ref
 from colocate.model.device import Allocation, Device, Health
 from colocate.model.memory import PodIdentity, PodUid
 
@@ -57,8 +55,9 @@ class MemoryPlugin(DevicePlugin):
     def publish(self, devices: Sequence[Device], closed: str = "") -> None:
         """Offer these blocks from now on; none is given out while there is a reason in `closed`."""
         self._closed = closed
-        if self._listed != devices:
-            self._listed = list(devices)
+        listed = list(devices)
+        if self._listed != listed:
+            self._listed = listed
             reached("memory.published")
             self._changes.changed()
 
@@ -75,7 +74,7 @@ class MemoryPlugin(DevicePlugin):
         self._promised = {
             id: since for id, since in self._promised.items() if id not in seen and now - since < _PROMISE
         }
-        return tuple(sorted(self._promised, key=place))
+        return tuple(sorted(self._promised, key=block_place))
 
     async def devices(self) -> AsyncIterator[list[Device]]:
         while True:
@@ -86,11 +85,11 @@ class MemoryPlugin(DevicePlugin):
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """The lowest numbers: the highest are withdrawn first."""
-        rest = sorted(set(available) - set(must_include), key=place)
+        rest = sorted(set(available) - set(must_include), key=block_place)
         return [*must_include, *rest][:size]
 
     async def allocate(self, ids: Sequence[str]) -> Allocation:
-        in_order = sorted(ids, key=place)
+        in_order = sorted(ids, key=block_place)
         if self._closed:
             raise Refused(
                 f"the agent gives out no block of {self.resource} now: {self._closed}; repair that and create "
@@ -121,7 +120,7 @@ class MemoryPlugin(DevicePlugin):
         reasons = [self._why_not_allowed(pod) for pod in candidates]
         if reasons and all(reasons):
             for pod, reason in zip(candidates, reasons, strict=True):
-                self._cluster.tell_pod(ref(pod), REFUSED, reason, warning=True)
+                self._cluster.tell_pod(pod_ref(pod), REFUSED, reason, warning=True)
             raise Refused(reasons[0])
 
     def _waiting(self) -> list[PodIdentity]:

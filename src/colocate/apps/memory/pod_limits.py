@@ -7,13 +7,15 @@ refuses, and a group that is gone or cannot be written, is an error that says so
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
+from msgspec import UNSET
+
 from colocate.errors import ColocateError
 from colocate.host import high_mark
 from colocate.host.memory_group import GroupGone, MemoryGroup
-from colocate.host.memory_limits import Limits, LimitsSet, read_limits, set_limits
+from colocate.host.memory_limits import LimitChange, set_limits
 from colocate.host.pod_groups import container_groups
-from colocate.memory.actions import Ease, RestoreLimit, SetLimit, Throttle, Unthrottle
-from colocate.memory.figures import amount, some
+from colocate.memory import Ease, RestoreLimit, SetLimit, Throttle, Unthrottle
+from colocate.model.figures import amount, some
 from colocate.model.memory import Bytes
 
 
@@ -27,11 +29,9 @@ class GroupMissing(ColocateError):
 
 def hold(group: MemoryGroup, action: SetLimit, container_ids: Mapping[str, str]) -> bool:
     """Hold a pod to its blocks, or those of its containers that are there already."""
-    there = read_limits(group)
-    wanted = Limits(
-        memory=there.memory if action.limit is None else action.limit,
-        high=there.high,
-        swap=there.swap if action.swap is None else action.swap,
+    wanted = LimitChange(
+        memory=UNSET if action.limit is None else action.limit,
+        swap=UNSET if action.swap is None else action.swap,
     )
     changed = _set(group, wanted)
     groups = _containers(group, action.containers, container_ids)
@@ -54,8 +54,7 @@ def restore(
     `running` are the containers that run; None where nobody can say. One of them whose group is not found is an
     error, once the others have what is theirs; one that has ended has taken its limit with it.
     """
-    there = read_limits(group)
-    changed = _set(group, Limits(memory=action.to, high=there.high, swap=None if off else there.swap))
+    changed = _set(group, LimitChange(memory=action.to, swap=None if off else UNSET))
     found = _containers(group, action.containers, container_ids)
     for container in found.values():
         changed |= _limit_container(container, None)
@@ -77,26 +76,18 @@ def throttle(group: MemoryGroup, action: Throttle | Ease, *, recorded: bool = Tr
         raise LimitRefused(
             "its control group takes no mark and the state cannot be stored, so it could never be undone"
         )
-    return _set_high(group, action.high)
+    return _set(group, LimitChange(high=action.high))
 
 
 def let_go(group: MemoryGroup, action: Unthrottle) -> bool:
     """Give memory.high back."""
-    changed = _set_high(group, action.to)
+    changed = _set(group, LimitChange(high=action.to))
     high_mark.unmark(group.folder)
     return changed
 
 
-def _set_high(group: MemoryGroup, high: Bytes | None) -> bool:
-    there = read_limits(group)
-    return _set(group, Limits(memory=there.memory, high=high, swap=there.swap))
-
-
-def _set(group: MemoryGroup, wanted: Limits) -> bool:
-    return _changed(set_limits(group, wanted))
-
-
-def _changed(done: LimitsSet) -> bool:
+def _set(group: MemoryGroup, wanted: LimitChange) -> bool:
+    done = set_limits(group, wanted)
     if done.busy is not None:
         raise LimitRefused(f"the kernel cannot reclaim: {amount(done.busy)} is used")
     return bool(done.written)
@@ -104,8 +95,7 @@ def _changed(done: LimitsSet) -> bool:
 
 def _limit_container(group: MemoryGroup, most: Bytes | None) -> bool:
     try:
-        there = read_limits(group)
-        return _set(group, Limits(memory=most, high=there.high, swap=there.swap))
+        return _set(group, LimitChange(memory=most))
     except GroupGone:
         return False  # The container ended; the pod has not.
 

@@ -14,8 +14,8 @@ from colocate import telemetry
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.departures import send_off
 from colocate.apps.memory.recreation import (
-    Fate,
-    Verdict,
+    NoteFate,
+    NoteVerdict,
     elsewhere,
     is_leaving,
     is_pinned,
@@ -23,68 +23,72 @@ from colocate.apps.memory.recreation import (
     taken,
     verdict,
 )
-from colocate.apps.memory.store import Manifest, Store
+from colocate.apps.memory.store import MemoryStore, PodNote
 from colocate.clock import Clock
 from colocate.cluster.errors import AlreadyExists, ClusterError, Forbidden, Invalid, NotFound
 from colocate.cluster.resources import NAMESPACES, PODS
 from colocate.errors import UserError
-from colocate.memory.actions import PodRef, Recreate
-from colocate.memory.facts import Outcome, Result
+from colocate.memory import ActionOutcome, ActionResult, PodRef, Recreate
 from colocate.model.memory import PodUid
 from colocate.telemetry import Event
 
 EXPIRY = 3600.0
-_NOT_CREATED = "ColocationMemoryMovedElsewhereNot"
+MOVE_FAILED = "ColocationMemoryMoveElsewhereFailed"
+"""The reason of events about a pod that left and was not created again."""
 
 
 class PodMoves:
     """The moves of one node's pods; a note is of use for `expiry` seconds."""
 
-    def __init__(self, cluster: ClusterView, store: Store, clock: Clock, expiry: float = EXPIRY) -> None:
+    def __init__(
+        self, cluster: ClusterView, store: MemoryStore, clock: Clock, expiry: float = EXPIRY
+    ) -> None:
         self.expiry = expiry
         self._cluster = cluster
         self._store = store
         self._clock = clock
         self._seen: dict[PodUid, float] = {}
         """When this process first saw a note: no jump of the wall clock makes it younger than that."""
-        self._taken: dict[PodUid, Manifest] = {}
+        self._taken: dict[PodUid, PodNote] = {}
         """Notes as they should be on disk, of evictions that were taken."""
         self._over: dict[PodUid, Callable[[PodUid], None]] = {}
         """Of which nothing more is done, though the note may still be there; and how that is removed."""
         self._told: dict[PodUid, str] = {}
 
-    async def begin(self, action: Recreate) -> Outcome:
+    async def begin(self, action: Recreate) -> ActionOutcome:
         """Write the pod down, then ask it to go; `finish` creates it again. FAILED where that could not be."""
         pod = action.pod
         try:
             found = await self._pod(pod.name, pod.namespace)
             if found is None or found["metadata"]["uid"] != pod.uid:
-                return Outcome(action, Result.GONE)
+                return ActionOutcome(action, ActionResult.GONE)
             if is_leaving(found):
-                return Outcome(action, Result.GONE, "it is already being deleted")
+                return ActionOutcome(action, ActionResult.GONE, "it is already being deleted")
             hostname = self._cluster.node.hostname if self._cluster.node else action.avoid
             if is_pinned(found, self._cluster.node_name, hostname):
-                return Outcome(
-                    action, Result.FAILED, "its own node selector or affinity allows no other node"
+                return ActionOutcome(
+                    action, ActionResult.FAILED, "its own node selector or affinity allows no other node"
                 )
             namespace: dict[str, Any] = await self._cluster.client.get(NAMESPACES, pod.namespace)
             note = elsewhere(found, hostname, namespace["metadata"]["uid"], self._clock.time())
             await self._try_creation(note)
         except (Forbidden, Invalid, NotFound) as error:
-            return Outcome(action, Result.FAILED, f"it could not be created again: {error}")
+            return ActionOutcome(action, ActionResult.FAILED, f"it could not be created again: {error}")
         except (ClusterError, UserError) as error:
-            return Outcome(action, Result.UNREACHABLE, str(error))
+            return ActionOutcome(action, ActionResult.UNREACHABLE, str(error))
         try:
             self._store.remember(note)
         except OSError as error:
             self._drop(note)
             why = self._store.why_not(error)
-            return Outcome(action, Result.BLOCKED, f"it cannot be recorded before it leaves: {why}")
+            return ActionOutcome(
+                action, ActionResult.BLOCKED, f"it cannot be recorded before it leaves: {why}"
+            )
         self._over.pop(pod.uid, None)
         outcome = await send_off(self._cluster, action)
-        if outcome.result is Result.DONE:
+        if outcome.result is ActionResult.DONE:
             await self._note_taken(note)
-        elif outcome.result is not Result.UNREACHABLE:
+        elif outcome.result is not ActionResult.UNREACHABLE:
             # GONE: a moment ago it was there, so somebody else has ended it.
             self._drop(note)
         return outcome
@@ -101,7 +105,7 @@ class PodMoves:
             except OSError as error:
                 self._tell_unfinished(note, self._store.why_not(error))
 
-    async def _finish(self, stored: Manifest) -> None:
+    async def _finish(self, stored: PodNote) -> None:
         note = self._taken.get(stored.uid, stored)
         if (remove := self._over.get(note.uid)) is not None:
             self._end(note, remove)
@@ -112,26 +116,26 @@ class PodMoves:
         except (ClusterError, UserError) as error:
             if self._age(note) <= self.expiry:
                 raise
-            decided, pod = Verdict(Fate.EXPIRE, str(error)), None
+            decided, pod = NoteVerdict(NoteFate.EXPIRE, str(error)), None
         else:
             decided = verdict(note, pod, namespace, self._age(note), self.expiry)
         match decided.fate:
-            case Fate.WAIT:
+            case NoteFate.WAIT:
                 note = note if note.accepted else taken(note, pod)
                 if note != stored:
                     self._keep(note)
-            case Fate.CREATE:
+            case NoteFate.CREATE:
                 await self._create(note)
-            case Fate.DROP:
+            case NoteFate.DROP:
                 telemetry.logger().info(
                     Event.MEMORY_MOVE_DROPPED, pod=f"{note.namespace}/{note.name}", why=decided.why
                 )
                 self._end(note, self._store.forget)
-            case Fate.EXPIRE:
+            case NoteFate.EXPIRE:
                 self._tell_expired(note, decided.why)
                 self._end(note, self._store.expire)
 
-    async def _create(self, note: Manifest) -> None:
+    async def _create(self, note: PodNote) -> None:
         try:
             await self._cluster.client.create(PODS, note.body, note.namespace)
         except AlreadyExists:
@@ -139,7 +143,7 @@ class PodMoves:
         telemetry.logger().info(Event.MEMORY_POD_MOVED, pod=f"{note.namespace}/{note.name}")
         self._end(note, self._store.forget)
 
-    async def _try_creation(self, note: Manifest) -> None:
+    async def _try_creation(self, note: PodNote) -> None:
         try:
             await self._cluster.client.create(PODS, on_trial(note), note.namespace, dry_run=True)
         except Forbidden as error:
@@ -161,7 +165,7 @@ class PodMoves:
             return None
         return found
 
-    async def _note_taken(self, note: Manifest) -> None:
+    async def _note_taken(self, note: PodNote) -> None:
         """Remember that it was the eviction that ended the pod, and not its owner."""
         self._taken[note.uid] = taken(note, None)
         try:
@@ -173,28 +177,28 @@ class PodMoves:
         except OSError as error:
             self._tell_unfinished(note, self._store.why_not(error))
 
-    def _keep(self, note: Manifest) -> None:
+    def _keep(self, note: PodNote) -> None:
         self._taken[note.uid] = note
         self._store.remember(note)
 
-    def _drop(self, note: Manifest) -> None:
+    def _drop(self, note: PodNote) -> None:
         try:
             self._end(note, self._store.forget)
         except OSError as error:
             self._tell_unfinished(note, self._store.why_not(error))
 
-    def _end(self, note: Manifest, remove: Callable[[PodUid], None]) -> None:
+    def _end(self, note: PodNote, remove: Callable[[PodUid], None]) -> None:
         """Do no more about a move; OSError where its note could not be removed yet."""
         self._over[note.uid] = remove
         remove(note.uid)
         for known in (self._over, self._seen, self._taken, self._told):
             known.pop(note.uid, None)
 
-    def _age(self, note: Manifest) -> float:
+    def _age(self, note: PodNote) -> float:
         seen = self._seen.setdefault(note.uid, self._clock.monotonic())
         return max(self._clock.time() - note.noted, self._clock.monotonic() - seen)
 
-    def _tell_unfinished(self, note: Manifest, why: str) -> None:
+    def _tell_unfinished(self, note: PodNote, why: str) -> None:
         telemetry.logger().warning(
             Event.MEMORY_MOVE_UNFINISHED, pod=f"{note.namespace}/{note.name}", reason=why
         )
@@ -203,14 +207,14 @@ class PodMoves:
             self._tell(note, f"{message}: {why}")
         self._told[note.uid] = why
 
-    def _tell_expired(self, note: Manifest, why: str) -> None:
+    def _tell_expired(self, note: PodNote, why: str) -> None:
         telemetry.logger().error(Event.MEMORY_MOVE_EXPIRED, pod=f"{note.namespace}/{note.name}", why=why)
         message = (
             f"It left {self._cluster.node_name} and is not created again; create it if you still want it"
         )
         self._tell(note, f"{message}: {why}")
 
-    def _tell(self, note: Manifest, message: str) -> None:
+    def _tell(self, note: PodNote, message: str) -> None:
         pod = PodRef(note.uid, note.namespace, note.name)
-        self._cluster.tell_pod(pod, _NOT_CREATED, message, warning=True)
-        self._cluster.tell_node(_NOT_CREATED, f"{pod}: {message}", warning=True)
+        self._cluster.tell_pod(pod, MOVE_FAILED, message, warning=True)
+        self._cluster.tell_node(MOVE_FAILED, f"{pod}: {message}", warning=True)

@@ -16,9 +16,7 @@ from colocate.errors import ColocateError
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.plugin import Refused
 from colocate.kubelet.pod_holders import Holding, pods_holding
-from colocate.memory.actions import SetLimit, ref
-from colocate.memory.limits import limits
-from colocate.memory.state import State
+from colocate.memory import MemoryState, SetLimit, limits_of, pod_ref
 from colocate.model.memory import Bytes, PodIdentity
 
 TIME = 15.0
@@ -40,7 +38,7 @@ class PreStart:
         resource: str,
         block_size: Bytes,
         swap: bool,
-        state: Callable[[], State],
+        state: Callable[[], MemoryState],
         is_off: Callable[[], bool],
     ) -> None:
         self._paths = paths
@@ -100,13 +98,13 @@ class PreStart:
         )
 
     async def _limit(self, pod: PodIdentity) -> None:
-        wanted = limits(pod, self._block_size, self._swap)
+        wanted = limits_of(pod, self._block_size, self._swap)
         if wanted is None:
             raise self._refused(pod, f"{pod.key} holds blocks of {self._resource} but requests none")
         if self._is_off():
             return
         action = SetLimit(
-            pod=ref(pod),
+            pod=pod_ref(pod),
             limit=wanted.pod,
             swap=wanted.swap,
             containers=wanted.containers,
@@ -125,5 +123,5 @@ class PreStart:
             )
 
     def _refused(self, pod: PodIdentity, reason: str) -> Refused:
-        self._cluster.tell_pod(ref(pod), "ColocationMemoryRefused", reason, warning=True)
+        self._cluster.tell_pod(pod_ref(pod), "ColocationMemoryRefused", reason, warning=True)
         return Refused(reason)

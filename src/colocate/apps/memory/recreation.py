@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from colocate.apps.memory.objects import HOSTNAME
-from colocate.apps.memory.store import Manifest
+from colocate.apps.memory.store import PodNote
 from colocate.cluster.resources import Object
 
 _OF_THE_SERVER = (
@@ -35,7 +35,7 @@ _DOUBT = 300.0
 killed in that moment is followed by another within this time."""
 
 
-class Fate(StrEnum):
+class NoteFate(StrEnum):
     """What is to become of a note."""
 
     CREATE = "create"
@@ -47,45 +47,51 @@ class Fate(StrEnum):
     """It is too late."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class NoteVerdict(msgspec.Struct, frozen=True):
     """With the reason, in the middle of a sentence."""
 
-    fate: Fate
+    fate: NoteFate
     why: str = ""
 
 
 def verdict(
-    note: Manifest,
+    note: PodNote,
     pod: Mapping[str, Any] | None,
     namespace: Mapping[str, Any] | None,
     age: float,
     expiry: float,
-) -> Verdict:
+) -> NoteVerdict:
     """About a note of so many seconds; the pod of its name and its namespace are as they are now, None where gone."""
     if pod is not None:
         return _while_there(note, pod, age, expiry)
     if namespace is None or is_leaving(namespace):
-        return Verdict(Fate.DROP, f"its namespace {note.namespace} was deleted")
+        return NoteVerdict(NoteFate.DROP, f"its namespace {note.namespace} was deleted")
     if _is_later(namespace, note):
-        return Verdict(Fate.DROP, f"its namespace {note.namespace} was deleted and created again")
+        return NoteVerdict(NoteFate.DROP, f"its namespace {note.namespace} was deleted and created again")
     if age > expiry:
-        return Verdict(Fate.EXPIRE, f"it could not be created for {expiry:g} s")
+        return NoteVerdict(NoteFate.EXPIRE, f"it could not be created for {expiry:g} s")
     if age > _DOUBT and not note.accepted:
-        return Verdict(Fate.EXPIRE, "the agent cannot tell whether it was evicted or its owner deleted it")
-    return Verdict(Fate.CREATE)
+        return NoteVerdict(
+            NoteFate.EXPIRE, "the agent cannot tell whether it was evicted or its owner deleted it"
+        )
+    return NoteVerdict(NoteFate.CREATE)
 
 
-def _while_there(note: Manifest, pod: Mapping[str, Any], age: float, expiry: float) -> Verdict:
+def _while_there(note: PodNote, pod: Mapping[str, Any], age: float, expiry: float) -> NoteVerdict:
     if pod["metadata"]["uid"] != note.uid:
-        return Verdict(Fate.DROP, "there is another pod with its name")
+        return NoteVerdict(NoteFate.DROP, "there is another pod with its name")
     if not is_leaving(pod):
-        return Verdict(Fate.DROP, "it was not evicted")
+        return NoteVerdict(NoteFate.DROP, "it was not evicted")
     if not (note.accepted or was_evicted(pod)) or _is_another_deletion(note, pod):
-        return Verdict(Fate.DROP, "its owner deleted it")
-    return Verdict(Fate.EXPIRE, f"it has not ended for {expiry:g} s") if age > expiry else Verdict(Fate.WAIT)
+        return NoteVerdict(NoteFate.DROP, "its owner deleted it")
+    return (
+        NoteVerdict(NoteFate.EXPIRE, f"it has not ended for {expiry:g} s")
+        if age > expiry
+        else NoteVerdict(NoteFate.WAIT)
+    )
 
 
-def _is_later(namespace: Mapping[str, Any], note: Manifest) -> bool:
+def _is_later(namespace: Mapping[str, Any], note: PodNote) -> bool:
     """Whether a namespace is not the one that the pod was in."""
     marks = namespace["metadata"]
     if note.namespace_uid:
@@ -93,7 +99,7 @@ def _is_later(namespace: Mapping[str, Any], note: Manifest) -> bool:
     return datetime.fromisoformat(marks["creationTimestamp"]).timestamp() > note.noted
 
 
-def _is_another_deletion(note: Manifest, pod: Mapping[str, Any]) -> bool:
+def _is_another_deletion(note: PodNote, pod: Mapping[str, Any]) -> bool:
     """Whether somebody has asked for the pod's end once more, and sooner than the eviction did.
 
     With a grace period of 0 that is the kubelet, whose last word it is on a pod that a finalizer keeps.
@@ -109,14 +115,14 @@ def was_evicted(pod: Mapping[str, Any]) -> bool:
     return any((one.get("type"), one.get("reason")) == _EVICTION for one in conditions)
 
 
-def elsewhere(pod: Mapping[str, Any], hostname: str, namespace_uid: str, now: float) -> Manifest:
+def elsewhere(pod: Mapping[str, Any], hostname: str, namespace_uid: str, now: float) -> PodNote:
     """The pod anew, anywhere but on the node of this host name."""
     marks = pod["metadata"]
     kept = {name: value for name, value in marks.items() if name not in _OF_THE_SERVER}
     spec = {name: value for name, value in pod["spec"].items() if name not in _OF_THIS_LIFE}
     spec["affinity"] = _avoiding(spec.get("affinity") or {}, hostname)
     body: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
-    return Manifest(
+    return PodNote(
         uid=marks["uid"],
         namespace=marks["namespace"],
         name=marks["name"],
@@ -140,7 +146,7 @@ def _without(term: Mapping[str, Any], hostname: str) -> Object:
     return {**term, "matchExpressions": [*expressions, rule]}
 
 
-def on_trial(manifest: Manifest) -> Object:
+def on_trial(manifest: PodNote) -> Object:
     """The same under a name that nobody has, for a server that is asked whether it would take it."""
     body: Mapping[str, Any] = manifest.body
     kept = {name: value for name, value in body["metadata"].items() if name != "name"}
@@ -171,7 +177,7 @@ def is_leaving(object: Mapping[str, Any]) -> bool:
     return bool(object["metadata"].get("deletionTimestamp"))
 
 
-def taken(note: Manifest, pod: Mapping[str, Any] | None) -> Manifest:
+def taken(note: PodNote, pod: Mapping[str, Any] | None) -> PodNote:
     """The note of a pod whose eviction was taken, and which is then so; None where it is gone already."""
     ends = pod is not None and pod["metadata"]["uid"] == note.uid
     deletion = str(pod["metadata"].get("deletionTimestamp") or "") if pod is not None and ends else ""

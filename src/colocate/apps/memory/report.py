@@ -2,12 +2,17 @@
 
 import msgspec
 
-from colocate.memory.actions import RestoreLimit
-from colocate.memory.decide import Decision
-from colocate.memory.explain import Bar, bar, explain
-from colocate.memory.facts import Facts, Result
-from colocate.memory.rungs import RungHere
-from colocate.memory.settings import MemorySettings
+from colocate.memory import (
+    ActionResult,
+    MemoryBar,
+    MemoryDecision,
+    MemoryFacts,
+    MemorySettings,
+    RestoreLimit,
+    RungHere,
+    explain,
+    memory_bar,
+)
 from colocate.model.memory import Bytes
 
 
@@ -26,7 +31,7 @@ class PodReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the ladder has done to it."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """One turn, for people and programs."""
 
     node: str
@@ -38,10 +43,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     restored: bool
     """Colocation is switched off, and nothing of it is left: no block offered, no limit of ours."""
-    bar: Bar
+    bar: MemoryBar
     offered: int
     held: int
     withdrawn: int
+    """Of those that are held: nobody new gets them."""
     debt: Bytes
     due: Bytes
     rung: str
@@ -69,18 +75,18 @@ def evictor_binding(namespace: str) -> str:
 
 
 def report(
-    decision: Decision,
-    facts: Facts,
+    decision: MemoryDecision,
+    facts: MemoryFacts,
     settings: MemorySettings,
     silent: tuple[str, ...],
     at: float,
     *,
     dry_run: bool,
     switch_unstored: str = "",
-) -> Report:
+) -> MemoryReport:
     state = decision.state
     listed, healthy = state.blocks.listed, state.blocks.healthy()
-    return Report(
+    return MemoryReport(
         node=facts.node_name,
         at=at,
         resource=settings.resource,
@@ -88,7 +94,7 @@ def report(
         off=facts.off,
         dry_run=dry_run,
         restored=facts.off and not healthy and not _unrestored(decision, facts),
-        bar=bar(decision),
+        bar=memory_bar(decision),
         offered=decision.offered,
         held=decision.held,
         withdrawn=len(listed) - len(healthy),
@@ -116,7 +122,7 @@ def report(
     )
 
 
-def _unrestored(decision: Decision, facts: Facts) -> bool:
+def _unrestored(decision: MemoryDecision, facts: MemoryFacts) -> bool:
     """Whether anything is still ours, or nobody can say."""
     planned = {action.pod.uid for action in decision.plan.actions if isinstance(action, RestoreLimit)}
     # Containers' own groups are not read in a turn: that they were restored is known from its having been done.
@@ -125,14 +131,14 @@ def _unrestored(decision: Decision, facts: Facts) -> bool:
         for outcome in facts.outcomes
         if isinstance(outcome.action, RestoreLimit)
         and outcome.action.containers
-        and outcome.result in (Result.DONE, Result.GONE)
+        and outcome.result in (ActionResult.DONE, ActionResult.GONE)
     }
     unknown = any(each.reading is not None and not each.pod.containers for each in decision.pods)
     ladder = decision.state.ladder
     return ladder.has_done_something or ladder.demotion_is_ours or unknown or not planned <= done
 
 
-def _done_to(uid: str, decision: Decision) -> tuple[str, ...]:
+def _done_to(uid: str, decision: MemoryDecision) -> tuple[str, ...]:
     ladder = decision.state.ladder
     done = (
         ("throttled", uid in ladder.throttled),

@@ -13,12 +13,12 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from colocate.apps.memory.objects import ApiPod, identity
-from colocate.memory.figures import some
+from colocate.model.figures import some
 from colocate.model.memory import PodIdentity, PodUid
 from colocate.model.path_word import is_path_word
 
 
-class Collision(msgspec.Struct, frozen=True):
+class IdentityCollision(msgspec.Struct, frozen=True):
     """Pods that claim by annotation to be a pod which somebody else is, or claims to be."""
 
     uid: PodUid
@@ -38,7 +38,7 @@ class Roster(msgspec.Struct, frozen=True):
     pods: Mapping[PodUid, ApiPod]
     static: frozenset[PodUid] = frozenset()
     """Those of them that are static, and in the API by their mirror."""
-    collisions: tuple[Collision, ...] = ()
+    collisions: tuple[IdentityCollision, ...] = ()
 
     def identities(self, resource: str) -> tuple[PodIdentity, ...]:
         """Who they are, of those that have not ended."""
@@ -70,5 +70,5 @@ def roster(pods: Iterable[ApiPod], proven: Mapping[PodUid, str], run: AbstractSe
             static[uid] = own[-1]
         others = tuple(pod for pod in claimants if pod not in own)
         if others and (owner or len(others) > 1):
-            collisions.append(Collision(uid, others, owner))
+            collisions.append(IdentityCollision(uid, others, owner))
     return Roster({**known, **static}, frozenset(static), tuple(collisions))

@@ -17,7 +17,7 @@ from colocate.cluster.resources import Object
 from colocate.crashpoints import reached
 from colocate.errors import UserError, system_reason
 from colocate.host.files import LeadsElsewhere, below, sync_folder, write_atomically
-from colocate.memory.state import State, from_json, to_json
+from colocate.memory import MemoryState, state_from_json, state_to_json
 from colocate.model.path_word import is_path_word
 
 _MOVE = "memory-recreate-"
@@ -27,7 +27,7 @@ _MOST_EXPIRED = 20
 """Expired notes that are kept for people; beyond, the oldest go."""
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class PodNote(msgspec.Struct, frozen=True):
     """The note of a pod that ends here and is to be created again elsewhere."""
 
     uid: str
@@ -44,15 +44,15 @@ class Manifest(msgspec.Struct, frozen=True):
     """The pod's deletionTimestamp as that eviction set it; empty where nobody saw it."""
 
 
-class Moves(msgspec.Struct, frozen=True):
+class PodNotes(msgspec.Struct, frozen=True):
     """Pods that are under way to another node."""
 
-    manifests: tuple[Manifest, ...] = ()
+    manifests: tuple[PodNote, ...] = ()
     lost: tuple[str, ...] = ()
     """A sentence for every file from which nobody can tell the pod any more."""
 
 
-class Store:
+class MemoryStore:
     """One folder of files."""
 
     def __init__(self, folder: Path) -> None:
@@ -93,12 +93,12 @@ class Store:
             os.close(self._lock)
             self._lock = None
 
-    def load(self) -> State:
+    def load(self) -> MemoryState:
         """The state as it was stored last, or a new one; UserError where it cannot be read."""
         try:
-            return from_json(self._state.read_bytes())
+            return state_from_json(self._state.read_bytes())
         except FileNotFoundError:
-            return State()
+            return MemoryState()
         except OSError as error:
             raise UserError(
                 f"memory: {self._state} cannot be read ({system_reason(error)}); let the agent's user read it"
@@ -108,9 +108,9 @@ class Store:
         """Why nothing can be stored, for people."""
         return f"{self._folder}: {system_reason(error)}"
 
-    def save(self, state: State) -> None:
+    def save(self, state: MemoryState) -> None:
         """Store a state; OSError where that fails, and then the old one is still there."""
-        write_atomically(self._state, to_json(state))
+        write_atomically(self._state, state_to_json(state))
 
     @property
     def is_off(self) -> bool:
@@ -135,14 +135,14 @@ class Store:
         else:
             self._remove(self._off)
 
-    def moves(self) -> Moves:
+    def moves(self) -> PodNotes:
         """All that are written down. A file that makes no sense is set aside, and named as long as it lies there."""
         try:
             files = sorted(self._folder.iterdir())
         except FileNotFoundError:
-            return Moves()
+            return PodNotes()
         except OSError as error:
-            return Moves(
+            return PodNotes(
                 lost=(
                     "pods that should be created again are unknown: "
                     f"{self._folder} cannot be read ({system_reason(error)})",
@@ -164,11 +164,11 @@ class Store:
                 )
             except ValueError:
                 lost.append(_lost(self._unreadable(file)))
-        return Moves(tuple(manifests), tuple(lost))
+        return PodNotes(tuple(manifests), tuple(lost))
 
-    def _read(self, file: Path) -> Manifest:
+    def _read(self, file: Path) -> PodNote:
         """ValueError where it is not as it was written."""
-        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(file.read_bytes(), type=PodNote)
         if not is_path_word(manifest.uid):
             raise ValueError("it is about no pod")
         if file != self._manifest(manifest.uid):
@@ -189,7 +189,7 @@ class Store:
         sync_folder(self._folder)
         return aside
 
-    def remember(self, manifest: Manifest) -> None:
+    def remember(self, manifest: PodNote) -> None:
         """Write a note; OSError where that fails, and then an older one of that pod is still there."""
         write_atomically(self._manifest(manifest.uid), msgspec.json.encode(manifest))
 

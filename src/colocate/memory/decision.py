@@ -8,48 +8,45 @@ from collections.abc import Mapping
 import msgspec
 
 from colocate.memory import blocks as block_list
-from colocate.memory import demotion
-from colocate.memory import ladder as ladder_turns
+from colocate.memory import ladder as the_ladder
 from colocate.memory.actions import Action
 from colocate.memory.assertion import assert_limits
 from colocate.memory.balance import Balance, strike
-from colocate.memory.blocks import Wanted
+from colocate.memory.blocks import BlockPlan, WantedBlocks
 from colocate.memory.colocated import Colocated, blocks_in_giving_order, giving_order
-from colocate.memory.facts import Facts
-from colocate.memory.finding_again import throttled_again
-from colocate.memory.forecast import Expectation, remember
-from colocate.memory.limits import limits, set_aside
-from colocate.memory.rung import Rung
-from colocate.memory.rungs import RungHere, rungs_here
-from colocate.memory.safety import Safety, keep
-from colocate.memory.settings import MemorySettings, PageCache
-from colocate.memory.situation import Situation
-from colocate.memory.state import Debt, State, go_on
-from colocate.memory.usage import Usage, View, far_ids, measure
+from colocate.memory.facts import MemoryFacts
+from colocate.memory.forecast import Expectation, Safety, remember, safety_of
+from colocate.memory.ladder import RungHere, Situation, rungs_here, throttled_again
+from colocate.memory.limits import limits_of, set_aside
+from colocate.memory.settings import MemorySettings, PageCache, Rung
+from colocate.memory.state import Debt, MemoryState, go_on
+from colocate.memory.usage import MemoryUsage, UsageView, far_ids, measure
 from colocate.model.memory import KubeletReserves, NodeWord, PodIdentity, PodUid
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do, in this order, and what there is to say about the rest."""
+class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is to be done, in this order, and what there is to say about the rest."""
 
+    blocks: BlockPlan = BlockPlan()
+    """The list of blocks to publish."""
     actions: tuple[Action, ...] = ()
     notes: tuple[str, ...] = ()
     stood_on: tuple[Rung, ...] = ()
     """The rungs of the ladder that were tried in this turn."""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryDecision(msgspec.Struct, frozen=True, kw_only=True):
     """A turn with all that led to it."""
 
-    state: State
-    plan: Plan
-    usage: Usage
+    state: MemoryState
+    plan: MemoryPlan
+    usage: MemoryUsage
     safety: Safety
     expected: Expectation
     balance: Balance
     rungs: tuple[RungHere, ...]
     pods: tuple[Colocated, ...]
-    wanted: Wanted
+    wanted: WantedBlocks
     offered: int
     """Blocks that are free and healthy."""
     held: int
@@ -61,7 +58,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Why the state cannot be stored; empty where it can."""
 
 
-def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> Decision:
+def decide(state: MemoryState, facts: MemoryFacts, settings: MemorySettings, now: float) -> MemoryDecision:
     """`now` is the machine's monotonic time. UserError where settings do not go with blocks that are held."""
     state = go_on(state, facts.boot, now, settings.longest_gap)
     told = state.holders if facts.holders is None else facts.holders
@@ -77,12 +74,12 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
     known = throttled_again(state.ladder, facts.readings, identities)
     state = msgspec.structs.replace(state, ladder=known)
     far = far_ids(facts.node, settings.far_nodes)
-    views = [View.KERNEL] if settings.page_cache is PageCache.KERNEL else list(View)
+    views = [UsageView.KERNEL] if settings.page_cache is PageCache.KERNEL else list(UsageView)
     besides = {uid: set_aside(identities[uid], settings.block_size) for uid in holders}
     usage = measure(facts.node, facts.readings, facts.pods, besides, far, views)
     word = _word(state, facts)
     reserves = KubeletReserves() if word is None else word.reserves
-    safety = keep(reserves, facts.node.hugepages, usage.near, usage.system, settings.margin)
+    safety = safety_of(reserves, facts.node.hugepages, usage.near, usage.system, settings.margin)
     history = remember(state.history, usage.online, state.clock, settings.forecast.remembers)
     expected = settings.forecast.expect(usage, safety, history)
     held = {uid: len(ids) for uid, ids in holders.items()}
@@ -92,12 +89,10 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
     pods = giving_order(_colocated(facts, settings, holders, identities, usage), balance.due)
     in_order = [*blocks_in_giving_order(pods), *unseen]
     wanted = _wanted(facts, word, settings, state, balance, len(in_order))
-    listed = block_list.for_settings(state.blocks, settings, frozenset(in_order))
-    listed, block_actions = block_list.turn(
-        listed, wanted, in_order, facts.holders is not None, state.clock, settings
-    )
+    listed = block_list.blocks_for_settings(state.blocks, settings, frozenset(in_order))
+    listed, block_plan = block_list.turn(listed, wanted, in_order, state.clock, settings)
     rungs = rungs_here(facts.controls, far, settings, stores=not facts.unstored)
-    climbed = ladder_turns.turn(
+    climbed = the_ladder.turn(
         state.ladder,
         Situation(
             facts=facts,
@@ -113,9 +108,10 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
         ),
     )
     asserted = assert_limits(pods, climbed.ladder, facts.controls, facts.off)
-    ladder, switched = demotion.switch(climbed.ladder, climbed.actions, facts.controls.demotion)
-    plan = Plan(
-        actions=(*block_actions, *asserted, *switched, *climbed.actions),
+    ladder, switched = the_ladder.switch_demotion(climbed.ladder, climbed.actions, facts.controls.demotion)
+    plan = MemoryPlan(
+        blocks=block_plan,
+        actions=(*asserted, *switched, *climbed.actions),
         notes=climbed.notes,
         stood_on=climbed.stood_on,
     )
@@ -129,7 +125,7 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
         ladder=ladder,
         history=history,
     )
-    return Decision(
+    return MemoryDecision(
         state=next_state,
         plan=plan,
         usage=usage,
@@ -147,7 +143,7 @@ def decide(state: State, facts: Facts, settings: MemorySettings, now: float) -> 
     )
 
 
-def _word(state: State, facts: Facts) -> NodeWord | None:
+def _word(state: MemoryState, facts: MemoryFacts) -> NodeWord | None:
     """What the API says of the node; the kubelet's reserves are as last known where it knows no such node."""
     if facts.word is None or not facts.word.absent or state.word is None:
         return state.word if facts.word is None else facts.word
@@ -155,18 +151,18 @@ def _word(state: State, facts: Facts) -> NodeWord | None:
 
 
 def _identities(
-    state: State, facts: Facts, holders: Mapping[PodUid, tuple[str, ...]]
+    state: MemoryState, facts: MemoryFacts, holders: Mapping[PodUid, tuple[str, ...]]
 ) -> dict[PodUid, PodIdentity]:
     told = {pod.uid: pod for pod in facts.pods}
     return {uid: state.who(uid, told.get(uid)) for uid in holders}
 
 
 def _colocated(
-    facts: Facts,
+    facts: MemoryFacts,
     settings: MemorySettings,
     holders: Mapping[PodUid, tuple[str, ...]],
     identities: Mapping[PodUid, PodIdentity],
-    usage: Usage,
+    usage: MemoryUsage,
 ) -> list[Colocated]:
     readings = {reading.uid: reading for reading in facts.readings}
     return [
@@ -174,7 +170,7 @@ def _colocated(
             pod=identities[uid],
             ids=ids,
             reading=readings.get(uid),
-            limits=limits(identities[uid], settings.block_size, settings.swap),
+            limits=limits_of(identities[uid], settings.block_size, settings.swap),
             far=usage.far.get(uid, 0),
             used=usage.colocated.get(uid, 0),
             presumed=len(ids) * settings.block_size if identities[uid].started and uid not in readings else 0,
@@ -187,20 +183,25 @@ def _colocated(
 
 
 def _wanted(
-    facts: Facts, word: NodeWord | None, settings: MemorySettings, state: State, balance: Balance, held: int
-) -> Wanted:
+    facts: MemoryFacts,
+    word: NodeWord | None,
+    settings: MemorySettings,
+    state: MemoryState,
+    balance: Balance,
+    held: int,
+) -> WantedBlocks:
     """How many blocks, unless something forbids any."""
     if facts.off:
-        return Wanted(0, held, False, "Memory colocation is switched off on this node.")
+        return WantedBlocks(0, held, False, "Memory colocation is switched off on this node.")
     if facts.unstored:
         reason = f"The agent cannot store its state ({facts.unstored}), so it offers no block until it can."
-        return Wanted(0, balance.blocks_in_debt, False, reason)
+        return WantedBlocks(0, balance.blocks_in_debt, False, reason)
     if word is None:
         reason = (
             "The agent does not know yet whether the node is cordoned, being drained or under MemoryPressure, so it "
             "offers no block until the API server answers."
         )
-        return Wanted(0, balance.blocks_in_debt, False, reason)
+        return WantedBlocks(0, balance.blocks_in_debt, False, reason)
     closed = [
         why
         for said, why in (
@@ -213,13 +214,13 @@ def _wanted(
     ]
     if closed:
         reason = f"The node is {' and '.join(closed)}, so it offers no block."
-        return Wanted(0, balance.blocks_in_debt, False, reason)
+        return WantedBlocks(0, balance.blocks_in_debt, False, reason)
     free = min(balance.free, max(0, settings.most_blocks - held))
     waits_for = _why_no_more(facts, state)
-    return Wanted(free, balance.blocks_in_debt, not waits_for, " ".join(balance.reasons), waits_for)
+    return WantedBlocks(free, balance.blocks_in_debt, not waits_for, " ".join(balance.reasons), waits_for)
 
 
-def _why_no_more(facts: Facts, state: State) -> str:
+def _why_no_more(facts: MemoryFacts, state: MemoryState) -> str:
     if facts.holders is None:
         return "the agent does not know which pods hold which blocks"
     if state.ladder.has_done_something:
@@ -229,7 +230,7 @@ def _why_no_more(facts: Facts, state: State) -> str:
     return ""
 
 
-def _debt(state: State, balance: Balance) -> Debt | None:
+def _debt(state: MemoryState, balance: Balance) -> Debt | None:
     if not balance.debt:
         return None
     return Debt(balance.debt, state.debt.since if state.debt is not None else state.clock)

@@ -1,4 +1,4 @@
-"""What became of earlier plans: the ladder's memory brought up to date before anything new is planned."""
+"""What became of earlier plans: the ladder's state brought up to date before anything new is planned."""
 
 import msgspec
 
@@ -12,11 +12,11 @@ from colocate.memory.actions import (
     Throttle,
     Unthrottle,
 )
-from colocate.memory.facts import Outcome, Result
-from colocate.memory.figures import count
-from colocate.memory.ladder_state import GaveUp, Ladder, Leaving, drop, put
-from colocate.memory.rung import Rung
-from colocate.memory.situation import Situation
+from colocate.memory.facts import ActionOutcome, ActionResult
+from colocate.memory.ladder.rungs import Situation
+from colocate.memory.ladder.state import GaveUp, Ladder, LeavingPod, drop, put
+from colocate.memory.settings import Rung
+from colocate.model.figures import count
 from colocate.model.memory import PodUid
 
 _LONGEST_PAUSE = 600.0
@@ -29,7 +29,7 @@ def settle(ladder: Ladder, situation: Situation) -> tuple[Ladder, tuple[str, ...
     notes: list[str] = []
     for outcome in situation.facts.outcomes:
         ladder = _take_in(ladder, outcome, situation)
-        if outcome.result not in (Result.DONE, Result.GONE):
+        if outcome.result not in (ActionResult.DONE, ActionResult.GONE):
             notes.append(_failure(outcome))
     holders = {each.uid for each in situation.pods}
     ladder = msgspec.structs.replace(
@@ -42,13 +42,13 @@ def settle(ladder: Ladder, situation: Situation) -> tuple[Ladder, tuple[str, ...
     for each in situation.pods:
         entry = ladder.leaving.get(each.uid)
         if each.pod.terminating and (entry is None or not entry.accepted):
-            going = Leaving(Rung.EVICT, situation.now, accepted=True)
+            going = LeavingPod(Rung.EVICT, situation.now, accepted=True)
             ladder = msgspec.structs.replace(ladder, leaving=put(ladder.leaving, each.uid, going))
     return ladder, tuple(notes)
 
 
-def _take_in(ladder: Ladder, outcome: Outcome, situation: Situation) -> Ladder:
-    failed = outcome.result not in (Result.DONE, Result.GONE)
+def _take_in(ladder: Ladder, outcome: ActionOutcome, situation: Situation) -> Ladder:
+    failed = outcome.result not in (ActionResult.DONE, ActionResult.GONE)
     match outcome.action:
         case Reclaim(pod=pod) if failed:
             return _give_up(ladder, Rung.RECLAIM, pod.uid, outcome.message)
@@ -68,32 +68,34 @@ def _take_in(ladder: Ladder, outcome: Outcome, situation: Situation) -> Ladder:
     return ladder
 
 
-def _take_in_leaving(ladder: Ladder, by: Rung, uid: PodUid, outcome: Outcome, situation: Situation) -> Ladder:
+def _take_in_leaving(
+    ladder: Ladder, by: Rung, uid: PodUid, outcome: ActionOutcome, situation: Situation
+) -> Ladder:
     now = situation.now
-    known = ladder.leaving.get(uid) or Leaving(by, now)
+    known = ladder.leaving.get(uid) or LeavingPod(by, now)
     match outcome.result:
-        case Result.DONE | Result.GONE:
-            entry = known if known.accepted else Leaving(by, now, accepted=True)
-        case Result.BLOCKED:
-            entry = Leaving(by, known.since, False, now + situation.settings.retry, outcome.message)
-        case Result.UNREACHABLE:
-            entry = Leaving(by, known.since, False, 0.0, outcome.message)
-        case Result.REFUSED | Result.FAILED if by is Rung.RECREATE:
+        case ActionResult.DONE | ActionResult.GONE:
+            entry = known if known.accepted else LeavingPod(by, now, accepted=True)
+        case ActionResult.BLOCKED:
+            entry = LeavingPod(by, known.since, False, now + situation.settings.retry, outcome.message)
+        case ActionResult.UNREACHABLE:
+            entry = LeavingPod(by, known.since, False, 0.0, outcome.message)
+        case ActionResult.REFUSED | ActionResult.FAILED if by is Rung.RECREATE:
             # It is then evicted like others.
             ladder = _give_up(ladder, by, uid, outcome.message)
             return msgspec.structs.replace(ladder, leaving=drop(ladder.leaving, uid))
-        case Result.REFUSED | Result.FAILED:
+        case ActionResult.REFUSED | ActionResult.FAILED:
             entry = _refused(known, outcome.message, situation)
     return msgspec.structs.replace(ladder, leaving=put(ladder.leaving, uid, entry))
 
 
-def _refused(known: Leaving, why: str, situation: Situation) -> Leaving:
+def _refused(known: LeavingPod, why: str, situation: Situation) -> LeavingPod:
     """To be asked for again, after a pause that doubles: a right may be granted, a webhook mended."""
     refusals = known.refusals + 1
     pause = min(_LONGEST_PAUSE, situation.settings.retry * 2.0 ** min(refusals - 1, _DOUBLINGS))
     often = f"{count(refusals, 'time')} in a row; the agent tries again after {pause:g} s"
     waits_for = f"the API refused {often}" + (f" ({why.rstrip('.')})" if why else "")
-    return Leaving(Rung.EVICT, known.since, False, situation.now + pause, waits_for, refusals)
+    return LeavingPod(Rung.EVICT, known.since, False, situation.now + pause, waits_for, refusals)
 
 
 def _give_up(ladder: Ladder, rung: Rung, uid: PodUid, why: str) -> Ladder:
@@ -102,7 +104,7 @@ def _give_up(ladder: Ladder, rung: Rung, uid: PodUid, why: str) -> Ladder:
     return msgspec.structs.replace(ladder, gave_up=(*ladder.gave_up, GaveUp(rung, uid, why)))
 
 
-def _failure(outcome: Outcome) -> str:
+def _failure(outcome: ActionOutcome) -> str:
     name = type(outcome.action).__name__
     pod = getattr(outcome.action, "pod", "the node")
     return f"{name} for {pod}: {outcome.result}" + (f", {outcome.message}." if outcome.message else ".")

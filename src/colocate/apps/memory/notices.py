@@ -8,44 +8,47 @@ from collections.abc import Iterable, Sequence
 from colocate import telemetry
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.executor import UNCHANGED
-from colocate.apps.memory.report import Report, evictor_binding
-from colocate.apps.memory.roster import Collision
-from colocate.memory.actions import (
+from colocate.apps.memory.pod_moves import MOVE_FAILED
+from colocate.apps.memory.report import MemoryReport, evictor_binding
+from colocate.apps.memory.roster import IdentityCollision
+from colocate.memory import (
     Action,
+    ActionOutcome,
+    ActionResult,
+    BlockPlan,
     Demote,
     Ease,
     Evict,
+    MemoryDecision,
     MovePages,
     PodAction,
     PodRef,
-    Publish,
     Reclaim,
     Recreate,
     RestoreLimit,
     ReturnPages,
+    Rung,
     Throttle,
     Unthrottle,
-    Withdraw,
+    height,
 )
-from colocate.memory.decide import Decision
-from colocate.memory.facts import Outcome, Result
-from colocate.memory.figures import count, some
-from colocate.memory.rung import Rung, height
+from colocate.model.figures import count, some
 from colocate.model.memory import PodUid
 from colocate.telemetry import MEMORY_ACTIONS, MEMORY_BLOCKS, MEMORY_BYTES, MEMORY_RUNG, Event
 
-_REASONS: dict[type[Action], str] = {
-    Reclaim: "ColocationMemoryReclaimed",
-    RestoreLimit: "ColocationMemoryRestored",
-    Throttle: "ColocationMemoryThrottled",
-    Ease: "ColocationMemoryEased",
-    Unthrottle: "ColocationMemoryRestored",
-    MovePages: "ColocationMemoryMovedFar",
-    Demote: "ColocationMemoryMovedFar",
-    ReturnPages: "ColocationMemoryReturned",
-    Evict: "ColocationMemoryEvicted",
-    Recreate: "ColocationMemoryMovedElsewhere",
+_REASONS: dict[type[Action], tuple[str, str]] = {
+    Reclaim: ("ColocationMemoryReclaimed", "ColocationMemoryReclaimFailed"),
+    RestoreLimit: ("ColocationMemoryRestored", "ColocationMemoryRestoreFailed"),
+    Throttle: ("ColocationMemoryThrottled", "ColocationMemoryThrottleFailed"),
+    Ease: ("ColocationMemoryEased", "ColocationMemoryEaseFailed"),
+    Unthrottle: ("ColocationMemoryRestored", "ColocationMemoryRestoreFailed"),
+    MovePages: ("ColocationMemoryMovedFar", "ColocationMemoryMoveFarFailed"),
+    Demote: ("ColocationMemoryMovedFar", "ColocationMemoryMoveFarFailed"),
+    ReturnPages: ("ColocationMemoryReturned", "ColocationMemoryReturnFailed"),
+    Evict: ("ColocationMemoryEvicted", "ColocationMemoryEvictionFailed"),
+    Recreate: ("ColocationMemoryMovedElsewhere", MOVE_FAILED),
 }
+"""By kind of action, the reasons of the events on its pod: it was done, and it could not be."""
 _WARNINGS = (Evict, Recreate)
 
 _COLLISION = "ColocationMemoryIdentityCollision"
@@ -55,14 +58,14 @@ _MOST_COLLISIONS = 10
 """Of one turn, that are told one by one."""
 
 
-class Teller:
+class MemoryNotices:
     """Remembers what was told."""
 
     def __init__(self, cluster: ClusterView, resource: str) -> None:
         self._cluster = cluster
         self._resource = resource
         self._log = telemetry.logger(resource=resource)
-        self._told: dict[PodUid, tuple[type[Action], Result]] = {}
+        self._told: dict[PodUid, tuple[type[Action], ActionResult]] = {}
         self._rung: Rung | None = None
         self._silent: frozenset[str] = frozenset()
         self._lost: frozenset[str] = frozenset()
@@ -70,11 +73,9 @@ class Teller:
         self._collision_told: float | None = None
         self._without_eviction: frozenset[str] = frozenset()
 
-    def turn(self, decision: Decision, report: Report) -> None:
+    def turn(self, decision: MemoryDecision, report: MemoryReport) -> None:
         """A decision, before it is carried out."""
-        for action in decision.plan.actions:
-            if isinstance(action, Withdraw | Publish):
-                self._tell_blocks(action)
+        self._tell_blocks(decision.plan.blocks)
         self._tell_rung(decision)
         self._tell_silence(report.silent)
         self._tell_rights(report.without_eviction)
@@ -91,8 +92,14 @@ class Teller:
             MEMORY_BLOCKS.labels(self._resource, state).set(blocks)
         MEMORY_RUNG.labels(self._resource).set(height(decision.state.ladder.rung))
 
-    def plan(self, decision: Decision) -> None:
+    def plan(self, decision: MemoryDecision) -> None:
         """What would be done, of an agent that does nothing."""
+        blocks = decision.plan.blocks
+        for change, ids in (("Withdraw", blocks.withdrawn), ("Publish", blocks.offered)):
+            if ids:
+                self._log.info(
+                    Event.MEMORY_WOULD_ACT, action=change, pod="", blocks=len(ids), why=blocks.reason
+                )
         for action in decision.plan.actions:
             self._log.info(
                 Event.MEMORY_WOULD_ACT,
@@ -101,14 +108,18 @@ class Teller:
                 why=action.reason,
             )
 
-    def outcomes(self, outcomes: Iterable[Outcome]) -> None:
+    def outcomes(self, outcomes: Iterable[ActionOutcome]) -> None:
         """What became of actions."""
         for outcome in outcomes:
             if outcome.message == UNCHANGED:
                 continue
             kind = type(outcome.action)
             MEMORY_ACTIONS.labels(self._resource, kind.__name__, str(outcome.result)).inc()
-            log = self._log.info if outcome.result in (Result.DONE, Result.GONE) else self._log.warning
+            log = (
+                self._log.info
+                if outcome.result in (ActionResult.DONE, ActionResult.GONE)
+                else self._log.warning
+            )
             pod = outcome.action.pod if isinstance(outcome.action, PodAction) else None
             log(
                 Event.MEMORY_ACTED,
@@ -127,7 +138,7 @@ class Teller:
             self._cluster.tell_node("ColocationMemoryPodLost", f"{why[:1].upper()}{why[1:]}.", warning=True)
         self._lost = frozenset(lost)
 
-    def collisions(self, collisions: Sequence[Collision], at: float) -> None:
+    def collisions(self, collisions: Sequence[IdentityCollision], at: float) -> None:
         """Pods that claim to be another: each once while it lasts, in an event of its own and the log; now and then
         in one of the node, for whose events there is only so much room."""
         known, self._collisions = self._collisions, frozenset(map(str, collisions))
@@ -144,27 +155,29 @@ class Teller:
             self._collision_told = at
             self._cluster.tell_node(_COLLISION, f"Ignored: {new[0]}.", warning=True)
 
-    def _tell_pod(self, action: PodAction, outcome: Outcome) -> None:
+    def _tell_pod(self, action: PodAction, outcome: ActionOutcome) -> None:
         uid, what = action.pod.uid, (type(action), outcome.result)
-        if type(action) not in _REASONS or outcome.result is Result.GONE or self._told.get(uid) == what:
+        if type(action) not in _REASONS or outcome.result is ActionResult.GONE or self._told.get(uid) == what:
             return
         self._told[uid] = what
-        reason = _REASONS[type(action)]
-        if outcome.result is Result.DONE:
-            self._cluster.tell_pod(action.pod, reason, action.reason, warning=isinstance(action, _WARNINGS))
+        done, failed = _REASONS[type(action)]
+        if outcome.result is ActionResult.DONE:
+            self._cluster.tell_pod(action.pod, done, action.reason, warning=isinstance(action, _WARNINGS))
         else:
             message = f"{type(action).__name__}: {outcome.result}, {outcome.message}. {action.reason}"
-            self._cluster.tell_pod(action.pod, f"{reason}Not", message, warning=True)
+            self._cluster.tell_pod(action.pod, failed, message, warning=True)
 
-    def _tell_blocks(self, action: Withdraw | Publish) -> None:
-        taken = isinstance(action, Withdraw)
-        what = "withdrawn" if taken else "offered"
-        blocks = f"{count(len(action.ids), 'block')} of {self._resource}"
-        message = f"{blocks} {what} ({some(action.ids)}). {action.reason}"
-        self._log.info(Event.MEMORY_BLOCKS_CHANGED, change=what, blocks=len(action.ids), why=action.reason)
-        self._cluster.tell_node("ColocationMemoryWithdrawn" if taken else "ColocationMemoryOffered", message)
+    def _tell_blocks(self, plan: BlockPlan) -> None:
+        for what, ids, reason in (
+            ("withdrawn", plan.withdrawn, "ColocationMemoryWithdrawn"),
+            ("offered", plan.offered, "ColocationMemoryOffered"),
+        ):
+            if ids:
+                self._log.info(Event.MEMORY_BLOCKS_CHANGED, change=what, blocks=len(ids), why=plan.reason)
+                blocks = f"{count(len(ids), 'block')} of {self._resource}"
+                self._cluster.tell_node(reason, f"{blocks} {what} ({some(ids)}). {plan.reason}")
 
-    def _tell_rung(self, decision: Decision) -> None:
+    def _tell_rung(self, decision: MemoryDecision) -> None:
         rung = decision.state.ladder.rung
         if rung is self._rung:
             return

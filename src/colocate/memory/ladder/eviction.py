@@ -9,11 +9,10 @@ import msgspec
 
 from colocate.memory.actions import Evict, PodAction, Recreate
 from colocate.memory.colocated import Colocated
-from colocate.memory.figures import amount
-from colocate.memory.ladder_state import Ladder, Leaving, drop, put
-from colocate.memory.rung import Rung, height
-from colocate.memory.situation import Situation
-from colocate.memory.step import WORTH_IT, Step
+from colocate.memory.ladder.rungs import WORTH_IT, LadderStep, Situation
+from colocate.memory.ladder.state import Ladder, LeavingPod, drop, put
+from colocate.memory.settings import Rung, height
+from colocate.model.figures import amount
 from colocate.model.memory import Bytes
 
 
@@ -22,10 +21,10 @@ def on_their_way(ladder: Ladder, situation: Situation) -> Bytes:
     return sum(each.frees for each in situation.pods if _leaves(ladder, each, situation))
 
 
-def send_away(ladder: Ladder, situation: Situation) -> Step:
+def send_away(ladder: Ladder, situation: Situation) -> LadderStep:
     """Ask pods to go, as far as this rung may."""
     if not situation.presses:
-        return Step(ladder, busy=bool(ladder.leaving))
+        return LadderStep(ladder, busy=bool(ladder.leaving))
     remaining = situation.due - on_their_way(ladder, situation)
     actions: list[PodAction] = []
     notes: list[str] = []
@@ -48,7 +47,7 @@ def send_away(ladder: Ladder, situation: Situation) -> Step:
             # Chosen before that was known: it keeps nobody waiting.
             ladder = msgspec.structs.replace(ladder, leaving=drop(ladder.leaving, each.uid))
             continue
-        leaving = known or Leaving(by, situation.now)
+        leaving = known or LeavingPod(by, situation.now)
         if not situation.facts.api:
             leaving = msgspec.structs.replace(leaving, waits_for="the API server does not answer")
             notes.append(f"{each.ref} has to leave ({by}) as soon as the API server answers.")
@@ -62,7 +61,7 @@ def send_away(ladder: Ladder, situation: Situation) -> Step:
         ladder = msgspec.structs.replace(ladder, leaving=put(ladder.leaving, each.uid, leaving))
     # Who is refused keeps nobody waiting.
     busy = bool(actions) or any(not entry.refusals for entry in ladder.leaving.values())
-    return Step(ladder, tuple(actions), tuple(notes), busy=busy)
+    return LadderStep(ladder, tuple(actions), tuple(notes), busy=busy)
 
 
 def _leaves(ladder: Ladder, each: Colocated, situation: Situation) -> bool:

@@ -1,11 +1,16 @@
-"""Which rungs of the ladder this machine has, and why it lacks the others. Printed by `doctor` and in the docs."""
+"""Which rungs of the ladder this machine has, and why it lacks the others; the situation in which they are tried in
+one turn, and what comes of it. `doctor` prints the rungs.
+"""
 
 import msgspec
 
-from colocate.memory.demotion import way_back, why_not
-from colocate.memory.rung import Rung
-from colocate.memory.settings import MemorySettings
-from colocate.model.memory import MemoryControls
+from colocate.memory.actions import PodAction
+from colocate.memory.colocated import Colocated
+from colocate.memory.facts import MemoryFacts
+from colocate.memory.ladder.demotion import way_back, why_no_demotion
+from colocate.memory.ladder.state import Ladder
+from colocate.memory.settings import RUNGS, MemorySettings, Rung, height
+from colocate.model.memory import Bytes, MemoryControls, NumaMemory, PodMemory
 
 
 class RungHere(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +47,7 @@ def rungs_here(
 
 
 def _how(rung: Rung, controls: MemoryControls, far: frozenset[int], settings: MemorySettings) -> str:
-    if rung is Rung.FAR and not why_not(controls, far, settings):
+    if rung is Rung.FAR and not why_no_demotion(controls, far, settings):
         return "the kernel demotes pages to far NUMA nodes, by memory.reclaim in steps, while they have room"
     if rung is Rung.RECLAIM and controls.cgroup == 1:
         return "the pod's limit is lowered below what it uses and restored at once, in steps"
@@ -84,9 +89,84 @@ def _missing(rung: Rung, controls: MemoryControls, far: frozenset[int], settings
         return "the pods' control groups have no memory.high"
     if rung is Rung.FAR and not far:
         return "there is no far NUMA node: every node has CPUs, and none is configured as far"
-    if rung is Rung.FAR and not controls.migrate and (why := why_not(controls, far, settings)):
+    if rung is Rung.FAR and not controls.migrate and (why := why_no_demotion(controls, far, settings)):
         return (
             "the agent may not move pages of other processes (`colocate doctor memory` names the missing right), "
             f"and the kernel does not demote them: {why}"
         )
     return ""
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of a turn, reckoned up."""
+
+    facts: MemoryFacts
+    settings: MemorySettings
+    now: float
+    pods: tuple[Colocated, ...]
+    """In the order in which they give."""
+    rungs: tuple[RungHere, ...]
+    far_ids: frozenset[int]
+    debt: Bytes
+    due: Bytes
+    slack: Bytes
+    margin: Bytes
+
+    @property
+    def presses(self) -> bool:
+        """Whether online work needs more than it may take of the margin."""
+        return self.due > self.margin * self.settings.tolerance
+
+    @property
+    def hurries(self) -> bool:
+        """Whether there is no time for deadlines."""
+        return self.due > self.margin * self.settings.hurry
+
+    @property
+    def far(self) -> list[NumaMemory]:
+        """Far nodes, the nearest first."""
+        near = [each.id for each in self.facts.node.numa if each.id not in self.far_ids]
+        return sorted(
+            (each for each in self.facts.node.numa if each.id in self.far_ids),
+            key=lambda each: (sum(each.distances.get(id, 0) for id in near), each.id),
+        )
+
+    @property
+    def readable(self) -> list[tuple[Colocated, PodMemory]]:
+        """Pods from which something can be taken by their control group, and which are to stay."""
+        return [
+            (each, each.reading)
+            for each in self.pods
+            if each.reading is not None and each.gives and not each.pod.terminating
+        ]
+
+    def here(self, rung: Rung) -> RungHere:
+        return self.rungs[RUNGS.index(rung)]
+
+    def above(self, rung: Rung) -> Rung | None:
+        """The next rung up that this machine has."""
+        return next((each.rung for each in self.rungs[height(rung) + 1 :] if each.is_here), None)
+
+
+WORTH_IT: Bytes = 1 << 20
+"""Less than this is not taken, moved or waited for."""
+
+
+class LadderStep(msgspec.Struct, frozen=True):
+    """The ladder as it will stand, the actions, and sentences about what is not done."""
+
+    ladder: Ladder
+    actions: tuple[PodAction, ...] = ()
+    notes: tuple[str, ...] = ()
+    busy: bool = False
+    """Whether the rung may still pay."""
+
+
+class LadderTurn(msgspec.Struct, frozen=True):
+    """One turn's end."""
+
+    ladder: Ladder
+    actions: tuple[PodAction, ...] = ()
+    notes: tuple[str, ...] = ()
+    stood_on: tuple[Rung, ...] = ()
+    """The rungs that were tried in this turn, in order."""

@@ -8,13 +8,13 @@ from colocate.apps.config.schema import Config, Memory
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.machine import Machine
 from colocate.apps.memory.part import MemoryPart
-from colocate.apps.memory.store import Store
+from colocate.apps.memory.store import MemoryStore
 from colocate.apps.this_node import this_node
 from colocate.clock import Clock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Flags, Remedies
-from colocate.memory.blocks import for_settings
+from colocate.memory import blocks_for_settings
 
 _FIXED = (
     *("enabled", "resource", "block_size", "state_folder", "cgroup_root", "node", "kubeconfig", "dry_run"),
@@ -35,7 +35,7 @@ def memory_part(config: Config, clock: Clock) -> MemoryPart:
     client = Client(connection.find(Flags(kubeconfig=kubeconfig), remedies=_REMEDIES), clock, _PATIENCE)
     return MemoryPart(
         memory.settings(),
-        store=Store(memory.state_folder),
+        store=MemoryStore(memory.state_folder),
         machine=Machine(Path(memory.cgroup_root)),
         cluster=ClusterView(client, memory.node or this_node()),
         paths=config.kubelet.settings().paths,
@@ -56,7 +56,7 @@ def take_settings(part: MemoryPart, new: Memory) -> None:
     """Go on by new figures; UserError where size or name of blocks that are held would change."""
     held = frozenset(id for ids in part.state.holders.values() for id in ids)
     settings = new.settings()
-    for_settings(part.state.blocks, settings, held)
+    blocks_for_settings(part.state.blocks, settings, held)
     fixed = ("resource", "block_size", "swap")
     part.settings = msgspec.structs.replace(
         settings, **{name: getattr(part.settings, name) for name in fixed}

@@ -1,4 +1,4 @@
-"""The way back of each rung: to whom memory is given back, as far as it is there again.
+"""The way down: what each rung undoes, for whom, as far as memory is there again, and when.
 
 Who would give first gets back last. A pod is let go when there is room for all that it may then grow to; until then
 its memory.high follows the room there is. What was done is remembered until its undoing is reported as done.
@@ -10,22 +10,21 @@ import msgspec
 
 from colocate.memory.actions import Ease, PodAction, ReturnPages, Unthrottle
 from colocate.memory.colocated import Colocated
-from colocate.memory.demotion import way_back
-from colocate.memory.figures import amount
-from colocate.memory.ladder_state import Ladder, Throttled, drop, put
+from colocate.memory.ladder.demotion import way_back
+from colocate.memory.ladder.rungs import WORTH_IT, LadderStep, LadderTurn, Situation
+from colocate.memory.ladder.state import Ladder, Throttled, drop, put
 from colocate.memory.limits import whole_pages
-from colocate.memory.rung import Rung
-from colocate.memory.situation import Situation
-from colocate.memory.step import WORTH_IT, Step
+from colocate.memory.settings import RUNGS, Rung, height
+from colocate.model.figures import amount
 from colocate.model.memory import Bytes
 
 
-def nothing(ladder: Ladder, situation: Situation) -> Step:
+def nothing(ladder: Ladder, situation: Situation) -> LadderStep:
     """What cannot be undone, or undoes itself."""
-    return Step(ladder)
+    return LadderStep(ladder)
 
 
-def pages_back(ladder: Ladder, situation: Situation) -> Step:
+def pages_back(ladder: Ladder, situation: Situation) -> LadderStep:
     """Move pages back to where they came from; where that right is missing, say how they come back."""
     present = {node.id for node in situation.facts.node.numa}
     off = situation.facts.off
@@ -66,7 +65,7 @@ def pages_back(ladder: Ladder, situation: Situation) -> Step:
         )
         room -= size
     # Switched off, pods are not kept bound because their pages find no room: those follow later.
-    return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions if off else ladder.moved))
+    return LadderStep(ladder, tuple(actions), tuple(notes), busy=bool(actions if off else ladder.moved))
 
 
 def _has_waited_for_figures(ladder: Ladder, situation: Situation) -> bool:
@@ -76,7 +75,7 @@ def _has_waited_for_figures(ladder: Ladder, situation: Situation) -> bool:
     return situation.now - calm_since >= wait
 
 
-def unthrottle(ladder: Ladder, situation: Situation) -> Step:
+def unthrottle(ladder: Ladder, situation: Situation) -> LadderStep:
     """Give memory.high back, to each pod in turn as far as there is room."""
     room, keep = situation.slack, situation.settings.block_size
     actions: list[PodAction] = []
@@ -97,7 +96,7 @@ def unthrottle(ladder: Ladder, situation: Situation) -> Step:
             to = Throttled(done.before, eased)
             ladder = msgspec.structs.replace(ladder, throttled=put(ladder.throttled, each.uid, to))
         room = 0
-    return Step(ladder, tuple(actions), tuple(notes), busy=bool(ladder.throttled))
+    return LadderStep(ladder, tuple(actions), tuple(notes), busy=bool(ladder.throttled))
 
 
 def _eased(each: Colocated, done: Throttled, room: Bytes) -> Bytes | None:
@@ -123,7 +122,7 @@ def _why(each: Colocated, situation: Situation) -> str:
     )
 
 
-UNDO: Mapping[Rung, Callable[[Ladder, Situation], Step]] = {
+UNDO: Mapping[Rung, Callable[[Ladder, Situation], LadderStep]] = {
     Rung.WITHDRAW: nothing,
     Rung.RECLAIM: nothing,
     Rung.THROTTLE: unthrottle,
@@ -131,3 +130,52 @@ UNDO: Mapping[Rung, Callable[[Ladder, Situation], Step]] = {
     Rung.EVICT: nothing,
     Rung.RECREATE: nothing,
 }
+
+
+def down(ladder: Ladder, situation: Situation) -> LadderTurn:
+    ladder, notes = _call_off(ladder)
+    ladder = msgspec.structs.replace(ladder, since=situation.now)
+    if height(ladder.rung) < height(left := ladder.highest_left):
+        # Pages that found no room when colocation was switched off, or what a stored state had forgotten.
+        ladder = msgspec.structs.replace(ladder, rung=left)
+    if ladder.rung is None:
+        return LadderTurn(msgspec.structs.replace(ladder, calm_since=None, undid_at=None), notes=notes)
+    if (
+        situation.slack < situation.settings.block_size
+        and ladder.has_done_something
+        and not situation.facts.off
+    ):
+        return LadderTurn(msgspec.structs.replace(ladder, calm_since=None), notes=notes)
+    calm_since = situation.now if ladder.calm_since is None else ladder.calm_since
+    ladder = msgspec.structs.replace(ladder, calm_since=calm_since)
+    while not _waits(ladder, situation):
+        rung = ladder.rung
+        if rung is None or (rung is Rung.WITHDRAW and situation.debt and not situation.facts.off):
+            break
+        step = UNDO[rung](ladder, situation)
+        ladder, notes = step.ladder, (*notes, *step.notes)
+        if step.actions:
+            ladder = msgspec.structs.replace(ladder, undid_at=situation.now)
+        if step.busy:
+            return LadderTurn(ladder, step.actions, notes)
+        lower = height(rung) - 1
+        ladder = msgspec.structs.replace(ladder, rung=RUNGS[lower] if lower >= 0 else None)
+    if ladder.rung is None:
+        ladder = Ladder(leaving=ladder.leaving, moved=ladder.moved, demotion_is_ours=ladder.demotion_is_ours)
+    return LadderTurn(ladder, notes=notes)
+
+
+def _waits(ladder: Ladder, situation: Situation) -> bool:
+    """Whether it is too early to undo more."""
+    if situation.facts.off or ladder.calm_since is None:
+        return False
+    paused = ladder.undid_at is not None and situation.now - ladder.undid_at < situation.settings.undo_pause
+    return paused or situation.now - ladder.calm_since < situation.settings.cool_down
+
+
+def _call_off(ladder: Ladder) -> tuple[Ladder, tuple[str, ...]]:
+    """Forget who was to go and has not gone: the memory is there without."""
+    called_off = [uid for uid, entry in ladder.leaving.items() if not entry.accepted]
+    leaving = {uid: entry for uid, entry in ladder.leaving.items() if entry.accepted}
+    notes = tuple(f"Pod {uid} may stay: memory has returned." for uid in called_off)
+    return msgspec.structs.replace(ladder, leaving=leaving), notes

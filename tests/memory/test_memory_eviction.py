@@ -5,7 +5,7 @@ from colocate.memory.actions import (
     PodAction,
     Recreate,
 )
-from colocate.memory.facts import Result
+from colocate.memory.facts import ActionResult
 from tests.memory.nodes import GIB, Guest, ids, kinds
 from tests.memory.pressing import guest, on_pods, pressed
 
@@ -35,10 +35,10 @@ def test_an_eviction_that_a_budget_stops_makes_way_for_the_next_pod_and_is_asked
     machine.live(40)
     decision = machine.turn()
     assert [action.pod.uid for action in on_pods(decision)] == ["a"]
-    machine.carry_out(decision, Result.BLOCKED)
+    machine.carry_out(decision, ActionResult.BLOCKED)
     decision = machine.turn()
     assert [action.pod.uid for action in on_pods(decision)] == ["b"]
-    machine.carry_out(decision, Result.BLOCKED)
+    machine.carry_out(decision, ActionResult.BLOCKED)
     asked = [on_pods(machine.turn()) for _ in range(4)]
     assert any(actions and actions[0].pod.uid == "a" for actions in asked)
 
@@ -69,7 +69,7 @@ def test_an_evicted_pod_that_does_not_go_is_counted_on_for_a_while_only() -> Non
     machine.live(40)
     decision = machine.turn()
     (action,) = on_pods(decision)
-    machine.carry_out(decision, Result.GONE)
+    machine.carry_out(decision, ActionResult.GONE)
     asked = [type(each) for _ in range(11) for each in on_pods(machine.turn())]
     assert asked == []
     (other,) = [each for _ in range(3) for each in on_pods(machine.turn())][:1]
@@ -94,7 +94,7 @@ def test_a_bare_pod_that_could_not_be_created_again_is_evicted_like_others() -> 
         decision = machine.turn()
         moves = [each for each in on_pods(decision) if isinstance(each, Recreate)]
         asked += [each for each in on_pods(decision) if isinstance(each, Evict | Recreate)]
-        machine.carry_out(decision, Result.FAILED if moves else Result.DONE)
+        machine.carry_out(decision, ActionResult.FAILED if moves else ActionResult.DONE)
     assert kinds(asked) == ["Recreate", "Evict"]
 
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from colocate.apps.config.file import build
-from colocate.apps.memory.joining import memory_part
+from colocate.apps.memory.configuration import memory_part
 from colocate.clock import ManualClock
 from colocate.errors import UserError
 

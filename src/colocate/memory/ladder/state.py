@@ -1,16 +1,17 @@
 """Where the ladder stands, and what was done to whom, with what it takes to undo it.
 
 It is stored before anything in a plan is carried out: whoever is killed in between finds here all that may have been
-done. Times are of the state's own clock.
+done. Times are of the state's own clock. What a lost state has forgotten is found again by the marks on pods that
+hold blocks: whoever holds none is left alone, marked or not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from colocate.memory.rung import Rung
-from colocate.model.memory import Bytes, PodUid
+from colocate.memory.settings import Rung
+from colocate.model.memory import Bytes, PodIdentity, PodMemory, PodUid
 
 
 class Throttled(msgspec.Struct, frozen=True):
@@ -29,7 +30,7 @@ class Moved(msgspec.Struct, frozen=True):
     targets: tuple[int, ...]
 
 
-class Leaving(msgspec.Struct, frozen=True):
+class LeavingPod(msgspec.Struct, frozen=True):
     """A pod that was told, or is to be told, to go."""
 
     by: Rung
@@ -64,7 +65,7 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
     """When something was last undone."""
     throttled: Mapping[PodUid, Throttled] = {}
     moved: Mapping[PodUid, Moved] = {}
-    leaving: Mapping[PodUid, Leaving] = {}
+    leaving: Mapping[PodUid, LeavingPod] = {}
     gave_up: tuple[GaveUp, ...] = ()
     demotion_is_ours: bool = False
     """The kernel's demotion was off, and is or was to be switched on for the far rung."""
@@ -97,3 +98,24 @@ def put(done: Mapping[PodUid, _T], uid: PodUid, what: _T) -> dict[PodUid, _T]:
 
 def drop(done: Mapping[PodUid, _T], uid: PodUid) -> dict[PodUid, _T]:
     return {each: what for each, what in done.items() if each != uid}
+
+
+def throttled_again(
+    ladder: Ladder, readings: Sequence[PodMemory], holders: Mapping[PodUid, PodIdentity]
+) -> Ladder:
+    """The ladder with every holder whose memory.high is ours."""
+    found = {
+        each.uid: Throttled(each.our_high.before, each.high)
+        for each in readings
+        if each.our_high is not None
+        and each.high is not None
+        and each.uid not in ladder.throttled
+        and each.uid in holders
+        and holders[each.uid].may_hold_blocks
+    }
+    return msgspec.structs.replace(ladder, throttled={**ladder.throttled, **found}) if found else ladder
+
+
+def stand(ladder: Ladder, rung: Rung, now: float) -> Ladder:
+    """The ladder on a rung, which is expected to pay from now on."""
+    return msgspec.structs.replace(ladder, rung=rung, since=now)

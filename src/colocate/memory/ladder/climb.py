@@ -1,4 +1,4 @@
-"""What each rung does to pay what is due, pod by pod in the order of giving.
+"""The way up: what each rung does to pay what is due, pod by pod in the order of giving, and when the next is tried.
 
 A step that has nothing left to try is not busy: the next rung is then tried without waiting.
 """
@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from colocate.memory import demotion
 from colocate.memory.actions import Demote, MovePages, PodAction, Reclaim, Throttle
 from colocate.memory.colocated import droppable, unyielding
-from colocate.memory.figures import amount
-from colocate.memory.ladder_state import Ladder, Moved, Throttled, put
-from colocate.memory.leaving import on_their_way, send_away
+from colocate.memory.ladder import demotion
+from colocate.memory.ladder.eviction import on_their_way, send_away
+from colocate.memory.ladder.rungs import WORTH_IT, LadderStep, LadderTurn, Situation
+from colocate.memory.ladder.state import Ladder, Moved, Throttled, put, stand
 from colocate.memory.limits import whole_pages
-from colocate.memory.rung import Rung
-from colocate.memory.situation import Situation
-from colocate.memory.step import WORTH_IT, Step
+from colocate.memory.settings import Rung, height
+from colocate.model.figures import amount
 from colocate.model.memory import Bytes, PodMemory
 
 _CUSHION: Bytes = 16 << 20
@@ -24,12 +23,12 @@ _CUSHION: Bytes = 16 << 20
 throttled pod without any would read its own program from the disk again and again."""
 
 
-def withdraw(ladder: Ladder, situation: Situation) -> Step:
-    """Nothing more: free blocks are withdrawn by the list of blocks itself."""
-    return Step(ladder, busy=True)
+def withdraw(ladder: Ladder, situation: Situation) -> LadderStep:
+    """Nothing more: the plan's list of blocks has withdrawn the free ones."""
+    return LadderStep(ladder, busy=True)
 
 
-def reclaim(ladder: Ladder, situation: Situation) -> Step:
+def reclaim(ladder: Ladder, situation: Situation) -> LadderStep:
     """Drop cache, by the kernel's own choice of pages."""
     settings, swap_free = situation.settings, situation.facts.node.swap_free
     remaining = _outstanding(ladder, situation)
@@ -52,10 +51,10 @@ def reclaim(ladder: Ladder, situation: Situation) -> Step:
         reason = f"{_needed(situation)}; {each.ref} has {amount(reading.file)} of page cache."
         actions.append(Reclaim(pod=each.ref, bytes=size, leave=leave, reason=reason))
         remaining -= size
-    return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions))
+    return LadderStep(ladder, tuple(actions), tuple(notes), busy=bool(actions))
 
 
-def throttle(ladder: Ladder, situation: Situation) -> Step:
+def throttle(ladder: Ladder, situation: Situation) -> LadderStep:
     """Hold pods at what they use, less what is due; not below what they cannot give, and no lower if they suffer."""
     remaining = _outstanding(ladder, situation)
     actions: list[PodAction] = []
@@ -87,10 +86,10 @@ def throttle(ladder: Ladder, situation: Situation) -> Step:
         ladder = msgspec.structs.replace(
             ladder, throttled=put(ladder.throttled, each.uid, Throttled(before, high))
         )
-    return Step(ladder, tuple(actions), tuple(notes), busy=busy)
+    return LadderStep(ladder, tuple(actions), tuple(notes), busy=busy)
 
 
-def throttle_again(ladder: Ladder, situation: Situation) -> Step:
+def throttle_again(ladder: Ladder, situation: Situation) -> LadderStep:
     """Pods that are to be throttled and are as they were before: an agent was killed before it came to that."""
     actions: list[PodAction] = []
     for each, reading in situation.readable:
@@ -104,7 +103,7 @@ def throttle_again(ladder: Ladder, situation: Situation) -> Step:
         actions.append(Throttle(pod=each.ref, high=high, before=done.before, reason=reason))
         throttled = put(ladder.throttled, each.uid, Throttled(done.before, high))
         ladder = msgspec.structs.replace(ladder, throttled=throttled)
-    return Step(ladder, tuple(actions))
+    return LadderStep(ladder, tuple(actions))
 
 
 def _high(reading: PodMemory, wanted: Bytes, situation: Situation) -> Bytes:
@@ -130,7 +129,7 @@ def _lost(reading: PodMemory) -> float:
     return reading.pressure.some10 if reading.pressure else 0.0
 
 
-def far(ladder: Ladder, situation: Situation) -> Step:
+def far(ladder: Ladder, situation: Situation) -> LadderStep:
     """Have pages go to far nodes, as much as these have room for: by the kernel's demotion where it can be had, and
     moved process by process elsewhere."""
     remaining = _outstanding(ladder, situation)
@@ -138,7 +137,7 @@ def far(ladder: Ladder, situation: Situation) -> Step:
     room = {node.id: max(0, node.free - reserve[node.id]) for node in situation.far}
     near = tuple(node.id for node in situation.facts.node.numa if node.id not in situation.far_ids)
     controls = situation.facts.controls
-    demotes = not demotion.why_not(controls, situation.far_ids, situation.settings)
+    demotes = not demotion.why_no_demotion(controls, situation.far_ids, situation.settings)
     actions: list[PodAction] = []
     notes: list[str] = []
     for each, reading in situation.readable:
@@ -176,7 +175,7 @@ def far(ladder: Ladder, situation: Situation) -> Step:
         remaining -= size
     if not actions:
         notes.append(f"Far NUMA nodes have room for {amount(sum(room.values()))}; no pages are moved there.")
-    return Step(ladder, tuple(actions), tuple(notes), busy=bool(actions))
+    return LadderStep(ladder, tuple(actions), tuple(notes), busy=bool(actions))
 
 
 def _why_not_demoted(reading: PodMemory, situation: Situation) -> str:
@@ -206,7 +205,7 @@ def _needed(situation: Situation) -> str:
     return f"Online work needs {amount(situation.due)}"
 
 
-GIVE: Mapping[Rung, Callable[[Ladder, Situation], Step]] = {
+GIVE: Mapping[Rung, Callable[[Ladder, Situation], LadderStep]] = {
     Rung.WITHDRAW: withdraw,
     Rung.RECLAIM: reclaim,
     Rung.THROTTLE: throttle,
@@ -214,3 +213,69 @@ GIVE: Mapping[Rung, Callable[[Ladder, Situation], Step]] = {
     Rung.EVICT: send_away,
     Rung.RECREATE: send_away,
 }
+
+
+def up(ladder: Ladder, situation: Situation) -> LadderTurn:
+    ladder = msgspec.structs.replace(ladder, calm_since=None, undid_at=None)
+    notes: list[str] = []
+    rung = ladder.rung
+    if rung is None:
+        rung = Rung.WITHDRAW
+        ladder = stand(ladder, rung, situation.now)
+        notes.append(f"There is a debt of {amount(situation.debt)}, so free blocks are withdrawn.")
+    higher = _next(ladder, rung, situation)
+    if higher is None and not situation.presses:
+        ladder = msgspec.structs.replace(ladder, since=situation.now)
+        if ladder.throttled:
+            notes.append(
+                f"{amount(situation.due)} is due, too little to evict a pod; throttled pods stay throttled."
+            )
+    elif higher is not None and (why := _is_over(ladder, rung, situation)):
+        notes.append(f"{why}; {higher} comes next.")
+        rung, ladder = higher, stand(ladder, higher, situation.now)
+    actions: tuple[PodAction, ...] = ()
+    stood_on = []
+    while True:
+        stood_on.append(rung)
+        step = _try(rung, ladder, situation)
+        ladder, actions = step.ladder, step.actions
+        notes += step.notes
+        if step.busy or not situation.presses:
+            break
+        higher = situation.above(rung)
+        if higher is None:
+            notes.append(f"No rung is left to try; a debt of {amount(situation.debt)} remains.")
+            break
+        notes.append(f"{rung} has nothing left to try; {higher} comes next.")
+        rung, ladder = higher, stand(ladder, higher, situation.now)
+    if height(rung) > height(Rung.THROTTLE) and situation.here(Rung.THROTTLE).is_here:
+        again = throttle_again(ladder, situation)
+        ladder, actions = again.ladder, (*again.actions, *actions)
+    return LadderTurn(ladder, actions, tuple(notes), tuple(stood_on))
+
+
+def _next(ladder: Ladder, rung: Rung, situation: Situation) -> Rung | None:
+    """The rung that follows when this one has had its time; None where this one has all the time."""
+    higher = situation.above(rung)
+    # Pages on far nodes harm less than a throttle that lasts, so it gives way to them within the tolerance, too.
+    ends_a_throttle = rung is Rung.THROTTLE and higher is Rung.FAR and bool(ladder.throttled)
+    return higher if situation.presses or ends_a_throttle else None
+
+
+def _try(rung: Rung, ladder: Ladder, situation: Situation) -> LadderStep:
+    here = situation.here(rung)
+    if not here.is_here:
+        # It was, when it was reached.
+        return LadderStep(ladder, notes=(f"{rung} is no longer available: {here.missing}.",))
+    return GIVE[rung](ladder, situation)
+
+
+def _is_over(ladder: Ladder, rung: Rung, situation: Situation) -> str:
+    """Why a rung has had its time; empty where it has not."""
+    waited = situation.now - ladder.since
+    if waited >= situation.here(rung).deadline:
+        return f"{rung} has not paid {amount(situation.due)} within {situation.here(rung).deadline:g} s"
+    if situation.hurries and (rung is Rung.WITHDRAW or waited > 0):
+        share = situation.settings.hurry
+        return f"{amount(situation.due)} is due, more than {share:.0%} of the margin, so {rung} gets no more time"
+    return ""

@@ -9,13 +9,13 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from colocate.memory.actions import Demote, PodAction, SwitchDemotion
-from colocate.memory.figures import some
-from colocate.memory.ladder_state import Ladder
+from colocate.memory.ladder.state import Ladder
 from colocate.memory.settings import MemorySettings
+from colocate.model.figures import some
 from colocate.model.memory import Demotion, MemoryControls, NumaMemory
 
 
-def why_not(controls: MemoryControls, far: Collection[int], settings: MemorySettings) -> str:
+def why_no_demotion(controls: MemoryControls, far: Collection[int], settings: MemorySettings) -> str:
     """Why the far rung is not by demotion here; empty where it is."""
     demotion = controls.demotion
     if controls.cgroup == 1 or not controls.reclaim:
@@ -51,7 +51,7 @@ def way_back(controls: MemoryControls) -> str:
     return "none until the pod frees them; set kernel.numa_balancing to 2, or grant the right to move pages"
 
 
-def switch(
+def switch_demotion(
     ladder: Ladder, actions: Sequence[PodAction], demotion: Demotion
 ) -> tuple[Ladder, tuple[SwitchDemotion, ...]]:
     """What is to become of the kernel's switch, before this turn's actions; the ladder remembers that it was off."""

@@ -3,14 +3,14 @@
 import msgspec
 
 from colocate.memory.blocks import BlockState
-from colocate.memory.decide import Decision
-from colocate.memory.figures import amount, count, some
+from colocate.memory.decision import MemoryDecision
 from colocate.memory.settings import MemorySettings
-from colocate.memory.state import State
+from colocate.memory.state import MemoryState
+from colocate.model.figures import amount, count, some
 from colocate.model.memory import Bytes
 
 
-class Bar(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryBar(msgspec.Struct, frozen=True, kw_only=True):
     """A node's memory from left to right; the parts are the capacity, to the byte."""
 
     capacity: Bytes
@@ -32,7 +32,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
         return tuple((name, getattr(self, name)) for name in names)
 
 
-def bar(decision: Decision) -> Bar:
+def memory_bar(decision: MemoryDecision) -> MemoryBar:
     """Where the memory is."""
     balance = decision.balance
     rest = balance.capacity
@@ -49,7 +49,7 @@ def bar(decision: Decision) -> Bar:
     debt = take(min(balance.debt, balance.held))
     published = take(decision.offered * balance.block_size)
     safety = take(balance.safety)
-    return Bar(
+    return MemoryBar(
         capacity=balance.capacity,
         system=system,
         online=online,
@@ -61,7 +61,7 @@ def bar(decision: Decision) -> Bar:
     )
 
 
-def explain(decision: Decision, settings: MemorySettings) -> tuple[str, ...]:
+def explain(decision: MemoryDecision, settings: MemorySettings) -> tuple[str, ...]:
     """Every figure that led to the number of blocks, in the order of the reckoning."""
     return (
         *_unstored(decision),
@@ -76,7 +76,7 @@ def explain(decision: Decision, settings: MemorySettings) -> tuple[str, ...]:
     )
 
 
-def _unstored(decision: Decision) -> list[str]:
+def _unstored(decision: MemoryDecision) -> list[str]:
     if not decision.unstored:
         return []
     return [
@@ -85,7 +85,7 @@ def _unstored(decision: Decision) -> list[str]:
     ]
 
 
-def _hearsay(decision: Decision) -> list[str]:
+def _hearsay(decision: MemoryDecision) -> list[str]:
     word = decision.word
     if not decision.word_is_old or word is None:
         return []
@@ -97,13 +97,13 @@ def _hearsay(decision: Decision) -> list[str]:
     ]
 
 
-def _blocks(decision: Decision, settings: MemorySettings) -> list[str]:
+def _blocks(decision: MemoryDecision, settings: MemorySettings) -> list[str]:
     listed = decision.state.blocks.listed
     free = decision.offered
     leaving = sum(block.state is not BlockState.HEALTHY for block in listed)
     sentences = [
         f"So the node offers {count(free, 'free block')} of {settings.resource}; {decision.held} held, "
-        f"{leaving} withdrawn."
+        f"{leaving} of these withdrawn."
     ]
     growth = decision.state.blocks.growth
     missing = decision.wanted.free - free
@@ -130,7 +130,7 @@ def _blocks(decision: Decision, settings: MemorySettings) -> list[str]:
     return sentences
 
 
-def _unsold(decision: Decision, settings: MemorySettings) -> list[str]:
+def _unsold(decision: MemoryDecision, settings: MemorySettings) -> list[str]:
     strangers = [str(each.ref) for each in decision.pods if each.ids and not each.entitled]
     if not strangers:
         return []
@@ -141,7 +141,7 @@ def _unsold(decision: Decision, settings: MemorySettings) -> list[str]:
     ]
 
 
-def _standing(decision: Decision) -> list[str]:
+def _standing(decision: MemoryDecision) -> list[str]:
     state = decision.state
     if state.debt is None and state.ladder.rung is None:
         return [_debt_in_words(state)]
@@ -167,7 +167,7 @@ def _standing(decision: Decision) -> list[str]:
     return [*sentences, *decision.plan.notes]
 
 
-def _debt_in_words(state: State) -> str:
+def _debt_in_words(state: MemoryState) -> str:
     """What is owed and for how long."""
     if state.debt is None:
         return "There is no debt."
