@@ -243,7 +243,7 @@ USAGE_LAST_SUCCESS = Gauge(
 )
 USAGE_SAMPLES = Gauge(
     "colocate_usage_samples",
-    "Nodes or pods that have a value in the last good answer, and nodes that have none.",
+    "Nodes or pods that have a value in the last good answer, nodes that have none, and nodes that are contested.",
     ["signal", "state"],
 )
 USAGE_SERIES = Counter(
