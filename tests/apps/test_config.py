@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import given
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 
 from colocate.apps.config.file import MAX_BYTES, Loaded, build, load
 from colocate.apps.config.override import Override, from_assignments, settable, unknown_variables
-from colocate.apps.config.schema import Config, Kubelet
-from colocate.apps.config.values import to_seconds
+from colocate.apps.config.schema import Config, ForecastKind, ForecastSection, Kubelet, MemorySection
+from colocate.apps.config.values import Seconds, Share, Size, to_seconds
 from colocate.cli.config import render
 from colocate.errors import UserError
 from colocate.kubelet import OnStop, Registration
+from colocate.memory import Instant, MemorySettings, PageCache, Rung
 
 EXAMPLE = "'colocate config example' prints one to start from"
 
@@ -34,6 +36,37 @@ def sentence(text: str | bytes, environ: Mapping[str, str] | None = None, *flags
 def one(fields: str) -> str:
     """A configuration with one mock resource."""
     return f"version: 1\nmock: {{resources: [{{name: mock/gpu, {fields}}}]}}"
+
+
+OTHERS: dict[str, object] = {
+    "resource": "test.com/memory",
+    "block_size": Size(2 << 20),
+    "namespaces": ("batch",),
+    "page_cache": PageCache.KERNEL,
+    "margin": Share(0.2),
+    "cool_down": Seconds(5),
+    "hysteresis": 7,
+    "swap": True,
+    "without": (Rung.FAR,),
+    "far_nodes": (3,),
+    "demotion": True,
+}
+"""Of every field that the section of memory shares with its settings, a value that is not the default."""
+
+
+def test_whatever_the_section_of_memory_says_reaches_those_who_decide_and_nothing_else_does() -> None:
+    shared = set(MemorySection().__struct_fields__) & set(MemorySettings().__struct_fields__)
+    assert shared == {*OTHERS, "forecast"}
+    assert MemorySection().settings() == MemorySettings()
+    for name, value in OTHERS.items():
+        said = msgspec.structs.replace(MemorySection(), **{name: value})
+        assert said.settings() == msgspec.structs.replace(MemorySettings(), **{name: value})
+        assert (
+            type(getattr(said.settings(), name)) is type(getattr(MemorySettings(), name))
+            or name == "far_nodes"
+        )
+    instant = MemorySection(forecast=ForecastSection(kind=ForecastKind.INSTANT))
+    assert instant.settings() == MemorySettings(forecast=Instant())
 
 
 def test_a_version_is_enough() -> None:

@@ -84,9 +84,9 @@ def test_a_room_that_is_still_to_come_breaks_nothing_and_what_is_allowed_neither
     [
         ('"(colocate.gpus)"', '"colocate.gpus"', "There is no colocate.gpus; put it in parentheses"),
         (
-            '"pod_holders"',
-            '"pod_holder"',
-            "There is no colocate.kubelet.pod_holder, which is listed as public",
+            '"podresources"',
+            '"podresource"',
+            "There is no colocate.kubelet.podresource, which is listed as public",
         ),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.memory_limits import read_limits
-from colocate.kubelet import pod_holders
+from colocate.kubelet import holders
 from colocate.lab.api.deletion import DeleteOptions, delete
 from colocate.lab.api.resources import PODS
 from colocate.lab.cluster import MACHINE
@@ -157,7 +157,7 @@ async def test_a_mirrors_uid_that_climbs_out_of_a_pods_group_limits_nobody(
         await node.run_pod("database", 3)
         decision = await node.turn()
         victim = lab.group("database")
-        monkeypatch.setattr(pod_holders, "_entries", lambda *_: None)
+        monkeypatch.setattr(holders, "_entries", lambda *_: None)
         await claim(node, "climber", f"{decision.pods[0].uid}/..", 1, namespace=NAMESPACE)
         run_static_pod(node, "climber", 1)
         record = lab.cluster.kubelet.pod(f"{NAMESPACE}/climber")

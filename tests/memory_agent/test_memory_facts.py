@@ -11,8 +11,8 @@ from colocate.apps.memory.block_holders import who_holds
 from colocate.apps.memory.objects import MAY_MOVE, ApiNode, ApiPod, KubeletConfig, identity, reserves
 from colocate.apps.memory.recreation import elsewhere
 from colocate.apps.memory.roster import roster
-from colocate.kubelet.pod_holders import Holding, Holdings, join
 from colocate.model.checkpoint import NO_TOPOLOGY, Entry
+from colocate.model.holdings import Holding, Holdings, holdings_of
 from colocate.model.memory import ContainerMemory, PodIdentity
 from colocate.model.pod import QosClass
 from colocate.model.records import ListedPod
@@ -192,7 +192,7 @@ def listed(name: str, *ids: str, container: str = "main") -> ListedPod:
 
 
 def test_names_and_uids_are_joined_by_container_and_ids() -> None:
-    held = join(
+    held = holdings_of(
         [listed("one", "CM-0000", "CM-0001"), listed("late", "CM-0009")],
         [
             entry("u1", "CM-0000", "CM-0001"),
@@ -269,7 +269,7 @@ ids = st.integers(0, 5).map("CM-{:04d}".format)
 def test_every_id_that_either_source_knows_is_in_the_join(
     in_checkpoint: list[tuple[str, str]], in_listing: list[tuple[str, str]]
 ) -> None:
-    held = join(
+    held = holdings_of(
         [listed(name, id) for name, id in in_listing], [entry(uid, id) for uid, id in in_checkpoint], RESOURCE
     )
     assert {id for each in held for id in each.ids} >= {id for _, id in in_checkpoint}

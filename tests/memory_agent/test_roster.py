@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from colocate.apps.memory.block_holders import held_by_unknown, who_holds
 from colocate.apps.memory.objects import ApiPod
 from colocate.apps.memory.roster import roster
-from colocate.kubelet.pod_holders import Holding, Holdings, join
 from colocate.model.checkpoint import NO_TOPOLOGY, Entry
+from colocate.model.holdings import Holding, Holdings, holdings_of
 from colocate.model.records import ListedPod
 
 RESOURCE = "test.com/colocation-memory"
@@ -144,11 +144,11 @@ def listed(name: str, *ids: str, container: str = "main") -> ListedPod:
     ids=["two uids", "two names", "one id of two", "another container", "no name", "no uid"],
 )
 def test_records_that_do_not_agree_prove_nothing(listing: list[ListedPod], entries: list[Entry]) -> None:
-    assert not Holdings(join(listing, entries, RESOURCE)).proven
+    assert not Holdings(holdings_of(listing, entries, RESOURCE)).proven
 
 
 def test_records_that_agree_prove_whose_uid_it_is() -> None:
-    found = Holdings(join([listed("p", "CM-0000")], [entry(FILE, "CM-0000")], RESOURCE))
+    found = Holdings(holdings_of([listed("p", "CM-0000")], [entry(FILE, "CM-0000")], RESOURCE))
     assert found.proven == {FILE: "n/p"}
 
 
@@ -156,7 +156,7 @@ def test_records_that_agree_prove_whose_uid_it_is() -> None:
 def test_a_uid_in_the_checkpoint_that_leads_elsewhere_is_nobodys_and_its_blocks_are_not_free(
     uid: str,
 ) -> None:
-    found = Holdings(join([], [entry(uid, "CM-0007")], RESOURCE))
+    found = Holdings(holdings_of([], [entry(uid, "CM-0007")], RESOURCE))
     assert found.pods == (Holding(ids=("CM-0007",)),)
     assert held_by_unknown(found, {}) == ("CM-0007",)
 
@@ -165,7 +165,7 @@ def test_blocks_of_a_static_pod_that_only_podresources_knows_are_held_and_its_mi
     None
 ):
     mirror = pod("m", "n/p", claims=VICTIM)
-    holdings = Holdings(join([listed("p", "CM-0000")], None, RESOURCE))
+    holdings = Holdings(holdings_of([listed("p", "CM-0000")], None, RESOURCE))
     known = roster([mirror, REAL], holdings.proven, frozenset({VICTIM}))
     held = who_holds(holdings, known, RESOURCE, api_knows=True, running={VICTIM})
     assert held == {}

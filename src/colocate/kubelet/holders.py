@@ -1,13 +1,20 @@
-"""Who holds which devices: asked of podresources, or read from the checkpoint where that does not answer."""
+"""Who holds which devices: podresources is asked, and the checkpoint read. `model.holdings` joins what they say.
+
+`Holders` answers which ids of a resource are held, for the SDK; `pods_holding` by whom, for whoever acts on pods.
+"""
 
 import asyncio
+from collections.abc import Sequence
 
 from colocate import telemetry
 from colocate.clock import Clock
 from colocate.errors import ColocateError, Unavailable
 from colocate.kubelet import checkpoint
 from colocate.kubelet.paths import KubeletPaths
-from colocate.kubelet.podresources import list_pods
+from colocate.kubelet.podresources import list_pods, listed_pods
+from colocate.model.checkpoint import Entry
+from colocate.model.holdings import Holdings, holdings_of
+from colocate.model.records import ListedPod
 from colocate.telemetry import Event
 from colocate.wire import podresources_pb2 as pr
 
@@ -72,3 +79,31 @@ class Holders:
         if unknown and not self._told:
             telemetry.logger().warning(Event.HOLDERS_UNKNOWN, reason=reason, effect="no id is dropped")
         self._told = unknown
+
+
+async def pods_holding(paths: KubeletPaths, clock: Clock, resource: str) -> Holdings | None:
+    """Ask both sources; None where neither answers."""
+    silent: list[str] = []
+    listing: tuple[ListedPod, ...] | None = None
+    try:
+        listing = await listed_pods(paths, clock)
+    except Unavailable as error:
+        silent.append(str(error))
+    # The checkpoint second: what podresources lists has been written there before.
+    entries = await asyncio.to_thread(_entries, paths, silent, listing is not None)
+    if listing is None and entries is None:
+        return None
+    return Holdings(holdings_of(listing, entries, resource), listing is not None, tuple(silent))
+
+
+def _entries(paths: KubeletPaths, silent: list[str], listed: bool) -> Sequence[Entry] | None:
+    try:
+        return checkpoint.parse(paths.checkpoint.read_bytes()).checkpoint.entries or ()
+    except FileNotFoundError:
+        if listed and paths.device_plugins.is_dir():
+            return ()  # A kubelet that has given out a device has written it down.
+        # Somebody may have removed it: alone, that it is not there says nothing.
+        silent.append(f"there is no {paths.checkpoint}")
+    except (OSError, ColocateError) as error:
+        silent.append(f"checkpoint: {error}")
+    return None

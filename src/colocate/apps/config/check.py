@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from colocate.apps.config.schema import Config, Memory, MockResource
+from colocate.apps.config.schema import Config, MemorySection, MockResource
 from colocate.apps.config.words import Problem, show
 from colocate.apps.mock import devices as mock_devices
 from colocate.apps.mock import inject as mock_inject
@@ -53,7 +53,7 @@ def check(config: Config) -> None:
         )
 
 
-def _check_memory(memory: Memory) -> None:
+def _check_memory(memory: MemorySection) -> None:
     if not 1 <= memory.refresh <= 60:
         raise Problem("memory.refresh", f"{memory.refresh:g}s is out of range; choose 1s to 1m")
     if memory.migration_rate < 1 << 20:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from colocate.apps.config.values import Address, Seconds, Share, Size
+from colocate.apps.config.values import Address, Seconds, Share, Size, plain
 from colocate.kubelet import OnStop, Registration, Settings
 from colocate.kubelet.paths import DEFAULT_ROOT, KubeletPaths
 from colocate.memory import (
@@ -162,26 +162,29 @@ class ForecastSection(Section, frozen=True):
                 return Koordinator(policy=self.policy, threshold=float(self.threshold) * 100)
 
 
-class Memory(Section, frozen=True):
-    """Idle memory of the node, sold in blocks."""
+_SOLD = MemorySettings()
+
+
+class MemorySection(Section, frozen=True):
+    """Idle memory of the node, sold in blocks. A field that `MemorySettings` also has is passed on to it by name."""
 
     enabled: bool = False
-    resource: str = MemorySettings().resource
-    block_size: Size = Size(MemorySettings().block_size)
-    namespaces: tuple[str, ...] = ()
+    resource: str = _SOLD.resource
+    block_size: Size = Size(_SOLD.block_size)
+    namespaces: tuple[str, ...] = _SOLD.namespaces
     """Whose pods may use blocks; all where none is named."""
     refresh: Seconds = Seconds(10)
     forecast: ForecastSection = ForecastSection()
-    page_cache: PageCache = PageCache.KUBELET
-    margin: Share = Share(0.10)
-    cool_down: Seconds = Seconds(60)
-    hysteresis: int = 1
-    swap: bool = False
-    without: tuple[Rung, ...] = ()
+    page_cache: PageCache = _SOLD.page_cache
+    margin: Share = Share(_SOLD.margin)
+    cool_down: Seconds = Seconds(_SOLD.cool_down)
+    hysteresis: int = _SOLD.hysteresis
+    swap: bool = _SOLD.swap
+    without: tuple[Rung, ...] = _SOLD.without
     """Rungs of the ladder that are never used."""
-    far_nodes: tuple[int, ...] | None = None
+    far_nodes: tuple[int, ...] | None = _SOLD.far_nodes
     """NUMA nodes that pages may go to; not given: those without CPUs."""
-    demotion: bool = False
+    demotion: bool = _SOLD.demotion
     """Whether the kernel's demotion may be switched on for the far rung."""
     migration_rate: Size = Size(256 << 20)
     """Bytes a second."""
@@ -198,23 +201,10 @@ class Memory(Section, frozen=True):
 
     def settings(self) -> MemorySettings:
         """The same for those who decide; UserError where they would not have it."""
-        return check_settings(
-            MemorySettings(
-                resource=self.resource,
-                # Plain numbers: they come back in states and reports.
-                block_size=int(self.block_size),
-                namespaces=self.namespaces,
-                forecast=self.forecast.forecast(),
-                page_cache=self.page_cache,
-                margin=float(self.margin),
-                cool_down=float(self.cool_down),
-                hysteresis=self.hysteresis,
-                swap=self.swap,
-                without=self.without,
-                far_nodes=self.far_nodes,
-                demotion=self.demotion,
-            )
-        )
+        shared = set(self.__struct_fields__) & set(_SOLD.__struct_fields__) - {"forecast"}
+        # Plain numbers: they come back in states and reports.
+        given = {name: plain(getattr(self, name)) for name in shared}
+        return check_settings(msgspec.structs.replace(_SOLD, forecast=self.forecast.forecast(), **given))
 
 
 class Config(Section, frozen=True):
@@ -226,4 +216,4 @@ class Config(Section, frozen=True):
     metrics: Metrics = Metrics()
     control: Control = Control()
     mock: Mock = Mock()
-    memory: Memory = Memory()
+    memory: MemorySection = MemorySection()

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 
 from colocate.apps.memory.objects import ApiPod
 from colocate.apps.memory.roster import Roster
-from colocate.kubelet.pod_holders import Holding, Holdings
+from colocate.model.holdings import Holding, Holdings
 from colocate.model.memory import PodUid
 
 

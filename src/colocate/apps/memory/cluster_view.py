@@ -19,8 +19,8 @@ from colocate.cluster.resources import NODES, PODS, Selection, on_node
 from colocate.cluster.transport import Request
 from colocate.cluster.watch_cache import WatchCache, WatchSettings
 from colocate.errors import UserError
-from colocate.kubelet.pod_holders import Holding
 from colocate.memory import PodRef
+from colocate.model.holdings import Holding
 from colocate.model.memory import PodIdentity
 
 COMPONENT = "colocate-memory"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from colocate.apps.config.schema import Config, Memory
+from colocate.apps.config.schema import Config, MemorySection
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.machine import Machine
 from colocate.apps.memory.part import MemoryPart
@@ -47,12 +47,12 @@ def memory_part(config: Config, clock: Clock) -> MemoryPart:
     )
 
 
-def fixed_differences(old: Memory, new: Memory) -> list[str]:
+def fixed_differences(old: MemorySection, new: MemorySection) -> list[str]:
     """The fields that differ and wait for the next start."""
     return [f"memory.{name}" for name in _FIXED if getattr(old, name) != getattr(new, name)]
 
 
-def take_settings(part: MemoryPart, new: Memory) -> None:
+def take_settings(part: MemoryPart, new: MemorySection) -> None:
     """Go on by new figures; UserError where size or name of blocks that are held would change."""
     held = frozenset(id for ids in part.state.holders.values() for id in ids)
     settings = new.settings()

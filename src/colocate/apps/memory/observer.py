@@ -14,9 +14,10 @@ from colocate.apps.memory.objects import reserves
 from colocate.apps.memory.roster import IdentityCollision, Roster, roster
 from colocate.clock import Clock
 from colocate.host.identity import this_machine
+from colocate.kubelet.holders import pods_holding
 from colocate.kubelet.paths import KubeletPaths
-from colocate.kubelet.pod_holders import Holdings, pods_holding
 from colocate.memory import ActionOutcome, MemoryFacts
+from colocate.model.holdings import Holdings
 from colocate.model.memory import NodeWord, PodUid
 
 Promised = Callable[[Iterable[str]], tuple[str, ...]]

@@ -13,10 +13,11 @@ from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.machine import Machine
 from colocate.clock import Clock
 from colocate.errors import ColocateError
+from colocate.kubelet.holders import pods_holding
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.plugin import Refused
-from colocate.kubelet.pod_holders import Holding, pods_holding
 from colocate.memory import MemoryState, SetLimit, limits_of, pod_ref
+from colocate.model.holdings import Holding
 from colocate.model.memory import Bytes, PodIdentity
 
 TIME = 15.0
