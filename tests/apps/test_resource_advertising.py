@@ -61,7 +61,7 @@ async def test_what_a_plugin_advertises_is_refused_also_while_the_kubelet_waits_
     group = await lab.node.serve(Fans("fan-0"))
     await lab.node.devices(FAN, 1)
     await lab.sync()
-    with pytest.raises(Refused, match="is the kubelet's to count"):
+    with pytest.raises(Refused, match="is counted by the kubelet"):
         await advertise(lab, 4)
     await lab.node.kill(group)
     await lab.node.devices(FAN, 0)

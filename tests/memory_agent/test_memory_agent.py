@@ -145,7 +145,7 @@ def refusal(memory: str) -> str:
         ("{farNodes: [-1]}", "memory.farNodes[0]: there is no NUMA node -1"),
         ("{resource: memory}", "memory: resource is 'memory', but it needs a domain"),
         ("{forecast: {kind: oracle}}", "choose one of instant, window-max, koordinator"),
-        ("{migrationRate: 0}", "memory.migrationRate: 0 bytes a second; give 1Mi at least"),
+        ("{migrationRate: 0}", "memory.migrationRate: 0 bytes a second; give at least 1Mi"),
     ],
 )
 def test_what_is_wrong_with_the_memory_section_is_one_sentence(memory: str, said: str) -> None:

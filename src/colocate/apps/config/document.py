@@ -22,6 +22,4 @@ class Document(msgspec.Struct, Generic[C], frozen=True):
     """Where to find one to start from, as the end of a sentence."""
 
 
-AGENT = Document(
-    schema.Config, check.check, values.decode, "'colocate config example' prints one to start from"
-)
+AGENT = Document(schema.Config, check.check, values.decode, "'colocate config example' prints an example")
