@@ -242,7 +242,7 @@ PLACEHOLDERS = "known are {ids}, {count} and {resource}; write {{ and }} for bra
             "count: 1, numa: {nodes: []}",
             ".numa.nodes: the list is empty; give at least one NUMA node, or remove numa",
         ),
-        ("count: 1, numa: {nodes: [0, -1]}", ".numa.nodes[1]: there is no NUMA node -1; choose 0 to 1023"),
+        ("count: 1, numa: {nodes: [0, -1]}", ".numa.nodes[1]: -1 is not a NUMA node; choose 0 to 1023"),
         (
             "count: 1, inject: {envs: {A: '{id}'}}",
             f".inject.envs.A: a placeholder does not exist; {PLACEHOLDERS}",

@@ -134,9 +134,9 @@ def test_a_kubelet_that_cannot_be_asked_is_not_said_to_answer(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "say what to change"),
+        ((), "nothing to change is given"),
         (("--drop-pod", "three"), "no pod 'three'"),
-        (("--drop-pod", "default/three"), "say its uid"),
+        (("--drop-pod", "default/three"), "give the uid"),
         (("--drop-resource", "nobody/has-it"), "no resource 'nobody/has-it'"),
         (("--drop-pod", "one"), "Not a terminal, so I cannot ask. Add --yes to continue."),
     ],
@@ -155,7 +155,7 @@ async def test_a_repair_that_cannot_be_done_is_one_sentence(
 def test_standard_input_and_a_checksum_that_cannot_be_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "name a file" in checkpoint(capsys, "repair", "-", "--fix-checksum").err
+    assert "give a file" in checkpoint(capsys, "repair", "-", "--fix-checksum").err
     path = tmp_path / "old"
     path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, ("a",), b""),), {}), Format.PLAIN))
     assert "knows no checksum" in checkpoint(capsys, "repair", path, "--fix-checksum", "--yes").err

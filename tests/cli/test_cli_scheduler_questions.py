@@ -280,7 +280,7 @@ async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:
         ("version: 1\ntaints: {perMinute: 0}", "taints.perMinute"),
         ("version: 1\ntaints: {heat: {steps: [90, 60]}}", "must be one to four rising percentages"),
         ("version: 1\nact: [magic]", "choose one of extender, taints"),
-        ("version: 1\nact: []", "act: nothing would be done"),
+        ("version: 1\nact: []", "act: the list is empty"),
         ("version: 1\ndecisions: {keep: 0}", "decisions.keep"),
         ("version: 1\nusage: {windows: [{statistic: pod, span: 1h}]}", "usage: windows"),
     ],

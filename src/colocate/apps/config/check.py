@@ -72,7 +72,9 @@ def _check_memory(memory: Memory) -> None:
         )
     for index, node in enumerate(memory.far_nodes or ()):
         if not 0 <= node <= _MAX_NODE:
-            raise Problem(f"memory.farNodes[{index}]", f"{show(node)} is not a NUMA node")
+            raise Problem(
+                f"memory.farNodes[{index}]", f"{show(node)} is not a NUMA node; give a number from 0 on"
+            )
     try:
         memory.settings()
     except UserError as error:
