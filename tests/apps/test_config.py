@@ -144,7 +144,7 @@ def test_spans_of_time(text: str, said: float) -> None:
         ),
         (
             "version: 1\nmetrics: {address: 'localhost:70000'}",
-            "metrics.address: there is no port 70000; choose one up to 65535",
+            "metrics.address: 70000 is not a port; choose one up to 65535",
         ),
         (
             f"version: 1\ncontrol: {{socket: /{'x' * 120}}}",
