@@ -36,11 +36,11 @@ async def test_what_an_identity_may_not_is_told_by_what_needs_it(server: ApiServ
     async with connect(server.url, SystemClock(), token="ann-token") as client:
         *refused, allowed = (await found(patient(tmp_path, client), "permissions"))["permissions"]
     assert [result.reason for result in refused] == [
-        "colocate resource advertise and remove: not as ann, who may not patch nodes/status",
-        "colocate scheduler serve: not as ann, who may not watch nodes, watch pods",
-        "colocate scheduler serve --act taints: not as ann, who may not patch nodes, "
+        "colocate resource advertise and remove: not possible as ann, who may not patch nodes/status",
+        "colocate scheduler serve: not possible as ann, who may not watch nodes, watch pods",
+        "colocate scheduler serve --act taints: not possible as ann, who may not patch nodes, "
         "get leases.coordination.k8s.io in kube-system, update leases.coordination.k8s.io in kube-system",
-        "the agent that sells memory: not as ann, who may not watch nodes, watch pods, create events, "
+        "the agent that sells memory: not possible as ann, who may not watch nodes, watch pods, create events, "
         "patch events",
     ]
     assert "kubectl create clusterrole NAME --verb=patch --resource=nodes/status;" in refused[0].remedy

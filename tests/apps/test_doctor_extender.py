@@ -91,7 +91,7 @@ class TestExtender:
             ]
         assert refused.verdict is CheckVerdict.BAD
         assert "401" in refused.reason
-        assert "as the password in urlPrefix" in refused.remedy
+        assert "into urlPrefix as its password" in refused.remedy
         assert let_in.verdict is CheckVerdict.GOOD
         assert "sesame" not in let_in.reason
 
@@ -176,7 +176,7 @@ extenders:
             )
             [found] = await examined("extender", "nowhere", extenders=(settings,))
         assert (found.verdict is CheckVerdict.GOOD) == believed, found.reason
-        assert believed or "it cannot be asked: its certificate is not trusted, " in found.reason
+        assert believed or "cannot be reached: its certificate is not trusted, " in found.reason
         assert believed or "as caFile" in found.remedy
 
     @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ extenders:
         [found] = await examined("extender", "nowhere", extenders=(settings,))
         assert found.verdict is CheckVerdict.WARN, "it may be right where kube-scheduler is"
         assert found.reason == (
-            f"https://127.0.0.1:9: its {called} cannot be read here: {tmp_path}/{lacking}: no such file or directory"
+            f"https://127.0.0.1:9: cannot read its {called} here: {tmp_path}/{lacking}: no such file or directory"
         )
         assert "kube-scheduler's pod" in found.remedy
 
@@ -202,7 +202,7 @@ extenders:
         (tmp_path / broken).write_text("no certificate")
         [found] = await examined("extender", "nowhere", extenders=(settings,))
         assert found.verdict is CheckVerdict.BAD
-        assert f"its {called} cannot be used: {tmp_path}/{broken}" in found.reason
+        assert f"cannot use its {called}: {tmp_path}/{broken}" in found.reason
         assert "PEM" in found.remedy
 
     async def test_extenders_of_others_are_left_alone(self) -> None:
@@ -254,5 +254,5 @@ extenders:
             read_kube_scheduler(file, "x.yaml")
 
     async def test_what_is_no_configuration_is_the_users_error(self) -> None:
-        with pytest.raises(UserError, match="no KubeSchedulerConfiguration"):
+        with pytest.raises(UserError, match="not a KubeSchedulerConfiguration"):
             read_kube_scheduler("[]", "x.yaml")

@@ -92,7 +92,7 @@ async def test_folders_that_are_missing_or_are_files_are_found(tmp_path: Path) -
     (tmp_path / "plugins_registry").touch()
     missing, file = (await found(patient(tmp_path), "folders"))["folders"]
     assert (missing.verdict, file.verdict) == (CheckVerdict.WARN, CheckVerdict.BAD)
-    assert "there is no" in missing.reason
+    assert "does not exist" in missing.reason
     assert "is not a folder" in file.reason
 
 

@@ -47,7 +47,7 @@ async def test_a_kubelet_that_keeps_nothing_for_the_system_is_a_warning(
             asked = msgspec.structs.replace(patient(tmp_path, client), node=name)
             results = (await found(asked, "memory reserves"))["memory reserves"]
         assert max(results, key=lambda one: one.verdict is CheckVerdict.WARN).verdict is verdict
-        assert any("cannot be asked for" in result.reason for result in results)
+        assert any("cannot ask for the configuration" in result.reason for result in results)
 
 
 async def test_of_a_machine_that_is_no_node_no_reserves_are_asked_for(

@@ -86,7 +86,7 @@ async def test_the_times_of_ones_own_queries_are_asked_for_by_another(memory: st
     found = await with_own_queries({"cpu": "my_cpu", "memory": memory})
     [times] = [result for result in found if result.reason.startswith("time: ")]
     assert times.verdict is CheckVerdict.WARN, "samples are there, and count as new as they come"
-    assert "samples count as old as their answers" in times.reason
+    assert "samples count from the time of the answer" in times.reason
     assert times.remedy.startswith(remedy)
 
 
@@ -132,7 +132,7 @@ async def test_a_label_of_ones_own_query_is_not_mended_by_a_rule() -> None:
             prometheus=PrometheusSection(url=prometheus.url), queries={"cpu": "my_cpu"}, windows=()
         )
         found = await examined("samples", client, usage=usage)
-    [dropped] = [result for result in found if "of no node here" in result.reason]
+    [dropped] = [result for result in found if "belong to no node here" in result.reason]
     assert dropped.remedy == (
         "let the query of usage.queries.cpu keep the label node, "
         "or put the label that names the node into usage.labels"
@@ -143,7 +143,7 @@ async def test_a_rule_that_drops_the_label_is_told_how_to_keep_it() -> None:
     async with pretending(CALM) as prometheus:
         say(prometheus, CPU, {})
         found = await samples(prometheus, *NAMES)
-    [dropped] = [result for result in found if "of no node here" in result.reason]
+    [dropped] = [result for result in found if "belong to no node here" in result.reason]
     assert dropped.reason.startswith("cpu: 1 of 1 series")
     assert "keep the label node" in dropped.remedy
     assert "by (node, kubernetes_node, instance)" in dropped.remedy

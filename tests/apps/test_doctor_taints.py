@@ -74,7 +74,7 @@ async def test_taints_that_somebody_writes_are_well_whoever_asks() -> None:
         await holder.changed.beyond(0)
         found = await only(asked(client, Act.EXTENDER), "taints")
     assert found.verdict is CheckVerdict.GOOD
-    assert "which writer writes" in found.reason
+    assert "written by writer" in found.reason
 
 
 @pytest.mark.parametrize("seconds", [-3600, 35])
@@ -83,7 +83,7 @@ async def test_so_they_are_if_the_clock_of_who_asks_is_another(seconds: float) -
         await holder.changed.beyond(0)
         found = await only(asked(client, Act.EXTENDER, clock=Apart(seconds)), "taints")
     assert found.verdict is CheckVerdict.GOOD
-    assert "which writer writes" in found.reason
+    assert "written by writer" in found.reason
 
 
 async def test_a_killed_writer_writes_no_more_if_the_clock_of_who_asks_is_behind() -> None:
@@ -94,7 +94,7 @@ async def test_a_killed_writer_writes_no_more_if_the_clock_of_who_asks_is_behind
         await client.create(LEASES, body, LEASE.namespace)
         found = await only(asked(client, Act.EXTENDER, clock=Apart(-3600)), "taints")
     assert found.verdict is CheckVerdict.WARN
-    assert "nobody writes them" in found.reason
+    assert "no process writes them" in found.reason
 
 
 async def test_without_the_cluster_that_is_told() -> None:

@@ -306,7 +306,7 @@ async def test_what_the_api_cannot_tell_is_said(short: Path) -> None:
         wrong = {**known, "NODE_NAME": "elsewhere"}
         shown = await colocate("checkpoint", "show", copy, **wrong)
         assert shown.code == 0
-        assert "the cluster has no node 'elsewhere'; say with --node" in shown.err
+        assert "the cluster has no node 'elsewhere'; give this machine's node with --node" in shown.err
         drop = ("checkpoint", "repair", copy, "--dry-run", "--drop-pod")
         dropped = await colocate(*drop, uid, **wrong)
         assert dropped.code == 0
@@ -322,7 +322,7 @@ async def test_what_the_api_cannot_tell_is_said(short: Path) -> None:
         named = await colocate(*drop, "default/cooled", **known)
         assert named.code == 0
         assert "default/cooled runs and loses its devices" in named.err
-        assert "say with --node of which node the file is" in named.err, "it may be of another node"
+        assert "give the node of the file with --node" in named.err, "it may be of another node"
         stated = await colocate(*drop, "default/cooled", "--node", MACHINE, **known)
         assert "is not known" not in stated.err
 

@@ -170,8 +170,8 @@ async def test_a_removal_ends_in_time_even_if_the_server_does_not_answer() -> No
         ended = await colocate("resource", "remove", "n1", FAN, "--yes", "--timeout", "1s", "--server", at)
     assert ended.code == 1
     assert ended.err == (
-        f"colocate: 1 s were not enough to remove {FAN} from node n1: nothing was changed (the API server has not "
-        f"answered); give it longer with --timeout\n"
+        f"colocate: could not remove {FAN} from node n1 within 1 s: nothing was changed (the API server has not "
+        f"answered); give it more time with --timeout\n"
     )
 
 
@@ -294,7 +294,7 @@ async def test_on_a_terminal_it_asks_and_shows_a_bar_and_stops_at_ctrl_c(lab: La
         assert "░ at most " in terminal.seen
         terminal.process.send_signal(signal.SIGINT)
         assert await terminal.ends() == 130
-        assert "interrupted: nothing was changed (the kubelet has not let go of it)" in terminal.seen
+        assert "interrupted: nothing was changed (the kubelet has not forgotten it)" in terminal.seen
         assert "Traceback" not in terminal.seen
     async with Terminal(lab, "resource", "remove", MACHINE, FAN) as terminal:
         await terminal.shows("[y/N]")

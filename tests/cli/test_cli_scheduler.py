@@ -64,7 +64,7 @@ async def test_what_cannot_be_done_is_one_sentence_and_exit_code_2(tmp_path: Pat
     for flags, said in (
         (["--url", "extender"], "write http:// or https://"),
         (["--from", str(tmp_path / "none")], "--from: "),
-        (["--from", str(SEED), "--scheduler-name", "x"], "leave one of the two out"),
+        (["--from", str(SEED), "--scheduler-name", "x"], "leave one out"),
     ):
         ended = await colocate("scheduler", "kube-config", *flags)
         assert ended.code == 2

@@ -230,7 +230,7 @@ async def test_nodes_that_do_not_take_the_pod_are_no_candidates(tmp_path: Path) 
     assert "1 of 2 candidates was best" in said
     assert said.splitlines()[-2:] == [
         "no candidate idle: it is cordoned",
-        "no candidate control: its taint node-role.kubernetes.io/control-plane:NoSchedule is not tolerated",
+        "no candidate control: the pod does not tolerate its taint node-role.kubernetes.io/control-plane:NoSchedule",
     ]
     tolerant = [{"key": control.key, "operator": "Exists"}]
     told = json.loads(await ask("score", "-o", "json", tolerations=tolerant))
@@ -280,9 +280,9 @@ async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:
         ("version: 1\nload: {ledger: {window: 5}}", "usage.shownAfter"),
         ("version: 1\nload: {staleness: {after: soon}}", "a number; write it like 0.5"),
         ("version: 1\ntaints: {perMinute: 0}", "taints.perMinute"),
-        ("version: 1\ntaints: {heat: {steps: [90, 60]}}", "must be one to four percentages that rise"),
+        ("version: 1\ntaints: {heat: {steps: [90, 60]}}", "must be one to four rising percentages"),
         ("version: 1\nact: [magic]", "choose one of extender, taints"),
-        ("version: 1\nact: []", "act: nothing would be done"),
+        ("version: 1\nact: []", "act: the list is empty"),
         ("version: 1\ndecisions: {keep: 0}", "decisions.keep"),
         ("version: 1\nusage: {windows: [{statistic: pod, span: 1h}]}", "usage: windows"),
     ],

@@ -122,7 +122,7 @@ async def test_an_expired_certificate_of_the_client_is_named(
     async with once(over_tls(with_tls, login)) as client:
         with pytest.raises(Untrusted) as raised:
             await client.list(PODS)
-    assert "our client certificate has expired on 20" in str(raised.value)
+    assert "our client certificate expired on 20" in str(raised.value)
     assert str(raised.value).endswith("renew the one in the test")
 
 
@@ -171,7 +171,7 @@ async def test_a_server_that_demands_a_certificate_where_there_is_none_is_told_s
     with demanding(authority, ssl.TLSVersion.TLSv1_3) as url:
         said = await refusal(url, authority, Login())
     assert said == (
-        f"cannot list pods: {url} demands a client certificate (certificate required), and the test has none; add "
+        f"cannot list pods: {url} asks for a client certificate (certificate required), but the test has none; add "
         f"one, with its key"
     )
 
@@ -240,7 +240,7 @@ async def test_certificates_that_cannot_be_used_are_a_users_fault(
     login = Login(certificate=Pem(file=tmp_path / "crt"), key=Pem(file=tmp_path / "key"))
     connection = Connection(with_tls.url, "the test", authority=Pem(file=tmp_path / "ca"), login=login)
     words = {
-        "ca": "holds no certificate in PEM; copy it again",
+        "ca": "has no certificate in PEM; copy it again",
         "missing": "client-key .* cannot be read: no such file",
         "mismatch": "and its key cannot be used",
         "encrypted": "they must be PEM, unencrypted, and belong together",

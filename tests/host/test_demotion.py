@@ -284,7 +284,7 @@ def test_what_the_kernel_says(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -
     assert kernel.demotion.read().tiers == {0: 4, 1: 4, 2: 22}
     for tier in (4, 22):
         (kernel.tier(tier) / "nodelist").unlink()
-    assert "no memory tiers" in kernel.demotion.read().missing
+    assert "does not report memory tiers" in kernel.demotion.read().missing
     assert kernel.demotion.read().enabled, "told all the same: it may have to be put back"
     kernel.switch.unlink()
     assert "5.15" in kernel.demotion.read().missing

@@ -126,10 +126,10 @@ def test_no_timeout_is_the_default_timeout() -> None:
     [
         ("[", "is not YAML"),
         ("", "it is empty"),
-        ("- a", "it is no mapping"),
+        ("- a", "it is not a mapping"),
         ("kind: Pod\napiVersion: v1", "its kind is Pod, its apiVersion is v1"),
-        ("kind: Pod", "its kind is Pod, its apiVersion is not said"),
-        ("profiles: []", "its kind is not said, its apiVersion is not said"),
+        ("kind: Pod", "its kind is Pod, its apiVersion is missing"),
+        ("profiles: []", "its kind is missing, its apiVersion is missing"),
         (HEAD + "profiles: []", "profiles is empty"),
         (HEAD + "profiles: [{schedulerName: a}, {schedulerName: a}]", "appears twice"),
         (HEAD + "profiles: 3", "Expected `array`"),

@@ -50,7 +50,7 @@ def test_an_explanation_reads_as_sentences() -> None:
     made.bind(BoundPod(pod("other", 800), "a", NOW))
     told = str(explain(decide(made, pod("new"), ["a"], NOW + 5).decision, made.settings))
     assert told.startswith("default/new: 1 of 1 candidates were best by balanced\na 7")
-    assert "sampled 5 s before, 1 pods not in the samples yet" in told
+    assert "sampled 5 s before, 1 pods that samples do not show yet" in told
     assert "CPU of unseen pods 8.50 %" in told
 
 

@@ -243,7 +243,7 @@ async def test_a_far_node_that_is_detached_or_full_is_passed_over_for_the_next_r
             if case == "detached":
                 said = " ".join(reason for _, reason in lab.events("batch"))
                 await until(
-                    lambda: "NUMA node is not there" in " ".join(m for _, m in lab.events("batch")), said
+                    lambda: "NUMA node does not exist" in " ".join(m for _, m in lab.events("batch")), said
                 )
 
 

@@ -142,10 +142,10 @@ def refusal(memory: str) -> str:
         ),
         ("{cgroupRoot: /kubepods}", "memory.cgroupRoot: '/kubepods' is a path below the top"),
         ("{stateFolder: here}", "memory.stateFolder: 'here' is not an absolute path"),
-        ("{farNodes: [-1]}", "memory.farNodes[0]: there is no NUMA node -1"),
+        ("{farNodes: [-1]}", "memory.farNodes[0]: -1 is not a NUMA node"),
         ("{resource: memory}", "memory: resource is 'memory', but it needs a domain"),
         ("{forecast: {kind: oracle}}", "choose one of instant, window-max, koordinator"),
-        ("{migrationRate: 0}", "memory.migrationRate: 0 bytes a second; give 1Mi at least"),
+        ("{migrationRate: 0}", "memory.migrationRate: 0 bytes a second; give at least 1Mi"),
         ("{moveExpiry: 5s}", "memory.moveExpiry: 5s is out of range; choose 1m to 168h"),
     ],
 )

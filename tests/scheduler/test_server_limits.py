@@ -79,7 +79,7 @@ async def test_more_nodes_than_there_can_be_are_not_judged(judge: SteeredJudge, 
             answered = await ask.post(verb, body)
             assert answered.status == 413
             assert answered.sentence == (
-                "the body asks about 4 nodes, and 3 at most are judged at once; ask about the nodes of this cluster"
+                "the body asks about 4 nodes, but at most 3 are judged at once; ask about the nodes of this cluster"
             )
         assert not judge.asked
         assert (await ask.post(verb, question(*"abc"))).status == 200

@@ -88,10 +88,10 @@ class Credentials:
             if known is not None:
                 # A file that is just being replaced: what was there is mostly still good.
                 return known[1]
-            why = getattr(error, "strerror", None) or "it is no text"
+            why = getattr(error, "strerror", None) or "it is not text"
             raise UserError(f"the {what} file {path} cannot be read: {why.lower()}") from error
         if not known[1]:
-            raise UserError(f"the {what} file {path} is empty; put a {what} there, or name another file")
+            raise UserError(f"the {what} file {path} is empty; put a {what} into it, or give another file")
         return known[1]
 
     async def _from_command(self, spec: ExecSpec) -> Printed:

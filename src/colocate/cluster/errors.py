@@ -191,8 +191,10 @@ def redirected(doing: Doing, code: int, location: str) -> Invalid:
         # Not more of it: user names, passwords and queries may be secrets.
         place = f"{f'{address.scheme}:' if address.scheme else ''}{host}{address.path}"
     except ValueError:
-        place = "what is no address"
-    message = f"the server redirects (code {code}) to {place}; name the address that answers by itself"
+        place = "something that is not an address"
+    message = (
+        f"the server redirects (code {code}) to {place}; give the address that answers without a redirect"
+    )
     return Invalid(doing, ApiStatus(message, "Redirected", code))
 
 

@@ -37,7 +37,7 @@ class Placed(msgspec.Struct, Generic[E], frozen=True):
             return Secret(base64.b64decode("".join(text.split()), validate=True).decode())
         except ValueError as error:
             raise UserError(
-                f"{self.place}: {field} is not base64 of a PEM text; copy it again, or name a file"
+                f"{self.place}: {field} is not base64 of a PEM text; copy it again, or give a file"
             ) from error
 
 
@@ -112,8 +112,8 @@ class Chosen(msgspec.Struct, frozen=True):
         user, cluster = self.user.entry, self.cluster.entry
         if user.auth_provider is not None and not (user.token or user.token_file or user.exec):
             raise UserError(
-                f"{self.user.place}: auth-provider was taken out of Kubernetes in 1.26; use the exec "
-                f"plugin of your provider instead"
+                f"{self.user.place}: auth-provider was removed from Kubernetes in 1.26; use the exec plugin of "
+                "your provider instead"
             )
         if user.exec is None:
             return None
@@ -155,8 +155,8 @@ class Merged(msgspec.Struct, frozen=True):
         if context is None:
             field = "--context" if wanted else "current-context"
             raise UserError(
-                f"{self._where}: {field} is {name!r}, and there is no such context; "
-                f"choose one that is there ({_known(self.contexts)})"
+                f"{self._where}: {field} is {name!r}, but there is no such context; choose another "
+                f"({_known(self.contexts)})"
             )
         cluster = _named(self.clusters, context.entry.cluster, f"{context.place}.cluster")
         user = Placed(KubeconfigUser(), f"{context.place}.user", context.source)
@@ -172,11 +172,11 @@ class Merged(msgspec.Struct, frozen=True):
 def _named(entries: Mapping[str, Placed[E]], name: str, place: str) -> Placed[E]:
     if name in entries:
         return entries[name]
-    raise UserError(f"{place} is {name!r}, which is not there; name one of: {_known(entries)}")
+    raise UserError(f"{place} is {name!r}, which does not exist; choose one of: {_known(entries)}")
 
 
 def _known(entries: Iterable[str]) -> str:
-    return ", ".join(sorted(entries)) or "none is there"
+    return ", ".join(sorted(entries)) or "there are none"
 
 
 def load(files: Sequence[Path], must_exist: bool) -> Merged:
@@ -203,10 +203,10 @@ def _read(path: Path, must_exist: bool) -> str | None:
         return path.read_text()
     except FileNotFoundError:
         if must_exist:
-            raise UserError(f"the kubeconfig {path} is not there; name another") from None
+            raise UserError(f"the kubeconfig {path} does not exist; give another") from None
         return None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise UserError(f"the kubeconfig {path} cannot be read: {why.lower()}") from error
 
 
@@ -217,18 +217,18 @@ def _parse(path: Path, text: str) -> dict[str, object]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         # Not the parser's own words: they quote the text around, and with it tokens.
-        raise UserError(f"the kubeconfig {path}{line} is not YAML; mend or replace it") from None
+        raise UserError(f"the kubeconfig {path}{line} is not YAML; correct or replace it") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise UserError(f"the kubeconfig {path} is not a mapping; mend or replace it")
+        raise UserError(f"the kubeconfig {path} is not a mapping; correct or replace it")
     return document
 
 
 def _entries(document: dict[str, object], word: str, shape: type[E], path: Path) -> dict[str, Placed[E]]:
     listed = document.get(f"{word}s") or []
     if not isinstance(listed, list):
-        raise UserError(f"{path}: {word}s is not a list; mend it")
+        raise UserError(f"{path}: {word}s is not a list; correct it")
     found: dict[str, Placed[E]] = {}
     for number, item in enumerate(listed):
         name = item.get("name") if isinstance(item, dict) else None

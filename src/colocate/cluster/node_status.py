@@ -32,7 +32,7 @@ def patch_for(seen: Mapping[str, object], wanted: Mapping[str, int | None]) -> P
     for resource, count in sorted(wanted.items()):
         if "/" not in resource:
             raise ValueError(
-                f"{resource!r} is no extended resource: cpu, memory and their like are the kubelet's"
+                f"{resource!r} is not an extended resource: cpu, memory and the like belong to the kubelet"
             )
         value = None if count is None else str(count)
         step = json_patch.set_value(_mapping(node), ("status", "capacity", resource), value)

@@ -77,8 +77,8 @@ def _context(connection: Connection, shown: ShownCredentials) -> ssl.SSLContext:
     except ssl.SSLError as error:
         where = connection.authority.file if connection.authority else None
         raise UserError(
-            f"{origin}: certificate-authority{f' {where}' if where else ''} holds no certificate in PEM; "
-            f"copy it again from the cluster"
+            f"{origin}: certificate-authority{f' {where}' if where else ''} has no certificate in PEM; copy it "
+            "again from the cluster"
         ) from error
     # Python 3.13 began to refuse authorities that lack an extension which many clusters' own ones lack.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

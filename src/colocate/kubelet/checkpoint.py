@@ -151,13 +151,13 @@ def parse(blob: bytes, format: Format | None = None) -> CheckpointDocument:
         return _recognise(tree) if format is None else _decode(tree, format)
     except gojson.Malformed as error:
         raise CheckpointError(
-            f"the checkpoint is not a whole JSON document: {error}; check that it is the kubelet's"
-            " kubelet_internal_checkpoint and that it was copied to its end"
+            f"the checkpoint is not a complete JSON document: {error}; check that it is the kubelet's "
+            "kubelet_internal_checkpoint and that it was copied completely"
         ) from None
     except go.Mismatch as error:
         raise CheckpointError(
-            f"the checkpoint holds what no kubelet writes: {error}; undo what was edited by hand, or fetch"
-            " the kubelet's own file again"
+            f"the checkpoint has something that no kubelet writes: {error}; undo edits by hand, or fetch the "
+            "kubelet's own file again"
         ) from None
 
 

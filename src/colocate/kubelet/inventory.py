@@ -103,7 +103,7 @@ def as_device(one: Device | str) -> Device:
         return one
     if isinstance(one, str):
         return Device(one)
-    raise ValueError(f"{one!r:.100} is no device; list Device objects, or plain ids as text")
+    raise ValueError(f"{one!r:.100} is not a device; list Device objects, or plain ids as text")
 
 
 def _differing(old: list[Device], new: Sequence[Device | str]) -> list[int] | None:

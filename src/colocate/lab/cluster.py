@@ -86,7 +86,7 @@ class LabCluster:
 
     async def _listen(self, host: str, port: int) -> None:
         if not 0 <= port <= 65535:
-            raise UserError(f"--port: {port} is no port; say one up to 65535, or 0 for any that is free")
+            raise UserError(f"--port: {port} is not a port; give one up to 65535, or 0 for any free port")
         try:
             await self.server.start(host, port)
         except OSError as error:

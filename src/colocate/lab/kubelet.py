@@ -213,7 +213,7 @@ class EmbeddedKubelet:
                         return
                     await self.changes.beyond(seen)
         except TimeoutError:
-            raise Unavailable(f"waited {seconds:g} s in vain for {what or holds}") from None
+            raise Unavailable(f"waited {seconds:g} s for {what or holds}, without success") from None
 
     # --- the node --------------------------------------------------------------------------------
 

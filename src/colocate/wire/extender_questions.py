@@ -169,7 +169,7 @@ _anything: msgspec.json.Decoder[object] = msgspec.json.Decoder(object)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _encode = msgspec.json.Encoder().encode
 
-_TOO_DEEP = "the body is nested more deeply than any object of Kubernetes"
+_TOO_DEEP = "the body is nested more deeply than any Kubernetes object"
 _NAMES = {name.lower(): name for name in ("Pod", "Nodes", "NodeNames", "items")}
 _PREEMPTION_NAMES = {name.lower(): name for name in ("Pod", "NodeNameToVictims", "NodeNameToMetaVictims")}
 _VICTIM_NAMES = {name.lower(): name for name in ("Pods", "NumPDBViolations")}
@@ -245,7 +245,9 @@ def _pod(given: Raw | UnsetType) -> Raw:
         raise Unreadable("the body has no Pod; kube-scheduler sends the whole pod that it schedules")
     length = len(memoryview(given))
     if length > _LARGEST_POD:
-        raise TooMany(f"the body's Pod has {length} bytes, and no pod of Kubernetes has {_LARGEST_POD}")
+        raise TooMany(
+            f"the body's Pod has {length} bytes, more than a Kubernetes pod can have ({_LARGEST_POD})"
+        )
     _check_elements("the body's Pod", given, _POD_ELEMENTS)
     return given
 
@@ -253,8 +255,8 @@ def _pod(given: Raw | UnsetType) -> Raw:
 def _check_number(nodes: int, most: int | None) -> None:
     if most is not None and nodes > most:
         raise TooMany(
-            f"the body asks about {nodes} nodes, and {most} at most are judged at once; ask about the nodes of this "
-            f"cluster"
+            f"the body asks about {nodes} nodes, but at most {most} are judged at once; ask about the nodes of "
+            "this cluster"
         )
 
 
@@ -266,7 +268,7 @@ def _check_elements(what: str, sent: bytes | Raw, most: int) -> None:
     text = bytes(sent)
     found = text.count(b",") + text.count(b"[") + text.count(b"{")
     if found > most:
-        raise TooMany(f"{what} holds {found} values, and {most} at most are read")
+        raise TooMany(f"{what} holds {found} values, but at most {most} are read")
 
 
 def _meta(victims: _Victims) -> MetaVictims:
@@ -288,7 +290,7 @@ def _read(decoder: msgspec.json.Decoder[T], body: bytes | Raw) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise Unreadable(f"the body does not read as kube-scheduler writes it: {error}") from None
+        raise Unreadable(f"the body is not what kube-scheduler writes: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unreadable(f"the body is not JSON: {error}") from None
     except RecursionError:

@@ -54,13 +54,13 @@ def plan(
     if document.format is Format.PLAIN:
         if wish.fix_checksum:
             raise UserError(
-                f"{old.path}: is of a kubelet {document.format.value}, which knows no checksum; leave"
-                " --fix-checksum out"
+                f"{old.path}: is of a kubelet {document.format.value}, which has no checksum; leave out "
+                "--fix-checksum"
             )
     elif not (document.sound or wish.fix_checksum):
         raise UserError(
-            f"{old.path}: its checksum is wrong, so its data may be, too; look at it with 'colocate checkpoint"
-            " verify', and add --fix-checksum if you vouch for it"
+            f"{old.path}: its checksum is wrong, so its data may be wrong, too; check it with 'colocate "
+            "checkpoint verify', and add --fix-checksum if the data is right"
         )
     pods = frozenset(_uid(pod, names) for pod in wish.pods)
     mended = without(document.checkpoint, pods, frozenset(wish.resources))
@@ -68,7 +68,7 @@ def plan(
     written = checkpoint.parse(content, document.format)
     # Nobody should have to trust the writer: what it wrote is read back before it goes anywhere.
     if written.checkpoint != mended.checkpoint or not (written.sound or document.format is Format.PLAIN):
-        raise AssertionError(f"{old.path}: what would be written does not read back as what is meant")
+        raise AssertionError(f"{old.path}: the new file would not read back correctly")
     return RepairPlan(old, document.checksum, written.checksum, document.unknown, mended, content)
 
 
@@ -79,7 +79,7 @@ def _uid(pod: str, names: Mapping[str, str]) -> str:
     uid = next((uid for uid, name in names.items() if name == pod), None)
     if uid is None:
         raise UserError(
-            f"--drop-pod: {pod} is not known to the API; say its uid, which 'colocate checkpoint show' tells"
+            f"--drop-pod: the API does not know {pod}; give the uid that 'colocate checkpoint show' prints"
         )
     return uid
 
@@ -102,5 +102,5 @@ def why_not_now(file: Path) -> str | None:
                 return f"the kubelet runs: {socket} answers"
         except OSError as error:
             reason = system_reason(error)
-            return f"it cannot be told whether the kubelet runs, for {socket} cannot be asked ({reason})"
+            return f"cannot tell whether the kubelet runs: {socket} cannot be reached ({reason})"
     return None

@@ -71,19 +71,17 @@ async def ask_for_pods(is_own: bool, cluster: ClusterRecords, clock: Clock) -> A
     node, silent = cluster.node_name, list[str]()
     pods = await _ask_api(cluster, clock, silent, lambda client: _pods_of_a_node(client, node))
     if pods is not None and not is_own and not cluster.node:
-        silent.append(
-            f"the API: only pods of {node} were asked for; say with --node of which node the file is"
-        )
+        silent.append(f"the API: only pods of {node} were asked for; give the node of the file with --node")
     return AskedRecords(Records(pods=pods), silent)
 
 
 async def ask_everything(paths: KubeletPaths | None, cluster: ClusterRecords, clock: Clock) -> AskedRecords:
     """Ask every source once. Of a file from elsewhere only the API can tell, and only if its node is said."""
     if paths is None:
-        silent = ["podresources: the file is not the one of this machine's kubelet"]
+        silent = ["podresources: the file does not belong to this machine's kubelet"]
         listing = healthy = None
         if not cluster.node:
-            silent.append("the API: say with --node of which node the file is")
+            silent.append("the API: give the node of the file with --node")
             return AskedRecords(Records(), silent)
     else:
         silent = []
@@ -138,9 +136,7 @@ async def _node(client: Client, name: str) -> NodeCounts:
     try:
         found = await client.get(NODES.read_as(_Node), name)
     except NotFound as error:
-        raise UserError(
-            f"the cluster has no node {name!r}; say with --node which one this machine is"
-        ) from error
+        raise UserError(f"the cluster has no node {name!r}; give this machine's node with --node") from error
     return NodeCounts(_extended(found.status.capacity), _extended(found.status.allocatable))
 
 

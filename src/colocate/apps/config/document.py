@@ -23,5 +23,5 @@ class ConfigDocument(msgspec.Struct, Generic[C], frozen=True):
 
 
 AGENT = ConfigDocument(
-    schema.Config, check.check, values.decode, "'colocate config example' prints one to start from"
+    schema.Config, check.check, values.decode, "'colocate config example' prints an example"
 )

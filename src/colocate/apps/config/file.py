@@ -104,7 +104,7 @@ def _read(file: Path, example: str) -> bytes:
     except OSError as error:
         remedy = {
             errno.ENOENT: f"check the path; {example}",
-            errno.EISDIR: "name the file in it",
+            errno.EISDIR: "give the file in it",
             errno.EACCES: "let this user read it",
         }.get(error.errno or 0, "check the path")
         reason = system_reason(error)
@@ -115,7 +115,7 @@ def _read(file: Path, example: str) -> bytes:
 
 def _tree(blob: bytes, file: str, example: str) -> dict[str, Tree]:
     if len(blob) > MAX_BYTES:
-        raise UserError(f"{file}: it has more than {MAX_BYTES} bytes; a configuration is smaller than that")
+        raise UserError(f"{file}: the file has more than {MAX_BYTES} bytes; make it smaller")
     try:
         tree = parse(blob.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -123,7 +123,7 @@ def _tree(blob: bytes, file: str, example: str) -> dict[str, Tree]:
     except NotYaml as error:
         raise UserError(f"{file}: {error}") from error
     if tree is None:
-        raise UserError(f"{file}: the file is empty; it needs 'version: {VERSION}' at least; {example}")
+        raise UserError(f"{file}: the file is empty; write at least 'version: {VERSION}'; {example}")
     if not isinstance(tree, dict):
         raise UserError(
             f"{file}: {words.show(tree)} is not a mapping; begin with 'version: {VERSION}'; {example}"

@@ -70,7 +70,7 @@ def unknown_variables(environ: Mapping[str, str], document: ConfigDocument[Any] 
     known = [one.variable for one in settable(document).values()]
     read = {*known, *_NOT_CONFIGURATION}
     strangers = sorted(name for name in environ if name.startswith(PREFIX) and name not in read)
-    return [f"{name}: nobody reads this variable; {words.suggest(name, known, 'ones')}" for name in strangers]
+    return [f"{name}: there is no such variable; {words.suggest(name, known, 'ones')}" for name in strangers]
 
 
 def from_assignments(assignments: Iterable[str]) -> list[Override]:

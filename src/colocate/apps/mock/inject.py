@@ -88,9 +88,9 @@ def _template_problems(path: str, template: str) -> Iterator[tuple[str, str]]:
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError:
-        yield path, f"there is a brace without its partner; {_KNOWN}"
+        yield path, f"a brace has no partner; {_KNOWN}"
         return
     for _, name, spec, conversion in parts:
         if name is not None and (name not in PLACEHOLDERS or spec or conversion):
-            yield path, f"there is a placeholder that does not exist; {_KNOWN}"
+            yield path, f"a placeholder does not exist; {_KNOWN}"
             return

@@ -41,11 +41,11 @@ def read_wish(node: str, text: str) -> AdvertisementWish:
     """NAME=N, checked."""
     name, equals, number = text.partition("=")
     if not equals:
-        raise UserError(f"{text!r} does not say how many; write NAME=N, as in example.com/fan=4")
+        raise UserError(f"{text!r} has no number; write NAME=N, such as example.com/fan=4")
     if why := why_not_allowed(name):
         raise UserError(f"{name!r} cannot be the name of an extended resource: {why}")
     if not number.isascii() or not number.isdigit() or len(number) > 19 or int(number) > MOST:
-        raise UserError(f"{number!r} is no count of {name}: say a whole number from 0 to {MOST}")
+        raise UserError(f"{number!r} is not a count of {name}; write a whole number from 0 to {MOST}")
     return AdvertisementWish(node, name, int(number))
 
 
@@ -67,19 +67,19 @@ async def advertise(
             return made
         except PreconditionFailed:
             continue
-    raise RemovalRefused(f"others keep writing to the status of node {wish.node}; try again in a while")
+    raise RemovalRefused(f"something keeps writing to the status of node {wish.node}; try again later")
 
 
 def _plan(look: ResourceLook, wish: AdvertisementWish) -> AdvertisementPlan:
     found = look.find(wish.name)
     if found is not None and found.state in _KUBELETS:
         raise RemovalRefused(
-            f"{wish.name} on node {wish.node} is the kubelet's to count ({found.reason}), which would write its own "
-            f"number again within a sync; change its plugin, or stop it and remove the resource first"
+            f"{wish.name} on node {wish.node} is counted by the kubelet ({found.reason}), which would restore "
+            "its own number with its next sync; change its plugin, or stop it and remove the resource first"
         )
     if found is not None and found.state is ResourceState.UNKNOWN:
         raise RemovalRefused(
-            f"whether a plugin advertises {wish.name} on node {wish.node} cannot be known ({found.reason}); "
-            f"look again in a while, or remove it first: if it comes back, a plugin does"
+            f"cannot tell whether a plugin advertises {wish.name} on node {wish.node} ({found.reason}); look "
+            "again later, or remove it first: if it comes back, a plugin advertises it"
         )
     return AdvertisementPlan(found, patch_for(look.document(), {wish.name: wish.count}))

@@ -21,7 +21,7 @@ from colocate.devices.node_facts import KubeletFacts, NodeRecords, Writer
 from colocate.devices.requests import RequestingPod
 
 _UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-_SHOWN_BY = "'colocate resource list' shows those that are"
+_SHOWN_BY = "'colocate resource list' shows the nodes"
 _READY = "Ready"
 _READY_FIELDS = 'k:{"type":"Ready"}'
 

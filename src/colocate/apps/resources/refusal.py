@@ -23,22 +23,22 @@ def removable(look: ResourceLook, name: str, *, now: bool) -> ExtendedResource:
     where = f"{name} on node {node}"
     if found.holders:
         raise RemovalRefused(
-            f"{where} is held by {_pods(found)}; it stays until they are gone: delete them, or let them finish"
+            f"{where} is held by {_pods(found)} and stays until they are gone; delete them, or let them finish"
         )
     if found.state is ResourceState.ALIVE:
         raise RemovalRefused(
-            f"{where} is advertised by a plugin that is alive ({found.reason}); stop the plugin, for instance by "
-            f"deleting its DaemonSet or keeping it off this node, and try again"
+            f"{where} is advertised by a running plugin ({found.reason}); stop the plugin, for example by "
+            "deleting its DaemonSet or keeping it off this node, and try again"
         )
     if found.state is ResourceState.UNKNOWN and not now:
         raise RemovalRefused(
-            f"{where}: {found.reason}; look again in a while, or try it with --now: if a plugin is alive, "
-            f"it comes back"
+            f"{where}: {found.reason}; look again later, or try it with --now: if a plugin runs, the resource "
+            "comes back"
         )
     if look.node.silent and found.state is not ResourceState.LEAVING and not now:
         raise RemovalRefused(
-            f"the kubelet of node {node} is silent: nobody could see whether {name} stays away; "
-            f"start the kubelet, or use --now to remove it all the same"
+            f"the kubelet of node {node} is silent, so nothing shows whether {name} stays away; start the "
+            "kubelet, or use --now to remove it anyway"
         )
     return found
 

@@ -91,7 +91,7 @@ def decode(doing: Doing, body: bytes) -> Vector:
         said = (answer.error or answer.errorType)[:_MOST_SAID]
         raise ServerError(doing, ApiStatus(said, answer.errorType[:_MOST_SAID], 200))
     if answer.status != "success" or answer.data is None:
-        raise unreadable(doing, f"it is none of Prometheus{_shown(body)}")
+        raise unreadable(doing, f"it is not from Prometheus{_shown(body)}")
     if answer.data.resultType != "vector":
         raise unreadable(doing, _other_type(answer.data.resultType[:_MOST_SAID]))
     result = answer.data.result
@@ -99,9 +99,9 @@ def decode(doing: Doing, body: bytes) -> Vector:
     if beginning == b"null":
         result = msgspec.Raw(b"[]")
     elif not beginning.startswith(b"["):
-        raise unreadable(doing, f"its result is no list{_shown(beginning)}")
+        raise unreadable(doing, f"its result is not a list{_shown(beginning)}")
     elif len(memoryview(result)) > _LONGEST_PIECE and not _BETWEEN.search(beginning):
-        raise unreadable(doing, f"its result is no list of series{_shown(beginning)}")
+        raise unreadable(doing, f"its result is not a list of series{_shown(beginning)}")
     return Vector(result, (*_notes(doing, answer.warnings), *_notes(doing, answer.infos)))
 
 
@@ -111,7 +111,7 @@ def _notes(doing: Doing, sent: msgspec.Raw) -> tuple[str, ...]:
     try:
         return tuple(text[:_MOST_SAID] for text in _texts.decode(sent) or ())
     except (ValueError, RecursionError) as error:
-        raise unreadable(doing, f"its warnings are no texts: {error}") from error
+        raise unreadable(doing, f"its warnings are not texts: {error}") from error
 
 
 def _pieces(whole: memoryview) -> Iterator[tuple[int, int]]:
@@ -156,7 +156,9 @@ def _other_type(found: str) -> str:
                 "it is a matrix; the query must not end in a range such as [5m]: wrap it in avg_over_time()"
             )
         case "scalar" | "string":
-            return f"it is a {found}, and of no node; the query must answer with one series for each node"
+            return (
+                f"it is a {found}, which belongs to no node; the query must return one series for each node"
+            )
     return f"its resultType is {found!r} and not vector"
 
 

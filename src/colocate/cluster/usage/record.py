@@ -111,7 +111,7 @@ class Record:
                 Event.USAGE_RATIO,
                 signals=begun,
                 found="no node uses more than 1 % of its memory: these look like ratios, from 0 to 1",
-                remedy="let the rule or query say percents: multiply by 100",
+                remedy="make the rule or query return percentages: multiply by 100",
             )
 
     def failed(self, name: str, error: ClusterError | UserError) -> None:

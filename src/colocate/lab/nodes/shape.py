@@ -67,7 +67,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def generated(count: int) -> list[LabNodeShape]:
     """So many equal nodes."""
     if count < 0 or count > MOST:
-        raise UserError(f"--nodes: {count} is not between 0 and {MOST}; say how many simulated nodes to make")
+        raise UserError(f"--nodes: {count} is not between 0 and {MOST}; give the number of simulated nodes")
     return LabNodeShape(name="node", count=count, roles=("worker",)).each() if count else []
 
 
@@ -80,7 +80,7 @@ def from_file(path: Path) -> list[LabNodeShape]:
         raise UserError(f"{path}: cannot be read ({error}); check the path") from error
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"{path}: {reason}; examples/nodes.yaml shows what nodes look like") from error
+        raise UserError(f"{path}: {reason}; see examples/nodes.yaml") from error
     for group in groups:
         if not 0 <= group.count <= MOST:
             raise UserError(

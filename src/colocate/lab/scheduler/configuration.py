@@ -111,12 +111,12 @@ def read(text: str | bytes, where: str = "the scheduler's configuration") -> Con
     except yaml.YAMLError as error:
         raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(given, dict):
-        raise UserError(f"{where} holds no {KIND}: it is {'empty' if given is None else 'no mapping'}")
+        raise UserError(f"{where} is not a {KIND}: it is {'empty' if given is None else 'not a mapping'}")
     version, kind = given.pop("apiVersion", None), given.pop("kind", None)
     if kind != KIND or not str(version).startswith(_GROUP):
         raise UserError(
-            f"{where} holds no {KIND} of {_GROUP}v1: its kind is {kind or 'not said'}, its apiVersion is "
-            f"{version or 'not said'}"
+            f"{where} is not a {KIND} of {_GROUP}v1: its kind is {kind or 'missing'}, its apiVersion is "
+            f"{version or 'missing'}"
         )
     ignored = tuple(_unknown(given, Configuration, ""))
     try:
@@ -176,7 +176,7 @@ _NESTED: Mapping[str, type[msgspec.Struct]] = {
 def _faults(read_: Configuration) -> Iterator[str]:
     names = [profile.scheduler_name for profile in read_.profiles]
     if not names:
-        yield "profiles is empty: name at least one schedulerName"
+        yield "profiles is empty: give at least one schedulerName"
     for name in names:
         if names.count(name) > 1:
             yield f"schedulerName {name} appears twice: each profile needs its own"
@@ -185,7 +185,7 @@ def _faults(read_: Configuration) -> Iterator[str]:
     for number, extender in enumerate(read_.extenders):
         where = f"extenders[{number}]"
         if not extender.url_prefix.startswith(("http://", "https://")):
-            yield f"{where}.urlPrefix {extender.url_prefix!r} is no http or https address"
+            yield f"{where}.urlPrefix {extender.url_prefix!r} is not an http or https address"
         if extender.prioritize_verb and extender.weight <= 0:
             yield f"{where}.weight is {extender.weight}: an extender that prioritizes needs a positive one"
     if not 0 < read_.pod_initial_backoff_seconds <= read_.pod_max_backoff_seconds:

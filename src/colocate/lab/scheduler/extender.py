@@ -154,7 +154,7 @@ class Extender:
         except TimeoutError:
             raise self._failure(verb, f"has not answered within {self.settings.http_timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise self._failure(verb, f"cannot be asked: {in_words(error)}") from None
+            raise self._failure(verb, f"cannot be reached: {in_words(error)}") from None
         if status != 200:
             raise self._failure(verb, f"answers with HTTP status {status}")
         try:
@@ -168,7 +168,8 @@ class Extender:
             return msgspec.convert({} if answer is None and type in _OBJECTS else answer, type)
         except msgspec.ValidationError as error:
             raise ExtenderFailed(
-                f"the extender at {_without_login(self.settings.url_prefix)} answers what cannot be read: {error}"
+                f"the extender at {_without_login(self.settings.url_prefix)} sent an answer "
+                f"that cannot be read: {error}"
             ) from None
 
     def _url(self, verb: str) -> str:
