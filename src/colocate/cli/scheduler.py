@@ -236,9 +236,8 @@ def print_kube_config(args: argparse.Namespace) -> None:
     lines += kube_config.render(wanted).splitlines()
     if not has_login(wanted.url) and not args.cert_file:
         print(
-            "warning: urlPrefix shows no token, and the extender asks for one unless its configuration says "
-            f"otherwise; name its file with --token-file ({DEFAULT_TOKEN_FILE} on the extender's machine, made when "
-            "it first starts)",
+            "warning: urlPrefix has no token, but the extender asks for one by default; give its file with "
+            f"--token-file ({DEFAULT_TOKEN_FILE} on the extender's machine, created when it first starts)",
             file=sys.stderr,
         )
     if args.write is not None:
