@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from colocate import telemetry
 from colocate.apps.http.places import LOCAL, PlaceLimits, Places, Rank, address_of
@@ -21,6 +22,8 @@ _BUFFER = 256 << 10
 """Bytes of a body that wait for us; aiohttp's own default makes a transport stop and go for every request."""
 _LINGER = 2.0
 """Seconds for which the rest of a refused body is read and dropped, so that its sender comes to read why."""
+
+_NOT_HTTP = "this is not a request in HTTP, or its first line or headers are too long"
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
@@ -162,6 +165,22 @@ class HttpConnection(web.RequestHandler):
             self._stop_timer()
         elif self._timer is None:
             self._wait_for_headers()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is no HTTP is counted and not logged: anybody may send it, as often as they like, and what was wrong
+        with a header would tell the token in it."""
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        self._server.told("not http")
+        answer = text_page(400, _NOT_HTTP)
+        answer.force_close()
+        return answer
 
     def log_exception(self, *args: Any, **fields: Any) -> None:
         telemetry.logger().error(

@@ -29,6 +29,9 @@ _LONGEST_PIECE = 256 << 10
 """Where no other series begins in so many, what is there is none."""
 _LEAST = 29
 """Bytes of a series without labels: a piece that has more parts than this allows is made of something else."""
+_MOST_ODD = 10_000
+"""Series of an answer that cannot be read, each of which takes as long as many that can: after so many the rest is
+passed over, a piece at a time."""
 _BETWEEN = re.compile(rb'\}\s*(,)\s*\{\s*"(?:metric|value)"')
 """Where one series ends and another begins. It cannot be within a text: the quote that follows the brace would end
 it, and no name follows the end of a text."""
@@ -49,11 +52,14 @@ class Vector(msgspec.Struct, frozen=True):
     def __iter__(self) -> "Iterator[Series | None]":
         """Each series; None for one that cannot be read."""
         whole = memoryview(self.result)[1:-1]
+        odd = 0
         for begin, end in _pieces(whole):
-            if end - begin <= _LONGEST_PIECE:
-                yield from _some(b"".join((b"[", whole[begin:end], b"]")))
-            else:
+            if end - begin > _LONGEST_PIECE or odd > _MOST_ODD:
                 yield None
+                continue
+            for series in _some(b"".join((b"[", whole[begin:end], b"]"))):
+                odd += series is None
+                yield series
 
 
 class _Data(msgspec.Struct, frozen=True):
