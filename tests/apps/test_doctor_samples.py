@@ -128,7 +128,8 @@ async def test_a_label_of_ones_own_query_is_not_mended_by_a_rule() -> None:
         found = await examined("samples", client, usage=usage)
     [dropped] = [result for result in found if "belong to no node here" in result.reason]
     assert dropped.remedy == (
-        "let the query of usage.queries.cpu keep the label node, or put the label that names the node into usage.labels"
+        "let the query of usage.queries.cpu keep the label node, or put the label that names the node into "
+        "usage.labels"
     )
 
 

@@ -43,8 +43,8 @@ async def test_a_body_that_says_it_is_too_large_is_not_read(judge: SteeredJudge)
             assert b"Connection: close" in answer
             sentence = (await reader.readline()).decode()
         assert sentence == (
-            "the body has 1000000000 bytes, more than the 1048576 allowed (server.limits.body); with nodeCacheCapable: true "
-            "kube-scheduler sends names instead of whole nodes\n"
+            "the body has 1000000000 bytes, more than the 1048576 allowed (server.limits.body); with "
+            "nodeCacheCapable: true kube-scheduler sends names instead of whole nodes\n"
         )
         assert await ask.prioritized("a") == {"a": 5}
 

@@ -164,7 +164,7 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(server: str, complaint: st
         ("{staleness: {after: -5}}", "load.staleness.after: -5"),
         ("{filter: {thresholds: {usage: {cpu: -1}}}}", "load.filter.thresholds.usage.cpu: -1 is out of range"),
         ("{filter: {thresholds: {prod: {memory: 101}}}}", "load.filter.thresholds.prod.memory: 101"),
-        ("{filter: {thresholds: {aggregated: {cpu: 65}}}}", "load.filter.thresholds.aggregated: this needs an aggregation"),
+        ("{filter: {thresholds: {aggregated: {cpu: 65}}}}", "thresholds.aggregated: this needs an aggregation"),
     ],
 )  # fmt: skip
 def test_numbers_by_which_nothing_can_be_judged_are_refused(load: str, complaint: str) -> None:

@@ -30,8 +30,8 @@ def read(text: str) -> SchedulerConfig:
         ),
         (
             "usage: {average: 1h}",
-            "the ledger forgets pods after 900 s, but samples show them only after 3600 s (usage.average or shownAfter); "
-            "write at least 3900, or 0 for never",
+            "the ledger forgets pods after 900 s, but samples show them only after 3600 s "
+            "(usage.average or shownAfter); write at least 3900, or 0 for never",
             "{usage: {average: 1h}, load: {ledger: {expiry: 3900}}, version: 1}",
         ),
     ],

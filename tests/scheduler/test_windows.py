@@ -95,8 +95,8 @@ def test_of_queries_of_ones_own_nothing_is_derived() -> None:
         (
             f"{URL}}}",
             "{filter: {enabled: true, thresholds: {prod: {memory: 50}}}}",
-            "load.filter.thresholds.prod: it judges by what prod pods use, which Colocate does not ask for yet; write "
-            "usage.pods: true",
+            "load.filter.thresholds.prod: it judges by what prod pods use, which Colocate does not ask for yet; "
+            "write usage.pods: true",
         ),
         (
             f"{URL}}}",
