@@ -68,7 +68,7 @@ def listening(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (missing, "there is no such file"),
+        (missing, "the file does not exist"),
         (Path.mkdir, "is a folder"),
         (os.mkfifo, "is not a regular file"),
         (listening, "cannot be read"),

@@ -181,13 +181,13 @@ def test_spans_of_time(text: str, said: float) -> None:
         ),
         (
             f"version: 1\ncontrol: {{socket: /{'x' * 120}}}",
-            "control.socket: this path would have 121 bytes and a unix socket allows 107; choose a "
+            "control.socket: this path would have 121 bytes, but a unix socket allows 107; choose a "
             "shorter path",
         ),
         (
             f"version: 1\nkubelet: {{root: /{'x' * 80}}}\n"
             "mock: {resources: [{name: mock/gpu, count: 1}]}",
-            "kubelet.root: the socket for 'mock/gpu' would have 128 bytes and a unix socket allows 107; "
+            "kubelet.root: the socket for 'mock/gpu' would have 128 bytes, but a unix socket allows 107; "
             "choose a shorter one",
         ),
         ("version: 1\nversion: 1", "line 2, column 1: this field is given twice; remove one of them"),

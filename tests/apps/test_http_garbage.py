@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 from prometheus_client import REGISTRY
+from tests.scheduler.asking import SteeredJudge, asking
+from tests.scheduler.story import logged
 
 from colocate import telemetry
 from colocate.apps.http import metrics_server
-from tests.scheduler.asking import SteeredJudge, asking
-from tests.scheduler.story import logged
 
 GARBAGE = {
     "a token with a control character": b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret\x01\r\n\r\n",

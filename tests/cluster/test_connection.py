@@ -226,7 +226,7 @@ BAD_FILES: list[tuple[Any, str]] = [
     (
         config(**{"certificate-authority-data": "%%%="}),
         "config-0: clusters[one]: certificate-authority-data is not base64 of a PEM text; copy it again, "
-        "or name a file",
+        "or give a file",
     ),
     (
         config(user={"auth-provider": {"name": "gcp"}}),

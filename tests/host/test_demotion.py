@@ -277,7 +277,7 @@ def test_what_the_kernel_says(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -
     assert "vm.swappiness is 0" in kernel.demotion.read().missing
     (kernel.proc / "sys/vm/swappiness").write_text("1\n")
     monkeypatch.setattr("colocate.host.demotion.os.access", lambda path, mode: False)
-    assert "may not be written" in kernel.demotion.read().missing
+    assert "cannot write " in kernel.demotion.read().missing
     kernel.switch.write_text("true\n")
     assert kernel.demotion.read().here, "nothing has to be written"
     kernel.tier(22).with_name("memory_tier22x").mkdir()

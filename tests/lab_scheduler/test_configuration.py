@@ -134,7 +134,7 @@ def test_no_timeout_is_the_default_timeout() -> None:
         (HEAD + "profiles: [{schedulerName: a}, {schedulerName: a}]", "appears twice"),
         (HEAD + "profiles: 3", "Expected `array`"),
         (HEAD + "extenders: [{}]", "urlPrefix"),
-        (HEAD + "extenders: [{urlPrefix: localhost}]", "no http or https address"),
+        (HEAD + "extenders: [{urlPrefix: localhost}]", "not an http or https address"),
         (HEAD + "extenders: [{urlPrefix: 'http://a', prioritizeVerb: p}]", "needs a positive one"),
         (HEAD + "extenders: [{urlPrefix: 'http://a', httpTimeout: soon}]", "is not a span of time"),
         (HEAD + "extenders: [{urlPrefix: 'http://a', bindVerb: b}, {urlPrefix: 'http://b', bindVerb: b}]",

@@ -226,7 +226,7 @@ async def test_an_extender_that_is_not_there_is_outlived(lab: Lab) -> None:
     lab.add_node("n1")
     lab.add_pod("p")
     async with scheduling(lab, using(gone)) as scheduler:
-        assert "cannot be asked" in lab.why("p")
+        assert "cannot be reached" in lab.why("p")
         assert scheduler.waiting == 1
     async with scheduling(lab, using(gone, ignorable=True)):
         assert lab.placed() == {"p": "n1"}

@@ -23,7 +23,7 @@ def below(folder: Path, *names: str) -> Path:
     """
     for name in names:
         if not _stays(name):
-            raise LeadsElsewhere(f"{name[:100]!r} is no name of a file or group below {folder}")
+            raise LeadsElsewhere(f"{name[:100]!r} is not a name of a file or group below {folder}")
     return folder.joinpath(*names)
 
 

@@ -181,7 +181,9 @@ class EmbeddedKubelet:
             )
         words = (pod.uid, *(container.name for container in pod.containers))
         if strange := [word for word in words if not is_path_word(word)]:
-            raise ColocateError(f"{pod.key}: {strange[0][:100]!r} is no uid of a pod, nor a container's name")
+            raise ColocateError(
+                f"{pod.key}: {strange[0][:100]!r} is not a uid of a pod, nor a container's name"
+            )
         if any(
             record.pod.key == pod.key and not record.deleting.is_set() for record in self.records.values()
         ):

@@ -93,7 +93,7 @@ async def test_no_secret_is_in_what_is_said(clock: ManualClock) -> None:
             PrometheusSettings(url="http://p", token_file=Path("t")),
             "use https, or write prometheus.insecure: true",
         ),
-        (PrometheusSettings(url="http://me:x@p"), "in the clear; use https"),
+        (PrometheusSettings(url="http://me:x@p"), "in clear text; use https"),
         (PrometheusSettings(url="https://p", token_file=Path("t"), username="me"), "exclude each other"),
         (PrometheusSettings(url="https://p", password_file=Path("t")), "needs a username"),
         (PrometheusSettings(url="https://p", proxy="socks5://p"), "not an http or https proxy"),

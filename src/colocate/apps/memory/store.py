@@ -206,7 +206,7 @@ class MemoryStore:
     def _manifest(self, uid: str) -> Path:
         """`LeadsElsewhere` where it is no uid that a pod can have."""
         if not is_path_word(uid):
-            raise LeadsElsewhere(f"{uid[:100]!r} is no uid of a pod: it would lead out of {self._folder}")
+            raise LeadsElsewhere(f"{uid[:100]!r} is not a uid of a pod: it would lead out of {self._folder}")
         return below(self._folder, f"{_MOVE}{uid}.json")
 
     def _remove(self, file: Path) -> None:
