@@ -13,7 +13,9 @@ from colocate import telemetry
 from colocate.apps.http import metrics_server
 
 GARBAGE = {
-    "a token with a control character": b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret\x01\r\n\r\n",
+    "a token with a control character": (
+        b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret\x01\r\n\r\n"
+    ),
     "a token without end": b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret" + b"x" * 9000,
     "a password in an address": b"GET http://user:secret@a:bad/ HTTP/1.1\r\nHost: a\r\n\r\n",
     "no host": b"GET /metrics?secret HTTP/1.1\r\n\r\n",
