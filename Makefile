@@ -14,8 +14,7 @@ NO_GRPC := tests/cluster tests/lab_api tests/lab_scheduler
 # Decisions without I/O, whose tests need nothing but Python; cpus and gpus once they are there.
 PURE := $(wildcard $(addprefix tests/,model devices memory load cpus gpus))
 
-.PHONY: help demo test check lint format pytest coverage test-cluster test-vm vm-shell bench docs proto components constraints \
-  constraints-check clean
+.PHONY: help demo test check lint format pytest coverage test-cluster test-vm vm-shell bench docs proto components constraints constraints-check clean
 
 demo: $(VENV)/.ready ## See it work on this machine; ARGS=--once tells the story, checks it and exits
 	@$(BIN)/colocate demo $(ARGS)

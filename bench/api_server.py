@@ -20,7 +20,7 @@ from colocate.lab.api.deletion import DeleteOptions, delete
 from colocate.lab.api.objects import Object, at
 from colocate.lab.api.resources import PODS
 from colocate.lab.api.server import ApiServer
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from colocate.lab.nodes.shape import generated
 from colocate.lab.nodes.simulated import SimulatedNodes
 
@@ -60,7 +60,7 @@ class Cluster:
 
     def __init__(self, pods: int) -> None:
         clock = SystemClock()
-        self.server = ApiServer(Store(), clock)
+        self.server = ApiServer(ObjectStore(), clock)
         self.registry = self.server.registry
         self.shapes = generated(NODES)
         self.simulated = SimulatedNodes(self.registry, clock, self.shapes)

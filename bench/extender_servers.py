@@ -8,14 +8,14 @@ from aiohttp import web
 from bench.extender_questions import node_names
 from bench.load_table import cluster
 from colocate import telemetry
-from colocate.apps.scheduler.decisions import DecisionLog
-from colocate.apps.scheduler.facts import Facts
-from colocate.apps.scheduler.judge import Judge
-from colocate.apps.scheduler.load_judge import LoadJudge
+from colocate.apps.scheduler.loop.decision_log import DecisionLog
+from colocate.apps.scheduler.loop.load_judge import LoadJudge
+from colocate.apps.scheduler.loop.table_feed import TableFeed
 from colocate.apps.scheduler.process import spare_the_garbage_collector
 from colocate.apps.scheduler.sections import Decisions, Load
-from colocate.apps.scheduler.server import serving
-from colocate.apps.scheduler.settings import Callers, Endpoint, Server
+from colocate.apps.scheduler.server.extender import serving
+from colocate.apps.scheduler.server.judge import Judge
+from colocate.apps.scheduler.settings import CallerSettings, Server, ServerEndpoint
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -33,7 +33,9 @@ async def judge(clock: SystemClock) -> Judge:
     load = Load(filter=FilterSettings(enabled=True))
     settings = load.settings(300.0)
     decisions = DecisionLog(Decisions(), settings, shadow=False)
-    facts = Facts(LoadTable(settings), decisions, Client(Connection("http://127.0.0.1:9", "nobody")), clock)
+    facts = TableFeed(
+        LoadTable(settings), decisions, Client(Connection("http://127.0.0.1:9", "nobody")), clock
+    )
     facts.table.add_nodes(known.nodes)
     facts.table.observe(known.loads, clock.time())
     for bound in known.pods:
@@ -49,7 +51,7 @@ def serve(kind: str) -> None:
 
 async def _ours() -> None:
     clock = SystemClock()
-    settings = Server(address=Endpoint(_ANY_PORT), callers=Callers(anyone=True))
+    settings = Server(address=ServerEndpoint(_ANY_PORT), callers=CallerSettings(anyone=True))
     async with serving(settings, await judge(clock), clock) as listening:
         print(listening.port, flush=True)
         await asyncio.Event().wait()

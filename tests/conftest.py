@@ -45,12 +45,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say at how many places processes were killed, which a row of dots does not."""
+    """Say what a row of dots does not: comparisons, and at how many places processes were killed."""
     deaths, points = 0, set()
     for report in terminalreporter.getreports("passed"):
         properties = dict(report.user_properties)
         deaths += properties.get("deaths", 0)
         points.update(properties.get("crash points", ()))
+        for line in properties.get("printed", ()):
+            terminalreporter.write_line(line)
     if points:
         terminalreporter.write_line(f"kill -9: {deaths} deaths at {len(points)} distinct side effects")
 

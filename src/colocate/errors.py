@@ -31,6 +31,11 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def system_reason(error: OSError) -> str:
+    """What the system says, in the middle of a sentence; the same each time, whatever a temporary file is called."""
+    return (error.strerror or str(error)).lower()
+
+
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
     """End the process with exit code 2 and one sentence on standard error, never a traceback."""

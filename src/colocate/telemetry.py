@@ -115,6 +115,12 @@ class Event(StrEnum):
     LAB_EVENT_NOT_RECORDED = "lab_scheduler.event_not_recorded"
 
 
+CPUS_BELOW_LIMIT = Gauge(
+    "colocate_cpus_below_limit", "Containers that can run on fewer CPUs than their limit allows."
+)
+CPUS_SHORT = Gauge(
+    "colocate_cpus_short", "Containers whose pool had less free than they ask for when they were placed."
+)
 PLUGIN_REGISTRATIONS = Counter(
     "colocate_plugin_registrations_total", "Attempts to register with the kubelet.", ["resource", "outcome"]
 )
@@ -122,7 +128,7 @@ PLUGIN_REGISTERED = Gauge(
     "colocate_plugin_registered", "1 while the kubelet listens to this plugin's device list.", ["resource"]
 )
 PLUGIN_DEVICES = Gauge(
-    "colocate_plugin_devices", "Devices in the list that the kubelet is given.", ["resource", "health"]
+    "colocate_plugin_devices", "Devices in the list for the kubelet.", ["resource", "health"]
 )
 PLUGIN_UPDATES = Counter(
     "colocate_plugin_list_updates_total", "Device lists sent to the kubelet.", ["resource"]
@@ -161,9 +167,7 @@ WATCH_CONTACT = Gauge(
 WATCH_LISTS = Counter(
     "colocate_watch_lists_total", "Whole lists that a watch cache has read, and why.", ["resource", "reason"]
 )
-WATCH_ERRORS = Counter(
-    "colocate_watch_errors_total", "What a watch cache has stumbled over.", ["resource", "error"]
-)
+WATCH_ERRORS = Counter("colocate_watch_errors_total", "Errors of a watch cache.", ["resource", "error"])
 WATCH_SKIPPED = Counter(
     "colocate_watch_skipped_total", "Objects that a watch cache could not read.", ["resource"]
 )
@@ -188,7 +192,7 @@ EXTENDER_REQUEST_SECONDS = Histogram(
 )
 HTTP_CONNECTIONS_CLOSED = Counter(
     "colocate_http_connections_closed_total",
-    "Connections that an HTTP server of ours has closed on its callers, by server and reason.",
+    "Connections that an HTTP server of Colocate closed, by server and reason.",
     ["server", "reason"],
 )
 
@@ -237,7 +241,7 @@ USAGE_LAST_SUCCESS = Gauge(
 )
 USAGE_SAMPLES = Gauge(
     "colocate_usage_samples",
-    "Nodes or pods that have a value in the last good answer, and nodes that have none.",
+    "Nodes or pods that have a value in the last good answer, nodes that have none, and nodes that are contested.",
     ["signal", "state"],
 )
 USAGE_SERIES = Counter(
@@ -248,7 +252,7 @@ USAGE_SERIES = Counter(
 
 MEMORY_BYTES = Gauge(
     "colocate_memory_bytes",
-    "Where the node's memory is: system, online, colocated, debt, published, idle, safety; owed and due.",
+    "How the node's memory is used: system, online, colocated, debt, published, idle, safety; owed and due.",
     ["resource", "part"],
 )
 MEMORY_BLOCKS = Gauge(
@@ -256,7 +260,7 @@ MEMORY_BLOCKS = Gauge(
 )
 MEMORY_RUNG = Gauge(
     "colocate_memory_rung",
-    "Where the ladder stands: -1 on the ground, 0 withdraw, 1 reclaim, 2 throttle, 3 far, 4 evict, 5 recreate.",
+    "The rung of the ladder: -1 none, 0 withdraw, 1 reclaim, 2 throttle, 3 far, 4 evict, 5 recreate.",
     ["resource"],
 )
 MEMORY_ACTIONS = Counter(
@@ -270,7 +274,9 @@ MEMORY_STATE_STORED = Gauge(
     ["resource"],
 )
 MEMORY_TURNS = Counter(
-    "colocate_memory_turns_total", "Looks at the node's memory, by how they ended.", ["resource", "outcome"]
+    "colocate_memory_turns_total",
+    "Turns of the agent for the node's memory, by how they ended.",
+    ["resource", "outcome"],
 )
 MEMORY_TURN_SECONDS = Histogram(
     "colocate_memory_turn_duration_seconds",
@@ -282,7 +288,7 @@ MEMORY_TURN_SECONDS = Histogram(
 
 LOG_LINES_LOST = Counter(
     "colocate_log_lines_lost_total",
-    "Log lines that standard error did not take, for a full disk or a closed pipe.",
+    "Log lines that standard error did not take, because of a full disk or a closed pipe.",
 )
 
 

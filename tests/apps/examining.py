@@ -7,7 +7,7 @@ from tests.support.rights import bind_role, user
 
 from colocate.apps.doctor.check import Patient
 from colocate.apps.doctor.examination import chosen, examine
-from colocate.apps.doctor.report import Result
+from colocate.apps.doctor.report import CheckResult
 from colocate.clock import Clock, SystemClock
 from colocate.cluster.client import Client
 from colocate.kubelet import KubeletPaths
@@ -20,11 +20,11 @@ def patient(root: Path, cluster: Client | str = NOWHERE, clock: Clock | None = N
     return Patient(KubeletPaths(root), root / "agent.sock", "worker", clock or SystemClock(), cluster)
 
 
-async def found(who: Patient, *names: str) -> dict[str, tuple[Result, ...]]:
+async def found(who: Patient, *names: str) -> dict[str, tuple[CheckResult, ...]]:
     return {e.check: e.results async for e in examine(who, chosen(names))}
 
 
-async def only(who: Patient, name: str) -> Result:
+async def only(who: Patient, name: str) -> CheckResult:
     [result] = (await found(who, name))[name]
     return result
 

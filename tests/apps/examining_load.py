@@ -12,9 +12,9 @@ from tests.scheduler.pretending import Pretended
 
 from colocate.apps.doctor.check import Patient, Scheduling
 from colocate.apps.doctor.examination import chosen, examine
-from colocate.apps.doctor.report import Result
-from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler
-from colocate.apps.scheduler.sections import Load, Prometheus, Usage
+from colocate.apps.doctor.report import CheckResult
+from colocate.apps.scheduler.kube.extender import KubeExtender, KubeScheduler
+from colocate.apps.scheduler.sections import Load, PrometheusSection, UsageSection
 from colocate.apps.scheduler.settings import SchedulerConfig, Server
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
@@ -58,12 +58,12 @@ async def examined(
     check: str,
     client: Client | str,
     url: str = "",
-    extenders: tuple[ExtenderSettings, ...] | None = None,
-    usage: Usage | None = None,
+    extenders: tuple[KubeExtender, ...] | None = None,
+    usage: UsageSection | None = None,
     load: Load | None = None,
     server: Server | None = None,
-) -> list[Result]:
-    usage = usage or Usage(prometheus=Prometheus(url=url))
+) -> list[CheckResult]:
+    usage = usage or UsageSection(prometheus=PrometheusSection(url=url))
     kube_scheduler = None if extenders is None else KubeScheduler(extenders)
     config = SchedulerConfig(usage=usage, load=load or Load(), server=server or Server())
     scheduling = Scheduling(config, kube_scheduler)
@@ -72,7 +72,7 @@ async def examined(
     return [result async for one in examine(patient, chosen([check])) for result in one.results]
 
 
-async def samples(prometheus: Pretended, *nodes: str) -> list[Result]:
+async def samples(prometheus: Pretended, *nodes: str) -> list[CheckResult]:
     async with cluster_of(*nodes) as client:
         return await examined("samples", client, prometheus.url)
 

@@ -11,8 +11,8 @@ from typing import Any
 from tests.support.plugins import FAN, Fans
 
 from colocate.apps.resources.local_kubelet import LocalKubelet
-from colocate.apps.resources.observe import Look, Observer
-from colocate.apps.resources.removal import Removal, Settings
+from colocate.apps.resources.observe import ResourceLook, ResourceObserver
+from colocate.apps.resources.removal import Removal, RemovalSettings
 from colocate.apps.resources.steps import Report, Step
 from colocate.clock import ManualClock, SystemClock
 from colocate.cluster.client import Client, ClientSettings
@@ -21,12 +21,12 @@ from colocate.cluster.secret import Secret
 from colocate.cluster.transport import Request
 from colocate.host.identity import this_machine
 from colocate.kubelet.paths import KubeletPaths
-from colocate.lab.api.managed_fields import Writer
+from colocate.lab.api.managed_fields import FieldWriter
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.api.users import MASTERS, User, known
 from colocate.lab.cluster import MACHINE, LabCluster
-from colocate.lab.nodes.shape import NodeShape
+from colocate.lab.nodes.shape import LabNodeShape
 from colocate.testing import TestNode
 
 ADMIN = "admin-token"
@@ -112,12 +112,12 @@ class ResourceLab:
     def let_in(self, token: str, user: User) -> None:
         self.cluster.server.authenticator.add_token(token, user)
 
-    def observer(self, client: Client, *, on_node: bool = False, said: str = "") -> Observer:
+    def observer(self, client: Client, *, on_node: bool = False, said: str = "") -> ResourceObserver:
         paths = self.cluster.kubelet.paths if on_node else ELSEWHERE
         kubelet = LocalKubelet(paths, this_machine(), SystemClock(), node=said)
-        return Observer(client, kubelet, self.pacer)
+        return ResourceObserver(client, kubelet, self.pacer)
 
-    async def look(self, *, on_node: bool = False, node: str = MACHINE) -> Look:
+    async def look(self, *, on_node: bool = False, node: str = MACHINE) -> ResourceLook:
         async with self.client() as client:
             return await self.observer(client, on_node=on_node).node(node)
 
@@ -136,7 +136,7 @@ class ResourceLab:
         name: str,
         *,
         node: str = MACHINE,
-        observer: Observer | None = None,
+        observer: ResourceObserver | None = None,
         report: Report | None = None,
         spent: float = 0.0,
         **settings: Any,
@@ -150,7 +150,7 @@ class ResourceLab:
             self.pacer,
             node,
             name,
-            Settings(**settings),
+            RemovalSettings(**settings),
             report or self.steps.append,
             spent,
         )
@@ -178,7 +178,7 @@ class ResourceLab:
                 body["status"]["capacity"][name] = count
 
         self.cluster.registry.force(
-            NODES, self.cluster.registry.get(NODES, "", node), change, Writer("kubectl-patch", "status")
+            NODES, self.cluster.registry.get(NODES, "", node), change, FieldWriter("kubectl-patch", "status")
         )
 
     def pod(self, name: str, resource: str, count: int, node: str = MACHINE) -> None:
@@ -197,7 +197,7 @@ async def resource_lab() -> AsyncIterator[ResourceLab]:
     # Not below pytest's tmp_path, whose length may pass what a unix socket's path allows.
     root = Path(tempfile.mkdtemp(prefix="colocate-"))
     clock = ManualClock()
-    cluster = LabCluster(root, clock=clock, nodes=[NodeShape(name="other")])
+    cluster = LabCluster(root, clock=clock, nodes=[LabNodeShape(name="other")])
     lab = ResourceLab(cluster, clock)
     lab.let_in(ADMIN, known("kubernetes-admin", MASTERS))
     try:

@@ -68,12 +68,12 @@ def listening(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (missing, "there is no such file"),
+        (missing, "the file does not exist"),
         (Path.mkdir, "is a folder"),
-        (os.mkfifo, "is no regular file"),
+        (os.mkfifo, "is not a regular file"),
         (listening, "cannot be read"),
         (endless, "cannot be read|is a link to itself"),
-        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
         (huge, "more than 256 MiB"),
     ],
     ids=["missing", "folder", "fifo", "socket", "loop", "device", "huge"],
@@ -94,7 +94,7 @@ def test_a_file_that_may_not_be_read_is_one_sentence(record: Path, monkeypatch: 
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)  # root, who runs this in containers, may read anything
-    with pytest.raises(UserError, match="may not be read by this user; run this as root"):
+    with pytest.raises(UserError, match="this user may not read it; run this as root"):
         files.read(record)
 
 
@@ -161,7 +161,7 @@ def test_a_change_in_the_last_moment_is_noticed_and_kept(
 
     old = files.read(record)
     monkeypatch.setattr(os, "fsync", interfere)
-    with pytest.raises(UserError, match="somebody has changed it meanwhile, so nothing was written"):
+    with pytest.raises(UserError, match="the file has changed in the meantime, so nothing was written"):
         files.replace(old, NEW, ManualClock())
     assert everything(record.parent) == {record.name: b"the kubelet was quicker"}
 

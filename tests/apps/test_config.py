@@ -19,7 +19,7 @@ from colocate.errors import UserError
 from colocate.kubelet import OnStop, Registration
 from colocate.memory import Instant, MemorySettings, PageCache, Rung
 
-EXAMPLE = "'colocate config example' prints one to start from"
+EXAMPLE = "'colocate config example' prints an example"
 
 
 def read(text: str | bytes, environ: Mapping[str, str] | None = None, *flags: Override) -> Config:
@@ -134,8 +134,8 @@ def test_spans_of_time(text: str, said: float) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", f"the file is empty; it needs 'version: 1' at least; {EXAMPLE}"),
-        ("# nothing\n", f"the file is empty; it needs 'version: 1' at least; {EXAMPLE}"),
+        ("", f"the file is empty; write at least 'version: 1'; {EXAMPLE}"),
+        ("# nothing\n", f"the file is empty; write at least 'version: 1'; {EXAMPLE}"),
         ("- version: 1", f"a list is not a mapping; begin with 'version: 1'; {EXAMPLE}"),
         ("version 1", f"'version 1' is not a mapping; begin with 'version: 1'; {EXAMPLE}"),
         ("log: {}", "version: this field is missing; add 'version: 1' at the top"),
@@ -160,7 +160,7 @@ def test_spans_of_time(text: str, said: float) -> None:
         ),
         (
             "version: 1\nkubelet: {allocateTimeout: soon}",
-            "kubelet.allocateTimeout: 'soon' is not a span of time; write a number of seconds, or as in "
+            "kubelet.allocateTimeout: 'soon' is not a span of time; write a number of seconds, or a span like "
             "500ms, 10s, 1m, 1h",
         ),
         (
@@ -173,37 +173,40 @@ def test_spans_of_time(text: str, said: float) -> None:
         ),
         (
             "version: 1\nmetrics: {address: 9464}",
-            "metrics.address: 9464 is not an address; write one as in 127.0.0.1:9464 or [::1]:9464, or off",
+            "metrics.address: 9464 is not an address; write it like 127.0.0.1:9464 or [::1]:9464, or off",
         ),
         (
             "version: 1\nmetrics: {address: 'localhost:70000'}",
-            "metrics.address: there is no port 70000; choose one up to 65535",
+            "metrics.address: 70000 is not a port; choose one up to 65535",
         ),
         (
             f"version: 1\ncontrol: {{socket: /{'x' * 120}}}",
-            "control.socket: this path would have 121 bytes and a unix socket allows 107; choose a "
+            "control.socket: this path would have 121 bytes, but a unix socket allows 107; choose a "
             "shorter path",
         ),
         (
             f"version: 1\nkubelet: {{root: /{'x' * 80}}}\n"
             "mock: {resources: [{name: mock/gpu, count: 1}]}",
-            "kubelet.root: the socket for 'mock/gpu' would have 128 bytes and a unix socket allows 107; "
+            "kubelet.root: the socket for 'mock/gpu' would have 128 bytes, but a unix socket allows 107; "
             "choose a shorter one",
         ),
         ("version: 1\nversion: 1", "line 2, column 1: this field is given twice; remove one of them"),
-        ("version: 1\n\tlog: {}", "line 2, column 1: this line is indented with a tab; YAML wants spaces"),
+        ("version: 1\n\tlog: {}", "line 2, column 1: this line is indented with a tab; use spaces"),
         ("version: 1\n---\nversion: 1", "line 2, column 1: a second document begins here; keep one per file"),
         ("version: !!int 1", "line 1, column 10: a tag (!) is not used here; put text in quotes instead"),
-        ("version: *x", "line 1, column 10: *x refers to an anchor that is not there; define it before"),
-        ("version: &x [*x]", "line 1, column 14: *x refers to an anchor that is not there; define it before"),
+        ("version: *x", "line 1, column 10: *x refers to an anchor that does not exist; define it before"),
+        (
+            "version: &x [*x]",
+            "line 1, column 14: *x refers to an anchor that does not exist; define it before",
+        ),
         ("? [a]\n: b", "line 1, column 3: a field's name must be plain text"),
-        ("version: \x07", "it holds characters that YAML does not allow; remove them"),
+        ("version: \x07", "it has characters that YAML does not allow; remove them"),
         (b"version: \xff", "byte 9 is not UTF-8; save the file as UTF-8 text"),
         (
             f"version: 1\nx: {'[' * 100}",
             "line 2, column 44: nested more than 40 levels deep; no field is that deep",
         ),
-        (b" " * (MAX_BYTES + 1), "it has more than 1048576 bytes; a configuration is smaller than that"),
+        (b" " * (MAX_BYTES + 1), "the file has more than 1048576 bytes; make it smaller"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_sentence(text: str | bytes, said: str) -> None:
@@ -213,7 +216,7 @@ def test_what_is_wrong_with_a_file_is_one_sentence(text: str | bytes, said: str)
 def test_a_syntax_error_has_a_place() -> None:
     said = sentence("version: 1\nlog: {level: info")
     assert said.startswith("agent.yaml: line 2, column ")
-    assert said.endswith("; mend it there or just above")
+    assert said.endswith("; correct it there or just above")
 
 
 def test_aliases_cannot_make_a_small_file_large() -> None:
@@ -231,32 +234,32 @@ PLACEHOLDERS = "known are {ids}, {count} and {resource}; write {{ and }} for bra
     [
         ("conut: 1", f".conut: there is no such field; did you mean 'count'? known fields are {FIELDS}"),
         ("ids: []}, {count: 1", "[1].name: this field is missing and has no default; add it"),
-        ("idPrefix: x", ".count: neither count nor ids is given; say how many devices there shall be"),
-        ("count: -1", ".count: -1 is below 0; say how many devices there shall be"),
+        ("idPrefix: x", ".count: neither count nor ids is given; set count to the number of devices"),
+        ("count: -1", ".count: -1 is below 0; set the number of devices"),
         (
             "count: 10000000",
             ".count: 10000000 devices do not fit into the 4 MiB that a kubelet takes in one message; lower "
             "it to at most 172172, or split the devices over several resources",
         ),
-        ("count: yes", ".count: 'yes' is not a whole number; write one as in 8"),
-        ("count: true", ".count: true is not a whole number; write one as in 8"),
-        ("count: 010", ".count: '010' is not a whole number; write one as in 8"),
-        ("count: 1.5", ".count: 1.5 is not a whole number; write one as in 8"),
+        ("count: yes", ".count: 'yes' is not a whole number; write it like 8"),
+        ("count: true", ".count: true is not a whole number; write it like 8"),
+        ("count: 010", ".count: '010' is not a whole number; write it like 8"),
+        ("count: 1.5", ".count: 1.5 is not a whole number; write it like 8"),
         (
             "count: 1, ids: [a]",
-            ".ids: count is given too, and it is one or the other; remove one of them",
+            ".ids: count is also given; remove one of them",
         ),
-        ("ids: [a], idPrefix: b", ".idPrefix: it goes with count, and ids is given; remove one of them"),
-        ("ids: [a, b, a]", ".ids[2]: 'a' is in the list already, at [0]; remove one of them"),
+        ("ids: [a], idPrefix: b", ".idPrefix: this belongs to count, but ids is given; remove one of them"),
+        ("ids: [a, b, a]", ".ids[2]: 'a' is already in the list, at [0]; remove one of them"),
         ("ids: [7]", ".ids[0]: 7 is not text; put it in quotes"),
-        ("ids: ['']", ".ids[0]: this id is empty; ids are written as in 'gpu-0000'"),
+        ("ids: ['']", ".ids[0]: this id is empty; write ids like 'gpu-0000'"),
         (
             "ids: ['a,b']",
-            ".ids[0]: 'a,b' holds a blank, comma or control character; ids are written as in 'gpu-0000'",
+            ".ids[0]: 'a,b' has a blank, comma or control character; write ids like 'gpu-0000'",
         ),
         (
             "count: 1}, {name: mock/gpu, count: 1",
-            "[1].name: 'mock/gpu' is declared already in mock.resources[0]; join the two or rename one",
+            "[1].name: 'mock/gpu' is already declared in mock.resources[0]; merge the two or rename one",
         ),
         (
             "count: 1}, {name: gpu, count: 1",
@@ -270,16 +273,16 @@ PLACEHOLDERS = "known are {ids}, {count} and {resource}; write {{ and }} for bra
         ("count: 1, numa: {}", ".numa.nodes: this field is missing and has no default; add it"),
         (
             "count: 1, numa: {nodes: []}",
-            ".numa.nodes: the list is empty; name at least one NUMA node, or remove numa",
+            ".numa.nodes: the list is empty; give at least one NUMA node, or remove numa",
         ),
-        ("count: 1, numa: {nodes: [0, -1]}", ".numa.nodes[1]: there is no NUMA node -1; choose 0 to 1023"),
+        ("count: 1, numa: {nodes: [0, -1]}", ".numa.nodes[1]: -1 is not a NUMA node; choose 0 to 1023"),
         (
             "count: 1, inject: {envs: {A: '{id}'}}",
-            f".inject.envs.A: there is a placeholder that does not exist; {PLACEHOLDERS}",
+            f".inject.envs.A: a placeholder does not exist; {PLACEHOLDERS}",
         ),
         (
             "count: 1, inject: {annotations: {A: '{ids'}}",
-            f".inject.annotations.A: there is a brace without its partner; {PLACEHOLDERS}",
+            f".inject.annotations.A: a brace has no partner; {PLACEHOLDERS}",
         ),
         (
             "count: 1, inject: {envs: {'A B': x}}",
@@ -300,7 +303,7 @@ PLACEHOLDERS = "known are {ids}, {count} and {resource}; write {{ and }} for bra
         ),
         (
             "count: 1, inject: {cdi: [gpu]}",
-            ".inject.cdi[0]: a CDI device is named as in 'vendor.com/class=name'",
+            ".inject.cdi[0]: write a CDI device like 'vendor.com/class=name'",
         ),
     ],
 )
@@ -328,7 +331,7 @@ class TestFiles:
         )
 
     def test_a_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match=r"cannot be read \(is a directory\); name the file in it$"):
+        with pytest.raises(UserError, match=r"cannot be read \(is a directory\); give the file in it$"):
             load(tmp_path, {})
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -421,7 +424,7 @@ class TestOverrides:
         }
         [warning] = unknown_variables(environ)
         assert warning.startswith(
-            "COLOCATE_LGO_LEVEL: nobody reads this variable; did you mean 'COLOCATE_LOG_LEVEL'?"
+            "COLOCATE_LGO_LEVEL: there is no such variable; did you mean 'COLOCATE_LOG_LEVEL'?"
         )
 
 

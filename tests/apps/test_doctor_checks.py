@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from tests.apps.examining import found, patient
 
-from colocate.apps.doctor.check import CHECKS, Check, Patient, Section, check
+from colocate.apps.doctor.check import CHECKS, Check, DoctorSection, Patient, check
 from colocate.apps.doctor.examination import PATIENCE, chosen, examine
-from colocate.apps.doctor.report import Examined, Result, Verdict, good, warn
+from colocate.apps.doctor.report import CheckResult, CheckVerdict, Examined, good, warn
 from colocate.apps.this_node import this_node
 from colocate.clock import ManualClock
 from colocate.errors import UserError
 
 
 async def test_a_check_is_one_function(tmp_path: Path) -> None:
-    @check(Section.MACHINE, "fans turn")
-    async def fans(patient: Patient) -> AsyncIterator[Result]:
+    @check(DoctorSection.MACHINE, "fans turn")
+    async def fans(patient: Patient) -> AsyncIterator[CheckResult]:
         yield warn(f"{patient.node} is warm", "dust it")
 
     try:
@@ -27,24 +27,24 @@ async def test_a_check_is_one_function(tmp_path: Path) -> None:
 
 
 async def test_a_check_that_fails_or_hangs_is_a_finding_and_stops_no_other(tmp_path: Path) -> None:
-    async def breaks(_: Patient) -> AsyncIterator[Result]:
+    async def breaks(_: Patient) -> AsyncIterator[CheckResult]:
         yield good("so far")
         raise ZeroDivisionError("by zero")
 
-    async def refuses(patient: Patient) -> AsyncIterator[Result]:
+    async def refuses(patient: Patient) -> AsyncIterator[CheckResult]:
         if patient:
             raise UserError("cannot do that")
         yield good("never")
 
-    async def hangs(_: Patient) -> AsyncIterator[Result]:
+    async def hangs(_: Patient) -> AsyncIterator[CheckResult]:
         await asyncio.Event().wait()
         yield good("never")
 
-    async def works(_: Patient) -> AsyncIterator[Result]:
+    async def works(_: Patient) -> AsyncIterator[CheckResult]:
         yield good("fine")
 
     clock = ManualClock()
-    checks = [Check(Section.MACHINE, look.__name__, look) for look in (breaks, refuses, hangs, works)]
+    checks = [Check(DoctorSection.MACHINE, look.__name__, look) for look in (breaks, refuses, hangs, works)]
 
     async def gather() -> list[Examined]:
         return [e async for e in examine(patient(tmp_path, clock=clock), checks)]
@@ -53,11 +53,11 @@ async def test_a_check_that_fails_or_hangs_is_a_finding_and_stops_no_other(tmp_p
     while not looking.done():
         await clock.advance(PATIENCE)
     broken, refused, hung, fine = await looking
-    assert [r.verdict for r in broken.results] == [Verdict.GOOD, Verdict.BAD]
+    assert [r.verdict for r in broken.results] == [CheckVerdict.GOOD, CheckVerdict.BAD]
     assert "ZeroDivisionError: by zero" in broken.results[1].reason
     assert refused.results[0].reason == "cannot do that"
     assert hung.results[0].reason == "no answer within 30 s"
-    assert fine.worst is Verdict.GOOD
+    assert fine.worst is CheckVerdict.GOOD
 
 
 async def test_what_this_user_may_not_look_at_is_said_with_the_remedy(
@@ -66,12 +66,12 @@ async def test_what_this_user_may_not_look_at_is_said_with_the_remedy(
     def denied(path: Path, **_: object) -> bool:
         raise PermissionError(13, "Permission denied", str(path))
 
-    async def looks(patient: Patient) -> AsyncIterator[Result]:
+    async def looks(patient: Patient) -> AsyncIterator[CheckResult]:
         yield good(str(denied(patient.paths.checkpoint)))
 
-    checks = [Check(Section.KUBELET, "looks", looks)]
+    checks = [Check(DoctorSection.KUBELET, "looks", looks)]
     [one] = [e async for e in examine(patient(tmp_path), checks)]
-    assert one.results[0].reason.endswith("kubelet_internal_checkpoint may not be looked at by this user")
+    assert one.results[0].reason.startswith("this user may not read ")
     assert one.results[0].remedy == "run this as root"
     monkeypatch.setattr(Path, "is_dir", denied)
     [whole] = [e async for e in examine(patient(tmp_path), checks)]

@@ -6,7 +6,7 @@ from tests.apps.examining import NOWHERE, found, only, patient
 from tests.cluster.serving import connect
 from tests.support.plugins import FAN, Fans
 
-from colocate.apps.doctor.report import Verdict
+from colocate.apps.doctor.report import CheckVerdict
 from colocate.clock import ManualClock, SystemClock
 from colocate.kubelet import KubeletPaths
 from colocate.kubelet.checkpoint import render
@@ -22,7 +22,7 @@ async def test_a_sound_checkpoint_that_all_agree_on_is_well(node: TestNode) -> N
     await node.run_pod({FAN: 1})
     results = await found(patient(node.paths.root), "checkpoint", "records")
     assert results["checkpoint"][0].reason.startswith("it is sound: 1 container with devices, checksum ")
-    assert results["records"][0].verdict is Verdict.GOOD
+    assert results["records"][0].verdict is CheckVerdict.GOOD
     assert NOWHERE in results["records"][0].reason
 
 
@@ -34,7 +34,7 @@ async def test_an_edited_checkpoint_is_bad_with_the_code_of_the_finding(node: Te
     blob = node.paths.checkpoint.read_bytes()
     node.paths.checkpoint.write_bytes(blob.replace(b"fan-0", b"fan-1"))
     results = (await found(patient(node.paths.root), "checkpoint"))["checkpoint"]
-    assert max(result.verdict for result in results) is Verdict.BAD
+    assert max(result.verdict for result in results) is CheckVerdict.BAD
     assert any(result.reason.endswith("[checksum]") and result.remedy for result in results)
     await node.kubelet.start()
 
@@ -42,9 +42,9 @@ async def test_an_edited_checkpoint_is_bad_with_the_code_of_the_finding(node: Te
 async def test_a_checkpoint_that_cannot_be_read_is_bad_and_none_at_all_is_not(tmp_path: Path) -> None:
     paths = KubeletPaths(tmp_path)
     paths.device_plugins.mkdir()
-    assert (await only(patient(tmp_path), "checkpoint")).verdict is Verdict.GOOD
+    assert (await only(patient(tmp_path), "checkpoint")).verdict is CheckVerdict.GOOD
     paths.checkpoint.write_bytes(b'{"Data":')
-    assert (await only(patient(tmp_path), "checkpoint")).verdict is Verdict.BAD
+    assert (await only(patient(tmp_path), "checkpoint")).verdict is CheckVerdict.BAD
 
 
 async def test_a_stale_resource_is_named_with_the_command_that_removes_it(
@@ -57,7 +57,7 @@ async def test_a_stale_resource_is_named_with_the_command_that_removes_it(
     clock = ManualClock()
     async with connect(server.url, SystemClock()) as client:
         result = await only(patient(tmp_path, client, clock), "extended resources")
-    assert result.verdict is Verdict.WARN
+    assert result.verdict is CheckVerdict.WARN
     assert result.remedy.endswith(f"colocate resource remove worker {FAN}")
 
 
@@ -70,7 +70,7 @@ async def test_of_many_findings_the_gravest_few_are_shown_and_the_rest_counted(t
     results = (await found(patient(tmp_path), "checkpoint"))["checkpoint"]
     assert len(results) <= 7
     assert "[held-twice]" in results[0].reason
-    assert results[0].verdict is Verdict.BAD
+    assert results[0].verdict is CheckVerdict.BAD
 
 
 async def test_what_is_only_worth_knowing_is_no_complaint(node: TestNode) -> None:
@@ -82,5 +82,5 @@ async def test_what_is_only_worth_knowing_is_no_complaint(node: TestNode) -> Non
     await node.delete_pod(pod)
     node.paths.checkpoint.write_bytes(checkpoint)  # Entries of dead pods linger.
     [result] = (await found(patient(node.paths.root), "records"))["records"]
-    assert result.verdict is Verdict.GOOD
+    assert result.verdict is CheckVerdict.GOOD
     assert "worth knowing" in result.reason

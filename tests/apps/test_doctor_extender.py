@@ -10,23 +10,23 @@ from tests.scheduler.asking import SteeredJudge, asking, server
 from tests.scheduler.pretending import slow
 
 from colocate.apps.doctor.extender_checks import ours, presumed
-from colocate.apps.doctor.report import Verdict
-from colocate.apps.scheduler.kube_extender import ExtenderSettings, read_kube_scheduler
-from colocate.apps.scheduler.kube_extender import Tls as ShownTls
+from colocate.apps.doctor.report import CheckVerdict
+from colocate.apps.scheduler.kube.extender import KubeExtender, read_kube_scheduler
+from colocate.apps.scheduler.kube.extender import KubeTls as ShownTls
 from colocate.apps.scheduler.sections import Load
-from colocate.apps.scheduler.settings import Callers, SchedulerConfig, Tls
+from colocate.apps.scheduler.settings import CallerSettings, SchedulerConfig, ServerTls
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority, Pair
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from colocate.load.settings import FilterSettings
 
 
-def with_files(folder: Path, authority: bytes, pair: Pair) -> ExtenderSettings:
+def with_files(folder: Path, authority: bytes, pair: Pair) -> KubeExtender:
     """An extender that kube-scheduler is to ask with these, at an address where nobody is."""
     written = {"ca.crt": authority, "tls.crt": pair.certificate, "tls.key": pair.key}
     for name, text in written.items():
         (folder / name).write_bytes(text)
-    return ExtenderSettings(
+    return KubeExtender(
         "https://127.0.0.1:9",
         "prioritize",
         weight=5,
@@ -42,15 +42,19 @@ class TestExtender:
     @pytest.mark.parametrize(
         ("verb", "enabled", "reason"),
         [
-            ("filter", False, "it is asked to filter and lets every node pass: load.filter.enabled is false"),
-            ("", True, "load.filter.enabled is true, and kube-scheduler never asks it to filter"),
+            (
+                "filter",
+                False,
+                "kube-scheduler asks it to filter, but it lets every node pass: load.filter.enabled is false",
+            ),
+            ("", True, "load.filter.enabled is true, but kube-scheduler never asks it to filter"),
             ("", False, ""),
             ("filter", True, ""),
         ],
     )
     async def test_it_takes_both_sides_to_filter(self, verb: str, enabled: bool, reason: str) -> None:
         async with asking(SteeredJudge()) as ask:
-            settings = ExtenderSettings(
+            settings = KubeExtender(
                 ask.listening.url,
                 "prioritize",
                 filter_verb=verb,
@@ -60,42 +64,42 @@ class TestExtender:
             )
             load = Load(filter=FilterSettings(enabled=enabled))
             found = await examined("extender", "nowhere", extenders=(settings,), load=load)
-        warned = [result.reason for result in found if result.verdict is not Verdict.GOOD]
+        warned = [result.reason for result in found if result.verdict is not CheckVerdict.GOOD]
         assert warned == ([f"{ask.listening.url}: {reason}"] if reason else [])
 
     async def test_it_answers_in_time(self) -> None:
         async with asking(SteeredJudge()) as ask, cluster_of(*NAMES) as client:
-            settings = ExtenderSettings(
+            settings = KubeExtender(
                 ask.listening.url, "prioritize", weight=5, ignorable=True, node_cache_capable=True
             )
             [found] = await examined("extender", client, extenders=(settings,))
-        assert found.verdict is Verdict.GOOD
+        assert found.verdict is CheckVerdict.GOOD
         assert "answers for 3 nodes" in found.reason
 
     async def test_it_is_shown_the_password_of_the_address(self, tmp_path: Path) -> None:
         token = tmp_path / "token"
         token.write_text("sesame")
-        async with asking(SteeredJudge(), server(callers=Callers(token_file=token))) as ask:
+        async with asking(SteeredJudge(), server(callers=CallerSettings(token_file=token))) as ask:
             url = ask.listening.url
             refused, let_in = [
                 (
                     await examined(
-                        "extender", "nowhere", extenders=(ExtenderSettings(one, "prioritize", weight=5),)
+                        "extender", "nowhere", extenders=(KubeExtender(one, "prioritize", weight=5),)
                     )
                 )[-1]
                 for one in (url, url.replace("://", "://any:sesame@"))
             ]
-        assert refused.verdict is Verdict.BAD
+        assert refused.verdict is CheckVerdict.BAD
         assert "401" in refused.reason
-        assert "as the password in urlPrefix" in refused.remedy
-        assert let_in.verdict is Verdict.GOOD
+        assert "into urlPrefix as its password" in refused.remedy
+        assert let_in.verdict is CheckVerdict.GOOD
         assert "sesame" not in let_in.reason
 
     async def test_it_warns_where_anyone_may_ask(self) -> None:
         async with asking(SteeredJudge(), server()) as ask:
-            settings = ExtenderSettings(ask.listening.url, "prioritize", weight=5, ignorable=True)
+            settings = KubeExtender(ask.listening.url, "prioritize", weight=5, ignorable=True)
             warned, good = await examined("extender", "nowhere", extenders=(settings,), server=server())
-        assert (warned.verdict, good.verdict) == (Verdict.WARN, Verdict.GOOD)
+        assert (warned.verdict, good.verdict) == (CheckVerdict.WARN, CheckVerdict.GOOD)
         assert warned.reason.startswith(
             "server.callers.anyone is true: whoever reaches the extender's address"
         )
@@ -105,16 +109,20 @@ class TestExtender:
     ) -> None:
         token = tmp_path / "token"
         token.write_text("open sesame/§\n")
-        [settings] = presumed(SchedulerConfig(server=server(callers=Callers(token_file=token)))).extenders
+        [settings] = presumed(
+            SchedulerConfig(server=server(callers=CallerSettings(token_file=token)))
+        ).extenders
         assert settings.url_prefix.startswith("http://scheduler:open%20sesame%2F%C2%A7@127.0.0.1:")
         token.unlink()
-        [settings] = presumed(SchedulerConfig(server=server(callers=Callers(token_file=token)))).extenders
+        [settings] = presumed(
+            SchedulerConfig(server=server(callers=CallerSettings(token_file=token)))
+        ).extenders
         assert "@" not in settings.url_prefix
 
     async def test_one_that_is_slower_than_kube_scheduler_is_patient(self) -> None:
         async with Scripted().running() as scripted:
             scripted.answers.append(slow)
-            settings = ExtenderSettings(scripted.url, "prioritize", weight=5, http_timeout="100ms")
+            settings = KubeExtender(scripted.url, "prioritize", weight=5, http_timeout="100ms")
             found = await examined("extender", "nowhere", extenders=(settings,))
         assert "no answer within httpTimeout, 0.1 s" in found[-1].reason
 
@@ -124,7 +132,7 @@ class TestExtender:
 
         async with Scripted().running() as scripted:
             scripted.answers.append(broken)
-            settings = ExtenderSettings(scripted.url, "prioritize", weight=5)
+            settings = KubeExtender(scripted.url, "prioritize", weight=5)
             found = await examined("extender", "nowhere", extenders=(settings,))
         assert "kube-scheduler could not read its answer" in found[-1].reason
 
@@ -151,14 +159,14 @@ extenders:
     async def test_certificates_are_believed_as_kube_scheduler_believes_them(
         self, tmp_path: Path, https: bool, authority: bool, believed: bool
     ) -> None:
-        signing = Authority.of(Store())
+        signing = Authority.of(ObjectStore())
         pair = signing.server("extender")
         (tmp_path / "tls.crt").write_bytes(pair.certificate)
         (tmp_path / "tls.key").write_bytes(pair.key)
         (tmp_path / "ca.crt").write_bytes(signing.certificate)
-        tls = Tls(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
+        tls = ServerTls(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
         async with asking(SteeredJudge(), server(tls=tls)) as ask:
-            settings = ExtenderSettings(
+            settings = KubeExtender(
                 ask.listening.url,
                 "prioritize",
                 weight=5,
@@ -167,21 +175,21 @@ extenders:
                 tls_config=ShownTls(ca_file=f"{tmp_path}/ca.crt") if authority else None,
             )
             [found] = await examined("extender", "nowhere", extenders=(settings,))
-        assert (found.verdict is Verdict.GOOD) == believed, found.reason
-        assert believed or "it cannot be asked: its certificate is not trusted, " in found.reason
+        assert (found.verdict is CheckVerdict.GOOD) == believed, found.reason
+        assert believed or "cannot be reached: its certificate is not trusted, " in found.reason
         assert believed or "as caFile" in found.remedy
 
     @pytest.mark.parametrize(
         ("lacking", "called"), [("ca.crt", "caFile"), ("tls.crt", "certFile"), ("tls.key", "keyFile")]
     )
     async def test_a_file_that_is_elsewhere_is_named(self, tmp_path: Path, lacking: str, called: str) -> None:
-        signing = Authority.of(Store())
+        signing = Authority.of(ObjectStore())
         settings = with_files(tmp_path, signing.certificate, signing.client("kube-scheduler"))
         (tmp_path / lacking).unlink()
         [found] = await examined("extender", "nowhere", extenders=(settings,))
-        assert found.verdict is Verdict.WARN, "it may be right where kube-scheduler is"
+        assert found.verdict is CheckVerdict.WARN, "it may be right where kube-scheduler is"
         assert found.reason == (
-            f"https://127.0.0.1:9: its {called} cannot be read here: {tmp_path}/{lacking}: no such file or directory"
+            f"https://127.0.0.1:9: cannot read its {called} here: {tmp_path}/{lacking}: no such file or directory"
         )
         assert "kube-scheduler's pod" in found.remedy
 
@@ -189,29 +197,29 @@ extenders:
         ("broken", "called"), [("ca.crt", "caFile"), ("tls.crt", "certFile and keyFile")]
     )
     async def test_a_file_that_is_of_no_use_is_named(self, tmp_path: Path, broken: str, called: str) -> None:
-        signing = Authority.of(Store())
+        signing = Authority.of(ObjectStore())
         settings = with_files(tmp_path, signing.certificate, signing.client("kube-scheduler"))
         (tmp_path / broken).write_text("no certificate")
         [found] = await examined("extender", "nowhere", extenders=(settings,))
-        assert found.verdict is Verdict.BAD
-        assert f"its {called} cannot be used: {tmp_path}/{broken}" in found.reason
+        assert found.verdict is CheckVerdict.BAD
+        assert f"cannot use its {called}: {tmp_path}/{broken}" in found.reason
         assert "PEM" in found.remedy
 
     async def test_extenders_of_others_are_left_alone(self) -> None:
         others = [
-            ExtenderSettings("http://127.0.0.1:9/binder"),
-            ExtenderSettings("http://127.0.0.1:9/scheduler", "prioritize"),
-            ExtenderSettings("http://127.0.0.1:9", "priorities", "predicates"),
+            KubeExtender("http://127.0.0.1:9/binder"),
+            KubeExtender("http://127.0.0.1:9/scheduler", "prioritize"),
+            KubeExtender("http://127.0.0.1:9", "priorities", "predicates"),
         ]
         async with asking(SteeredJudge()) as ask:
-            mine = ExtenderSettings(ask.listening.url, "prioritize", weight=5, ignorable=True)
+            mine = KubeExtender(ask.listening.url, "prioritize", weight=5, ignorable=True)
             [found] = await examined("extender", "nowhere", extenders=(*others, mine))
-        assert found.verdict is Verdict.GOOD
+        assert found.verdict is CheckVerdict.GOOD
         [none] = await examined("extender", "nowhere", extenders=tuple(others))
-        assert "no extender is configured by which" in none.reason
+        assert "no extender is configured for" in none.reason
 
     def test_of_several_alike_the_one_at_the_configured_port_is_ours(self) -> None:
-        alike = [ExtenderSettings(f"http://10.0.0.1:{port}", "prioritize") for port in (8888, 8890)]
+        alike = [KubeExtender(f"http://10.0.0.1:{port}", "prioritize") for port in (8888, 8890)]
         config = SchedulerConfig()
         assert ours(alike, config) == alike[1:]
         assert ours(alike[:1], config) == alike[:1], "a service may have another port"
@@ -235,16 +243,16 @@ extenders:
         [("1m30s", 90), ("500ms", 0.5), ("1.5h", 5400), ("0s", 5), ("250us", 0.00025), ("+.5s", 0.5)],
     )
     def test_a_timeout_is_read_as_go_reads_it(self, text: str, seconds: float) -> None:
-        assert ExtenderSettings("http://x", http_timeout=text).seconds == pytest.approx(seconds)
+        assert KubeExtender("http://x", http_timeout=text).seconds == pytest.approx(seconds)
 
     @pytest.mark.parametrize("text", ["banana", "5", "", "s", "1s 2s", "-", "1d"])
     def test_a_timeout_that_go_would_not_read_is_told(self, text: str) -> None:
         file = (
             f"kind: KubeSchedulerConfiguration\nextenders: [{{urlPrefix: 'http://x', httpTimeout: '{text}'}}]"
         )
-        with pytest.raises(UserError, match="is no span of time"):
+        with pytest.raises(UserError, match="is not a span of time"):
             read_kube_scheduler(file, "x.yaml")
 
     async def test_what_is_no_configuration_is_the_users_error(self) -> None:
-        with pytest.raises(UserError, match="no KubeSchedulerConfiguration"):
+        with pytest.raises(UserError, match="not a KubeSchedulerConfiguration"):
             read_kube_scheduler("[]", "x.yaml")

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.apps.examining import found, only, patient
 from tests.support.plugins import FAN, Fans
 
-from colocate.apps.doctor.report import Verdict, good
+from colocate.apps.doctor.report import CheckVerdict, good
 from colocate.clock import ManualClock
 from colocate.kubelet import KubeletPaths
 from colocate.testing import TestNode
@@ -22,7 +22,7 @@ async def test_a_healthy_node_has_nothing_to_complain_of(node: TestNode) -> None
     results = await found(
         patient(node.paths.root), "folders", "registration", "device plugins", "podresources"
     )
-    assert {r.verdict for all in results.values() for r in all} == {Verdict.GOOD}
+    assert {r.verdict for all in results.values() for r in all} == {CheckVerdict.GOOD}
     assert "v1beta1" in results["registration"][0].reason
     assert results["device plugins"][0].reason.startswith("1 of 1 answer")
     assert results["podresources"] == (good("the kubelet knows 1 pods; 1 hold devices"),)
@@ -39,18 +39,18 @@ async def test_a_stopped_kubelet_is_told_apart_from_one_that_was_never_there(
 ) -> None:
     await node.kubelet.stop()
     stopped = await only(patient(node.paths.root), "registration")
-    assert stopped.verdict is Verdict.BAD
-    assert "nobody listens on" in stopped.reason
+    assert stopped.verdict is CheckVerdict.BAD
+    assert "nothing listens on" in stopped.reason
     await node.kubelet.start()
     never = await found(patient(tmp_path / "kubelet"))
-    assert never["presence"][0].verdict is Verdict.BAD
+    assert never["presence"][0].verdict is CheckVerdict.BAD
     assert not never.keys() & {"folders", "registration", "device plugins"}
 
 
 async def test_a_kubelet_that_refuses_podresources_is_a_warning_with_its_words(node: TestNode) -> None:
     node.kubelet.faults.podresources_refusal = "too many requests"
     result = await only(patient(node.paths.root), "podresources")
-    assert result.verdict is Verdict.WARN
+    assert result.verdict is CheckVerdict.WARN
     assert "too many requests" in result.reason
 
 
@@ -59,7 +59,7 @@ async def test_sockets_that_nobody_serves_are_named_with_the_way_to_be_rid_of_th
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(left))
     [result] = (await found(patient(node.paths.root), "device plugins"))["device plugins"]
-    assert result.verdict is Verdict.WARN
+    assert result.verdict is CheckVerdict.WARN
     assert result.remedy.endswith(f"rm {left}")
 
 
@@ -76,7 +76,7 @@ async def test_a_plugin_that_hangs_is_bad_because_it_stalls_every_pod(node: Test
     await asked.wait()
     await clock.advance(5)
     result = await looking
-    assert (result.verdict, result.remedy) == (Verdict.BAD, "restart this plugin")
+    assert (result.verdict, result.remedy) == (CheckVerdict.BAD, "restart this plugin")
     assert "slow.sock" in result.reason
     await stop_server(server)
 
@@ -84,30 +84,30 @@ async def test_a_plugin_that_hangs_is_bad_because_it_stalls_every_pod(node: Test
 async def test_a_kubelet_that_does_not_know_our_api_is_bad(node: TestNode) -> None:
     node.kubelet.faults.register_refusal = "requested API version is not supported. Supported: [v2]"
     result = await only(patient(node.paths.root), "registration")
-    assert result.verdict is Verdict.BAD
+    assert result.verdict is CheckVerdict.BAD
     assert "does not know v1beta1" in result.reason
 
 
 async def test_folders_that_are_missing_or_are_files_are_found(tmp_path: Path) -> None:
     (tmp_path / "plugins_registry").touch()
     missing, file = (await found(patient(tmp_path), "folders"))["folders"]
-    assert (missing.verdict, file.verdict) == (Verdict.WARN, Verdict.BAD)
-    assert "there is no" in missing.reason
-    assert "is no folder" in file.reason
+    assert (missing.verdict, file.verdict) == (CheckVerdict.WARN, CheckVerdict.BAD)
+    assert "does not exist" in missing.reason
+    assert "is not a folder" in file.reason
 
 
 async def test_a_path_too_long_for_sockets_is_said_before_a_plugin_fails_on_it(tmp_path: Path) -> None:
     paths = KubeletPaths(tmp_path / ("long" * 15))
     paths.device_plugins.mkdir(parents=True)
     result = (await found(patient(paths.root), "folders"))["folders"][0]
-    assert result.verdict is Verdict.WARN
+    assert result.verdict is CheckVerdict.WARN
     assert "107" in result.reason
 
 
 async def test_an_agent_that_was_killed_is_noticed(tmp_path: Path) -> None:
-    assert (await only(patient(tmp_path), "agent")).verdict is Verdict.GOOD
+    assert (await only(patient(tmp_path), "agent")).verdict is CheckVerdict.GOOD
     with socket.socket(socket.AF_UNIX) as control:
         control.bind(str(tmp_path / "agent.sock"))
         control.listen()
-        assert (await only(patient(tmp_path), "agent")).verdict is Verdict.GOOD
-    assert (await only(patient(tmp_path), "agent")).verdict is Verdict.BAD
+        assert (await only(patient(tmp_path), "agent")).verdict is CheckVerdict.GOOD
+    assert (await only(patient(tmp_path), "agent")).verdict is CheckVerdict.BAD

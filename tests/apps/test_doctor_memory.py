@@ -10,7 +10,7 @@ from tests.cluster.serving import connect
 from tests.memory.nodes import Machine
 
 from colocate.apps import control
-from colocate.apps.doctor.report import Verdict, good
+from colocate.apps.doctor.report import CheckVerdict, good
 from colocate.apps.memory.control import REPORT
 from colocate.apps.memory.report import MemoryReport, report
 from colocate.clock import SystemClock
@@ -25,7 +25,7 @@ async def test_what_selling_memory_builds_upon_is_told_part_by_part(tmp_path: Pa
     parts = [result.reason.partition(":")[0] for result in results]
     far = ["far nodes", "far by move_pages", "far by demotion"]
     assert parts == ["pods", "limits", "swap", "pressure", "pressure of pods", *far]
-    assert all(result.remedy for result in results if result.verdict is not Verdict.GOOD)
+    assert all(result.remedy for result in results if result.verdict is not CheckVerdict.GOOD)
 
 
 async def test_every_rung_is_here_or_it_is_said_why_not(tmp_path: Path) -> None:
@@ -39,15 +39,15 @@ async def test_a_kubelet_that_keeps_nothing_for_the_system_is_a_warning(
 ) -> None:
     grant(server, "ann", {"verbs": ["get"], "apiGroups": [""], "resources": ["nodes"]})
     memory = {"memory": "16Gi"}
-    for allocatable, verdict in (("15Gi", Verdict.GOOD), ("16Gi", Verdict.WARN)):
+    for allocatable, verdict in (("15Gi", CheckVerdict.GOOD), ("16Gi", CheckVerdict.WARN)):
         name = f"worker-{allocatable.lower()}"
         status = {"capacity": memory, "allocatable": {"memory": allocatable}}
         server.registry.create(NODES, "", {"metadata": {"name": name}, "status": status})
         async with connect(server.url, SystemClock(), token="ann-token") as client:
             asked = msgspec.structs.replace(patient(tmp_path, client), node=name)
             results = (await found(asked, "memory reserves"))["memory reserves"]
-        assert max(results, key=lambda one: one.verdict is Verdict.WARN).verdict is verdict
-        assert any("cannot be asked for" in result.reason for result in results)
+        assert max(results, key=lambda one: one.verdict is CheckVerdict.WARN).verdict is verdict
+        assert any("cannot ask for the configuration" in result.reason for result in results)
 
 
 async def test_of_a_machine_that_is_no_node_no_reserves_are_asked_for(
@@ -55,7 +55,7 @@ async def test_of_a_machine_that_is_no_node_no_reserves_are_asked_for(
 ) -> None:
     async with connect(server.url, SystemClock()) as client:
         result = await only(patient(tmp_path, client), "memory reserves")
-    assert result == good("the cluster knows no node worker, so nothing is sold of one")
+    assert result == good("the cluster has no node worker, so the agent offers nothing")
 
 
 def reported(**more: object) -> MemoryReport:
@@ -79,17 +79,15 @@ async def test_namespaces_in_which_the_agent_may_evict_nobody_are_named_with_the
 ) -> None:
     async with agent(tmp_path, reported(without_eviction=("batch", "tenant"))):
         results = (await found(patient(tmp_path), "memory evictions"))["memory evictions"]
-    assert [result.verdict for result in results] == [Verdict.WARN, Verdict.WARN]
-    assert "to pods of batch and may evict none of them" in results[0].reason
+    assert [result.verdict for result in results] == [CheckVerdict.WARN, CheckVerdict.WARN]
+    assert "to pods of batch but may not evict them" in results[0].reason
     assert "kubectl -n tenant create rolebinding colocate-memory-evictor" in results[1].remedy
 
 
 async def test_an_agent_that_may_evict_wherever_it_sells_is_well_and_so_is_none(tmp_path: Path) -> None:
     async with agent(tmp_path, reported()):
         result = await only(patient(tmp_path), "memory evictions")
-    assert result == good(
-        "the agent may evict wherever it has sold memory, as far as the API server has said"
-    )
+    assert result == good("the agent may evict in every namespace with blocks, according to the API server")
     result = await only(patient(tmp_path), "memory evictions")
-    assert result.verdict is Verdict.GOOD
-    assert "no agent here says where it may evict" in result.reason
+    assert result.verdict is CheckVerdict.GOOD
+    assert "no agent answers where it may evict" in result.reason

@@ -10,8 +10,8 @@ from tests.cluster.usage.fake import CPU, MEMORY, TIME, contested, vector
 from tests.scheduler.pretending import P95, pretending
 
 from colocate.apps.config.values import Seconds
-from colocate.apps.doctor.report import Result, Verdict
-from colocate.apps.scheduler.sections import Prometheus, Usage, Window
+from colocate.apps.doctor.report import CheckResult, CheckVerdict
+from colocate.apps.scheduler.sections import PrometheusSection, UsageSection, WindowSection
 from colocate.cluster.resources import NODES as CLIENT_NODES
 from colocate.cluster.usage import Preset, Statistic
 
@@ -19,7 +19,7 @@ from colocate.cluster.usage import Preset, Statistic
 async def test_all_is_well() -> None:
     async with pretending(CALM) as prometheus:
         found = await samples(prometheus, *NAMES)
-    assert {result.verdict for result in found} == {Verdict.GOOD}
+    assert {result.verdict for result in found} == {CheckVerdict.GOOD}
     assert found[-1].reason == "all 3 nodes have fresh samples"
 
 
@@ -31,7 +31,7 @@ async def test_a_rule_that_is_missing_is_told_word_by_word(query: str, rule: str
         say(prometheus, query)
         found = await samples(prometheus, *NAMES)
     worst = max(found, key=lambda result: result.verdict)
-    assert worst.verdict is Verdict.BAD
+    assert worst.verdict is CheckVerdict.BAD
     written = json.loads(worst.remedy[worst.remedy.index("{") :])
     assert written["record"] == rule
     assert "by (node, kubernetes_node, instance)" in written["expr"]
@@ -40,27 +40,31 @@ async def test_a_rule_that_is_missing_is_told_word_by_word(query: str, rule: str
 async def test_series_that_no_rule_makes_have_a_remedy_of_their_own() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
         own = {"cpu": "my_cpu"}
-        usage = Usage(prometheus=Prometheus(url=prometheus.url), pods=True, queries=own, windows=())
+        usage = UsageSection(
+            prometheus=PrometheusSection(url=prometheus.url), pods=True, queries=own, windows=()
+        )
         found = await examined("samples", client, usage=usage)
     remedies = {
-        result.reason.partition(":")[0]: result.remedy for result in found if result.verdict is Verdict.BAD
+        result.reason.partition(":")[0]: result.remedy
+        for result in found
+        if result.verdict is CheckVerdict.BAD
     }
     assert remedies.keys() == {"cpu", "pod.cpu", "pod.memory"}
-    assert remedies["cpu"] == "see why the query of usage.queries.cpu answers nothing, or leave it out"
+    assert remedies["cpu"] == "find out why the query of usage.queries.cpu returns nothing, or leave it out"
     assert "cAdvisor (container_cpu_usage_seconds_total" in remedies["pod.cpu"]
     assert "cAdvisor (container_memory_working_set_bytes" in remedies["pod.memory"]
 
 
 async def with_own_queries(
-    queries: dict[str, str], windows: tuple[Window, ...] | None = None
-) -> list[Result]:
+    queries: dict[str, str], windows: tuple[WindowSection, ...] | None = None
+) -> list[CheckResult]:
     """What is found where all that is known of nodes is from queries of the user's own."""
     async with pretending({}) as prometheus, cluster_of(*NAMES) as client:
         for query in queries.values():
             value = time.time() if query.startswith("timestamp(") else 20
             prometheus.table.say(query, vector(dict.fromkeys(NAMES, value), time.time()))
-        usage = Usage(
-            prometheus=Prometheus(url=prometheus.url),
+        usage = UsageSection(
+            prometheus=PrometheusSection(url=prometheus.url),
             preset=Preset.KUBE_PROMETHEUS_STACK,
             queries=queries,
             windows=windows,
@@ -81,8 +85,8 @@ async def with_own_queries(
 async def test_the_times_of_ones_own_queries_are_asked_for_by_another(memory: str, remedy: str) -> None:
     found = await with_own_queries({"cpu": "my_cpu", "memory": memory})
     [times] = [result for result in found if result.reason.startswith("time: ")]
-    assert times.verdict is Verdict.WARN, "samples are there, and count as new as they come"
-    assert "samples count as old as their answers" in times.reason
+    assert times.verdict is CheckVerdict.WARN, "samples are there, and count as new as they come"
+    assert "samples count from the time of the answer" in times.reason
     assert times.remedy.startswith(remedy)
 
 
@@ -101,13 +105,13 @@ async def test_statistics_of_ones_own_queries_are_asked_for_by_others() -> None:
 
 async def test_what_is_to_be_written_beside_ones_own_queries_is_enough() -> None:
     own = {"cpu": "my_cpu", "memory": "my_memory"}
-    stated = (Window(Statistic.P95, Seconds(3600)), Window(Statistic.DEVIATION, Seconds(900)))
+    stated = (WindowSection(Statistic.P95, Seconds(3600)), WindowSection(Statistic.DEVIATION, Seconds(900)))
     asked: dict[str, str] = {}
     for result in await with_own_queries(own, stated):
-        if result.verdict is Verdict.BAD:
+        if result.verdict is CheckVerdict.BAD:
             _, _, remedy = result.remedy.partition("add to usage.queries: ")
             asked |= json.loads(remedy)
-        elif result.verdict is Verdict.WARN:
+        elif result.verdict is CheckVerdict.WARN:
             _, _, remedy = result.remedy.partition("write usage.queries.time: ")
             asked["time"] = remedy.partition(";")[0]
     assert asked.keys() == {
@@ -118,17 +122,20 @@ async def test_what_is_to_be_written_beside_ones_own_queries_is_enough() -> None
         "time",
     }
     found = await with_own_queries(own | asked, stated)
-    assert {result.verdict for result in found} == {Verdict.GOOD}
+    assert {result.verdict for result in found} == {CheckVerdict.GOOD}
 
 
 async def test_a_label_of_ones_own_query_is_not_mended_by_a_rule() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
         say(prometheus, "my_cpu", {"host": "rack 7"})
-        usage = Usage(prometheus=Prometheus(url=prometheus.url), queries={"cpu": "my_cpu"}, windows=())
+        usage = UsageSection(
+            prometheus=PrometheusSection(url=prometheus.url), queries={"cpu": "my_cpu"}, windows=()
+        )
         found = await examined("samples", client, usage=usage)
-    [dropped] = [result for result in found if "of no node here" in result.reason]
+    [dropped] = [result for result in found if "belong to no node here" in result.reason]
     assert dropped.remedy == (
-        "let the query of usage.queries.cpu keep the label node, or name in usage.labels the one that says the node"
+        "let the query of usage.queries.cpu keep the label node, "
+        "or put the label that names the node into usage.labels"
     )
 
 
@@ -136,7 +143,7 @@ async def test_a_rule_that_drops_the_label_is_told_how_to_keep_it() -> None:
     async with pretending(CALM) as prometheus:
         say(prometheus, CPU, {})
         found = await samples(prometheus, *NAMES)
-    [dropped] = [result for result in found if "of no node here" in result.reason]
+    [dropped] = [result for result in found if "belong to no node here" in result.reason]
     assert dropped.reason.startswith("cpu: 1 of 1 series")
     assert "keep the label node" in dropped.remedy
     assert "by (node, kubernetes_node, instance)" in dropped.remedy
@@ -153,10 +160,10 @@ async def test_an_instance_that_is_no_address_of_a_node_is_told_the_label_to_add
 
 async def test_peaks_that_are_plain_averages_are_told() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
-        asked = Usage(prometheus=Prometheus(url=prometheus.url), windows=())
+        asked = UsageSection(prometheus=PrometheusSection(url=prometheus.url), windows=())
         found = await examined("samples", client, usage=asked)
-    [plain] = [result for result in found if result.verdict is Verdict.WARN]
-    assert plain.reason == "p95 and deviation are not asked for: peaks are plain averages"
+    [plain] = [result for result in found if result.verdict is CheckVerdict.WARN]
+    assert plain.reason == "p95 and deviation are not asked for, so peaks are plain averages"
     assert plain.remedy == (
         "add to usage.windows: {statistic: p95, span: 1h}, {statistic: deviation, span: 15m}"
     )
@@ -167,7 +174,7 @@ async def test_two_series_that_claim_one_node_are_told_with_the_matcher_to_add()
         prometheus.table.say(MEMORY, contested("a", 95, 0, time.time(), {"b": 40, "c": 50}))
         found = await samples(prometheus, *NAMES)
     [told] = [result for result in found if "two series" in result.reason]
-    assert told.verdict is Verdict.WARN
+    assert told.verdict is CheckVerdict.WARN
     assert told.reason == (
         'memory: a: two series say different things, 95 % {"node": "a", "job": "node-exporter"} and 0 % '
         '{"node": "a", "job": "tenant"}; the higher counts'
@@ -181,7 +188,7 @@ async def test_a_node_without_a_sample_is_named() -> None:
     async with pretending(CALM) as prometheus:
         found = await samples(prometheus, *NAMES, "d")
     [missing] = [result for result in found if "no sample" in result.reason]
-    assert missing.verdict is Verdict.WARN
+    assert missing.verdict is CheckVerdict.WARN
     assert missing.reason.startswith("d: ")
     assert "node-exporter" in missing.remedy
 
@@ -203,11 +210,10 @@ async def test_a_node_without_a_sample_of_one_resource_is_named(
     async with pretending(CALM) as prometheus:
         say(prometheus, query, {"node": "a"})
         found = await samples(prometheus, *NAMES)
-    [missing] = [result for result in found if result.verdict is not Verdict.GOOD]
-    assert missing.verdict is Verdict.WARN
+    [missing] = [result for result in found if result.verdict is not CheckVerdict.GOOD]
+    assert missing.verdict is CheckVerdict.WARN
     assert (
-        missing.reason
-        == f"b, c: no sample of {what}; of these nodes it is judged as the median of the others"
+        missing.reason == f"b, c: no sample of {what}; for these nodes it counts as the median of the others"
     )
     assert query in missing.remedy
     assert collector in missing.remedy
@@ -218,8 +224,8 @@ async def test_a_resource_that_no_node_has_is_told_once() -> None:
     async with pretending(CALM) as prometheus:
         say(prometheus, CPU)
         found = await samples(prometheus, *NAMES)
-    [missing] = [result for result in found if result.verdict is not Verdict.GOOD]
-    assert missing.reason == f"cpu: no series answers {CPU}"
+    [missing] = [result for result in found if result.verdict is not CheckVerdict.GOOD]
+    assert missing.reason == f"cpu: {CPU} returns no series"
     assert not any("fresh samples" in result.reason for result in found)
 
 
@@ -228,7 +234,7 @@ async def test_a_statistic_that_some_nodes_lack_is_told() -> None:
         say(prometheus, P95[1], {"node": "a"})
         found = await samples(prometheus, *NAMES, "d")
     [lacking] = [result for result in found if result.reason.startswith("memory.p95.1h: ")]
-    assert lacking.reason == "memory.p95.1h: b, c have no value, and other nodes have"
+    assert lacking.reason == "memory.p95.1h: b, c have no value, but other nodes have"
     assert P95[1] in lacking.remedy
 
 
@@ -239,7 +245,7 @@ def ratios_of(uses: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float,
 async def test_a_rule_that_records_ratios_is_told_the_one_that_records_percents() -> None:
     async with pretending(ratios_of(CALM | {"b": (10.0, 93.0)})) as prometheus:
         found = await samples(prometheus, *NAMES)
-    told = {result.reason: result for result in found if result.verdict is Verdict.BAD}
+    told = {result.reason: result for result in found if result.verdict is CheckVerdict.BAD}
     cpu, memory = told.values()
     assert memory.reason == (
         "memory, memory.p95.1h: no node uses more than 1 % of its memory: this looks like a ratio, from 0 to 1"
@@ -258,9 +264,9 @@ async def test_a_query_of_ones_own_that_answers_with_ratios_is_multiplied() -> N
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
         own = {"memory": "1 - free / total"}
         prometheus.table.say(own["memory"], vector({"a": 0.93, "b": 0.1, "c": 0.2}, time.time()))
-        usage = Usage(prometheus=Prometheus(url=prometheus.url), queries=own, windows=())
+        usage = UsageSection(prometheus=PrometheusSection(url=prometheus.url), queries=own, windows=())
         found = await examined("samples", client, usage=usage)
-    [ratio] = [result for result in found if result.verdict is Verdict.BAD]
+    [ratio] = [result for result in found if result.verdict is CheckVerdict.BAD]
     assert ratio.reason.startswith("memory: no node uses more than 1 % of its memory")
     assert ratio.remedy == "ask in usage.queries.memory for 100 * (1 - free / total)"
 
@@ -269,10 +275,10 @@ async def test_idle_nodes_are_no_alarm_and_whoever_reads_sees_that_they_are_idle
     idle = dict.fromkeys(NAMES, (0.4, 12.0))
     async with pretending(idle) as prometheus, cluster_of(*NAMES) as client:
         found = await examined("samples", client, prometheus.url)
-    assert {result.verdict for result in found} == {Verdict.GOOD}
+    assert {result.verdict for result in found} == {CheckVerdict.GOOD}
     assert found[0].reason == (
-        "cpu: every one of 3 nodes has a value, and none is above 1 %: right for idle nodes, and for busy ones "
-        "a ratio in the place of percents"
+        "cpu: every one of 3 nodes has a value, and none is above 1 %: right for idle nodes, but for busy nodes "
+        "a ratio instead of percentages"
     )
 
 
@@ -289,7 +295,7 @@ async def test_samples_that_are_too_old_are_named() -> None:
 async def test_a_prometheus_that_does_not_answer_is_told() -> None:
     async with cluster_of(*NAMES) as client:
         [found] = await examined("samples", client, "http://127.0.0.1:9")
-    assert found.verdict is Verdict.BAD
+    assert found.verdict is CheckVerdict.BAD
     names, _, cause = found.reason.partition(": ")
     assert {"cpu", "memory", "time"} < set(names.split(", ")), "once for all that it is asked"
     assert cause == "no connection to http://127.0.0.1:9: connection refused"
@@ -297,20 +303,20 @@ async def test_a_prometheus_that_does_not_answer_is_told() -> None:
 
 async def test_series_that_are_all_missing_for_the_same_reason_are_told_once() -> None:
     async with pretending({}) as prometheus, cluster_of(*NAMES) as client:
-        usage = Usage(prometheus=Prometheus(url=prometheus.url), preset=Preset.NODE_EXPORTER)
+        usage = UsageSection(prometheus=PrometheusSection(url=prometheus.url), preset=Preset.NODE_EXPORTER)
         found = await examined("samples", client, usage=usage)
-    [missing] = [result for result in found if result.verdict is Verdict.BAD]
+    [missing] = [result for result in found if result.verdict is CheckVerdict.BAD]
     assert missing.reason.startswith("cpu, memory, ")
     assert missing.remedy == "let Prometheus scrape node-exporter on every node"
 
 
-async def by_the_metrics_api(**used: str) -> list[Result]:
+async def by_the_metrics_api(**used: str) -> list[CheckResult]:
     """What is found where the metrics API is asked alone; it knows the nodes that use something."""
     async with cluster_of(*NAMES) as client:
         for name, memory in used.items():
             told = {"metadata": {"annotations": {"lab.colocate.dev/usage-memory": memory}}}
             await client.patch(CLIENT_NODES, name, told)
-        return await examined("samples", client, usage=Usage(metrics_api=True))
+        return await examined("samples", client, usage=UsageSection(metrics_api=True))
 
 
 async def test_the_metrics_api_alone_is_enough() -> None:

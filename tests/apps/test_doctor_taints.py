@@ -9,8 +9,8 @@ from tests.apps import examining_load
 from tests.apps.examining import only
 
 from colocate.apps.doctor.check import Patient, Scheduling
-from colocate.apps.doctor.report import Verdict
-from colocate.apps.scheduler.heat_taints import REMOVAL, with_level
+from colocate.apps.doctor.report import CheckVerdict
+from colocate.apps.scheduler.loop.taint_levels import REMOVAL, with_level
 from colocate.apps.scheduler.settings import Act, SchedulerConfig
 from colocate.clock import Clock, SystemClock
 from colocate.cluster.client import Client
@@ -47,7 +47,7 @@ def asked(client: Client | str, *act: Act, clock: Clock | None = None) -> Patien
 async def test_a_cluster_without_taints_is_well() -> None:
     async with cluster_with(0, 0) as client:
         found = await only(asked(client, Act.EXTENDER), "taints")
-    assert found.verdict is Verdict.GOOD
+    assert found.verdict is CheckVerdict.GOOD
 
 
 @pytest.mark.parametrize("act", [(Act.EXTENDER,), (Act.TAINTS,)])
@@ -56,7 +56,7 @@ async def test_taints_that_nobody_writes_are_told_with_the_command_that_removes_
 ) -> None:
     async with cluster_with(4, 0, 2) as client:
         found = await only(asked(client, *act), "taints")
-        assert found.verdict is Verdict.WARN
+        assert found.verdict is CheckVerdict.WARN
         assert "2 nodes have taints" in found.reason
         assert found.remedy.endswith(REMOVAL)
         dead = {
@@ -73,8 +73,8 @@ async def test_taints_that_somebody_writes_are_well_whoever_asks() -> None:
     async with cluster_with(4, 0) as client, LeaseHolder(client, LEASE, SystemClock()).running() as holder:
         await holder.changed.beyond(0)
         found = await only(asked(client, Act.EXTENDER), "taints")
-    assert found.verdict is Verdict.GOOD
-    assert "which writer writes" in found.reason
+    assert found.verdict is CheckVerdict.GOOD
+    assert "written by writer" in found.reason
 
 
 @pytest.mark.parametrize("seconds", [-3600, 35])
@@ -82,8 +82,8 @@ async def test_so_they_are_if_the_clock_of_who_asks_is_another(seconds: float) -
     async with cluster_with(4, 0) as client, LeaseHolder(client, LEASE, SystemClock()).running() as holder:
         await holder.changed.beyond(0)
         found = await only(asked(client, Act.EXTENDER, clock=Apart(seconds)), "taints")
-    assert found.verdict is Verdict.GOOD
-    assert "which writer writes" in found.reason
+    assert found.verdict is CheckVerdict.GOOD
+    assert "written by writer" in found.reason
 
 
 async def test_a_killed_writer_writes_no_more_if_the_clock_of_who_asks_is_behind() -> None:
@@ -93,8 +93,8 @@ async def test_a_killed_writer_writes_no_more_if_the_clock_of_who_asks_is_behind
         body = {"metadata": {"name": LEASE.name, "namespace": LEASE.namespace}, "spec": dead}
         await client.create(LEASES, body, LEASE.namespace)
         found = await only(asked(client, Act.EXTENDER, clock=Apart(-3600)), "taints")
-    assert found.verdict is Verdict.WARN
-    assert "nobody writes them" in found.reason
+    assert found.verdict is CheckVerdict.WARN
+    assert "no process writes them" in found.reason
 
 
 async def test_without_the_cluster_that_is_told() -> None:

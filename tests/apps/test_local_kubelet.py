@@ -11,10 +11,10 @@ from tests.support.rights import bind_role, user
 
 from colocate.apps.doctor.check import Patient
 from colocate.apps.doctor.examination import chosen, examine
-from colocate.apps.resources.local_kubelet import LocalKubelet, NodeIdentity, NodeMarks
-from colocate.apps.resources.observe import Observer
+from colocate.apps.resources.local_kubelet import LocalKubelet, NodeIdentity, _NodeMarks
+from colocate.apps.resources.observe import ResourceObserver
 from colocate.clock import SystemClock
-from colocate.devices.extended_resources import State
+from colocate.devices.extended_resources import ResourceState
 from colocate.errors import UserError
 from colocate.host.identity import Identity, this_machine
 from colocate.kubelet.paths import KubeletPaths
@@ -29,8 +29,8 @@ HERE = Identity("boot-1", "machine-1", "host-1")
 STATED = KubeletPaths(Path("/elsewhere/kubelet"))
 
 
-def marks(name: str, hostname: str, boot: str, machine: str) -> NodeMarks:
-    return NodeMarks(name, hostname, NodeIdentity(boot, machine))
+def marks(name: str, hostname: str, boot: str, machine: str) -> _NodeMarks:
+    return _NodeMarks(name, hostname, NodeIdentity(boot, machine))
 
 
 BY_HOST = marks("n1", "host-1", "boot-1", "machine-2")
@@ -54,7 +54,7 @@ NOT_HERE = marks("n5", "host-1", "boot-2", "machine-1")
     ],
 )
 def test_a_node_is_this_machine_if_it_is_the_same_boot_and_more_agrees_for_one_alone(
-    nodes: list[NodeMarks], name: str | None
+    nodes: list[_NodeMarks], name: str | None
 ) -> None:
     assert LocalKubelet(KubeletPaths(), HERE, SystemClock()).which(nodes) == name
 
@@ -72,7 +72,7 @@ def test_a_node_is_this_machine_if_it_is_the_same_boot_and_more_agrees_for_one_a
     ],
 )
 def test_a_folder_that_was_named_belongs_to_one_node_and_not_to_all_of_this_kernel(
-    nodes: list[NodeMarks], said: str, name: str | None
+    nodes: list[_NodeMarks], said: str, name: str | None
 ) -> None:
     kubelet = LocalKubelet(STATED, HERE, SystemClock(), node=said)
     assert kubelet.which(nodes) == name
@@ -118,7 +118,7 @@ async def test_a_kubelet_and_an_embedded_one_on_one_machine_do_not_speak_for_eac
     lab.patch_by_hand("example.com/hand", "1")
     async with lab.client() as client:
         for paths, certain in ((embedded, True), (real, False)):
-            look = await Observer(client, LocalKubelet(paths, here, clock), lab.pacer).node(MACHINE)
+            look = await ResourceObserver(client, LocalKubelet(paths, here, clock), lab.pacer).node(MACHINE)
             found = look.find("example.com/hand")
             assert found is not None
             assert found.certain == certain, "whether a checkpoint was read, which does not know it"
@@ -206,10 +206,12 @@ async def test_on_the_node_itself_its_kubelet_is_asked(lab: ResourceLab) -> None
     lab.cluster.kubelet.faults.podresources_refusal = "too busy"
     found = (await lab.look(on_node=True)).find(FAN)
     assert found is not None
-    assert (found.state, found.reason) == (State.ALIVE, "the kubelet reports its plugin's devices")
+    assert (found.state, found.reason) == (ResourceState.ALIVE, "the kubelet reports its plugin's devices")
     lab.patch_by_hand("example.com/hand", "1")
     found = (await lab.look(on_node=True)).find("example.com/hand")
     assert found is not None
-    assert (found.state, found.certain) == (State.HAND_PATCHED, True), "the checkpoint does not know it"
+    assert (found.state, found.certain) == (ResourceState.HAND_PATCHED, True), (
+        "the checkpoint does not know it"
+    )
     lab.cluster.kubelet.paths.checkpoint.write_text("nonsense")
     assert await lab.look(on_node=True), "what cannot be read is left out"

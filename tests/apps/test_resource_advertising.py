@@ -7,17 +7,21 @@ from tests.apps.lab_resources import ResourceLab
 from tests.support.plugins import FAN, Fans
 
 from colocate.apps.resources import advertising
-from colocate.apps.resources.advertising import Plan, Wish, read_wish
-from colocate.apps.resources.errors import Refused
+from colocate.apps.resources.advertising import AdvertisementPlan, AdvertisementWish, read_wish
+from colocate.apps.resources.errors import RemovalRefused
 from colocate.cluster.json_patch import Replace, Test
-from colocate.devices.extended_resources import State
+from colocate.devices.extended_resources import ResourceState
 from colocate.errors import UserError
 from colocate.lab.cluster import MACHINE
 
 
-async def advertise(lab: ResourceLab, count: int, node: str = MACHINE, dry_run: bool = False) -> Plan:
+async def advertise(
+    lab: ResourceLab, count: int, node: str = MACHINE, dry_run: bool = False
+) -> AdvertisementPlan:
     async with lab.client() as client:
-        return await advertising.advertise(client, lab.observer(client), Wish(node, FAN, count), dry_run)
+        return await advertising.advertise(
+            client, lab.observer(client), AdvertisementWish(node, FAN, count), dry_run
+        )
 
 
 async def test_a_resource_is_there_with_the_next_sync_and_known_as_hand_patched(lab: ResourceLab) -> None:
@@ -27,7 +31,7 @@ async def test_a_resource_is_there_with_the_next_sync_and_known_as_hand_patched(
     assert lab.capacity(FAN) == ("4", "4")
     found = (await lab.look()).find(FAN)
     assert found is not None
-    assert found.state is State.HAND_PATCHED
+    assert found.state is ResourceState.HAND_PATCHED
     assert found.reason.startswith("colocate wrote its capacity last")
 
 
@@ -61,12 +65,12 @@ async def test_what_a_plugin_advertises_is_refused_also_while_the_kubelet_waits_
     group = await lab.node.serve(Fans("fan-0"))
     await lab.node.devices(FAN, 1)
     await lab.sync()
-    with pytest.raises(Refused, match="is the kubelet's to count"):
+    with pytest.raises(RemovalRefused, match="is counted by the kubelet"):
         await advertise(lab, 4)
     await lab.node.kill(group)
     await lab.node.devices(FAN, 0)
     await lab.sync()
-    with pytest.raises(Refused, match=r"its plugin has gone.*stop it and remove the resource first"):
+    with pytest.raises(RemovalRefused, match=r"its plugin has gone.*stop it and remove the resource first"):
         await advertise(lab, 4)
     await lab.clock.advance(320)
     assert lab.capacity(FAN) == ("0", "0")
@@ -78,15 +82,15 @@ async def test_what_a_plugin_advertises_is_refused_also_while_the_kubelet_waits_
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("example.com/fan", "does not say how many"),
+        ("example.com/fan", "has no number"),
         ("fan=3", "it needs a domain"),
         ("kubernetes.io/fan=3", "reserved for Kubernetes"),
         ("a/b/c=3", "one '/' only"),
-        ("example.com/fan=-1", "'-1' is no count"),
-        ("example.com/fan=", "'' is no count"),
-        ("example.com/fan=1.5", "'1.5' is no count"),
-        ("example.com/fan=٣", "is no count"),
-        ("example.com/fan=9223372036854775808", "is no count"),
+        ("example.com/fan=-1", "'-1' is not a count"),
+        ("example.com/fan=", "'' is not a count"),
+        ("example.com/fan=1.5", "'1.5' is not a count"),
+        ("example.com/fan=٣", "is not a count"),
+        ("example.com/fan=9223372036854775808", "is not a count"),
     ],
 )
 def test_a_bad_wish_is_one_sentence(text: str, said: str) -> None:
@@ -96,4 +100,4 @@ def test_a_bad_wish_is_one_sentence(text: str, said: str) -> None:
 
 @given(st.integers(0, advertising.MOST))
 def test_any_count_that_the_api_takes_is_read(count: int) -> None:
-    assert read_wish("n1", f"{FAN}={count}") == Wish("n1", FAN, count)
+    assert read_wish("n1", f"{FAN}={count}") == AdvertisementWish("n1", FAN, count)

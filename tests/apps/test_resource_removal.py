@@ -4,11 +4,11 @@ import pytest
 from tests.apps.lab_resources import Deed, ResourceLab, dead_plugin
 from tests.support.plugins import FAN, Fans
 
-from colocate.apps.resources.errors import NotRemoved, Refused
+from colocate.apps.resources.errors import NotRemoved, RemovalRefused
 from colocate.apps.resources.removal import PATIENCE
-from colocate.apps.resources.steps import Patching, PutBack, Step, Trouble, Waiting
+from colocate.apps.resources.steps import Patching, PutBack, Step, Trouble, WaitingStep
 from colocate.cluster.json_patch import Remove, Test
-from colocate.devices.extended_resources import State
+from colocate.devices.extended_resources import ResourceState
 from colocate.errors import UserError
 from colocate.kubelet import Device
 from colocate.lab.api import deletion
@@ -24,7 +24,7 @@ async def test_the_resource_of_a_killed_plugin_is_shown_as_stale_and_counts_down
     await dead_plugin(lab)
     first = (await lab.look()).find(FAN)
     assert first is not None
-    assert (first.state, first.certain) == (State.STALE, False)
+    assert (first.state, first.certain) == (ResourceState.STALE, False)
     assert first.remaining == pytest.approx(300, abs=1)
     await lab.clock.advance(100)
     later = (await lab.look()).find(FAN)
@@ -33,7 +33,7 @@ async def test_the_resource_of_a_killed_plugin_is_shown_as_stale_and_counts_down
     await lab.clock.advance(210)
     ended = (await lab.look()).find(FAN)
     assert ended is not None
-    assert (ended.state, ended.capacity) == (State.REMOVABLE, 0)
+    assert (ended.state, ended.capacity) == (ResourceState.REMOVABLE, 0)
 
 
 async def test_it_is_removed_once_the_kubelet_lets_go_and_stays_away(lab: ResourceLab) -> None:
@@ -41,8 +41,8 @@ async def test_it_is_removed_once_the_kubelet_lets_go_and_stays_away(lab: Resour
     begun = lab.clock.monotonic()
     steps = await lab.remove(FAN)
     assert 290 <= lab.clock.monotonic() - begun <= 340
-    assert lab.told() == ["Waiting", "Patching", "Watching"]
-    lefts = [step.resource.remaining or 0.0 for step in steps if isinstance(step, Waiting)]
+    assert lab.told() == ["WaitingStep", "Patching", "Watching"]
+    lefts = [step.resource.remaining or 0.0 for step in steps if isinstance(step, WaitingStep)]
     assert lefts == sorted(lefts, reverse=True), "it counts down"
     (patching,) = (step for step in steps if isinstance(step, Patching))
     path = "/status/capacity/example.com~1fan"
@@ -69,7 +69,7 @@ async def test_a_hand_patched_one_is_removed_at_once(lab: ResourceLab) -> None:
     await lab.sync()
     found = (await lab.look()).find(FAN)
     assert found is not None
-    assert (found.state, found.allocatable) == (State.HAND_PATCHED, 7)
+    assert (found.state, found.allocatable) == (ResourceState.HAND_PATCHED, 7)
     begun = lab.clock.monotonic()
     await lab.remove(FAN)
     assert lab.clock.monotonic() - begun <= 20
@@ -91,7 +91,9 @@ async def test_pods_that_hold_it_are_named(lab: ResourceLab) -> None:
     lab.patch_by_hand(FAN, "7")
     lab.pod("train", FAN, 2)
     lab.pod("serve", FAN, 1)
-    with pytest.raises(Refused, match=r"held by default/serve \(1\), default/train \(2\); it stays until"):
+    with pytest.raises(
+        RemovalRefused, match=r"held by default/serve \(1\), default/train \(2\); it stays until"
+    ):
         await lab.remove(FAN, now=True)
     assert lab.capacity(FAN)[0] == "7"
 
@@ -100,7 +102,7 @@ async def test_a_plugin_that_is_alive_is_told(lab: ResourceLab) -> None:
     await lab.node.serve(Fans("fan-0"))
     await lab.node.devices(FAN, 1)
     await lab.sync()
-    with pytest.raises(Refused, match=r"a plugin that is alive .* stop the plugin"):
+    with pytest.raises(RemovalRefused, match=r"a running plugin .* stop the plugin"):
         await lab.remove(FAN, now=True)
 
 
@@ -112,9 +114,9 @@ async def test_a_plugin_that_comes_back_while_it_waits_is_told(lab: ResourceLab)
         await lab.node.devices(FAN, 1)
 
     lab.pacer.at(60, start)
-    with pytest.raises(Refused, match="a plugin that is alive"):
+    with pytest.raises(RemovalRefused, match="a running plugin"):
         await lab.remove(FAN)
-    assert lab.told() == ["Waiting"]
+    assert lab.told() == ["WaitingStep"]
 
 
 async def test_a_plugin_without_a_healthy_device_is_found_out_by_waiting(lab: ResourceLab) -> None:
@@ -122,7 +124,7 @@ async def test_a_plugin_without_a_healthy_device_is_found_out_by_waiting(lab: Re
     await lab.node.kubelet.until(lambda: FAN in lab.cluster.kubelet.devices.table.devices, "the list")
     await lab.sync()
     begun = lab.clock.monotonic()
-    with pytest.raises(Refused, match="a plugin is alive that has no healthy device"):
+    with pytest.raises(RemovalRefused, match="a plugin without healthy devices is running"):
         await lab.remove(FAN)
     assert lab.clock.monotonic() - begun == pytest.approx(PATIENCE, abs=15)
     assert lab.capacity(FAN) == ("1", "0")
@@ -136,7 +138,7 @@ async def test_a_plugin_without_devices_is_found_out_by_what_is_put_back(lab: Re
     await lab.sync()
     assert lab.capacity(FAN) == ("0", "0")
     with pytest.raises(
-        NotRemoved, match="back twice, five minutes apart: a plugin that has no devices is alive"
+        NotRemoved, match="back twice, five minutes apart: a plugin without devices is running"
     ):
         await lab.remove(FAN)
 
@@ -160,7 +162,7 @@ async def test_of_a_silent_kubelet_nothing_is_removed_unless_it_is_insisted_on(l
 
     lab.cluster.registry.force(NODES, lab.cluster.registry.get(NODES, "", MACHINE), lost)
     try:
-        with pytest.raises(Refused, match="the kubelet of node this-machine is silent"):
+        with pytest.raises(RemovalRefused, match="the kubelet of node this-machine is silent"):
             await lab.remove(FAN)
         with pytest.raises(NotRemoved, match=r"out of the capacity .* has not synced within"):
             await lab.remove(FAN, now=True)
@@ -179,7 +181,7 @@ async def test_a_kubelet_that_restarts_begins_the_grace_anew_and_it_is_waited_fo
     await lab.sync()
     assert lab.capacity(FAN) == ("0", "0"), "as if the kubelet had let go"
     steps = await lab.remove(FAN)
-    assert lab.told() == ["Patching", "Watching", "PutBack", "Waiting", "Patching", "Watching"]
+    assert lab.told() == ["Patching", "Watching", "PutBack", "WaitingStep", "Patching", "Watching"]
     assert any(isinstance(step, PutBack) for step in steps)
     await lab.clock.advance(700)
     assert lab.capacity(FAN) == (None, None)
@@ -191,9 +193,9 @@ async def test_on_the_node_itself_its_checkpoint_tells_that_it_would_be_put_back
     await lab.sync()
     found = (await lab.look(on_node=True)).find(FAN)
     assert found is not None
-    assert found.state is State.STALE
+    assert found.state is ResourceState.STALE
     await lab.remove(FAN, on_node=True)
-    assert lab.told() == ["Waiting", "Patching", "Watching"]
+    assert lab.told() == ["WaitingStep", "Patching", "Watching"]
     assert lab.capacity(FAN) == (None, None)
 
 
@@ -209,7 +211,7 @@ async def test_an_api_server_that_is_away_for_a_while_is_asked_again(lab: Resour
     lab.pacer.at(130, start)
     steps = await lab.remove(FAN)
     assert any(isinstance(step, Trouble) for step in steps)
-    assert lab.told()[-3:] == ["Waiting", "Patching", "Watching"]
+    assert lab.told()[-3:] == ["WaitingStep", "Patching", "Watching"]
     assert lab.capacity(FAN) == (None, None)
 
 
@@ -246,11 +248,11 @@ async def test_one_that_is_written_again_by_hand_is_not_fought_over(lab: Resourc
 
 async def test_a_timeout_says_what_was_done_by_then(lab: ResourceLab) -> None:
     await dead_plugin(lab)
-    with pytest.raises(NotRemoved, match=r"60 s were not enough .* nothing was changed"):
+    with pytest.raises(NotRemoved, match=r"within 60 s: nothing was changed"):
         await lab.remove(FAN, timeout=60)
     assert lab.capacity(FAN) == ("2", "0")
     await lab.clock.advance(300)
-    with pytest.raises(NotRemoved, match=r"it was removed \(whether it stays away has not been seen\)"):
+    with pytest.raises(NotRemoved, match=r"it was removed \(it is not known whether it stays away\)"):
         await lab.remove(FAN, timeout=5)
 
 
@@ -276,7 +278,7 @@ async def test_the_plan_is_within_the_time_too(lab: ResourceLab, verb: str) -> N
     lab.patch_by_hand(FAN, "7")
     begun = lab.clock.monotonic()
     async with lab.slow_client(verb, before=120) as client:
-        with pytest.raises(NotRemoved, match=r"60 s were not enough .* nothing was changed"):
+        with pytest.raises(NotRemoved, match=r"within 60 s: nothing was changed"):
             await lab.removal(client, FAN, timeout=60).plan()
     assert lab.clock.monotonic() - begun == 60
 
@@ -288,7 +290,7 @@ async def test_what_the_plan_has_spent_is_not_there_for_the_rest(lab: ResourceLa
         planned = lab.removal(client, FAN)
         await planned.plan()
         assert planned.spent == 7
-        with pytest.raises(NotRemoved, match="60 s were not enough"):
+        with pytest.raises(NotRemoved, match="within 60 s"):
             await lab.removal(client, FAN, spent=planned.spent, timeout=60).run()
     assert lab.clock.monotonic() - begun == 60
 
@@ -300,7 +302,7 @@ async def test_a_patch_in_flight_at_the_deadline_is_one_of_which_nothing_is_know
     lab.patch_by_hand(FAN, "7")
     await lab.sync()
     async with lab.slow_client("patch", **slow) as client:
-        with pytest.raises(NotRemoved, match="was asked to remove it, and has not said whether it did"):
+        with pytest.raises(NotRemoved, match="was asked to remove it, but has not answered"):
             await lab.removal(client, FAN, timeout=60).run()
     assert lab.capacity(FAN)[0] == left
 
@@ -324,7 +326,7 @@ async def test_a_timeout_after_it_was_put_back_says_so(lab: ResourceLab) -> None
     await lab.cluster.kubelet.restart()
     await lab.sync()
     with pytest.raises(
-        NotRemoved, match=r"it was removed, and put back \(the kubelet has not let go of it\)"
+        NotRemoved, match=r"it was removed, but put back \(the kubelet has not forgotten it\)"
     ):
         await lab.remove(FAN, timeout=100)
     assert lab.capacity(FAN) == ("0", "0")
@@ -341,11 +343,14 @@ async def test_a_node_that_is_deleted_meanwhile_is_told_with_what_was_done(lab: 
     lab.patch_by_hand(FAN, "7", "other")
     lab.pacer.at(3, delete("other"))
     with pytest.raises(
-        NotRemoved, match=r"node other was deleted meanwhile: it was removed \(whether it stays"
+        NotRemoved,
+        match=r"node other was deleted in the meantime: it was removed \(it is not known whether it stays",
     ):
         await lab.remove(FAN, node="other", now=True)
     lab.pacer.at(3, delete(MACHINE))
-    with pytest.raises(NotRemoved, match="node this-machine was deleted meanwhile: nothing was changed"):
+    with pytest.raises(
+        NotRemoved, match="node this-machine was deleted in the meantime: nothing was changed"
+    ):
         await lab.remove(FAN)
 
 
@@ -360,7 +365,7 @@ async def test_what_another_removes_while_it_waits_is_watched_and_gone(lab: Reso
 
     lab.pacer.at(9, remove)
     await lab.remove(FAN)
-    assert lab.told() == ["Waiting", "Watching"]
+    assert lab.told() == ["WaitingStep", "Watching"]
     assert lab.capacity(FAN) == (None, None)
 
 
@@ -380,7 +385,7 @@ async def test_a_plan_changes_nothing(lab: ResourceLab) -> None:
     lab.patch_by_hand(FAN, "7")
     async with lab.client() as client:
         found, patch = await lab.removal(client, FAN).plan()
-    assert found.state is State.HAND_PATCHED
+    assert found.state is ResourceState.HAND_PATCHED
     assert len(patch) == 2
     assert lab.capacity(FAN)[0] == "7"
     assert lab.steps == []

@@ -103,7 +103,7 @@ async def test_a_bad_configuration_is_refused_and_the_old_one_goes_on(short: Pat
         agent.process.send_signal(signal.SIGHUP)
         refused = await agent.event("config.refused")
         assert refused["reason"] == (
-            f"{file}: mock.resources[0].count: -1 is below 0; say how many devices there shall be"
+            f"{file}: mock.resources[0].count: -1 is below 0; set the number of devices"
         )
         assert (await agent.mock("list")).out == "mock/gpu: 3 healthy\n"
         assert await agent.end() == 0
@@ -161,7 +161,7 @@ async def test_every_fault_can_be_ordered_and_is_shown(short: Path) -> None:
         ),
         (
             ("slow", GPU, "-1"),
-            "SECONDS: '-1' is not a span of time; write a number of seconds, or as in 500ms, 10s, 1m, 1h",
+            "SECONDS: '-1' is not a span of time; write a number of seconds, or a span like 500ms, 10s, 1m, 1h",
         ),
         (("fail", GPU, "--times", "0"), "--times: '0' is not a whole number from 1 to 1000000"),
     ],
@@ -179,7 +179,7 @@ async def test_without_an_agent_the_remedy_is_named(short: Path) -> None:
     assert (ended.code, ended.err) == (
         2,
         f"colocate: no agent answers on {short}/none.sock; start one with 'colocate agent --config FILE', "
-        f"or name its socket with --socket or COLOCATE_CONTROL_SOCKET\n",
+        f"or give its socket with --socket or COLOCATE_CONTROL_SOCKET\n",
     )
 
 
@@ -216,7 +216,7 @@ async def test_what_is_no_socket_is_left_alone(short: Path) -> None:
     precious.write_text("precious")
     ended = await colocate("agent", "--config", write(short), COLOCATE_CONTROL_SOCKET=str(precious))
     assert ended.code == 2
-    assert f"{precious} is there and is no socket; choose another path" in ended.err
+    assert f"{precious} exists and is not a socket; choose another path" in ended.err
     assert precious.read_text() == "precious"
 
 

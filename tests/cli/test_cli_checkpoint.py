@@ -306,22 +306,23 @@ async def test_what_the_api_cannot_tell_is_said(short: Path) -> None:
         wrong = {**known, "NODE_NAME": "elsewhere"}
         shown = await colocate("checkpoint", "show", copy, **wrong)
         assert shown.code == 0
-        assert "the cluster has no node 'elsewhere'; say with --node" in shown.err
+        assert "the cluster has no node 'elsewhere'; give this machine's node with --node" in shown.err
         drop = ("checkpoint", "repair", copy, "--dry-run", "--drop-pod")
         dropped = await colocate(*drop, uid, **wrong)
         assert dropped.code == 0
         assert (
-            "whether a pod that loses devices runs is not known: the API: the cluster has no" in dropped.err
+            "cannot tell whether a pod that loses devices is running: the API: the cluster has no"
+            in dropped.err
         )
         unnamed = await colocate(*drop, "default/cooled", **wrong)
         assert unnamed.code == 2
-        assert "no pod's name can be looked up (the API: the cluster has no node" in unnamed.err
+        assert "cannot look up names of pods (the API: the cluster has no node" in unnamed.err
 
         assert f"default/cooled  ({uid})" in (await colocate("checkpoint", "show", copy, **known)).out
         named = await colocate(*drop, "default/cooled", **known)
         assert named.code == 0
         assert "default/cooled runs and loses its devices" in named.err
-        assert "say with --node of which node the file is" in named.err, "it may be of another node"
+        assert "give the node of the file with --node" in named.err, "it may be of another node"
         stated = await colocate(*drop, "default/cooled", "--node", MACHINE, **known)
         assert "is not known" not in stated.err
 

@@ -12,7 +12,7 @@ from tests.cli.running import COMMAND, PATIENCE, checkpoint, colocate
 from tests.support.plugins import FAN, Fans
 
 from colocate.apps.checkpoint import file as files
-from colocate.apps.checkpoint.mending import Wish, living_losers, plan
+from colocate.apps.checkpoint.mending import RepairWish, living_losers, plan
 from colocate.devices.pod_names import names
 from colocate.errors import UserError
 from colocate.kubelet.checkpoint import parse, render
@@ -67,13 +67,13 @@ def test_a_wrong_checksum_is_fixed_when_the_user_vouches_for_the_data(
     sound = file.read_bytes()
     file.write_bytes(sound.replace(b'"Checksum":', b'"Checksum":1'))
     refused = checkpoint(capsys, "repair", file, "--drop-pod", "one", "--yes")
-    assert (refused.code, "add --fix-checksum if you vouch" in refused.err) == (2, True)
+    assert (refused.code, "add --fix-checksum if the data is right" in refused.err) == (2, True)
     fixed = checkpoint(capsys, "repair", file, "--fix-checksum", "--yes")
     assert fixed.code == 0
     assert fixed.out.splitlines()[1] == f"+ checksum {parse(sound).checksum}"
     assert file.read_bytes() == sound
     again = checkpoint(capsys, "repair", file, "--fix-checksum", "--yes")
-    assert (again.code, again.out) == (0, f"{file} is as wanted; nothing to do\n")
+    assert (again.code, again.out) == (0, f"{file} already has that; nothing to do\n")
     assert len(backups(file)) == 1
 
 
@@ -88,7 +88,7 @@ def test_members_that_no_kubelet_reads_are_shown_to_go(
 
 def test_a_pod_that_is_starting_loses_its_devices_too(file: Path) -> None:
     old = files.read(file)
-    decided = plan(old, parse(old.content), Wish(pods=("one", "two")), {})
+    decided = plan(old, parse(old.content), RepairWish(pods=("one", "two")), {})
     phases = {"one": "Pending", "two": "Failed", "three": "Running"}
     pods = [KnownPod(uid, "default", uid, phase) for uid, phase in phases.items()]
     assert [pod.uid for pod in living_losers(decided, pods)] == ["one"]
@@ -98,9 +98,9 @@ def test_a_pod_that_claims_a_victims_uid_does_not_have_the_victim_dropped_in_its
     old = files.read(file)
     document = parse(old.content)
     pods = [KnownPod("m", "tenant", "thief", "Pending", {}, "one")]
-    with pytest.raises(UserError, match="tenant/thief is not known to the API; say its uid"):
-        plan(old, document, Wish(pods=("tenant/thief",)), names(document.checkpoint, None, pods))
-    decided = plan(old, document, Wish(pods=("one",)), {})
+    with pytest.raises(UserError, match="the API does not know tenant/thief; give the uid"):
+        plan(old, document, RepairWish(pods=("tenant/thief",)), names(document.checkpoint, None, pods))
+    decided = plan(old, document, RepairWish(pods=("one",)), {})
     assert [pod.key for pod in living_losers(decided, pods)] == ["tenant/thief"], "a warning too many"
 
 
@@ -126,7 +126,7 @@ def test_a_kubelet_that_cannot_be_asked_is_not_said_to_answer(
     path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, {}, b""),), {})))
     ended = checkpoint(capsys, "repair", path, "--drop-pod", "u", "--yes")
     assert ended.code == 2
-    assert "it cannot be told whether the kubelet runs" in ended.err
+    assert "cannot tell whether the kubelet runs" in ended.err
     assert "answers" not in ended.err
     assert checkpoint(capsys, "repair", path, "--drop-pod", "u", "--yes", "--force").code == 0
 
@@ -134,11 +134,11 @@ def test_a_kubelet_that_cannot_be_asked_is_not_said_to_answer(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "say what to change"),
+        ((), "nothing to change is given"),
         (("--drop-pod", "three"), "no pod 'three'"),
-        (("--drop-pod", "default/three"), "say its uid"),
+        (("--drop-pod", "default/three"), "give the uid"),
         (("--drop-resource", "nobody/has-it"), "no resource 'nobody/has-it'"),
-        (("--drop-pod", "one"), "add --yes to go ahead without"),
+        (("--drop-pod", "one"), "Not a terminal, so I cannot ask. Add --yes to continue."),
     ],
 )
 async def test_a_repair_that_cannot_be_done_is_one_sentence(
@@ -155,7 +155,7 @@ async def test_a_repair_that_cannot_be_done_is_one_sentence(
 def test_standard_input_and_a_checksum_that_cannot_be_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "name a file" in checkpoint(capsys, "repair", "-", "--fix-checksum").err
+    assert "give a file" in checkpoint(capsys, "repair", "-", "--fix-checksum").err
     path = tmp_path / "old"
     path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, ("a",), b""),), {}), Format.PLAIN))
     assert "knows no checksum" in checkpoint(capsys, "repair", path, "--fix-checksum", "--yes").err

@@ -13,7 +13,7 @@ async def test_the_example_is_printed_and_passes_its_own_check() -> None:
     assert printed == Ended(0, (EXAMPLES / "agent.yaml").read_text(), "")
     checked = await colocate("config", "check", "/dev/stdin", stdin=printed.out)
     assert checked == Ended(
-        0, "/dev/stdin: good; mock resources: mock/gpu (8 devices), example.com/licence (2 devices)\n", ""
+        0, "/dev/stdin: valid; mock resources: mock/gpu (8 devices), example.com/licence (2 devices)\n", ""
     )
 
 
@@ -25,7 +25,7 @@ async def test_a_bad_file_is_one_sentence_and_exit_code_2(command: tuple[str, ..
     assert ended == Ended(
         2,
         "",
-        f"colocate: {file}: mock.resources[0].count: -1 is below 0; say how many devices there shall be\n",
+        f"colocate: {file}: mock.resources[0].count: -1 is below 0; set the number of devices\n",
     )
 
 
@@ -53,7 +53,7 @@ async def test_a_variable_that_nobody_reads_is_a_warning(tmp_path: Path) -> None
     file.write_text("version: 1\n")
     ended = await colocate("config", "check", file, COLOCATE_KUBELET_ROT="/k")
     assert ended.code == 0
-    assert ended.out == f"{file}: good; mock resources: none\n"
+    assert ended.out == f"{file}: valid; mock resources: none\n"
     assert ended.err.startswith(
-        "warning: COLOCATE_KUBELET_ROT: nobody reads this variable; did you mean 'COLOCATE_KUBELET_ROOT'?"
+        "warning: COLOCATE_KUBELET_ROT: there is no such variable; did you mean 'COLOCATE_KUBELET_ROOT'?"
     )

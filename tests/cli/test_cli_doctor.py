@@ -45,10 +45,13 @@ async def test_on_a_terminal_sentences_fit_and_hang_below_their_beginning(short:
     plain = (await on_terminal("doctor", *where, NO_COLOR="1")).out
     assert max(map(len, plain.splitlines())) <= 80
     assert (
-        "    → run this on a node, or say where the kubelet's folder is with\n      --kubelet-root;" in plain
+        "    → run this on a node, or give the kubelet's folder with --kubelet-root; in a\n      pod,"
+        in plain
     )
     piped = (await colocate("doctor", *where)).out
-    assert "is with --kubelet-root; in a pod, mount it there\n" in piped, "for whoever looks for it with grep"
+    assert "folder with --kubelet-root; in a pod, mount it there\n" in piped, (
+        "for whoever looks for it with grep"
+    )
     assert plain.split() == piped.split()
 
 
@@ -101,7 +104,7 @@ async def test_checks_are_chosen_by_name(short: Path) -> None:
     unknown = await colocate("doctor", "tyres")
     assert (unknown.code, unknown.err) == (
         2,
-        "colocate: no check is named tyres: colocate doctor --list names them\n",
+        "colocate: no check is named tyres; 'colocate doctor --list' lists them\n",
     )
 
 
@@ -111,8 +114,8 @@ async def test_a_check_that_was_named_and_lacks_its_configuration_is_a_users_err
         ended = await colocate("doctor", *names, *where)
         assert (ended.code, ended.out) == (2, "")
         assert ended.err == (
-            f"colocate: {names[-1]}: scheduling by load is looked at with the configuration of 'colocate scheduler'; "
-            f"name it with --scheduler-config\n"
+            f"colocate: {names[-1]}: this check needs the configuration of 'colocate scheduler'; "
+            f"give it with --scheduler-config\n"
         )
     assert (await colocate("doctor", "*", *where)).code < 2, "what matches others as well is not missed"
 

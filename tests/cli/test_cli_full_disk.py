@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from tests.support.broken_disk import broken
 
-from colocate.apps.scheduler import decisions
+from colocate.apps.scheduler.loop import decision_log
 from colocate.cli import main as command_line
 from colocate.cli import scheduler_questions
 from colocate.errors import UserError
 from colocate.lab.api import kubeconfig
-from colocate.lab.api.changes import Key
+from colocate.lab.api.changes import StoreKey
 from colocate.lab.api.disk import Disk
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 
 CODES = [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EMFILE]
 every_code = pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
@@ -28,19 +28,19 @@ every_code = pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
 def test_decisions_that_a_full_disk_takes_in_part_leave_whole_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int, code: int
 ) -> None:
-    file = tmp_path / "decisions.jsonl"
-    decisions.append(file, [b'{"n":1}\n'], 1 << 20, 2)
-    whole = decisions._write_whole
+    file = tmp_path / "decision_log.jsonl"
+    decision_log.append(file, [b'{"n":1}\n'], 1 << 20, 2)
+    whole = decision_log._write_whole
 
     def partly(opened: Any, data: bytes) -> None:
         os.write(opened.fileno(), data[:taken])
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(decisions, "_write_whole", partly)
+    monkeypatch.setattr(decision_log, "_write_whole", partly)
     with pytest.raises(OSError, match=os.strerror(code)):
-        decisions.append(file, [b'{"n":2}\n', b'{"n":3, "long": "aaaaaaaaaaaaa"}\n'], 1 << 20, 2)
-    monkeypatch.setattr(decisions, "_write_whole", whole)
-    decisions.append(file, [b'{"n":4}\n'], 1 << 20, 2)
+        decision_log.append(file, [b'{"n":2}\n', b'{"n":3, "long": "aaaaaaaaaaaaa"}\n'], 1 << 20, 2)
+    monkeypatch.setattr(decision_log, "_write_whole", whole)
+    decision_log.append(file, [b'{"n":4}\n'], 1 << 20, 2)
     assert file.read_text() == '{"n":1}\n{"n":4}\n'
 
 
@@ -53,7 +53,7 @@ def test_decisions_of_which_a_call_takes_some_are_written_to_the_end(tmp_path: P
             return len(data[:3])
 
     slow: Any = Slow()
-    decisions._write_whole(slow, b"0123456789")
+    decision_log._write_whole(slow, b"0123456789")
     assert slow.taken == b"0123456789"
 
 
@@ -99,20 +99,20 @@ def test_a_state_file_that_is_full_takes_all_of_a_write_or_nothing_and_goes_on_w
 ) -> None:
     path = tmp_path / "state.db"
     disk = Disk(path)
-    store = Store(disk)
-    store.create(Key("pods", "default", "first"), {"metadata": {"name": "first"}})
+    store = ObjectStore(disk)
+    store.create(StoreKey("pods", "default", "first"), {"metadata": {"name": "first"}})
     pages = disk._sql.execute("PRAGMA page_count").fetchone()[0]
     disk._sql.execute(f"PRAGMA max_page_count = {pages}")
     large: dict[str, Any] = {"metadata": {"name": "large"}, "data": "x" * 100_000}
     with pytest.raises(
         UserError, match=r"state.db cannot be written \(database or disk is full\); make room"
     ):
-        store.create(Key("pods", "default", "large"), dict(large))
+        store.create(StoreKey("pods", "default", "large"), dict(large))
     assert [stored.key.name for stored in store.items("pods")] == ["first"]
     disk._sql.execute("PRAGMA max_page_count = 100000")
-    store.create(Key("pods", "default", "large"), dict(large))
+    store.create(StoreKey("pods", "default", "large"), dict(large))
     store.close()
-    again = Store(Disk(path))
+    again = ObjectStore(Disk(path))
     assert [stored.key.name for stored in again.items("pods")] == ["first", "large"]
     again.close()
 
@@ -121,7 +121,7 @@ def test_a_state_file_that_cannot_begin_a_write_is_not_left_in_the_middle_of_one
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(tmp_path / "state.db")
-    store = Store(disk)
+    store = ObjectStore(disk)
 
     def fail() -> None:
         raise UserError("disk I/O error")
@@ -129,9 +129,9 @@ def test_a_state_file_that_cannot_begin_a_write_is_not_left_in_the_middle_of_one
     with monkeypatch.context() as patch:
         patch.setattr(disk, "begin", fail)
         with pytest.raises(UserError, match="disk I/O error"):
-            store.create(Key("pods", "default", "first"), {"metadata": {"name": "first"}})
+            store.create(StoreKey("pods", "default", "first"), {"metadata": {"name": "first"}})
     seen = store.changed.count
-    store.create(Key("pods", "default", "second"), {"metadata": {"name": "second"}})
+    store.create(StoreKey("pods", "default", "second"), {"metadata": {"name": "second"}})
     assert store.changed.count == seen + 1, "its watchers are told"
     store.close()
 

@@ -35,8 +35,8 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["lab", "--port", "-5"], "--port: -5 is no port"),
-        (["lab", "--port", "99999"], "--port: 99999 is no port"),
+        (["lab", "--port", "-5"], "--port: -5 is not a port"),
+        (["lab", "--port", "99999"], "--port: 99999 is not a port"),
         (["lab", "--plugin-grace", "soon"], "--plugin-grace: 'soon' is not a span"),
         (["lab", "--status-sync", "0"], "--status-sync: '0' is no time at all"),
         (["lab", "--nodes", "-1"], "--nodes: -1 is not between"),

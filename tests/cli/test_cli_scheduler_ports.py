@@ -110,7 +110,7 @@ async def test_kube_config_puts_the_token_into_the_address_and_tells_only_who_as
     assert ended.code == 0
     url = yaml.safe_load(ended.out)["extenders"][0]["urlPrefix"]
     assert url == "http://scheduler:a%2Ftoken%2Bwith%26letters@extender:8890"
-    assert ended.err == "note: urlPrefix holds the extender's token: keep it secret\n"
+    assert ended.err == "note: urlPrefix has the extender's token: keep it secret\n"
 
     written = tmp_path / "scheduler.yaml"
     ended = await colocate(*words, "--write", written)
@@ -133,7 +133,7 @@ async def test_a_shells_own_file_for_the_token_is_closed_to_others_before_it_is_
         )
         _, said = await process.communicate()
     assert process.returncode == 0
-    assert said.decode().endswith("keep it secret; the file's mode is 0600 now\n")
+    assert said.decode().endswith("keep it secret; the file's mode is now 0600\n")
     assert stat.S_IMODE(redirected.stat().st_mode) == 0o600
     assert "scheduler:a%2Ftoken" in redirected.read_text()
 
@@ -141,9 +141,9 @@ async def test_a_shells_own_file_for_the_token_is_closed_to_others_before_it_is_
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--url", "http://me:hidden@extender:8890", "--token-file", "TOKEN"), "leave one of the two out"),
-        (("--url", "http://me:hidden@extender:8890", "--ca-file", "/ca"), "certificates mean nothing"),
-        (("--url", "ftp://me:hidden@extender"), "is none that kube-scheduler can ask"),
+        (("--url", "http://me:hidden@extender:8890", "--token-file", "TOKEN"), "leave one out"),
+        (("--url", "http://me:hidden@extender:8890", "--ca-file", "/ca"), "uses no certificates"),
+        (("--url", "ftp://me:hidden@extender"), "kube-scheduler cannot use the extender's address"),
         (("--token-file", "/nowhere/token"), "--token-file: /nowhere/token cannot be read"),
     ],
 )
@@ -159,4 +159,4 @@ async def test_no_mistake_shows_a_password(token_file: Path, flags: tuple[str, .
 async def test_an_address_without_a_token_is_warned_of() -> None:
     ended = await colocate("scheduler", "kube-config", "--url", "http://extender:8890")
     assert ended.code == 0
-    assert ended.err.startswith("warning: urlPrefix shows no token, and the extender asks for one unless")
+    assert ended.err.startswith("warning: urlPrefix has no token, but the extender asks for one by default")

@@ -18,8 +18,8 @@ from tests.load.facts import NOW, SIZE, load, pod, table
 from tests.scheduler.pretending import pretending
 from tests.scheduler.story import Story, deployment, spread, telling
 
-from colocate.apps.scheduler import asking
-from colocate.apps.scheduler.asking import Where
+from colocate.apps.scheduler import client as questions
+from colocate.apps.scheduler.client import Where
 from colocate.apps.scheduler.sections import Load
 from colocate.errors import UserError
 from colocate.load import LoadTable, snapshot
@@ -113,20 +113,20 @@ async def test_why_a_pod_went_where_it_went_and_not_elsewhere(tmp_path: Path) ->
             "scheduler", "explain", pods[0].name, "--node", "this-machine", "--url", scheduler.url
         )
         assert ended.code == 1
-        assert "'this-machine' was no candidate" in ended.err
+        assert "'this-machine' was not a candidate" in ended.err
 
         ended = await colocate("scheduler", "explain", "default/nobody", "--url", scheduler.url)
         assert (ended.code, ended.out) == (1, "")
-        assert "nothing is kept of a pod 'default/nobody'" in ended.err
+        assert "no decision is kept for the pod 'default/nobody'" in ended.err
 
         for words, said in (
-            (("decisions", "--last", "0"), "last is '0'; say a number from 1 to 1000"),
-            (("explain", ""), "no pod is named; name one as NAMESPACE/NAME"),
+            (("decisions", "--last", "0"), "last is '0'; write a number from 1 to 1000"),
+            (("explain", ""), "the pod is missing; give one as NAMESPACE/NAME"),
         ):
             ended = await colocate("scheduler", *words, "--url", scheduler.url)
             assert (ended.code, ended.out, ended.err) == (2, "", f"colocate: {said}\n")
         with pytest.raises(UserError, match="all is 'maybe'; say true or false"):
-            await asking.ask(Where(url=scheduler.url), "/explain", pod=pods[0].name, all="maybe")
+            await questions.ask(Where(url=scheduler.url), "/explain", pod=pods[0].name, all="maybe")
 
 
 async def test_from_a_snapshot_the_same_follows_without_a_cluster(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ async def test_nodes_that_do_not_take_the_pod_are_no_candidates(tmp_path: Path) 
     assert "1 of 2 candidates was best" in said
     assert said.splitlines()[-2:] == [
         "no candidate idle: it is cordoned",
-        "no candidate control: its taint node-role.kubernetes.io/control-plane:NoSchedule is not tolerated",
+        "no candidate control: the pod does not tolerate its taint node-role.kubernetes.io/control-plane:NoSchedule",
     ]
     tolerant = [{"key": control.key, "operator": "Exists"}]
     told = json.loads(await ask("score", "-o", "json", tolerations=tolerant))
@@ -245,7 +245,8 @@ async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:
         seed = tmp_path / "MemRealUsage-scheduler-conf.yaml"
         seed.write_text(SEED.read_text().replace("http://10.96.0.102:9090", prometheus.url))
         config = tmp_path / "scheduler.yaml"
-        config.write_text(f"version: 1\nserver: {{address: '127.0.0.1:{story.port}'}}\n")
+        server = f"{{address: '127.0.0.1:{story.port}', callers: {{anyone: true}}}}"
+        config.write_text(f"version: 1\nserver: {server}\n")
         kubeconfig = tmp_path / "kubeconfig"
         story.cluster.server.write_kubeconfig(kubeconfig)
         words = ["--config", config, "--from", seed, "--kubeconfig", kubeconfig]
@@ -255,7 +256,8 @@ async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:
         made = Serving(story, process)
         try:
             doubt = await made.event("config.doubtful")
-            printed = await colocate("scheduler", "kube-config", "--from", seed)
+            shown = ("--url", "http://any:password@extender:8890", "--write", tmp_path / "kube.yaml")
+            printed = await colocate("scheduler", "kube-config", "--from", seed, *shown)
             assert printed.err == f"warning: {doubt['reason']}\n"
             await made.event("scheduler.ready")
             await story.deploy("nginx", 4)
@@ -271,16 +273,16 @@ async def test_serving_from_the_seeds_own_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ("version: 1", "usage.prometheus.url: nothing says where samples come from"),
+        ("version: 1", "usage.prometheus.url: no source of samples is configured"),
         ("version: 1\nusage: {prometheus: {url: 'no address'}}", "usage: "),
         ("version: 1\nload: {policy: best}", "'best' in the policies"),
         ("version: 1\nload: {policies: {mine: balanced=x}}", "load.policies.mine"),
         ("version: 1\nload: {ledger: {window: 5}}", "usage.shownAfter"),
-        ("version: 1\nload: {staleness: {after: soon}}", "a number; write one as in 0.5"),
+        ("version: 1\nload: {staleness: {after: soon}}", "a number; write it like 0.5"),
         ("version: 1\ntaints: {perMinute: 0}", "taints.perMinute"),
-        ("version: 1\ntaints: {heat: {steps: [90, 60]}}", "must be one to four percentages that rise"),
+        ("version: 1\ntaints: {heat: {steps: [90, 60]}}", "must be one to four rising percentages"),
         ("version: 1\nact: [magic]", "choose one of extender, taints"),
-        ("version: 1\nact: []", "act: nothing would be done"),
+        ("version: 1\nact: []", "act: the list is empty"),
         ("version: 1\ndecisions: {keep: 0}", "decisions.keep"),
         ("version: 1\nusage: {windows: [{statistic: pod, span: 1h}]}", "usage: windows"),
     ],
@@ -302,10 +304,10 @@ async def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
         (
             ["explain", "a/b", "--url", "http://127.0.0.1:9"],
             1,
-            "the scheduler cannot be asked at http://127.0.0.1:9 (connection refused);",
+            "cannot reach the scheduler at http://127.0.0.1:9 (connection refused);",
         ),
         (["top", "--snapshot", nothing], 2, "cannot be read"),
-        (["top", "--url", "nowhere"], 2, "is no address"),
+        (["top", "--url", "nowhere"], 2, "is not an address"),
         (
             ["compare", "best", "balanced", "--pod", nothing, "--snapshot", nothing],
             2,

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.apps.resources.steps import Waiting, Watching
+from colocate.apps.resources.steps import WaitingStep, Watching
 from colocate.cli.resource_progress import Progress, fitting
-from colocate.devices.extended_resources import ExtendedResource, State
+from colocate.devices.extended_resources import ExtendedResource, ResourceState
 
 _END = "\x1e"
 
@@ -28,7 +28,7 @@ def stale(name: str, remaining: float) -> ExtendedResource:
         allocatable=0,
         requested=0,
         holders=(),
-        state=State.STALE,
+        state=ResourceState.STALE,
         certain=True,
         reason="its plugin has gone",
         remaining=remaining,
@@ -68,9 +68,9 @@ def screen() -> Iterator[Screen]:
 
 
 def test_on_80_columns_the_line_has_room_for_all_of_its_words(screen: Screen) -> None:
-    Progress(screen.out)(Waiting(stale("example.com/fan", 298.0), 2.0))
+    Progress(screen.out)(WaitingStep(stale("example.com/fan", 298.0), 2.0))
     [line] = screen.moves()
-    assert line.endswith("░ at most 4m58s until the kubelet lets go of example.com/fan")
+    assert line.endswith("░ at most 4m58s until the kubelet forgets example.com/fan")
     assert len(line) < 80
 
 
@@ -78,14 +78,14 @@ def test_a_terminal_that_is_resized_gets_a_line_that_fits(screen: Screen) -> Non
     progress = Progress(screen.out)
     for columns in (200, 80, 40, 12, 3, 80):
         screen.resize(columns)
-        progress(Waiting(stale(f"example.com/{'long' * 15}", 298.0), 2.0))
+        progress(WaitingStep(stale(f"example.com/{'long' * 15}", 298.0), 2.0))
         progress(Watching(3.0))
         assert all(len(line) < columns for line in screen.moves())
 
 
 def test_a_terminal_that_does_not_know_its_width_is_taken_for_a_usual_one(screen: Screen) -> None:
     screen.resize(0)
-    Progress(screen.out)(Waiting(stale(f"example.com/{'long' * 15}", 298.0), 2.0))
+    Progress(screen.out)(WaitingStep(stale(f"example.com/{'long' * 15}", 298.0), 2.0))
     [line] = screen.moves()
     assert len(line) == 79
 
@@ -94,9 +94,9 @@ def test_where_there_is_no_terminal_a_line_is_written_now_and_then_and_whole() -
     out = io.StringIO()
     progress = Progress(out)
     for second in range(0, 62, 2):
-        progress(Waiting(stale("example.com/fan", 298.0 - second), float(second)))
+        progress(WaitingStep(stale("example.com/fan", 298.0 - second), float(second)))
     assert out.getvalue().splitlines() == [
-        f"at most {left} until the kubelet lets go of example.com/fan" for left in ("4m58s", "4m28s", "3m58s")
+        f"at most {left} until the kubelet forgets example.com/fan" for left in ("4m58s", "4m28s", "3m58s")
     ]
 
 

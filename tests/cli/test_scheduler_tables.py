@@ -2,8 +2,8 @@
 
 from tests.load.facts import NOW, load, pod, table
 
-from colocate.apps.scheduler.decisions import Told
-from colocate.apps.scheduler.refusals import Refused
+from colocate.apps.scheduler.loop.decision_log import Told
+from colocate.apps.scheduler.loop.refusal_log import RefusedPod
 from colocate.cli import scheduler_tables
 from colocate.load import compare, decide, explain_all, mix, top
 from colocate.load.explanation import Explanation, NodeReason
@@ -42,7 +42,7 @@ def test_parts_that_are_0_are_left_out() -> None:
 
 def test_of_a_node_whose_reasons_had_to_make_room_the_score_is_told() -> None:
     bare = Explanation("default/p", NOW, (), 2, 1, (NodeReason("n1", 17),))
-    assert list(scheduler_tables.explanation(bare))[-1].split(maxsplit=2) == ["17", "n1", "not kept any more"]
+    assert list(scheduler_tables.explanation(bare))[-1].split(maxsplit=2) == ["17", "n1", "no longer kept"]
 
 
 def test_the_runner_up_goes_where_there_is_no_room_for_it() -> None:
@@ -58,12 +58,12 @@ REFUSED = Explanation("default/p", NOW, mix("balanced"), 2, 0, ())
 
 
 def test_a_pod_that_was_refused_everywhere_is_told_with_each_reason() -> None:
-    refused = (Refused("n1", "hot"), Refused("n2", "hotter"))
+    refused = (RefusedPod("n1", "hot"), RefusedPod("n2", "hotter"))
     told = Told(REFUSED, shadow=False, refused=refused, refused_count=2)
     assert list(scheduler_tables.told(told)) == [
         "default/p",
         "refused on all 2 candidates at 2023-11-14 22:13:20 UTC",
-        "not seen bound yet",
+        "not bound yet, as far as is known",
         "",
         "refused n1: hot",
         "refused n2: hotter",
@@ -78,9 +78,9 @@ def test_a_pod_that_was_refused_everywhere_and_bound_all_the_same() -> None:
 
 
 def test_that_every_candidate_was_too_hot_is_told() -> None:
-    told = Told(explained(), shadow=False, hot=(Refused("gpu", "its cpu"),), hot_count=3)
+    told = Told(explained(), shadow=False, hot=(RefusedPod("gpu", "its cpu"),), hot_count=3)
     lines = list(scheduler_tables.told(told))
-    assert lines[3] == "every candidate was too hot: 3 let through all the same (load.filter.allHot)"
+    assert lines[3] == "every candidate was too hot; 3 passed anyway (load.filter.allHot)"
     assert lines[-3:] == ["", "too hot gpu: its cpu", "too hot … and 2 more"]
     assert "3, all hot" in list(scheduler_tables.decisions([told]))[1]
 
@@ -128,22 +128,22 @@ def test_two_mixes_are_compared_within_80_columns() -> None:
 def test_a_policy_that_scores_all_nodes_alike_agrees_with_nobody() -> None:
     loads = {"a": load(10, 10), "b": load(10, 90)}
     assert compared(loads, "balanced", "mem-real-usage")[1] == (
-        "balanced and mem-real-usage agree on a best node; of the pairs of nodes that either tells apart, they order "
-        "100 % alike"
+        "balanced and mem-real-usage agree on a best node; both put 100 % of the pairs of nodes that either "
+        "ranks in the same order"
     )
     for policies, which in (
         (("balanced", "cpu-real-usage"), "second"),
         (("cpu-real-usage", "balanced"), "first"),
     ):
         assert compared(loads, *policies)[1] == (
-            f"of {' and '.join(policies)} the {which} scores all nodes alike, and has no say in where the pod goes"
+            f"of {' and '.join(policies)}, the {which} gives all nodes the same score, so it does not count"
         )
     assert compared({"a": load(10, 10), "b": load(10, 10)}, "balanced", "cpu-real-usage")[1] == (
-        "neither balanced nor cpu-real-usage tells any node from another: each scores all of them alike"
+        "balanced and cpu-real-usage each give all nodes the same score"
     )
     assert compared({}, "balanced", "oversell") == [
         "default/new",
-        "there are no two nodes between which balanced and oversell could choose",
+        "there are not two nodes for balanced and oversell to choose from",
     ]
 
 

@@ -14,7 +14,7 @@ from colocate.cluster.connection import Connection, Login
 from colocate.cluster.secret import Secret
 from colocate.lab.api.identities import Identities
 from colocate.lab.api.server import ApiServer
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from colocate.lab.api.users import MASTERS, User, known
 
 TOKEN = "admin-token"
@@ -22,10 +22,10 @@ ADMIN = known("kubernetes-admin", MASTERS)
 
 
 def new_server(
-    clock: Clock, store: Store | None = None, seed: int = 1, tokens: dict[str, User] | None = None
+    clock: Clock, store: ObjectStore | None = None, seed: int = 1, tokens: dict[str, User] | None = None
 ) -> ApiServer:
     """A server that knows the administrator by TOKEN."""
-    return ApiServer(store or Store(), clock, Identities(seed), {TOKEN: ADMIN} | (tokens or {}))
+    return ApiServer(store or ObjectStore(), clock, Identities(seed), {TOKEN: ADMIN} | (tokens or {}))
 
 
 def connect(

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import given
 
-from colocate.cluster.cached_objects import CachedObjects, Marks, marks_of
+from colocate.cluster.cached_objects import CachedObjects, ObjectMarks, marks_of
 from colocate.cluster.changes import Added, Change, Deleted, Key, Modified
 
 
@@ -145,5 +145,5 @@ def test_changes_add_up_to_what_is_held_and_indexes_agree(
 
 def test_namespaces_are_kept_once() -> None:
     objects = CachedObjects(Pod)
-    one, other = (objects.key_of(Marks(name, "".join(["na", "me"]))) for name in "ab")
+    one, other = (objects.key_of(ObjectMarks(name, "".join(["na", "me"]))) for name in "ab")
     assert one.namespace is other.namespace

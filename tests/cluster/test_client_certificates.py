@@ -29,7 +29,7 @@ from colocate.errors import UserError
 from colocate.lab.api import certificates
 from colocate.lab.api.certificates import Authority
 from colocate.lab.api.server import ApiServer
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 
 from .serving import Scripted, new_server
 
@@ -46,7 +46,7 @@ def once(connection: Connection) -> Client:
 
 
 async def test_a_server_of_another_authority_is_not_trusted(with_tls: ApiServer) -> None:
-    stranger = Authority.of(Store()).certificate
+    stranger = Authority.of(ObjectStore()).certificate
     # Tried once, however often reads are repeated: it will not get better.
     async with Client(over_tls(with_tls, authority=stranger)) as client:
         with pytest.raises(Untrusted) as raised:
@@ -98,7 +98,7 @@ class Past:
 async def test_an_expired_certificate_of_the_server_is_named(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store()
+    store = ObjectStore()
     Authority.of(store)
     server = new_server(clock, store)
     monkeypatch.setattr(certificates, "datetime", Past)
@@ -122,7 +122,7 @@ async def test_an_expired_certificate_of_the_client_is_named(
     async with once(over_tls(with_tls, login)) as client:
         with pytest.raises(Untrusted) as raised:
             await client.list(PODS)
-    assert "our client certificate has expired on 20" in str(raised.value)
+    assert "our client certificate expired on 20" in str(raised.value)
     assert str(raised.value).endswith("renew the one in the test")
 
 
@@ -167,11 +167,11 @@ async def refusal(url: str, authority: Authority, login: Login) -> str:
 
 
 async def test_a_server_that_demands_a_certificate_where_there_is_none_is_told_so() -> None:
-    authority = Authority.of(Store())
+    authority = Authority.of(ObjectStore())
     with demanding(authority, ssl.TLSVersion.TLSv1_3) as url:
         said = await refusal(url, authority, Login())
     assert said == (
-        f"cannot list pods: {url} demands a client certificate (certificate required), and the test has none; add "
+        f"cannot list pods: {url} asks for a client certificate (certificate required), but the test has none; add "
         f"one, with its key"
     )
 
@@ -180,7 +180,7 @@ async def test_a_server_that_demands_a_certificate_where_there_is_none_is_told_s
 async def test_a_certificate_that_the_server_does_not_accept_is_to_be_renewed(
     version: ssl.TLSVersion,
 ) -> None:
-    authority, stranger = Authority.of(Store()), Authority.of(Store()).client("someone")
+    authority, stranger = Authority.of(ObjectStore()), Authority.of(ObjectStore()).client("someone")
     login = Login(
         certificate=Pem(data=Secret(stranger.certificate.decode())),
         key=Pem(data=Secret(stranger.key.decode())),
@@ -196,7 +196,7 @@ async def test_certificates_that_are_renewed_in_their_files_are_used(
     with_tls: ApiServer, tmp_path: Path
 ) -> None:
     files = {name: tmp_path / name for name in ("ca", "crt", "key")}
-    stranger = Authority.of(Store())
+    stranger = Authority.of(ObjectStore())
 
     def write(authority: Authority) -> None:
         pair = authority.client("someone", "system:masters")
@@ -240,7 +240,7 @@ async def test_certificates_that_cannot_be_used_are_a_users_fault(
     login = Login(certificate=Pem(file=tmp_path / "crt"), key=Pem(file=tmp_path / "key"))
     connection = Connection(with_tls.url, "the test", authority=Pem(file=tmp_path / "ca"), login=login)
     words = {
-        "ca": "holds no certificate in PEM; copy it again",
+        "ca": "has no certificate in PEM; copy it again",
         "missing": "client-key .* cannot be read: no such file",
         "mismatch": "and its key cannot be used",
         "encrypted": "they must be PEM, unencrypted, and belong together",
@@ -252,13 +252,13 @@ async def test_certificates_that_cannot_be_used_are_a_users_fault(
 
 def test_the_samples_are_expired() -> None:
     assert x509.load_pem_x509_certificate(
-        Authority.of(Store()).certificate
+        Authority.of(ObjectStore()).certificate
     ).not_valid_after_utc > datetime.now(UTC)
     assert Past.now(None) + timedelta(days=3650) < datetime.now(UTC)
 
 
 def test_the_end_of_a_certificate_is_read() -> None:
-    pem = Authority.of(Store()).certificate
+    pem = Authority.of(ObjectStore()).certificate
     expected = x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
     assert not_after(pem.decode()) == expected
     assert not_after(f"key\n{pem.decode()}\nmore") == expected

@@ -10,6 +10,7 @@ from colocate.cluster import json_patch
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Connection, Login
 from colocate.cluster.errors import (
+    ApiStatus,
     ClusterError,
     Doing,
     Forbidden,
@@ -17,7 +18,6 @@ from colocate.cluster.errors import (
     Invalid,
     NotFound,
     ServerError,
-    Status,
     TooManyRequests,
     Unreachable,
     from_answer,
@@ -219,7 +219,7 @@ def test_how_long_to_wait_is_read_from_header_or_details(
 
 
 def test_what_is_forbidden_to_everybody_names_no_right() -> None:
-    error = Forbidden(Doing("create", "pods", "old"), Status("the namespace is being terminated"))
+    error = Forbidden(Doing("create", "pods", "old"), ApiStatus("the namespace is being terminated"))
     assert str(error).endswith("is being terminated")
 
 

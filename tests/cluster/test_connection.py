@@ -184,9 +184,9 @@ def without(document: Any, field: str) -> Any:
 
 
 BAD_FILES: list[tuple[Any, str]] = [
-    ("a: [", "the kubeconfig config-0, line 1 is not YAML; mend or replace it"),
-    ("- a", "the kubeconfig config-0 is not a mapping; mend or replace it"),
-    ({**config(), "clusters": 3}, "config-0: clusters is not a list; mend it"),
+    ("a: [", "the kubeconfig config-0, line 1 is not YAML; correct or replace it"),
+    ("- a", "the kubeconfig config-0 is not a mapping; correct or replace it"),
+    ({**config(), "clusters": 3}, "config-0: clusters is not a list; correct it"),
     ({**config(), "users": [{"user": {}}]}, "config-0: users[0] has no name; give it one"),
     ({**config(), "current-context": 3}, "config-0: current-context is not a name"),
     (
@@ -195,15 +195,15 @@ BAD_FILES: list[tuple[Any, str]] = [
     ),
     (
         {**config(), "current-context": "two"},
-        "config-0: current-context is 'two', and there is no such context; choose one that is there (one)",
+        "config-0: current-context is 'two', but there is no such context; choose another (one)",
     ),
     (
         {**config(), "clusters": config("two")["clusters"]},
-        "config-0: contexts[one].cluster is 'one', which is not there; name one of: two",
+        "config-0: contexts[one].cluster is 'one', which does not exist; choose one of: two",
     ),
     (
         {**config(), "users": []},
-        "config-0: contexts[one].user is 'one', which is not there; name one of: none is there",
+        "config-0: contexts[one].user is 'one', which does not exist; choose one of: there are none",
     ),
     (
         config(server=""),
@@ -211,26 +211,26 @@ BAD_FILES: list[tuple[Any, str]] = [
     ),
     (
         config(server="one:6443"),
-        "config-0: contexts[one]: server 'one:6443' is no address; write it as https://HOST:PORT",
+        "config-0: contexts[one]: server 'one:6443' is not an address; write it as https://HOST:PORT",
     ),
     (
         config(server="http://far:80"),
-        "config-0: contexts[one]: server http://far:80 would be sent the credential in the clear; "
+        "config-0: contexts[one]: server http://far:80 would get the credential in clear text; "
         "use https, or say --insecure-skip-tls-verify",
     ),
     (
         config(**INSECURE),
-        "config-0: clusters[one]: insecure-skip-tls-verify is set, which no file alone can switch on; "
-        "give certificate-authority instead, or say --insecure-skip-tls-verify",
+        "config-0: clusters[one]: insecure-skip-tls-verify is set, but a file alone cannot enable it; "
+        "set certificate-authority instead, or say --insecure-skip-tls-verify",
     ),
     (
         config(**{"certificate-authority-data": "%%%="}),
         "config-0: clusters[one]: certificate-authority-data is not base64 of a PEM text; copy it again, "
-        "or name a file",
+        "or give a file",
     ),
     (
         config(user={"auth-provider": {"name": "gcp"}}),
-        "config-0: users[one]: auth-provider was taken out of Kubernetes in 1.26; use the exec plugin of "
+        "config-0: users[one]: auth-provider was removed from Kubernetes in 1.26; use the exec plugin of "
         "your provider instead",
     ),
     (
@@ -243,8 +243,7 @@ BAD_FILES: list[tuple[Any, str]] = [
     ),
     (
         config(**{"proxy-url": "socks5://p:1"}),
-        "config-0: contexts[one]: the proxy p is not an http or https one; these are the kinds that are "
-        "supported",
+        "config-0: contexts[one]: the proxy p is not an http or https proxy; use one of these",
     ),
 ]
 
@@ -259,12 +258,12 @@ def test_a_fault_of_a_file_is_one_sentence_with_place_and_remedy(
 
 def test_faults_of_flags_and_surroundings(files: Files) -> None:
     assert files.refusal() == (
-        "no API server is known: name a kubeconfig with --kubeconfig or KUBECONFIG, an address with "
-        "--server, or run in a pod that has a service account"
+        "no API server is known: give a kubeconfig with --kubeconfig or KUBECONFIG, an address with "
+        "--server, or run in a pod with a service account"
     )
-    assert files.refusal(context="x") == "--context x: there is no kubeconfig that could have it"
+    assert files.refusal(context="x") == "--context x: there is no kubeconfig; give one with --kubeconfig"
     missing = files.refusal(kubeconfig=files.folder / "no")
-    assert missing == "the kubeconfig no is not there; name another"
+    assert missing == "the kubeconfig no does not exist; give another"
     assert files.refusal(server="https://a", client_key=Path("k")) == (
         "--client-certificate and --client-key go together: give both"
     )

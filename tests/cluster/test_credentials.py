@@ -18,7 +18,7 @@ from colocate.cluster.connection import Connection, Login
 from colocate.cluster.credentials import Credentials
 from colocate.cluster.errors import Unauthorized
 from colocate.cluster.exec_plugin import Printed
-from colocate.cluster.kubeconfig import EnvVar, ExecSpec
+from colocate.cluster.kubeconfig import ExecSpec, ExecVariable
 from colocate.cluster.resources import PODS
 from colocate.cluster.secret import Secret
 from colocate.errors import UserError
@@ -149,7 +149,7 @@ async def test_a_command_prints_a_token(tmp_path: Path, version: str) -> None:
     status = '{"token": sys.argv[1] + os.environ["MORE"], "expirationTimestamp": "2030-01-01T00:00:00Z"}'
     script(tmp_path, PRINT.replace("STATUS", status))
     given = msgspec.structs.replace(
-        spec("./login", tmp_path, version), args=("a",), env=(EnvVar("MORE", "b"),)
+        spec("./login", tmp_path, version), args=("a",), env=(ExecVariable("MORE", "b"),)
     )
     printed = await exec_plugin.run(given, SystemClock())
     assert printed == Printed(Secret("ab"), expires=1893456000.0)

@@ -11,7 +11,7 @@ import pytest
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
-from colocate.cluster.errors import Conflict, Doing, Forbidden, NotFound, Status, Unreachable
+from colocate.cluster.errors import ApiStatus, Conflict, Doing, Forbidden, NotFound, Unreachable
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import Object, Resource
 
@@ -66,7 +66,7 @@ class Wire(Client):
         if self.cut:
             raise Unreachable("cut")
         if self.refused:
-            raise Forbidden(DOING, Status())
+            raise Forbidden(DOING, ApiStatus())
         for seconds in (self.takes, self.hangs_until - clock.monotonic()):
             if seconds > 0:
                 await clock.sleep(seconds)
@@ -74,20 +74,20 @@ class Wire(Client):
     async def get(self, resource: Resource[T], name: str, namespace: str = "") -> T:
         await self._reach()
         if self._kept.spec is None:
-            raise NotFound(DOING, Status())
+            raise NotFound(DOING, ApiStatus())
         found = {"metadata": {"resourceVersion": str(self._kept.version)}, "spec": self._kept.spec}
         return msgspec.convert(found, resource.shape)
 
     async def create(self, resource: Any, body: Any, *_: Any, **__: Any) -> Any:
         await self._reach()
         if self._kept.spec is not None:
-            raise Conflict(DOING, Status())
+            raise Conflict(DOING, ApiStatus())
         self._kept.put(**body["spec"])
 
     async def replace(self, resource: Any, name: str, body: Any, *_: Any, **__: Any) -> Any:
         await self._reach()
         if body["metadata"]["resourceVersion"] != str(self._kept.version):
-            raise Conflict(DOING, Status())
+            raise Conflict(DOING, ApiStatus())
         self._kept.put(**body["spec"])
 
 

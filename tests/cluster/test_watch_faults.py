@@ -10,7 +10,7 @@ from aiohttp import web
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.watch_cache import WatchCache
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from tests.support.waiting import until
 
 from .following import DEFAULT, MAPS, Following, following, key, pass_time, put
@@ -293,7 +293,7 @@ async def test_it_starts_before_its_server_does(clock: ManualClock) -> None:
         await pass_time(clock, 10)
         health = made.cache.health
         assert (health.synced, health.last_contact) == (False, None)
-        server = new_server(clock, Store())
+        server = new_server(clock, ObjectStore())
         put(server, "a")
         await server.start(tls=False)
         wire.lead_to(server)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from colocate.clock import ManualClock
 from colocate.cluster.watch_cache import WatchSettings
 from colocate.lab.api.server import ApiServer
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 
 from .following import Following, drop, held, put
 from .serving import ADMIN, TOKEN, Wire, connect, new_server
@@ -51,13 +51,13 @@ class Follow(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.wire = Wire()
         await self.wire.start()
-        self.server = self._new_server(Store(history=HISTORY))
+        self.server = self._new_server(ObjectStore(history=HISTORY))
         await self._serve()
         self.client = connect(self.wire.url, self.clock)
         self.following = Following(self.client, WatchSettings(page=page))
         self.running = asyncio.create_task(self.following.cache.run())
 
-    def _new_server(self, store: Store) -> ApiServer:
+    def _new_server(self, store: ObjectStore) -> ApiServer:
         self.lives += 1
         return new_server(self.clock, store, seed=self.lives)
 
@@ -65,7 +65,7 @@ class Follow(RuleBasedStateMachine):
         await self.server.start(tls=False)
         self.wire.lead_to(self.server)
 
-    async def _restart(self, store: Store) -> None:
+    async def _restart(self, store: ObjectStore) -> None:
         # What the old one has open it ends at once; that it waits for the ends need not hold us up.
         self.stopping.append(asyncio.create_task(self.server.stop()))
         await asyncio.sleep(0)
@@ -110,7 +110,7 @@ class Follow(RuleBasedStateMachine):
 
     @rule(writes=st.integers(0, 40))
     def restart_without_state(self, writes: int) -> None:
-        self.loop.run_until_complete(self._restart(Store(history=HISTORY)))
+        self.loop.run_until_complete(self._restart(ObjectStore(history=HISTORY)))
         for number in range(writes):
             put(self.server, "z", str(number))
 

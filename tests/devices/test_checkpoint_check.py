@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from colocate.devices.checkpoint_check import check
 from colocate.devices.findings import Code, Finding, Severity
 from colocate.kubelet.allocation import to_wire
-from colocate.kubelet.checkpoint import CheckpointError, Document, checksum, hash_text, parse, render
+from colocate.kubelet.checkpoint import (
+    CheckpointDocument,
+    CheckpointError,
+    checksum,
+    hash_text,
+    parse,
+    render,
+)
 from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry, Format
 from colocate.model.device import Allocation
 from tests.support.checkpoints import checkpoints
@@ -200,7 +207,7 @@ def test_any_changed_value_is_noticed_unless_it_prints_alike(
     checkpoint: Checkpoint, data: st.DataObject
 ) -> None:
     other = changed(checkpoint, None, data)
-    forged = Document(other, checksum(checkpoint), Format.NUMA)
+    forged = CheckpointDocument(other, checksum(checkpoint), Format.NUMA)
     noticed = Code.CHECKSUM in codes(check(forged.reading()))
     assert noticed == (hash_text(other) != hash_text(checkpoint))
 
@@ -209,4 +216,4 @@ def test_ids_joined_by_a_space_print_alike_so_the_kubelet_does_not_notice() -> N
     apart = Checkpoint((entry("p", "a", "b"),), {GPU: ("a", "b")})
     joined = Checkpoint((entry("p", "a b"),), {GPU: ("a b",)})
     assert apart != joined
-    assert not check(Document(joined, checksum(apart), Format.NUMA).reading())
+    assert not check(CheckpointDocument(joined, checksum(apart), Format.NUMA).reading())

@@ -79,7 +79,7 @@ def test_a_pod_that_the_api_does_not_know_lingers() -> None:
         checkpoint(entry("gone", "a"), entry("here", "b")), Records(pods=[known("here", "p")])
     )
     assert (finding.code, finding.severity, finding.subject) == (Code.STALE_POD, Severity.INFO, "gone")
-    assert finding.sentence == f"pod gone is not known to the API, but holds 1 device of {GPU}"
+    assert finding.sentence == f"pod gone is unknown to the API, but holds 1 device of {GPU}"
     assert "--drop-pod gone" in finding.remedy
 
 
@@ -109,7 +109,7 @@ def test_of_two_holders_of_one_device_the_api_tells_which_is_gone(held: Checkpoi
     assert names(held, listing, pods) == {"alive": "default/p"}
     (finding,) = compare(held, Records(listing=listing, pods=pods))
     assert (finding.code, finding.subject) == (Code.STALE_POD, "dead")
-    assert "is not known to the API" in finding.sentence
+    assert "is unknown to the API" in finding.sentence
 
 
 def test_of_two_holders_of_one_device_podresources_alone_cannot_tell_which_is_gone() -> None:

@@ -8,12 +8,12 @@ from colocate.devices.extended_resources import (
     Before,
     ExtendedResource,
     Holder,
-    State,
+    ResourceState,
     judge,
     remember,
 )
-from colocate.devices.node_facts import KubeletFacts, NodeFacts, Writer
-from colocate.devices.requests import Container, Marks, Pod, Spec, Status
+from colocate.devices.node_facts import KubeletFacts, NodeRecords, Writer
+from colocate.devices.requests import Marks, RequestingContainer, RequestingPod, Spec, Status
 from colocate.model.pod import Resources
 
 FAN = "example.com/fan"
@@ -38,8 +38,8 @@ def node(
     silent: bool = False,
     kubelet: KubeletFacts = NOTHING,
     signed: bool = True,
-) -> NodeFacts:
-    return NodeFacts(
+) -> NodeRecords:
+    return NodeRecords(
         name="n1",
         capacity={"cpu": "2"} | ({} if capacity is None else {FAN: str(capacity)}),
         allocatable={"cpu": "2"} | ({} if allocatable is None else {FAN: str(allocatable)}),
@@ -50,12 +50,12 @@ def node(
     )
 
 
-def judged(facts: NodeFacts, now: float = NOW, before: Before | None = None) -> ExtendedResource:
+def judged(facts: NodeRecords, now: float = NOW, before: Before | None = None) -> ExtendedResource:
     (found,) = judge(facts, [], now, {FAN: before} if before else None)
     return found
 
 
-def verdict(facts: NodeFacts, now: float = NOW, before: Before | None = None) -> tuple[State, bool]:
+def verdict(facts: NodeRecords, now: float = NOW, before: Before | None = None) -> tuple[ResourceState, bool]:
     found = judged(facts, now, before)
     return found.state, found.certain
 
@@ -65,45 +65,47 @@ def verdict(facts: NodeFacts, now: float = NOW, before: Before | None = None) ->
 
 def test_a_plugin_that_the_kubelet_reports_is_alive() -> None:
     found = judged(node(4, 3, kubelet(NOW - 100, FAN)))
-    assert (found.state, found.certain) == (State.ALIVE, True)
+    assert (found.state, found.certain) == (ResourceState.ALIVE, True)
     assert "1 of 4 unhealthy" in found.reason
 
 
 def test_what_a_node_was_registered_with_has_no_writer_and_is_the_kubelets() -> None:
-    assert verdict(node(4, 4, kubelet(NOW - 100))) == (State.ALIVE, True)
+    assert verdict(node(4, 4, kubelet(NOW - 100))) == (ResourceState.ALIVE, True)
 
 
 @pytest.mark.parametrize("allocatable", [4, None])
 def test_a_capacity_that_another_than_the_kubelet_wrote_is_hand_patched(allocatable: int | None) -> None:
     found = judged(node(4, allocatable, kubelet(NOW - 100), hand(FAN)))
-    assert (found.state, found.certain) == (State.HAND_PATCHED, False)
+    assert (found.state, found.certain) == (ResourceState.HAND_PATCHED, False)
     assert "kubectl-patch" in found.reason
 
 
 def test_the_kubelet_is_known_by_its_heartbeats_whatever_it_is_called() -> None:
-    assert verdict(node(4, 4, kubelet(NOW - 100, FAN, name="k3s"))) == (State.ALIVE, True)
+    assert verdict(node(4, 4, kubelet(NOW - 100, FAN, name="k3s"))) == (ResourceState.ALIVE, True)
 
 
 def test_less_allocatable_than_capacity_is_a_plugins_doing_whoever_wrote_the_capacity() -> None:
-    assert verdict(node(4, 3, kubelet(NOW - 100), hand(FAN)))[0] is State.ALIVE
+    assert verdict(node(4, 3, kubelet(NOW - 100), hand(FAN)))[0] is ResourceState.ALIVE
 
 
 def test_a_hand_over_a_plugins_number_cannot_be_told_from_one_over_its_own_until_the_next_sync() -> None:
     late = Writer("kubectl-patch", NOW - 5, frozenset({FAN}), beats=False)
-    assert verdict(node(8, 7, kubelet(NOW - 6), late)) == (State.UNKNOWN, False)
-    assert verdict(node(8, 0, kubelet(NOW - 6), late)) == (State.UNKNOWN, False)
+    assert verdict(node(8, 7, kubelet(NOW - 6), late)) == (ResourceState.UNKNOWN, False)
+    assert verdict(node(8, 0, kubelet(NOW - 6), late)) == (ResourceState.UNKNOWN, False)
 
 
 def test_a_server_that_records_no_writers_leaves_a_plugin_and_a_hand_alike() -> None:
-    assert verdict(node(4, 4, signed=False)) == (State.UNKNOWN, False)
-    assert verdict(node(4, 3, signed=False)) == (State.ALIVE, True)
+    assert verdict(node(4, 4, signed=False)) == (ResourceState.UNKNOWN, False)
+    assert verdict(node(4, 3, signed=False)) == (ResourceState.ALIVE, True)
     found = judged(node(4, 0, signed=False))
-    assert (found.state, found.remaining) == (State.STALE, GRACE - 100), "heartbeats have times all the same"
+    assert (found.state, found.remaining) == (ResourceState.STALE, GRACE - 100), (
+        "heartbeats have times all the same"
+    )
 
 
 def test_capacity_without_allocatable_is_stale_and_counts_down_from_the_kubelets_last_word() -> None:
     found = judged(node(4, 0, kubelet(NOW - 100, FAN)))
-    assert (found.state, found.certain, found.remaining) == (State.STALE, False, 200)
+    assert (found.state, found.certain, found.remaining) == (ResourceState.STALE, False, 200)
     assert "no healthy device" in found.reason, "that is what else it could be"
     assert found.is_stale
 
@@ -122,39 +124,39 @@ def test_a_clock_that_is_behind_the_servers_never_shows_more_than_the_whole_grac
 
 def test_capacity_that_outlives_the_grace_is_a_live_plugin_without_a_healthy_device() -> None:
     old = kubelet(NOW - GRACE - LATE - 1, FAN)
-    assert verdict(node(4, 0, old)) == (State.UNHEALTHY, False)
+    assert verdict(node(4, 0, old)) == (ResourceState.UNHEALTHY, False)
     before = Before(gone_by=NOW - GRACE - LATE - 1)
-    assert verdict(node(4, 0, kubelet(NOW - 10, FAN)), before=before)[0] is State.UNHEALTHY
+    assert verdict(node(4, 0, kubelet(NOW - 10, FAN)), before=before)[0] is ResourceState.UNHEALTHY
 
 
 def test_a_key_at_0_can_go_unless_the_kubelet_has_just_started() -> None:
     recent = judged(node(0, 0, kubelet(NOW - 100, FAN)))
-    assert (recent.state, recent.certain) == (State.REMOVABLE, False)
+    assert (recent.state, recent.certain) == (ResourceState.REMOVABLE, False)
     assert "unless it started" in recent.reason
-    assert verdict(node(0, 0, kubelet(NOW - GRACE - LATE - 1, FAN))) == (State.REMOVABLE, True)
+    assert verdict(node(0, 0, kubelet(NOW - GRACE - LATE - 1, FAN))) == (ResourceState.REMOVABLE, True)
 
 
 def test_a_key_at_0_that_was_put_back_is_stale_for_another_grace() -> None:
     before = Before(put_back=NOW - 60)
     found = judged(node(0, 0, kubelet(NOW - 60, FAN)), before=before)
-    assert (found.state, found.certain, found.remaining) == (State.STALE, True, 240)
-    assert verdict(node(0, 0, kubelet(NOW, FAN)), NOW + GRACE, before)[0] is State.REMOVABLE
+    assert (found.state, found.certain, found.remaining) == (ResourceState.STALE, True, 240)
+    assert verdict(node(0, 0, kubelet(NOW, FAN)), NOW + GRACE, before)[0] is ResourceState.REMOVABLE
 
 
 def test_a_hand_that_wrote_0_can_be_undone() -> None:
-    assert verdict(node(0, 0, kubelet(NOW - 100), hand(FAN)))[0] is State.HAND_PATCHED
+    assert verdict(node(0, 0, kubelet(NOW - 100), hand(FAN)))[0] is ResourceState.HAND_PATCHED
 
 
 def test_a_key_that_is_in_allocatable_alone_is_leaving() -> None:
-    assert verdict(node(None, 0, kubelet(NOW, FAN))) == (State.LEAVING, True)
+    assert verdict(node(None, 0, kubelet(NOW, FAN))) == (ResourceState.LEAVING, True)
 
 
 def test_of_a_silent_kubelet_nothing_is_certain_and_no_time_runs() -> None:
     writer = kubelet(NOW - 5000, FAN)
-    assert verdict(node(4, 4, writer, silent=True)) == (State.ALIVE, False)
-    assert verdict(node(0, 0, writer, silent=True)) == (State.REMOVABLE, False)
+    assert verdict(node(4, 4, writer, silent=True)) == (ResourceState.ALIVE, False)
+    assert verdict(node(0, 0, writer, silent=True)) == (ResourceState.REMOVABLE, False)
     found = judged(node(4, 0, writer, silent=True))
-    assert (found.state, found.remaining) == (State.STALE, None)
+    assert (found.state, found.remaining) == (ResourceState.STALE, None)
 
 
 # What the kubelet says itself, on its own node
@@ -162,36 +164,36 @@ def test_of_a_silent_kubelet_nothing_is_certain_and_no_time_runs() -> None:
 
 def test_podresources_shows_a_plugin_before_the_status_does() -> None:
     facts = node(4, 0, kubelet(NOW - 100, FAN), kubelet=KubeletFacts({FAN: 4}, {FAN: 4}))
-    assert verdict(facts) == (State.ALIVE, True)
+    assert verdict(facts) == (ResourceState.ALIVE, True)
 
 
 def test_ids_in_the_checkpoint_without_healthy_ones_are_a_plugin_that_has_gone_for_certain() -> None:
     facts = node(4, 0, kubelet(NOW - 100, FAN), kubelet=KubeletFacts({FAN: 4}, {}))
-    assert verdict(facts) == (State.STALE, True)
+    assert verdict(facts) == (ResourceState.STALE, True)
     facts = node(4, 0, kubelet(NOW - 100, FAN), kubelet=KubeletFacts({FAN: 0}, {}))
-    assert verdict(facts) == (State.STALE, False)
+    assert verdict(facts) == (ResourceState.STALE, False)
 
 
 def test_a_resource_that_the_checkpoint_does_not_know_is_nobodys_or_a_hands() -> None:
     known = KubeletFacts({"example.com/other": 1}, {})
-    assert verdict(node(0, 0, kubelet(NOW, FAN), kubelet=known)) == (State.REMOVABLE, True)
-    assert verdict(node(4, 4, kubelet(NOW), hand(FAN), kubelet=known)) == (State.HAND_PATCHED, True)
+    assert verdict(node(0, 0, kubelet(NOW, FAN), kubelet=known)) == (ResourceState.REMOVABLE, True)
+    assert verdict(node(4, 4, kubelet(NOW), hand(FAN), kubelet=known)) == (ResourceState.HAND_PATCHED, True)
 
 
 def test_a_key_at_0_that_the_checkpoint_still_knows_would_be_put_back() -> None:
     known = KubeletFacts({FAN: 4}, {})
     found = judged(node(0, 0, kubelet(NOW - 100, FAN), kubelet=known))
-    assert (found.state, found.remaining) == (State.STALE, 200)
+    assert (found.state, found.remaining) == (ResourceState.STALE, 200)
     before_it_started = Before(gone_by=NOW - 9999)
     found = judged(node(0, 0, kubelet(NOW - 100, FAN), kubelet=known), before=before_it_started)
-    assert (found.state, found.remaining) == (State.STALE, 200), "a kubelet that starts counts anew"
+    assert (found.state, found.remaining) == (ResourceState.STALE, 200), "a kubelet that starts counts anew"
     old = kubelet(NOW - GRACE - LATE - 1, FAN)
-    assert verdict(node(0, 0, old, kubelet=known)) == (State.UNHEALTHY, False)
+    assert verdict(node(0, 0, old, kubelet=known)) == (ResourceState.UNHEALTHY, False)
 
 
 def test_a_hand_patched_capacity_that_the_checkpoint_knows_is_a_plugins() -> None:
     known = KubeletFacts({FAN: 4}, None)
-    assert verdict(node(4, 4, kubelet(NOW), hand(FAN), kubelet=known))[0] is State.ALIVE
+    assert verdict(node(4, 4, kubelet(NOW), hand(FAN), kubelet=known))[0] is ResourceState.ALIVE
 
 
 # Which resources, and who holds them
@@ -202,15 +204,15 @@ def test_only_extended_resources_are_judged() -> None:
         ["cpu", "memory", "pods", "hugepages-2Mi", "ephemeral-storage", "attachable-volumes-aws-ebs"], "1"
     )
     reserved = {"scheduling.kubernetes.io/foo": "1", "kubernetes.io/batch-cpu": "1", "requests.x.com/y": "1"}
-    facts = NodeFacts(name="n1", capacity={**own, **reserved, "mock/gpu": "1k"})
+    facts = NodeRecords(name="n1", capacity={**own, **reserved, "mock/gpu": "1k"})
     (found,) = judge(facts, [], NOW)
     assert (found.name, found.capacity) == ("mock/gpu", 1000)
 
 
 def test_pods_that_have_not_finished_hold_what_they_ask_for() -> None:
-    def pod(name: str, phase: str, where: str = "n1") -> Pod:
-        container = Container(Resources(requests={FAN: "2"}))
-        return Pod(Marks(name, "default"), Spec(where, (container,)), Status(phase))
+    def pod(name: str, phase: str, where: str = "n1") -> RequestingPod:
+        container = RequestingContainer(Resources(requests={FAN: "2"}))
+        return RequestingPod(Marks(name, "default"), Spec(where, (container,)), Status(phase))
 
     pods = [pod("b", "Running"), pod("a", "Pending"), pod("c", "Succeeded"), pod("d", "Running", "n2")]
     (found,) = judge(node(4, 4, kubelet(NOW, FAN)), pods, NOW)

@@ -12,12 +12,12 @@ from colocate.devices.extended_resources import (
     SYNC,
     Before,
     ExtendedResource,
-    State,
+    ResourceState,
     judge,
     remember,
 )
-from colocate.devices.node_facts import KubeletFacts, NodeFacts, Writer
-from colocate.lab.api.managed_fields import Writer as Signature
+from colocate.devices.node_facts import KubeletFacts, NodeRecords, Writer
+from colocate.lab.api.managed_fields import FieldWriter as Signature
 from colocate.lab.api.managed_fields import recorded
 from colocate.lab.api.objects import Object, clone
 from colocate.lab.nodes.resources import synced
@@ -113,7 +113,7 @@ class Model:
         if on_node:
             known = {} if self.checkpoint is None else {FAN: self.checkpoint}
             itself = KubeletFacts(known, {FAN: self.known[0]} if self.known and self.known[0] else {})
-        facts = NodeFacts(
+        facts = NodeRecords(
             name="n1",
             capacity=status["capacity"],
             allocatable=status["allocatable"],
@@ -158,16 +158,16 @@ def test_nothing_is_promised_that_does_not_hold(
             before = remember([found])
             if found.certain:
                 _check_certain(model, found)
-            if found.state is State.ALIVE:
+            if found.state is ResourceState.ALIVE:
                 assert model.plugin is not None
-            if found.state is State.HAND_PATCHED:
+            if found.state is ResourceState.HAND_PATCHED:
                 kubelets = model.known is not None and sum(model.known) == found.capacity
                 assert model.known is None or kubelets, "or a plugin with as many devices, as its reason says"
-            if found.state is State.UNHEALTHY:
+            if found.state is ResourceState.UNHEALTHY:
                 assert model.plugin is not None or not model.seen_to_stop
                 assert model.plugin is None or model.plugin[0] == 0
             seen = model.plugin is None and model.seen_to_stop
-            if found.state is State.STALE and seen and found.remaining is not None:
+            if found.state is ResourceState.STALE and seen and found.remaining is not None:
                 deadline = model.now + found.remaining + SYNC
                 promised = promised if promised and promised[0] <= deadline else (deadline, found)
             if promised and model.now > promised[0]:
@@ -176,10 +176,10 @@ def test_nothing_is_promised_that_does_not_hold(
 
 def _check_certain(model: Model, found: ExtendedResource) -> None:
     match found.state:
-        case State.REMOVABLE:
+        case ResourceState.REMOVABLE:
             assert model.known is None, "the kubelet would put it back"
-        case State.STALE:
+        case ResourceState.STALE:
             assert model.known is not None
             assert model.plugin is None
-        case State.HAND_PATCHED:
+        case ResourceState.HAND_PATCHED:
             assert model.known is None

@@ -4,20 +4,22 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.devices.requests import Container, Marks, Pod, Spec, Status, requested
+from colocate.devices.requests import Marks, RequestingContainer, RequestingPod, Spec, Status, requested
 from colocate.lab.scheduler import requests as scheduler
 from colocate.model.pod import Resources
 
 FAN, GPU = "example.com/fan", "example.com/gpu"
 
 
-def asking(restart: str | None = None, **counts: int) -> Container:
+def asking(restart: str | None = None, **counts: int) -> RequestingContainer:
     names = {"fan": FAN, "gpu": GPU, "cpu": "cpu"}
-    return Container(Resources(requests={names[key]: str(count) for key, count in counts.items()}), restart)
+    return RequestingContainer(
+        Resources(requests={names[key]: str(count) for key, count in counts.items()}), restart
+    )
 
 
-def pod(*containers: Container, init: tuple[Container, ...] = ()) -> Pod:
-    return Pod(Marks("p", "ns"), Spec("n1", containers, init))
+def pod(*containers: RequestingContainer, init: tuple[RequestingContainer, ...] = ()) -> RequestingPod:
+    return RequestingPod(Marks("p", "ns"), Spec("n1", containers, init))
 
 
 def test_containers_add_up_and_only_extended_resources_count() -> None:
@@ -36,8 +38,8 @@ def test_a_sidecar_goes_on_beside_all_that_come_after_it() -> None:
 
 
 def test_a_limit_alone_is_a_request_and_so_is_the_overhead_of_a_runtime() -> None:
-    limited = Container(Resources(limits={FAN: "2"}))
-    assert requested(Pod(Marks("p"), Spec("n1", (limited,), overhead={FAN: 1}))) == {FAN: 3}
+    limited = RequestingContainer(Resources(limits={FAN: "2"}))
+    assert requested(RequestingPod(Marks("p"), Spec("n1", (limited,), overhead={FAN: 1}))) == {FAN: 3}
 
 
 def test_a_pod_is_read_as_the_api_shows_it() -> None:
@@ -45,10 +47,10 @@ def test_a_pod_is_read_as_the_api_shows_it() -> None:
         b'{"metadata":{"name":"p","namespace":"ns"},"spec":{"nodeName":"n1","containers":'
         b'[{"name":"c","resources":{"requests":{"example.com/fan":"2"}}}]},"status":{"phase":"Succeeded"}}'
     )
-    found = msgspec.json.decode(text, type=Pod)
+    found = msgspec.json.decode(text, type=RequestingPod)
     assert (found.key, found.spec.node_name, found.is_finished) == ("ns/p", "n1", True)
     assert requested(found) == {FAN: 2}
-    assert not Pod(Marks("p"), status=Status("Running")).is_finished
+    assert not RequestingPod(Marks("p"), status=Status("Running")).is_finished
 
 
 containers = st.lists(
@@ -60,10 +62,14 @@ containers = st.lists(
 
 
 @given(containers, containers)
-def test_the_embedded_scheduler_counts_the_same(apps: list[Container], inits: list[Container]) -> None:
-    def translated(given: list[Container]) -> list[scheduler.Container]:
+def test_the_embedded_scheduler_counts_the_same(
+    apps: list[RequestingContainer], inits: list[RequestingContainer]
+) -> None:
+    def translated(given: list[RequestingContainer]) -> list[scheduler.ScheduledContainer]:
         return [
-            scheduler.Container(scheduler.Resources(one.resources.requests), one.restart_policy)
+            scheduler.ScheduledContainer(
+                scheduler.RequestedResources(one.resources.requests), one.restart_policy
+            )
             for one in given
         ]
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from colocate.apps.config.file import build_document
-from colocate.apps.scheduler import kube_config
-from colocate.apps.scheduler.heat_taints import keys
-from colocate.apps.scheduler.kube_config import Wanted
+from colocate.apps.scheduler.kube import configuration as kube_config
+from colocate.apps.scheduler.kube.configuration import WantedConfiguration
+from colocate.apps.scheduler.loop.taint_levels import keys
 from colocate.apps.scheduler.settings import SCHEDULER, Act, SchedulerConfig
 from colocate.cluster.usage import Preset, rules
 
@@ -63,7 +63,7 @@ def test_the_manifest_of_kube_scheduler_holds_what_kube_config_prints() -> None:
     data = manifests("kube-scheduler.yaml")["Secret"]["stringData"]
     assert isinstance(data, dict)
     assert data["scheduler.yaml"] == kube_config.render(
-        Wanted(url="http://scheduler:TOKEN@colocate-scheduler.kube-system:8890")
+        WantedConfiguration(url="http://scheduler:TOKEN@colocate-scheduler.kube-system:8890")
     )
 
 

@@ -277,14 +277,14 @@ def test_what_the_kernel_says(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -
     assert "vm.swappiness is 0" in kernel.demotion.read().missing
     (kernel.proc / "sys/vm/swappiness").write_text("1\n")
     monkeypatch.setattr("colocate.host.demotion.os.access", lambda path, mode: False)
-    assert "may not be written" in kernel.demotion.read().missing
+    assert "cannot write " in kernel.demotion.read().missing
     kernel.switch.write_text("true\n")
     assert kernel.demotion.read().here, "nothing has to be written"
     kernel.tier(22).with_name("memory_tier22x").mkdir()
     assert kernel.demotion.read().tiers == {0: 4, 1: 4, 2: 22}
     for tier in (4, 22):
         (kernel.tier(tier) / "nodelist").unlink()
-    assert "no memory tiers" in kernel.demotion.read().missing
+    assert "does not report memory tiers" in kernel.demotion.read().missing
     assert kernel.demotion.read().enabled, "told all the same: it may have to be put back"
     kernel.switch.unlink()
     assert "5.15" in kernel.demotion.read().missing

@@ -149,7 +149,7 @@ def test_files_that_may_not_be_written(machine: Machine, monkeypatch: pytest.Mon
 
 def test_a_memory_controller_that_is_not_handed_down(machine: Machine) -> None:
     (machine.fake.root / "memory.max").unlink()
-    assert "not handed down" in machine.look().limits.found
+    assert "not enabled for pods" in machine.look().limits.found
 
 
 def test_no_pods_yet(tmp_path: Path) -> None:

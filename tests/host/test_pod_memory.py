@@ -175,7 +175,7 @@ def test_a_file_full_of_rubbish_costs_one_pod_with_the_reason(fake: FakeTree, ga
     reading = PodMemoryReader(fake.tree).read()
     assert [each.uid for each in reading.pods] == [UIDS[1]]
     assert [each.uid for each in reading.unread] == [UIDS[0]]
-    assert "is no number" in reading.unread[0].reason
+    assert "is not a number" in reading.unread[0].reason
 
 
 def test_a_stat_without_its_lines_is_named(fake: FakeTree) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support.checkpoints import checkpoints, judge
 from tests.support.growth import check_growth
 
-from colocate.kubelet.checkpoint import Document, checksum, hash_text, parse, render
+from colocate.kubelet.checkpoint import CheckpointDocument, checksum, hash_text, parse, render
 from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry, Format
 
 DATA = Path(__file__).parent.parent / "data"
@@ -137,7 +137,7 @@ def test_what_is_written_in_the_older_formats_reads_back(checkpoint: Checkpoint)
     document = parse(render(checkpoint, Format.LIST))
     assert document.checkpoint == checkpoint
     assert document.sound
-    assert parse(render(checkpoint, Format.PLAIN)) == Document(checkpoint, None, Format.PLAIN)
+    assert parse(render(checkpoint, Format.PLAIN)) == CheckpointDocument(checkpoint, None, Format.PLAIN)
 
 
 @given(checkpoints())
@@ -156,7 +156,7 @@ def test_python_agrees_about_what_is_written(checkpoint: Checkpoint) -> None:
 def test_a_change_is_noticed_unless_it_does_not_show_in_the_hashed_text(
     one: Checkpoint, other: Checkpoint
 ) -> None:
-    forged = Document(other, checksum(one), Format.NUMA)
+    forged = CheckpointDocument(other, checksum(one), Format.NUMA)
     assert forged.sound == (hash_text(one) == hash_text(other))
 
 

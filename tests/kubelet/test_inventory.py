@@ -78,7 +78,7 @@ def test_what_is_said_to_have_changed_is_all_that_has(old: list[Device], new: li
 @pytest.mark.parametrize("bad", [5, None, Device, [Device("a")]])
 def test_what_is_no_device_is_refused_with_a_remedy(bad: Any) -> None:
     for before in (Inventory(), inventory.replace(Inventory(), [Device("x")])):
-        with pytest.raises(ValueError, match="is no device; list Device objects"):
+        with pytest.raises(ValueError, match="is not a device; list Device objects"):
             inventory.replace(before, [bad])
 
 

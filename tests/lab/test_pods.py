@@ -94,7 +94,7 @@ async def test_the_process_is_in_the_pods_control_group_or_the_runtime_says_why_
     lines = await output(processes, record, "done")
     runtime = runtime_of(processes)
     if runtime.without_cgroups:
-        assert "no right to make control groups" in runtime.without_cgroups
+        assert "may not create control groups" in runtime.without_cgroups
     else:
         group = runtime.cgroup(record.pod)
         assert f"kubepods/besteffort/pod{record.pod.uid}" in str(group)

@@ -16,7 +16,7 @@ from colocate.clock import ManualClock
 from colocate.lab.api.metrics import RESOLUTION
 from colocate.lab.api.resources import PODS
 from colocate.lab.cluster import MACHINE, LabCluster
-from colocate.lab.nodes.shape import NodeShape
+from colocate.lab.nodes.shape import LabNodeShape
 from colocate.lab.pod_runtime import ProcessRuntime
 
 pytestmark = pytest.mark.needs("kubectl")
@@ -55,7 +55,9 @@ async def lab() -> AsyncIterator[Lab]:
     root = Path(tempfile.mkdtemp(prefix="colocate-"))
     clock = ManualClock(time.time())
     runtime = ProcessRuntime(root / "pods", parent="none", mount=root / "no control groups")
-    nodes = [NodeShape(name=name, cpu="4", memory="16Gi", labels={"disk": name}) for name in ("one", "two")]
+    nodes = [
+        LabNodeShape(name=name, cpu="4", memory="16Gi", labels={"disk": name}) for name in ("one", "two")
+    ]
     cluster = LabCluster(root, runtime=runtime, nodes=nodes, clock=clock)
     try:
         async with cluster.running():

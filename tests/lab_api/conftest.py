@@ -15,7 +15,7 @@ from colocate.clock import ManualClock, SystemClock
 from colocate.lab.api.identities import Identities
 from colocate.lab.api.resources import NODES
 from colocate.lab.api.server import ApiServer
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from tests.support import components
 
 from .asking import Http
@@ -60,7 +60,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def server(clock: ManualClock) -> ApiServer:
     """A server that does not run yet, on a clock that the test moves."""
-    return ApiServer(Store(), clock, Identities(seed=1))
+    return ApiServer(ObjectStore(), clock, Identities(seed=1))
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ async def kubectl(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         if os.environ.get("CI") == "true":
             pytest.fail(missing, pytrace=False)
         pytest.skip(missing)
-    server = ApiServer(Store(), SystemClock())
+    server = ApiServer(ObjectStore(), SystemClock())
     recorded_node = json.loads((RECORDINGS / "node.json").read_text())
     for name, labels in (("vm", {}), ("worker", {"node-role.kubernetes.io/worker": ""})):
         node = bare(recorded_node)

@@ -6,7 +6,7 @@ from colocate.clock import ManualClock
 from colocate.lab.api.controllers import Controllers
 from colocate.lab.api.deletion import DeleteOptions, delete
 from colocate.lab.api.objects import Object
-from colocate.lab.api.resources import DEPLOYMENTS, NODES, PODS, Resource
+from colocate.lab.api.resources import DEPLOYMENTS, NODES, PODS, ServedResource
 from colocate.lab.api.server import ApiServer
 
 from .running import Runner
@@ -34,16 +34,16 @@ class Cluster:
             for stored in self.store.items(PODS.storage) if run else []:
                 self.runner.step(stored)
 
-    def create(self, resource: Resource, body: Object, namespace: str = "default") -> Object:
+    def create(self, resource: ServedResource, body: Object, namespace: str = "default") -> Object:
         return self.registry.create(resource, namespace, bare(body)).body
 
-    def delete(self, resource: Resource, name: str, **options: Any) -> None:
+    def delete(self, resource: ServedResource, name: str, **options: Any) -> None:
         delete(self.registry, resource, "default", name, DeleteOptions(**options))
 
     def pods(self) -> list[Object]:
         return [stored.body for stored in self.store.items(PODS.storage)]
 
-    def get(self, resource: Resource, name: str, namespace: str = "default") -> Object:
+    def get(self, resource: ServedResource, name: str, namespace: str = "default") -> Object:
         return self.registry.get(resource, namespace, name).body
 
     def fail(self, name: str) -> None:

@@ -4,14 +4,14 @@ from colocate.lab.api import pods
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import DeleteOptions, delete
 from colocate.lab.api.objects import Object, at, is_terminating, rfc3339
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import NODES, PODS
 
 
 class Runner:
     """Runs every pod of a cluster on its nodes, in turn."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: ObjectRegistry) -> None:
         self._registry = registry
         self._turn = 0
 

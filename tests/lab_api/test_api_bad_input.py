@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from colocate.lab.api import bodies, protobuf
 from colocate.lab.api.server import MAX_BODY, ApiServer
-from colocate.lab.api.status import ApiError
+from colocate.lab.api.status import StatusError
 
 from .asking import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Http
 from .samples import CONFIG_MAPS, DEPLOYMENTS, NODES, PODS, config_map, deployment, node, pod
@@ -232,11 +232,11 @@ def test_no_bytes_break_the_readers(data: bytes) -> None:
     for content_type in (*bodies.ACCEPTED, "application/apply-patch+yaml"):
         try:
             bodies.read(content_type, data)
-        except ApiError as error:
+        except StatusError as error:
             assert error.code in (400, 415)  # noqa: PT017 -- both outcomes are right
     try:
         protobuf.read(b"k8s\0" + data)
-    except ApiError as error:
+    except StatusError as error:
         assert error.code in (400, 415)  # noqa: PT017 -- both outcomes are right
 
 

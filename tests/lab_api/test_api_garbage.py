@@ -14,7 +14,7 @@ from colocate.lab.api.resources import (
     REPLICA_SETS,
     SERVICE_ACCOUNTS,
 )
-from colocate.lab.api.status import ApiError
+from colocate.lab.api.status import StatusError
 
 from .controlled import Cluster
 from .samples import config_map, deployment, node, pod
@@ -38,7 +38,7 @@ async def test_in_the_foreground_the_owner_goes_last(cluster: Cluster) -> None:
     assert len(cluster.pods()) == 3
     await cluster.settle()
     assert cluster.pods() == []
-    with pytest.raises(ApiError):
+    with pytest.raises(StatusError):
         cluster.get(DEPLOYMENTS, "web")
 
 
@@ -50,7 +50,7 @@ async def test_orphans_stay(cluster: Cluster) -> None:
     (replica_set,) = cluster.store.items(REPLICA_SETS.storage)
     assert "ownerReferences" not in replica_set.body["metadata"]
     assert len(cluster.pods()) == 3
-    with pytest.raises(ApiError):
+    with pytest.raises(StatusError):
         cluster.get(DEPLOYMENTS, "web")
 
 
@@ -89,10 +89,10 @@ async def test_a_namespace_is_emptied_before_it_goes(cluster: Cluster) -> None:
     await cluster.settle(run=False)
     assert cluster.get(NAMESPACES, "team", "")["status"]["phase"] == "Terminating"
     assert cluster.store.count(CONFIG_MAPS.storage, "team") == 0
-    with pytest.raises(ApiError, match="because it is being terminated"):
+    with pytest.raises(StatusError, match="because it is being terminated"):
         cluster.create(CONFIG_MAPS, config_map("d"), "team")
     await cluster.settle()
-    with pytest.raises(ApiError, match="not found"):
+    with pytest.raises(StatusError, match="not found"):
         cluster.get(NAMESPACES, "team", "")
     assert cluster.pods() == []
 

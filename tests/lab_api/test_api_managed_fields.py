@@ -7,13 +7,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.lab.api.managed_fields import Writer, manager_of, recorded
+from colocate.lab.api.managed_fields import FieldWriter, manager_of, recorded
 from colocate.lab.api.objects import clone
 from tests.lab_api.asking import JSON_PATCH, Http
 from tests.lab_api.samples import node
 
-KUBELET = Writer("kubelet")
-STATUS = Writer("kubelet", "status")
+KUBELET = FieldWriter("kubelet")
+STATUS = FieldWriter("kubelet", "status")
 NODES_PATH = "/api/v1/nodes"
 FAN = "example.com/fan"
 
@@ -52,7 +52,7 @@ def test_whoever_changed_a_value_last_owns_it(writes: list[tuple[str, dict[str, 
         owners = {name: who for name, who in owners.items() if name in capacity} | dict.fromkeys(
             changed, manager
         )
-        entries = recorded(entries, body, new, Writer(manager, "status"), str(moment))
+        entries = recorded(entries, body, new, FieldWriter(manager, "status"), str(moment))
         body = new
     found = {
         name[2:]: entry["manager"]

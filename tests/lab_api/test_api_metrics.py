@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from colocate.clock import ManualClock
-from colocate.lab.api.metrics import NodeReading, PodReading, Usage
+from colocate.lab.api.metrics import MetricsUsage, NodeReading, PodReading
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.users import known
@@ -47,12 +47,12 @@ class Measured:
         body["metadata"]["annotations"] = told or {}
         self.server.registry.create(NODES, "", body)
         if used:
-            self.meter.nodes[name] = NodeReading(MEASURED, 15.0, Usage(used[0], int(used[1])))
+            self.meter.nodes[name] = NodeReading(MEASURED, 15.0, MetricsUsage(used[0], int(used[1])))
 
     def pod(self, name: str, namespace: str = "default", **containers: tuple[float, int]) -> None:
         stored = self.server.registry.create(PODS, namespace, bare(pod(name)))
         if containers:
-            uses = {container: Usage(*used) for container, used in containers.items()}
+            uses = {container: MetricsUsage(*used) for container, used in containers.items()}
             self.meter.pods[stored.body["metadata"]["uid"]] = PodReading(MEASURED, 75.064, uses)
 
 

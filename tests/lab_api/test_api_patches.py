@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from colocate.lab.api import patch, patch_apply, patch_merge, patch_strategic
 from colocate.lab.api.patch import PatchType
-from colocate.lab.api.status import ApiError
+from colocate.lab.api.status import StatusError
 from colocate.model import json_patch
 from colocate.model.json_patch import PatchFailed
 
@@ -244,7 +244,7 @@ def test_directives_of_maps_and_primitive_lists() -> None:
     "change", [pod({"image": "x"}), {"a": {"$patch": "explode"}}, {"$unknown": 1}, {"$retainKeys": 7}]
 )
 def test_a_strategic_patch_that_makes_no_sense(change: Any) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         patch.apply(PatchType.STRATEGIC, pod({"name": "a"}), change)
     assert refused.value.code == 400
 
@@ -284,6 +284,6 @@ def test_applying_merges_and_never_removes() -> None:
     ],
 )
 def test_bad_patches_get_their_status(type: PatchType, change: Any, code: int) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         patch.apply(type, {}, change)
     assert refused.value.code == code

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from colocate.lab.api import openapi, protobuf
 from colocate.lab.api.protobuf_fields import MESSAGES
 from colocate.lab.api.resources import RESOURCES
-from colocate.lab.api.status import ApiError
+from colocate.lab.api.status import StatusError
 
 
 def varint(value: int) -> bytes:
@@ -135,23 +135,23 @@ def test_what_is_read(kind: str, version: str, raw: bytes, expected: Any) -> Non
 
 
 def test_a_field_that_is_not_known_is_not_passed_over() -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         protobuf.read(envelope("ConfigMap", "v1", META + number(99, 1)))
     assert refused.value.code == 415
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         protobuf.read(envelope("Widget", "v1", META))
     assert refused.value.code == 415
 
 
 def test_a_time_beyond_all_years_is_refused() -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         protobuf.read(envelope("Lease", "coordination.k8s.io/v1", block(2, block(4, number(1, 1 << 62)))))
     assert refused.value.code == 400
 
 
 @pytest.mark.parametrize("raw", [b"\x0a\x05x", b"\x08" + b"\xff" * 11, b"\x0d1234", b"\x0a", number(1, 5)])
 def test_what_is_not_protobuf(raw: bytes) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         protobuf.read(envelope("ConfigMap", "v1", raw))
     assert refused.value.code == 400
 
@@ -160,7 +160,7 @@ def test_what_is_not_protobuf(raw: bytes) -> None:
 def test_no_bytes_do_worse_than_be_refused(kind: str, raw: bytes) -> None:
     try:
         found = protobuf.read(envelope(kind, "v1", raw))
-    except ApiError as error:
+    except StatusError as error:
         assert error.code in (400, 415)  # noqa: PT017 -- both outcomes are right
     else:
         assert found["kind"] == kind

@@ -326,7 +326,7 @@ async def test_watch_of_a_pods_life(api: Http, server: ApiServer, recorded: Reco
             assert line["object"]["spec"] == first["spec"]
 
 
-def _live(api: registry.Registry, document: list[Any]) -> None:
+def _live(api: registry.ObjectRegistry, document: list[Any]) -> None:
     """Do to a pod what was done to the recorded one."""
     api.create(PODS, "default", bare(document[0]["object"]))
     for line in document[1:5]:

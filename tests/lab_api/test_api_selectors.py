@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from colocate.lab.api import quantities
 from colocate.lab.api.ages import human
-from colocate.lab.api.selectors import Selection, from_object, parse_fields, parse_labels, to_text
+from colocate.lab.api.selectors import ObjectSelection, from_object, parse_fields, parse_labels, to_text
 
 keys = st.sampled_from(["app", "tier", "example.com/zone", "a.b-c_d"])
 values = st.sampled_from(["", "web", "db", "x-1", "Y_2.z"])
@@ -118,7 +118,7 @@ def test_fields_that_cannot_be_selected_by(text: str) -> None:
 
 
 def test_a_selection_needs_both() -> None:
-    selection = Selection(parse_labels("app=web"), parse_fields("spec.nodeName=vm", "pods"))
+    selection = ObjectSelection(parse_labels("app=web"), parse_fields("spec.nodeName=vm", "pods"))
     assert not selection.matches(POD)
     assert selection.matches(POD | {"metadata": {"labels": {"app": "web"}}})
 

@@ -11,11 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from colocate.clock import ManualClock
 from colocate.lab.api.deletion import delete
 from colocate.lab.api.listing import select
-from colocate.lab.api.query import Query
-from colocate.lab.api.registry import Registry
-from colocate.lab.api.representation import Renderer, View
+from colocate.lab.api.query import ListQuery
+from colocate.lab.api.registry import ObjectRegistry
+from colocate.lab.api.representation import ObjectView, Renderer
 from colocate.lab.api.resources import CONFIG_MAPS, NAMESPACES
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from colocate.lab.api.watch import Watch, subject
 
 names = st.sampled_from("abcd")
@@ -25,7 +25,7 @@ marks = st.sampled_from(["yes", "no"])
 class Client:
     """Follows a selection: lists, watches, and lists again when it is told 410."""
 
-    def __init__(self, store: Store, clock: ManualClock, selector: str) -> None:
+    def __init__(self, store: ObjectStore, clock: ManualClock, selector: str) -> None:
         self._store, self._clock, self._selector = store, clock, selector
         self.objects: dict[str, str] = {}
         self.version = ""
@@ -36,7 +36,7 @@ class Client:
         self.relist()
 
     def relist(self) -> None:
-        selection = Query({"labelSelector": self._selector}).selection("configmaps")
+        selection = ListQuery({"labelSelector": self._selector}).selection("configmaps")
         found = select(self._store, CONFIG_MAPS, "default", selection)
         self.objects = {one.key.name: one.body["metadata"]["resourceVersion"] for one in found}
         self.version = str(self._store.revision)
@@ -68,12 +68,12 @@ class Client:
                 await self.disconnect()
 
     def _connect(self) -> None:
-        query = Query(
+        query = ListQuery(
             {"labelSelector": self._selector, "resourceVersion": self.version, "allowWatchBookmarks": "1"}
         )
         self._stopping = asyncio.get_running_loop().create_future()
         watched = subject(CONFIG_MAPS, "default", query)
-        watch = Watch(self._store, self._clock, watched, Renderer(CONFIG_MAPS, View(), 0.0))
+        watch = Watch(self._store, self._clock, watched, Renderer(CONFIG_MAPS, ObjectView(), 0.0))
         self._watch = watch.lines(self._stopping)
 
     def _read(self, line: Any) -> None:
@@ -105,8 +105,8 @@ class Follow(RuleBasedStateMachine):
 
     async def _start(self) -> None:
         self.clock = ManualClock()
-        self.store = Store(history=3)
-        self.registry = Registry(self.store, self.clock)
+        self.store = ObjectStore(history=3)
+        self.registry = ObjectRegistry(self.store, self.clock)
         self.registry.create(NAMESPACES, "", {"metadata": {"name": "default"}})
         self.clients = [Client(self.store, self.clock, selector) for selector in ("", "on=yes", "on!=yes")]
 

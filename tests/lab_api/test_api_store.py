@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colocate.errors import UserError
-from colocate.lab.api.changes import Key, Type
+from colocate.lab.api.changes import StoreKey, Type
 from colocate.lab.api.disk import Disk
-from colocate.lab.api.store import NODE, OWNER, AlreadyThere, NotThere, Stale, Store
+from colocate.lab.api.store import NODE, OWNER, AlreadyThere, NotThere, ObjectStore, Stale
 
 
-def key(name: str, namespace: str = "default") -> Key:
-    return Key("pods", namespace, name)
+def key(name: str, namespace: str = "default") -> StoreKey:
+    return StoreKey("pods", namespace, name)
 
 
 def body(name: str, **spec: Any) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def body(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def test_every_write_has_a_revision_of_its_own() -> None:
-    store = Store()
+    store = ObjectStore()
     first = store.create(key("a"), body("a"))
     second = store.replace(key("a"), body("a", nodeName="vm"))
     gone = store.remove(key("a"))
@@ -37,7 +37,7 @@ def test_every_write_has_a_revision_of_its_own() -> None:
 
 
 def test_conflicts() -> None:
-    store = Store()
+    store = ObjectStore()
     stored = store.create(key("a"), body("a"))
     with pytest.raises(AlreadyThere):
         store.create(key("a"), body("a"))
@@ -51,7 +51,7 @@ def test_conflicts() -> None:
 
 
 def test_pods_are_found_by_node_and_owner() -> None:
-    store = Store()
+    store = ObjectStore()
     owned = body("a", nodeName="vm")
     owned["metadata"]["ownerReferences"] = [{"uid": "u1"}]
     store.create(key("a"), owned)
@@ -65,7 +65,7 @@ def test_pods_are_found_by_node_and_owner() -> None:
 
 
 def test_lists_are_in_order_and_by_namespace() -> None:
-    store = Store()
+    store = ObjectStore()
     for namespace, name in (("b", "2"), ("a", "9"), ("b", "1"), ("a", "10")):
         store.create(key(name, namespace), body(name))
     assert [one.key[1:] for one in store.items("pods")] == [("a", "10"), ("a", "9"), ("b", "1"), ("b", "2")]
@@ -73,7 +73,7 @@ def test_lists_are_in_order_and_by_namespace() -> None:
     assert store.count("pods", "a") == 2
 
 
-def _write_and_fail(store: Store) -> None:
+def _write_and_fail(store: ObjectStore) -> None:
     with store.transaction():
         store.create(key("b"), body("b"))
         store.replace(key("a"), body("a", nodeName="other"))
@@ -83,7 +83,7 @@ def _write_and_fail(store: Store) -> None:
 
 def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
     for disk in (None, Disk(tmp_path / "state")):
-        store = Store(disk)
+        store = ObjectStore(disk)
         store.create(key("a"), body("a", nodeName="vm"))
         with pytest.raises(AlreadyThere):
             _write_and_fail(store)
@@ -97,7 +97,7 @@ def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
 
 
 async def test_nobody_is_woken_before_the_end_of_a_transaction() -> None:
-    store = Store()
+    store = ObjectStore()
     turn = store.changes("pods").turn()
     with store.transaction():
         store.create(key("a"), body("a"))
@@ -106,7 +106,7 @@ async def test_nobody_is_woken_before_the_end_of_a_transaction() -> None:
 
 
 def test_history_is_bounded() -> None:
-    store = Store(history=100)
+    store = ObjectStore(history=100)
     for number in range(1000):
         store.create(key(f"p{number}"), body(f"p{number}"))
     changes = store.changes("pods")
@@ -121,7 +121,7 @@ def test_history_is_bounded() -> None:
 
 
 def test_forced_expiry_forgets_everything() -> None:
-    store = Store()
+    store = ObjectStore()
     store.create(key("a"), body("a"))
     store.create(key("b"), body("b"))
     store.expire()
@@ -132,14 +132,14 @@ def test_forced_expiry_forgets_everything() -> None:
 
 def test_state_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    store = Store(Disk(path))
+    store = ObjectStore(Disk(path))
     store.create(key("a"), body("a", nodeName="vm"))
     store.create(key("b"), body("b"))
     store.remove(key("b"))
     secret = store.keep("ca", lambda: b"secret")
     store.close()
     assert path.stat().st_mode & 0o777 == 0o600
-    again = Store(Disk(path))
+    again = ObjectStore(Disk(path))
     assert again.revision == 3
     assert [one.key.name for one in again.lookup("pods", NODE, "vm")] == ["a"]
     assert again.keep("ca", lambda: b"another") == secret
@@ -193,7 +193,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         os.kill(writer.pid, signal.SIGKILL)
         acknowledged += [int(line) for line in out if line.endswith("\n")]
     writer.wait()
-    store = Store(Disk(path))
+    store = ObjectStore(Disk(path))
     assert store.revision >= acknowledged[-1]
     assert store.revision % 2 == 0, "half of a transaction was kept"
     assert store.count("pods") == store.count("events") == store.revision // 2
@@ -208,7 +208,7 @@ steps = st.lists(
 
 @given(steps, st.integers(0, 8))
 def test_replaying_the_history_gives_the_state(taken: list[tuple[str, str, str]], history: int) -> None:
-    store = Store(history=max(1, history))
+    store = ObjectStore(history=max(1, history))
     for what, name, node in taken:
         try:
             if what == "remove":
@@ -233,7 +233,7 @@ def test_replaying_the_history_gives_the_state(taken: list[tuple[str, str, str]]
 
 
 async def test_the_count_of_commits_can_be_waited_for() -> None:
-    store = Store()
+    store = ObjectStore()
     waiting = asyncio.create_task(store.changed.beyond(0))
     await asyncio.sleep(0)
     store.create(key("a"), body("a"))

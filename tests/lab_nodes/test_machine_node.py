@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from colocate.lab.api import bootstrap
-from colocate.lab.api.changes import Key
+from colocate.lab.api.changes import StoreKey
 from colocate.lab.api.deletion import DeleteOptions, delete
 from colocate.lab.api.objects import Object
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import EVENTS, NODES, PODS
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from colocate.lab.nodes.machine import MachineNode
 from colocate.lab.nodes.resources import synced, zeroed
-from colocate.lab.nodes.shape import NodeShape
+from colocate.lab.nodes.shape import LabNodeShape
 from colocate.testing import TestNode, embedded_kubelet
 from tests.support.plugins import FAN, Fans
 from tests.support.waiting import until
@@ -26,7 +26,7 @@ from tests.support.waiting import until
 class Cluster:
     """A registry with one node, whose kubelet is `node`."""
 
-    def __init__(self, node: TestNode, registry: Registry) -> None:
+    def __init__(self, node: TestNode, registry: ObjectRegistry) -> None:
         self.node = node
         self.registry = registry
 
@@ -56,11 +56,11 @@ class Cluster:
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
     async with embedded_kubelet() as node:
-        store = Store()
-        registry = Registry(store, node.clock)
+        store = ObjectStore()
+        registry = ObjectRegistry(store, node.clock)
         bootstrap.fill(registry)
         machine = MachineNode(
-            registry, node.clock, node.kubelet, NodeShape(name="lab", cpu="2", memory="1Gi")
+            registry, node.clock, node.kubelet, LabNodeShape(name="lab", cpu="2", memory="1Gi")
         )
         await node.kubelet.restart()
         task = asyncio.create_task(machine.run())
@@ -160,7 +160,7 @@ async def test_a_pod_deleted_by_force_is_stopped_too_and_its_name_can_be_used_at
     cluster.bind("train")
     await until(lambda: cluster.phase("train") == "Running", "the pod to run")
     first = cluster.pod("train")["metadata"]["uid"]
-    cluster.registry.store.remove(Key(PODS.storage, "default", "train"))
+    cluster.registry.store.remove(StoreKey(PODS.storage, "default", "train"))
     cluster.bind("train")
     await until(lambda: cluster.phase("train") == "Running", "its namesake to run")
     await until(lambda: first not in cluster.node.kubelet.records, "the first to be gone")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from colocate.lab.api.metrics import RESOLUTION, NodeReading, PodReading, Usage
+from colocate.lab.api.metrics import RESOLUTION, MetricsUsage, NodeReading, PodReading
 from colocate.lab.nodes.meter import NodesMeter
 from colocate.lab.nodes.processes import Used, used
 from colocate.lab.pod_runtime import ProcessRuntime, SimulatedRuntime
@@ -119,15 +119,15 @@ async def test_two_measurements_make_a_reading_and_pods_make_the_node(measured: 
         measured.processes.put(pid, seconds=(10,), pages=1)
     await measured.meter.measure()
     assert measured.meter.pod(pods[0].pod.uid) is None
-    assert measured.meter.node("lab") == NodeReading(START, RESOLUTION, Usage())
+    assert measured.meter.node("lab") == NodeReading(START, RESOLUTION, MetricsUsage())
 
     measured.processes.put(100, seconds=(10, 7.5), pages=4)
     measured.processes.put(101, seconds=(13,), pages=2)
     await measured.later(30)
     first, second = (measured.meter.pod(pod.pod.uid) for pod in pods)
-    assert first == PodReading(START + 30, 30, {"main": Usage(0.25, 4 * PAGE)})
-    assert second == PodReading(START + 30, 30, {"main": Usage(0.1, 2 * PAGE)})
-    assert measured.meter.node("lab") == NodeReading(START + 30, 30, Usage(0.35, 6 * PAGE))
+    assert first == PodReading(START + 30, 30, {"main": MetricsUsage(0.25, 4 * PAGE)})
+    assert second == PodReading(START + 30, 30, {"main": MetricsUsage(0.1, 2 * PAGE)})
+    assert measured.meter.node("lab") == NodeReading(START + 30, 30, MetricsUsage(0.35, 6 * PAGE))
 
 
 async def test_a_pod_with_a_container_that_has_just_started_has_no_reading(measured: Measured) -> None:
@@ -171,7 +171,7 @@ async def test_what_has_no_process_is_not_measured(measured: Measured) -> None:
     await measured.meter.measure()
     await measured.later()
     assert measured.meter.pod(pod.pod.uid) is None
-    assert measured.meter.node("simulated") == NodeReading(START + 15, RESOLUTION, Usage())
+    assert measured.meter.node("simulated") == NodeReading(START + 15, RESOLUTION, MetricsUsage())
     assert measured.meter.node("other") is None
 
 

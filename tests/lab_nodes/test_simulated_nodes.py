@@ -9,9 +9,9 @@ from colocate.clock import ManualClock
 from colocate.errors import UserError
 from colocate.lab.api import bootstrap
 from colocate.lab.api.deletion import DeleteOptions, delete
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import NODES, PODS
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from colocate.lab.nodes.shape import from_file, generated
 from colocate.lab.nodes.simulated import SimulatedNodes
 from tests.support.waiting import until
@@ -21,7 +21,7 @@ REPO = Path(__file__).parents[2]
 
 async def test_pods_run_on_simulated_nodes_and_go_when_deleted() -> None:
     clock = ManualClock()
-    registry = Registry(Store(), clock)
+    registry = ObjectRegistry(ObjectStore(), clock)
     bootstrap.fill(registry)
     nodes = SimulatedNodes(registry, clock, generated(30))
     nodes.register()
@@ -49,7 +49,7 @@ async def test_pods_run_on_simulated_nodes_and_go_when_deleted() -> None:
 
 async def test_a_namesake_of_a_deleted_pod_is_left_alone() -> None:
     clock = ManualClock()
-    registry = Registry(Store(), clock)
+    registry = ObjectRegistry(ObjectStore(), clock)
     bootstrap.fill(registry)
     nodes = SimulatedNodes(registry, clock, generated(1))
     nodes.register()
@@ -75,7 +75,7 @@ async def test_a_namesake_of_a_deleted_pod_is_left_alone() -> None:
 
 async def test_a_node_of_the_cluster_is_taken_over_as_it_is() -> None:
     clock = ManualClock()
-    registry = Registry(Store(), clock)
+    registry = ObjectRegistry(ObjectStore(), clock)
     bootstrap.fill(registry)
     for _ in range(2):
         SimulatedNodes(registry, clock, generated(3)).register()

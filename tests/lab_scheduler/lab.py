@@ -11,10 +11,10 @@ from colocate.lab.api import bootstrap
 from colocate.lab.api.deletion import DeleteOptions, delete
 from colocate.lab.api.identities import Identities
 from colocate.lab.api.objects import Object, at, condition, rfc3339
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import EVENTS, NODES, PODS, PRIORITY_CLASSES
-from colocate.lab.api.store import Store
-from colocate.lab.scheduler.facts import NodeFacts, PodFacts, read_node, read_pod
+from colocate.lab.api.store import ObjectStore
+from colocate.lab.scheduler.facts import SchedulableNode, SchedulablePod, read_node, read_pod
 from colocate.lab.scheduler.requests import Account
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "recordings" / "api"
@@ -51,18 +51,18 @@ def taint(key: str, effect: str = "NoSchedule", value: str = "") -> Object:
     return {"key": key, "effect": effect, **({"value": value} if value else {})}
 
 
-def pod_facts(body: Object | None = None, **spec: Any) -> PodFacts:
+def pod_facts(body: Object | None = None, **spec: Any) -> SchedulablePod:
     return read_pod(body or pod(**spec))
 
 
-def node_facts(body: Object | None = None, **given: Any) -> NodeFacts:
+def node_facts(body: Object | None = None, **given: Any) -> SchedulableNode:
     return read_node(body or node(**given))
 
 
 class Candidate(msgspec.Struct, eq=False):
     """A node to be scored."""
 
-    node: NodeFacts
+    node: SchedulableNode
     account: Account
 
 
@@ -75,8 +75,8 @@ class Lab:
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
-        self.store = Store()
-        self.registry = Registry(self.store, clock, Identities(seed=1))
+        self.store = ObjectStore()
+        self.registry = ObjectRegistry(self.store, clock, Identities(seed=1))
         bootstrap.fill(self.registry)
 
     def add_node(self, name: str, **given: Any) -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from colocate.lab.scheduler import configuration
 from colocate.lab.scheduler.configuration import (
     Configuration,
     ExtenderSettings,
+    ExtenderTls,
     ManagedResource,
     Profile,
-    Tls,
 )
 from colocate.lab.scheduler.tls import client_context
 
@@ -63,7 +63,7 @@ extenders:
                 "bind",
                 5,
                 True,
-                Tls(False, "extender", "/tls.crt", "/tls.key", "/ca.crt"),
+                ExtenderTls(False, "extender", "/tls.crt", "/tls.key", "/ca.crt"),
                 60.5,
                 True,
                 (ManagedResource("mock.com/gpu", True), ManagedResource("mock.com/other")),
@@ -126,17 +126,17 @@ def test_no_timeout_is_the_default_timeout() -> None:
     [
         ("[", "is not YAML"),
         ("", "it is empty"),
-        ("- a", "it is no mapping"),
+        ("- a", "it is not a mapping"),
         ("kind: Pod\napiVersion: v1", "its kind is Pod, its apiVersion is v1"),
-        ("kind: Pod", "its kind is Pod, its apiVersion is not said"),
-        ("profiles: []", "its kind is not said, its apiVersion is not said"),
+        ("kind: Pod", "its kind is Pod, its apiVersion is missing"),
+        ("profiles: []", "its kind is missing, its apiVersion is missing"),
         (HEAD + "profiles: []", "profiles is empty"),
         (HEAD + "profiles: [{schedulerName: a}, {schedulerName: a}]", "appears twice"),
         (HEAD + "profiles: 3", "Expected `array`"),
         (HEAD + "extenders: [{}]", "urlPrefix"),
-        (HEAD + "extenders: [{urlPrefix: localhost}]", "no http or https address"),
+        (HEAD + "extenders: [{urlPrefix: localhost}]", "not an http or https address"),
         (HEAD + "extenders: [{urlPrefix: 'http://a', prioritizeVerb: p}]", "needs a positive one"),
-        (HEAD + "extenders: [{urlPrefix: 'http://a', httpTimeout: soon}]", "is no span of time"),
+        (HEAD + "extenders: [{urlPrefix: 'http://a', httpTimeout: soon}]", "is not a span of time"),
         (HEAD + "extenders: [{urlPrefix: 'http://a', bindVerb: b}, {urlPrefix: 'http://b', bindVerb: b}]",
          "only one may bind"),
         (HEAD + "podInitialBackoffSeconds: 0", "must be positive"),
@@ -152,12 +152,12 @@ def _encoded(data: bytes) -> str:
 
 
 def test_certificates_from_files_and_from_data(tmp_path: Path) -> None:
-    authority = Authority.of(Store())
+    authority = Authority.of(ObjectStore())
     pair = authority.client("scheduler")
     (tmp_path / "ca").write_bytes(authority.certificate)
     (tmp_path / "pair").write_bytes(pair.key + pair.certificate)
-    from_files = Tls(ca_file=f"{tmp_path}/ca", cert_file=f"{tmp_path}/pair")
-    from_data = Tls(
+    from_files = ExtenderTls(ca_file=f"{tmp_path}/ca", cert_file=f"{tmp_path}/pair")
+    from_data = ExtenderTls(
         ca_data=_encoded(authority.certificate),
         cert_data=_encoded(pair.certificate),
         key_data=_encoded(pair.key),
@@ -172,18 +172,21 @@ def test_certificates_from_files_and_from_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tls", "enable_https", "mode"),
     [
-        (Tls(insecure=True), False, ssl.CERT_NONE),
-        (Tls(), True, ssl.CERT_NONE),
-        (Tls(server_name="a"), False, ssl.CERT_REQUIRED),
+        (ExtenderTls(insecure=True), False, ssl.CERT_NONE),
+        (ExtenderTls(), True, ssl.CERT_NONE),
+        (ExtenderTls(server_name="a"), False, ssl.CERT_REQUIRED),
     ],
 )
-def test_whom_to_believe(tls: Tls, enable_https: bool, mode: ssl.VerifyMode) -> None:
+def test_whom_to_believe(tls: ExtenderTls, enable_https: bool, mode: ssl.VerifyMode) -> None:
     context = client_context(ExtenderSettings("https://a", tls=tls, enable_https=enable_https))
     assert isinstance(context, ssl.SSLContext)
     assert context.verify_mode is mode
 
 
-@pytest.mark.parametrize("tls", [Tls(ca_file="/nowhere/ca.crt"), Tls(ca_data="!"), Tls(cert_file="/nowhere")])
-def test_certificates_that_are_not_there_are_the_users_error(tls: Tls) -> None:
+@pytest.mark.parametrize(
+    "tls",
+    [ExtenderTls(ca_file="/nowhere/ca.crt"), ExtenderTls(ca_data="!"), ExtenderTls(cert_file="/nowhere")],
+)
+def test_certificates_that_are_not_there_are_the_users_error(tls: ExtenderTls) -> None:
     with pytest.raises(UserError, match="tlsConfig of the extender at https://a cannot be used"):
         client_context(ExtenderSettings("https://a", tls=tls))

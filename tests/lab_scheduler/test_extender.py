@@ -13,8 +13,8 @@ from colocate.lab.api import pods
 from colocate.lab.api.certificates import Authority
 from colocate.lab.api.objects import condition, encode
 from colocate.lab.api.resources import EVENTS, PODS
-from colocate.lab.api.store import Store
-from colocate.lab.scheduler.configuration import Configuration, ExtenderSettings, ManagedResource, Tls
+from colocate.lab.api.store import ObjectStore
+from colocate.lab.scheduler.configuration import Configuration, ExtenderSettings, ExtenderTls, ManagedResource
 from colocate.lab.scheduler.extender import arguments
 from tests.support.extender_calls import RECORDED
 
@@ -226,7 +226,7 @@ async def test_an_extender_that_is_not_there_is_outlived(lab: Lab) -> None:
     lab.add_node("n1")
     lab.add_pod("p")
     async with scheduling(lab, using(gone)) as scheduler:
-        assert "cannot be asked" in lab.why("p")
+        assert "cannot be reached" in lab.why("p")
         assert scheduler.waiting == 1
     async with scheduling(lab, using(gone, ignorable=True)):
         assert lab.placed() == {"p": "n1"}
@@ -392,16 +392,16 @@ async def test_stopping_in_the_middle_of_a_call_leaves_nothing(lab: Lab, extende
 
 
 async def test_https_with_an_authority_of_its_own(lab: Lab, tmp_path: Path) -> None:
-    authority = Authority.of(Store())
+    authority = Authority.of(ObjectStore())
     (tmp_path / "ca.crt").write_bytes(authority.certificate)
     lab.add_node("n1")
     async with extending(authority.server_context("127.0.0.1")) as fake:
         lab.add_pod("trusting")
-        tls = Tls(ca_file=str(tmp_path / "ca.crt"))
+        tls = ExtenderTls(ca_file=str(tmp_path / "ca.crt"))
         async with scheduling(lab, using(fake, enable_https=True, tls=tls)):
             assert lab.node_of("trusting") == "n1"
         lab.add_pod("wary")
-        async with scheduling(lab, using(fake, tls=Tls(server_name="127.0.0.1"))):
+        async with scheduling(lab, using(fake, tls=ExtenderTls(server_name="127.0.0.1"))):
             assert lab.node_of("wary") is None
             assert "its certificate is not trusted, self-signed" in lab.why("wary")
         async with scheduling(lab, using(fake, enable_https=True)):

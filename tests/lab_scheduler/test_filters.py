@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from colocate.lab.api.objects import Object
-from colocate.lab.scheduler.filters import Cause, check
+from colocate.lab.scheduler.filters import FilterCause, check
 from colocate.lab.scheduler.requests import Account, PodRequests
 
 from .lab import GPU, node, node_facts, pod, pod_facts, taint
@@ -174,14 +174,14 @@ def test_resources_that_an_extender_counts_are_passed_over() -> None:
 @pytest.mark.parametrize(
     ("given", "cause", "curable"),
     [
-        ({"requests": {"cpu": "3"}}, Cause.RESOURCES, True),
-        ({"requests": {"cpu": "5"}}, Cause.RESOURCES, False),
-        ({"nodeSelector": {"a": "b"}}, Cause.LABELS, False),
-        ({"nodeName": "m"}, Cause.NAME, False),
+        ({"requests": {"cpu": "3"}}, FilterCause.RESOURCES, True),
+        ({"requests": {"cpu": "5"}}, FilterCause.RESOURCES, False),
+        ({"nodeSelector": {"a": "b"}}, FilterCause.LABELS, False),
+        ({"nodeName": "m"}, FilterCause.NAME, False),
     ],
 )
 def test_what_a_rejection_comes_from_and_whether_preemption_may_help(
-    given: Any, cause: Cause, curable: bool
+    given: Any, cause: FilterCause, curable: bool
 ) -> None:
     account = Account()
     account.enter("other", PodRequests({"cpu": 2000}))

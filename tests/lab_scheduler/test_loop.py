@@ -9,7 +9,7 @@ import pytest
 from colocate.lab.api import pods
 from colocate.lab.api.deletion import delete
 from colocate.lab.api.objects import Object, condition, is_terminating
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.api.status import conflict
 from colocate.lab.scheduler import configuration
@@ -227,7 +227,7 @@ async def test_a_pod_that_somebody_else_binds_first_is_left_to_them(
     lab.add_node("n1")
     sound = pods.bind
 
-    def raced(registry: Registry, namespace: str, name: str, body: Object, dry_run: bool) -> None:
+    def raced(registry: ObjectRegistry, namespace: str, name: str, body: Object, dry_run: bool) -> None:
         sound(registry, namespace, name, {"target": {"name": "theirs"}}, dry_run)
         sound(registry, namespace, name, body, dry_run)
 
@@ -266,7 +266,7 @@ async def test_a_fault_in_one_pod_is_not_the_end_of_the_others(
     lab.add_node("n1")
     sound = pods.bind
 
-    def broken(registry: Registry, namespace: str, name: str, *rest: Any, **more: Any) -> None:
+    def broken(registry: ObjectRegistry, namespace: str, name: str, *rest: Any, **more: Any) -> None:
         if name == "bad":
             raise KeyError("oops")
         sound(registry, namespace, name, *rest, **more)

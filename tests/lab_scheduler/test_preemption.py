@@ -2,13 +2,13 @@
 
 import pytest
 
-from colocate.lab.api.changes import Key, Stored
+from colocate.lab.api.changes import Stored, StoreKey
 from colocate.lab.api.objects import Object, condition, is_terminating
 from colocate.lab.api.resources import DISRUPTION_BUDGETS
 from colocate.lab.api.selectors import LabelSelector, from_object
 from colocate.lab.scheduler import preemption
 from colocate.lab.scheduler.cluster import ClusterNode
-from colocate.lab.scheduler.facts import PodFacts
+from colocate.lab.scheduler.facts import SchedulablePod
 from colocate.lab.scheduler.filters import check
 from colocate.lab.scheduler.preemption import Budget
 from colocate.lab.scheduler.requests import PodRequests
@@ -17,8 +17,8 @@ from .conftest import scheduling
 from .lab import Lab, node_facts, taint
 
 
-def facts(uid: str, cpu: int, priority: int = 0, started: float = 0, app: str = "") -> PodFacts:
-    return PodFacts(
+def facts(uid: str, cpu: int, priority: int = 0, started: float = 0, app: str = "") -> SchedulablePod:
+    return SchedulablePod(
         "default",
         uid,
         uid,
@@ -29,8 +29,8 @@ def facts(uid: str, cpu: int, priority: int = 0, started: float = 0, app: str = 
     )
 
 
-def holding(*pods: PodFacts, name: str = "n", cpu: str = "4") -> ClusterNode:
-    stored = Stored(Key("nodes", "", name), 1, {}, b"{}")
+def holding(*pods: SchedulablePod, name: str = "n", cpu: str = "4") -> ClusterNode:
+    stored = Stored(StoreKey("nodes", "", name), 1, {}, b"{}")
     found = ClusterNode(node_facts(name=name, cpu=cpu), stored)
     for pod in pods:
         found.enter(pod)
@@ -41,13 +41,15 @@ def app(name: str) -> LabelSelector:
     return from_object({"matchLabels": {"app": name}})
 
 
-def decide(pod: PodFacts, *nodes: ClusterNode, budgets: list[Budget] | None = None) -> preemption.Outcome:
+def decide(
+    pod: SchedulablePod, *nodes: ClusterNode, budgets: list[Budget] | None = None
+) -> preemption.PreemptionOutcome:
     rejections = {one.node.name: check(pod, one.node, one.account_for(pod)) for one in nodes}
     assert all(rejections.values()), "the pod fits as it is"
     return preemption.decide(pod, nodes, {k: v for k, v in rejections.items() if v}, budgets or [])
 
 
-def victims(outcome: preemption.Outcome) -> tuple[str, list[str]]:
+def victims(outcome: preemption.PreemptionOutcome) -> tuple[str, list[str]]:
     assert outcome.plan is not None, outcome.message
     return outcome.plan.node, [pod.uid for pod in outcome.plan.victims]
 
@@ -105,7 +107,9 @@ def test_a_budget_protects_only_as_many_as_it_must() -> None:
 
 
 def test_who_must_not_preempt_does_not() -> None:
-    polite = PodFacts("default", "new", "new", PodRequests({"cpu": 1000}), priority=9, may_preempt=False)
+    polite = SchedulablePod(
+        "default", "new", "new", PodRequests({"cpu": 1000}), priority=9, may_preempt=False
+    )
     outcome = decide(polite, holding(facts("a", 4000)))
     assert (outcome.plan, outcome.message) == (
         None,

@@ -3,24 +3,24 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.lab.scheduler.facts import PodFacts
-from colocate.lab.scheduler.filters import Cause
-from colocate.lab.scheduler.queue import LONGEST_WAIT, Queue, Waiting
+from colocate.lab.scheduler.facts import SchedulablePod
+from colocate.lab.scheduler.filters import FilterCause
+from colocate.lab.scheduler.queue import LONGEST_WAIT, Queue, WaitingPod
 from colocate.lab.scheduler.requests import PodRequests
 
 
-def facts(uid: str, priority: int = 0, gated: bool = False) -> PodFacts:
-    return PodFacts("default", uid, uid, PodRequests(), priority=priority, gated=gated)
+def facts(uid: str, priority: int = 0, gated: bool = False) -> SchedulablePod:
+    return SchedulablePod("default", uid, uid, PodRequests(), priority=priority, gated=gated)
 
 
-def filled(*pods: PodFacts) -> Queue:
+def filled(*pods: SchedulablePod) -> Queue:
     queue = Queue()
     for pod in pods:
         queue.put(pod, changed=True, now=0)
     return queue
 
 
-def take(queue: Queue, now: float = 0) -> Waiting:
+def take(queue: Queue, now: float = 0) -> WaitingPod:
     waiting = queue.take(now)
     assert waiting is not None
     return waiting
@@ -60,17 +60,17 @@ def test_back_off_doubles_up_to_ten_seconds() -> None:
 
 def test_who_fits_nowhere_waits_for_a_change_that_may_help() -> None:
     queue = filled(facts("a"))
-    queue.put_aside(take(queue), Cause.RESOURCES, now=0)
-    queue.happened(Cause.TAINTS, now=5)
+    queue.put_aside(take(queue), FilterCause.RESOURCES, now=0)
+    queue.happened(FilterCause.TAINTS, now=5)
     assert queue.take(5) is None
-    queue.happened(Cause.RESOURCES, now=5)
+    queue.happened(FilterCause.RESOURCES, now=5)
     assert take(queue, 5).pod.uid == "a"
 
 
 def test_a_change_does_not_shorten_the_back_off() -> None:
     queue = filled(facts("a"))
-    queue.put_aside(take(queue), Cause.RESOURCES, now=0)
-    queue.happened(Cause.RESOURCES, now=0.5)
+    queue.put_aside(take(queue), FilterCause.RESOURCES, now=0)
+    queue.happened(FilterCause.RESOURCES, now=0.5)
     assert queue.take(0.5) is None
     assert queue.next_time() == 1
     assert take(queue, 1).attempts == 2
@@ -79,9 +79,9 @@ def test_a_change_does_not_shorten_the_back_off() -> None:
 def test_a_change_while_a_pod_is_in_hand_is_not_lost() -> None:
     queue = filled(facts("a"), facts("b"))
     in_hand, other = take(queue), take(queue)
-    queue.happened(Cause.RESOURCES, now=0)
-    queue.put_aside(in_hand, Cause.RESOURCES | Cause.LABELS, now=0)
-    queue.put_aside(other, Cause.LABELS, now=0)
+    queue.happened(FilterCause.RESOURCES, now=0)
+    queue.put_aside(in_hand, FilterCause.RESOURCES | FilterCause.LABELS, now=0)
+    queue.put_aside(other, FilterCause.LABELS, now=0)
     assert names(queue, 1) == ["a"]
 
 
@@ -89,13 +89,13 @@ def test_a_pod_that_is_changed_in_hand_is_tried_again() -> None:
     queue = filled(facts("a"))
     in_hand = take(queue)
     queue.put(facts("a"), changed=True, now=0)
-    queue.put_aside(in_hand, Cause.RESOURCES, now=0)
+    queue.put_aside(in_hand, FilterCause.RESOURCES, now=0)
     assert names(queue, 1) == ["a"]
 
 
 def test_a_pod_whose_wishes_change_is_tried_again() -> None:
     queue = filled(facts("a"))
-    queue.put_aside(take(queue), Cause.RESOURCES, now=0)
+    queue.put_aside(take(queue), FilterCause.RESOURCES, now=0)
     queue.put(facts("a"), changed=False, now=5)
     assert queue.take(5) is None
     queue.put(facts("a"), changed=True, now=5)
@@ -104,7 +104,7 @@ def test_a_pod_whose_wishes_change_is_tried_again() -> None:
 
 def test_nobody_is_forgotten_for_longer_than_five_minutes() -> None:
     queue = filled(facts("a"))
-    queue.put_aside(take(queue), Cause.RESOURCES, now=0)
+    queue.put_aside(take(queue), FilterCause.RESOURCES, now=0)
     assert queue.next_time() == LONGEST_WAIT
     assert queue.take(LONGEST_WAIT - 1) is None
     assert names(queue, LONGEST_WAIT) == ["a"]
@@ -112,7 +112,7 @@ def test_nobody_is_forgotten_for_longer_than_five_minutes() -> None:
 
 def test_gated_pods_wait_for_their_gates_alone() -> None:
     queue = filled(facts("a", gated=True))
-    queue.happened(Cause.anything(), now=0)
+    queue.happened(FilterCause.anything(), now=0)
     assert queue.take(1000) is None
     queue.put(facts("a"), changed=True, now=1000)
     assert names(queue, 1000) == ["a"]
@@ -124,5 +124,5 @@ def test_a_pod_that_was_dropped_is_not_taken_nor_put_back() -> None:
     in_hand = take(queue)
     queue.drop("a")
     queue.retry(in_hand, 0)
-    queue.put_aside(in_hand, Cause.RESOURCES, 0)
+    queue.put_aside(in_hand, FilterCause.RESOURCES, 0)
     assert (names(queue, 1000), len(queue), queue.next_time()) == ([], 0, None)

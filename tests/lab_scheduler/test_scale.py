@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from colocate.clock import ManualClock
-from colocate.lab.scheduler.facts import PodFacts
-from colocate.lab.scheduler.filters import Cause
+from colocate.lab.scheduler.facts import SchedulablePod
+from colocate.lab.scheduler.filters import FilterCause
 from colocate.lab.scheduler.loop import Scheduler
 from colocate.lab.scheduler.queue import Queue
 from colocate.lab.scheduler.requests import PodRequests
@@ -58,13 +58,13 @@ def test_how_many_nodes_are_compared(nodes: int, percentage: int, expected: int)
     assert enough(nodes, percentage) == expected
 
 
-def _through_a_queue(pods: list[PodFacts]) -> None:
+def _through_a_queue(pods: list[SchedulablePod]) -> None:
     queue = Queue()
     for pod in pods:
         queue.put(pod, changed=True, now=0)
     while (waiting := queue.take(0)) is not None:
-        queue.put_aside(waiting, Cause.RESOURCES, 0)
-    queue.happened(Cause.RESOURCES, 5)
+        queue.put_aside(waiting, FilterCause.RESOURCES, 0)
+    queue.happened(FilterCause.RESOURCES, 5)
     while (waiting := queue.take(5)) is not None:
         queue.drop(waiting.pod.uid)
 
@@ -72,7 +72,7 @@ def _through_a_queue(pods: list[PodFacts]) -> None:
 def test_a_queue_of_many_costs_about_as_much_for_each() -> None:
     def pods(count: int) -> Callable[[], None]:
         return partial(
-            _through_a_queue, [PodFacts("default", "p", str(n), PodRequests()) for n in range(count)]
+            _through_a_queue, [SchedulablePod("default", "p", str(n), PodRequests()) for n in range(count)]
         )
 
     check_growth(pods, 500, 10_000, at_most=60)

@@ -50,7 +50,7 @@ def test_an_explanation_reads_as_sentences() -> None:
     made.bind(BoundPod(pod("other", 800), "a", NOW))
     told = str(explain(decide(made, pod("new"), ["a"], NOW + 5).decision, made.settings))
     assert told.startswith("default/new: 1 of 1 candidates were best by balanced\na 7")
-    assert "sampled 5 s before, 1 pods not in the samples yet" in told
+    assert "sampled 5 s before, 1 pods that samples do not show yet" in told
     assert "CPU of unseen pods 8.50 %" in told
 
 
@@ -211,7 +211,7 @@ def test_the_weight_comes_with_its_reasons() -> None:
     assert least_weight(50).reasons == (
         "the other score plugins can prefer a node by at most 1200",
         "a node that scores 50 points less loses 1500 by a weight of 3: 50 × 3 × 10",
-        "so it loses whatever the others say; a difference of less than 41 points leaves them a say",
+        "so it loses whatever the others score; below a difference of 41 points they still count",
     )
 
 

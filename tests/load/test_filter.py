@@ -117,7 +117,8 @@ def test_a_refusal_names_what_no_sample_shows_yet() -> None:
     made.bind(BoundPod(pod("large", 4000), "full", NOW))
     refused = sift(made, made.demand(pod("new", 100)), list(made.nodes)).refused
     assert {name: str(refusal) for name, refusal in refused.items()} == {
-        "full": "its cpu would be at 89 % (43 % for pods that no sample shows yet), more than the threshold of 65 %"
+        "full": "its cpu would be at 89 % (43 % for pods that samples do not show yet), "
+        "more than the threshold of 65 %"
     }
 
 

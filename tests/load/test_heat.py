@@ -331,7 +331,7 @@ def test_two_fresh_nodes_take_a_burst_before_eight_hot_ones_do() -> None:
 
 @pytest.mark.parametrize("steps", [(), (60, 60), (70, 60), (1, 2, 3, 4, 5)])
 def test_steps_that_make_no_sense_are_refused(steps: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="must be one to four percentages that rise"):
+    with pytest.raises(ValueError, match="must be one to four rising percentages"):
         HeatSettings(steps=steps)
 
 

@@ -27,8 +27,8 @@ def test_nodes_that_do_not_take_a_pod_are_told_with_the_reason() -> None:
     assert open_to((), NODES) == (
         ["open"],
         (
-            ClosedNode("gpu", "its taint gpu=a100:NoSchedule is not tolerated"),
-            ClosedNode("leaving", "its taint gpu=a100:NoSchedule is not tolerated"),
+            ClosedNode("gpu", "the pod does not tolerate its taint gpu=a100:NoSchedule"),
+            ClosedNode("leaving", "the pod does not tolerate its taint gpu=a100:NoSchedule"),
             ClosedNode("cordoned", "it is cordoned"),
             ClosedNode("cordoned too", "it is cordoned"),
         ),

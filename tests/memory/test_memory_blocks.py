@@ -211,7 +211,7 @@ def test_a_node_that_is_closed_offers_nothing_and_opens_after_the_cool_down(why:
     setattr(machine, why, True)
     closed = machine.turn()
     assert closed.offered == 0
-    assert "no block is offered" in closed.wanted.reason
+    assert "offers no block" in closed.wanted.reason
     assert states(closed.state.blocks)["CM-0000"] is BlockState.HEALTHY
     setattr(machine, why, False)
     machine.live(50)
@@ -225,7 +225,7 @@ def test_a_node_that_the_api_does_not_know_is_named_and_keeps_its_reserves() -> 
     machine.absent = True
     decision = machine.turn()
     assert decision.wanted.reason == (
-        "The node is not known to the API server by the name node-1: no block is offered."
+        "The node is unknown to the API server under the name node-1, so it offers no block."
     )
     assert decision.safety == before.safety
 
@@ -274,9 +274,10 @@ def test_a_node_that_was_closed_stays_so_after_a_restart_without_the_api_server(
     assert decision.offered == 0
     said = explain(decision, machine.settings)
     assert "has not answered since the agent started" in said[0]
-    assert {"cordoned": "was then cordoned.", "memory_pressure": "was then under MemoryPressure."}[
-        why
-    ] in said[0]
+    assert {
+        "cordoned": "then the node was cordoned.",
+        "memory_pressure": "then the node was under MemoryPressure.",
+    }[why] in said[0]
     machine.heard = True
     machine.live(100)
     assert machine.turn().offered > 0
@@ -292,8 +293,8 @@ def test_a_node_that_was_open_keeps_its_blocks_and_gets_no_more_until_the_api_se
     assert decision.offered == before.offered > 0
     assert decision.safety == before.safety, "reserves are as last heard"
     said = " ".join(explain(decision, machine.settings))
-    assert "was then neither cordoned" in said
-    assert "but the API server has not said since the agent started whether the node takes new work" in said
+    assert "then the node was not cordoned" in said
+    assert "but the API server has not answered since the agent started" in said
     machine.online = 30 * GIB
     assert machine.turn().offered < before.offered, "withdrawal goes on"
 
@@ -304,7 +305,7 @@ def test_a_node_of_which_nobody_ever_said_anything_offers_nothing() -> None:
     assert decision.offered == 0
     assert states(decision.state.blocks)["CM-0000"] is BlockState.HEALTHY
     assert any(
-        "Nobody has said yet whether the node is cordoned" in each
+        "The agent does not know yet whether the node is cordoned" in each
         for each in explain(decision, machine.settings)
     )
     machine.heard = True
@@ -316,6 +317,6 @@ def test_why_no_block_is_added_is_said() -> None:
     machine = Machine(online=20 * GIB)
     machine.turn()
     machine.online, machine.holders_known = 8 * GIB, False
-    assert "would fit, but nobody can say who holds which block." in " ".join(
+    assert "would fit, but the agent does not know which pods hold which blocks." in " ".join(
         explain(machine.turn(), SETTINGS)
     )

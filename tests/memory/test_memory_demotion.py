@@ -260,7 +260,11 @@ def test_the_kernel_demotes_to_the_nearest_of_the_next_lower_tier() -> None:
         (msgspec.structs.replace(DEMOTES, demotion=Demotion(tiers={0: 4, 2: 2})), {2}, "lower memory tier"),
         (msgspec.structs.replace(DEMOTES, demotion=Demotion(tiers={0: 4, 2: 4})), {2}, "lower memory tier"),
         (msgspec.structs.replace(DEMOTES, demotion=Demotion(tiers={0: 4, 2: 22, 3: 22})), {2}, "memory tier"),
-        (msgspec.structs.replace(DEMOTES, demotion=Demotion(tiers={0: 4, 2: 30, 3: 22})), {2}, "NUMA 3, too"),
+        (
+            msgspec.structs.replace(DEMOTES, demotion=Demotion(tiers={0: 4, 2: 30, 3: 22})),
+            {2},
+            "also demote to NUMA 3",
+        ),
     ],
 )
 def test_why_the_kernel_is_not_asked_to_demote(controls: MemoryControls, far: set[int], why: str) -> None:
@@ -276,8 +280,8 @@ def test_why_the_kernel_is_not_asked_to_demote(controls: MemoryControls, far: se
     ("changes", "told"),
     [
         ({"migrate": True}, "pages are moved back"),
-        ({}, "the kernel brings back what is used (kernel.numa_balancing has 2)"),
-        ({"demotion": Demotion(tiers={0: 4, 2: 22})}, "none before they are freed"),
+        ({}, "the kernel brings back pages that are used (kernel.numa_balancing is 2)"),
+        ({"demotion": Demotion(tiers={0: 4, 2: 22})}, "none until the pod frees them"),
     ],
 )
 def test_the_way_back_is_told(changes: dict[str, object], told: str) -> None:

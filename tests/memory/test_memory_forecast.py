@@ -51,9 +51,9 @@ def test_window_max_expects_the_most_of_its_window_or_of_now() -> None:
 @pytest.mark.parametrize(
     ("hours", "said"),
     [
-        (0, "the most of the last 24 h, of which nothing was seen before now (forecast"),
-        (3, "the most of the last 24 h, of which 3 h were seen (forecast"),
-        (30, "the most of the last 24 h (forecast"),
+        (0, "the maximum of the last 24 h, of which the agent saw only now (forecast"),
+        (3, "the maximum of the last 24 h, of which the agent saw 3 h (forecast"),
+        (30, "the maximum of the last 24 h (forecast"),
     ],
 )
 def test_window_max_says_how_much_of_its_window_was_seen(hours: int, said: str) -> None:

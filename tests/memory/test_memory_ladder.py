@@ -44,7 +44,7 @@ def test_what_pods_hold_but_do_not_use_is_a_debt_on_paper_that_touches_nobody() 
     decision = machine.turn()
     assert decision.balance.debt > 0
     assert decision.balance.due == 0
-    assert "none of it is needed now" in " ".join(explain(decision, machine.settings))
+    assert "Online work needs none of the debt now" in " ".join(explain(decision, machine.settings))
 
 
 def test_a_pod_that_uses_more_than_its_blocks_is_counted_by_what_it_uses() -> None:
@@ -155,7 +155,7 @@ def test_a_pod_is_let_go_only_when_there_is_room_for_what_it_may_grow_to() -> No
     decision = machine.turn()
     assert 0 < decision.balance.slack < 10 * GIB
     assert Unthrottle not in {type(action) for action in machine.live(600)}
-    assert "is not let go yet: it may grow by 10 GiB." in " ".join(machine.turn().plan.notes)
+    assert "stays throttled for now: it may grow by 10 GiB." in " ".join(machine.turn().plan.notes)
 
 
 def test_until_then_its_memory_high_follows_the_room_there_is() -> None:
@@ -198,7 +198,7 @@ def test_a_throttle_gives_way_to_far_pages_even_when_what_is_due_is_within_the_t
     machine.online -= int(0.2 * machine.turn().expected.margin)
     assert machine.turn().balance.due > 0
     assert machine.live(600) == []
-    assert "for which nobody is evicted: throttled pods stay so" in " ".join(machine.turn().plan.notes)
+    assert "too little to evict a pod; throttled pods stay throttled" in " ".join(machine.turn().plan.notes)
     machine.far_total = 32 * GIB
     assert kinds(machine.live(600)) == ["MovePages"]
     assert machine.turn().balance.due < MIB
@@ -223,7 +223,9 @@ def test_a_pod_under_pressure_is_held_where_it_is_and_no_lower() -> None:
     (action,) = on_pods(decision)
     assert isinstance(action, Throttle)
     assert action.high == (suffering.anon + suffering.cache) // 4096 * 4096
-    assert "is held at what it uses: it loses 50 % of its time" in " ".join(decision.plan.notes)
+    assert "is throttled at what it uses, no lower: it already loses 50 % of its time" in " ".join(
+        decision.plan.notes
+    )
 
 
 def test_a_throttled_pod_keeps_some_page_cache() -> None:
@@ -297,7 +299,7 @@ def test_far_pages_of_which_nobody_can_say_where_they_lie_do_not_keep_a_pod_thro
         decision = machine.turn()
         said += decision.plan.notes
         machine.carry_out(decision)
-    assert any("Nobody can say where the memory of colocation-memory/guest lies" in each for each in said)
+    assert any("cannot read on which nodes the memory of colocation-memory/guest is" in each for each in said)
     assert machine.guests[0].high is None
     assert decision.state.ladder.rung is None
     assert decision.offered > 0
@@ -330,7 +332,7 @@ def test_figures_that_are_missing_for_a_moment_forget_no_far_page() -> None:
             {
                 Rung.RECLAIM: "cannot be written",
                 Rung.THROTTLE: "cannot be written",
-                Rung.FAR: "may not be moved",
+                Rung.FAR: "may not move pages",
             },
         ),
     ],
@@ -420,7 +422,7 @@ def test_the_number_of_blocks_is_explained_with_every_figure() -> None:
     machine.online += 5 * GIB
     machine.turn()
     machine.online -= 5 * GIB
-    assert "10 more blocks could be offered: there has been room for 0 s" in " ".join(
+    assert "There has been room for 10 more blocks for 0 s" in " ".join(
         explain(machine.turn(), machine.settings)
     )
 

@@ -59,7 +59,7 @@ def test_a_pod_of_a_namespace_that_is_not_sold_to_is_not_created_again_elsewhere
 def test_who_holds_blocks_that_are_not_sold_to_it_is_named() -> None:
     decision = Machine(guests=[outsider()], settings=SOLD).turn()
     sentences = " ".join(explain(decision, SOLD))
-    assert "elsewhere/outsider holds blocks, which are sold to namespace colocation-memory alone" in sentences
+    assert "elsewhere/outsider holds blocks, but only namespace colocation-memory may use them" in sentences
     assert "outsider" not in " ".join(explain(Machine(guests=[outsider()]).turn(), SETTINGS))
 
 

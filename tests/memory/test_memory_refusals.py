@@ -41,7 +41,7 @@ def test_an_eviction_that_the_api_refuses_is_asked_for_again_after_ever_longer_p
     assert pauses[:6] == [40.0, 70.0, 130.0, 250.0, 490.0, 610.0]
     assert set(pauses[5:]) == {610.0}
     said = " ".join(explain(machine.turn(), machine.settings))
-    assert "in a row; it is asked for again after 600 s (as the test wants)" in said
+    assert "in a row; the agent tries again after 600 s (as the test wants)" in said
     assert "No rung is left to try" in said
 
 
@@ -72,7 +72,7 @@ def test_a_pod_that_runs_and_cannot_be_read_is_evicted_by_its_blocks_after_those
     unread.readable = False
     evicted = [action for action in machine.live(300) if isinstance(action, Evict)]
     assert [action.pod.uid for action in evicted] == ["read", "unread"]
-    assert "gives back 10 GiB, by its blocks, as it cannot be read" in evicted[1].reason
+    assert "gives back 10 GiB, going by its blocks, because its use cannot be read" in evicted[1].reason
 
 
 def test_a_pod_that_has_not_started_and_has_no_control_group_uses_nothing_that_could_be_given_back() -> None:

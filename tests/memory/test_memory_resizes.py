@@ -26,7 +26,7 @@ def test_a_limit_is_not_lowered_below_what_the_pod_uses_and_follows_it_down() ->
     decision = machine.turn()
     (action,) = [each for each in decision.plan.actions if isinstance(each, SetLimit)]
     assert action.limit == 5 * GIB
-    assert action.reason.endswith("It uses more than that: it is held at 5 GiB until it uses less.")
+    assert action.reason.endswith("The pod uses more than that, so its limit is 5 GiB until it uses less.")
     machine.carry_out(decision)
     assert machine.live(60) == [], "it is set as far as it can be"
     guest.anon = 4 * GIB

@@ -37,7 +37,7 @@ def test_where_nobody_may_be_evicted_all_else_is_done_and_the_namespace_is_named
     assert not any(isinstance(action, Evict | Recreate) for action in done)
     decision = machine.turn()
     said = " ".join(explain(decision, machine.settings))
-    assert "this agent may evict nobody in the namespace tenant" in said
+    assert "this agent may not evict pods of namespace tenant" in said
     assert "No rung is left to try" in said
     assert decision.state.ladder.leaving == {}
 

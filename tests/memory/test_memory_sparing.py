@@ -168,7 +168,7 @@ def test_alone_on_the_node_it_is_not_evicted_either_and_it_is_said_why() -> None
     machine = pressed(Guest(uid="mixed", ids=ids(0), anon=20 * GIB, others=(database(24),)), share=0.9)
     assert kinds(machine.live(300)) == ["SetLimit"]
     said = " ".join(explain(machine.turn(), machine.settings))
-    assert "20 GiB is what they requested besides their blocks: it counts as online" in said
+    assert "20 GiB is memory requested besides blocks; it counts as online" in said
     assert "No rung is left to try" in said
 
 
@@ -177,7 +177,7 @@ def test_what_it_uses_beyond_its_request_is_of_its_blocks_and_its_end_pays_with_
     machine = pressed(mixed, guest(anon=1, uid="other", blocks=ids(70, 71)), share=0.9)
     done = [action for action in machine.live(300) if isinstance(action, Evict)]
     assert [action.pod.uid for action in done] == ["mixed"]
-    assert "gives back 2 GiB of blocks, and 24 GiB besides" in done[0].reason
+    assert "gives back 2 GiB of blocks, and 24 GiB that it requested besides" in done[0].reason
 
 
 def test_no_more_pages_of_a_pod_go_to_far_nodes_than_its_blocks_have() -> None:

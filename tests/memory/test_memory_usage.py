@@ -97,9 +97,7 @@ def test_what_a_colocated_pod_requested_besides_its_blocks_is_online_as_far_as_i
     usage = measure(node(24 * GIB, active=2 * GIB), readings, [], {"sold": 21 * GIB}, NO_FAR, VIEWS)
     assert usage.colocated == {"sold": GIB}
     assert usage.online == 25 * GIB  # 4 GiB of the system, and 21 GiB of the pod's own.
-    assert (
-        "Of that, 21 GiB is what they requested besides their blocks: it counts as online." in usage.reasons
-    )
+    assert "Of that, 21 GiB is memory requested besides blocks; it counts as online." in usage.reasons
     less = measure(node(24 * GIB, active=2 * GIB), readings, [], {"sold": 30 * GIB}, NO_FAR, VIEWS)
     assert (less.colocated, less.online) == ({"sold": 0}, 26 * GIB)
 
@@ -110,7 +108,7 @@ def test_a_pod_that_cannot_be_read_counts_by_its_request() -> None:
     )
     usage = measure(node(5 * GIB), [], [unread], NONE, NO_FAR, VIEWS)
     assert usage.online == 8 * GIB
-    assert any("counted by request (3 GiB): shop/db" in reason for reason in usage.reasons)
+    assert any("count by their requests (3 GiB): shop/db" in reason for reason in usage.reasons)
 
 
 def asking(
@@ -230,7 +228,7 @@ def test_the_soft_threshold_counts_where_it_is_the_larger() -> None:
 def test_without_a_word_from_the_kubelet_its_defaults_are_kept_and_said_to_be() -> None:
     safety = safety_of(KubeletReserves(), 0, 64 * GIB, system=0, share=0.0)
     assert safety.total == DEFAULT_EVICTION == 100 * MIB
-    assert "as it was not asked" in safety.reasons[0]
+    assert "because the agent could not ask it" in safety.reasons[0]
     assert "allocatable is unknown" in safety.reasons[1]
 
 
@@ -238,7 +236,9 @@ def test_a_threshold_that_nobody_told_may_be_all_that_the_kubelet_keeps_whatever
     kept = KubeletReserves(capacity=64 * GIB, allocatable=52 * GIB)
     safety = safety_of(kept, 2 * GIB, 64 * GIB, system=12 * GIB, share=0.0)
     assert (safety.eviction, safety.unfilled) == (10 * GIB, 0)
-    assert safety.reasons[0].startswith("The kubelet evicts below 10 GiB available or less: it was not asked")
+    assert safety.reasons[0].startswith(
+        "The kubelet evicts below 10 GiB available or less: the agent could not ask it"
+    )
 
 
 def test_a_kubelet_that_was_asked_and_named_no_threshold_has_none_but_its_default() -> None:

@@ -45,7 +45,8 @@ async def test_a_namespace_that_is_not_allowed_is_refused_at_allocate_with_an_ev
         await until(lambda: lab.phase("outsider", "default") == Phase.FAILED, "it to be turned away")
         await until(
             lambda: any(
-                "ColocationMemoryRefused" in reason and "is for namespace colocation-memory" in message
+                "ColocationMemoryRefused" in reason
+                and "offers it only to namespace colocation-memory" in message
                 for reason, message in lab.events("outsider")
             ),
             "the reason in its events",

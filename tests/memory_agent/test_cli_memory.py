@@ -49,7 +49,7 @@ async def test_status_explain_off_and_on() -> None:
         off = await colocate("memory", "off", *socket)
         assert (off.code, off.err) == (0, "")
         assert "memory colocation is switched off" in off.out
-        assert "all is restored" in off.out
+        assert "everything is restored" in off.out
         assert lab.limit("batch") is None
         assert lab.healthy() == []
         assert "switched off" in (await colocate("memory", "status", *socket)).out
@@ -83,4 +83,4 @@ async def test_off_without_an_agent_says_that_limits_stay(tmp_path: Path) -> Non
     off = await colocate("memory", "off", "--socket", tmp_path / "none.sock")
     assert off.code == 2
     assert "no agent answers" in off.err
-    assert "only a running agent with memory.enabled gives pods back their limits" in off.err
+    assert "only a running agent with memory.enabled restores the limits of pods" in off.err

@@ -81,7 +81,7 @@ def test_a_fault_at_any_call_of_any_write_is_an_os_error_and_leaves_every_file_o
         assert store.load() in (STATE, MemoryState(boot="two"))
         moves = store.moves()
         assert {note.name for note in moves.manifests} <= {"mover", "other"}
-        assert not any("makes no sense" in lost for lost in moves.lost), "no file is half-written"
+        assert not any("is damaged" in lost for lost in moves.lost), "no file is half-written"
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
         for name, content in old.items():
@@ -105,7 +105,7 @@ async def test_while_the_state_cannot_be_stored_no_block_is_offered_or_given_out
                 assert failed == [call]
                 await node.listed(last)
                 assert lab.healthy() == held, f"{call}: free blocks stay on offer"
-                with pytest.raises(Refused, match=r"no block of .* is given out now: the agent cannot store"):
+                with pytest.raises(Refused, match=r"gives out no block of .* now: the agent cannot store"):
                     await node.part.plugin.allocate(["CM-0002"])
                 for id in held:
                     # Freed by its pod a moment ago, and still on the list.
@@ -274,7 +274,9 @@ async def test_a_folder_of_notes_that_cannot_be_listed_fails_no_turn(
         decision = await node.turn()
         assert decision.offered > 0
         if call == "listdir":
-            assert any("which pods are to be created again" in why for why in node.part.report.silent)
+            assert any(
+                "pods that should be created again are unknown" in why for why in node.part.report.silent
+            )
 
 
 @every_code
@@ -321,7 +323,7 @@ async def test_a_pod_that_cannot_be_moved_for_want_of_a_note_is_not_evicted_inst
                 await node.turn()
                 said |= set(node.part.report.sentences)
             assert lab.phase("mover") == Phase.RUNNING
-            assert any("cannot be written down" in sentence for sentence in said)
+            assert any("cannot be recorded" in sentence for sentence in said)
 
 
 def test_an_agent_that_starts_on_a_read_only_disk_takes_the_folder_by_the_lock_of_its_former_life(
@@ -370,16 +372,16 @@ async def test_memory_off_on_a_broken_disk_is_one_sentence_and_takes_effect() ->
         await until(lambda: sorted(*lab.held().values()) == lab.healthy(), "nothing but what is held")
         socket = ("--socket", lab.socket)
         shown = await colocate("memory", "status", *socket)
-        assert "the state cannot be stored" in shown.out
+        assert "cannot store its state" in shown.out
         off = await colocate("memory", "off", *socket)
         assert off.code == 0
-        assert "all is restored" in off.out
-        assert "does not outlast a restart of the agent" in off.err
+        assert "everything is restored" in off.out
+        assert "a restart of the agent undoes this" in off.err
         assert "Traceback" not in off.err
         assert lab.limit("batch") is None
         assert lab.healthy() == []
         (lab.root / "state" / "memory-off").rmdir()
         await lab.until_report(lambda report: not report.switch_unstored, "the switch on disk")
         assert (lab.root / "state" / "memory-off").is_file()
-        assert "does not outlast" not in (await colocate("memory", "off", *socket)).err
+        assert "undoes this" not in (await colocate("memory", "off", *socket)).err
         assert await lab.stop_agent() == 0

@@ -243,7 +243,7 @@ async def test_a_far_node_that_is_detached_or_full_is_passed_over_for_the_next_r
             if case == "detached":
                 said = " ".join(reason for _, reason in lab.events("batch"))
                 await until(
-                    lambda: "NUMA node is not there" in " ".join(m for _, m in lab.events("batch")), said
+                    lambda: "NUMA node does not exist" in " ".join(m for _, m in lab.events("batch")), said
                 )
 
 
@@ -305,4 +305,4 @@ async def test_an_agent_that_starts_while_the_api_server_is_away_takes_the_node_
             assert (await again.part.turn()).offered == offered
             said = again.part.report.sentences[0]
             assert "has not answered since the agent started" in said
-            assert f"the node was then {'cordoned' if cordoned else 'neither cordoned'}" in said
+            assert f"then the node was {'cordoned' if cordoned else 'not cordoned'}" in said

@@ -84,7 +84,7 @@ async def test_who_claims_to_be_another_pod_is_named_in_its_events_those_of_the_
         with logged() as logs:
             await node.turns(3)
         said = f"default/thief claims to be pod {victim.uid}, which is {NAMESPACE}/database"
-        event = (COLLISION, f"Not believed: {said}.")
+        event = (COLLISION, f"Ignored: {said}.")
         await until(lambda: event in lab.events("thief") and event in lab.events(MACHINE), "the events")
         assert not any(reason == COLLISION for reason, _ in lab.events("database"))
         lines = told(logs, Event.MEMORY_IDENTITY_COLLISION)

@@ -130,10 +130,10 @@ def refusal(memory: str) -> str:
         ("{blockSize: 1Ki}", "memory: block size is 1024 bytes; give at least 1Mi"),
         (
             "{blockSize: lots}",
-            "memory.blockSize: 'lots' is not an amount of memory; write one as in 512Mi or 2Gi",
+            "memory.blockSize: 'lots' is not an amount of memory; write it like 512Mi or 2Gi",
         ),
         ("{margin: 120%}", "memory: margin is 1.2; give a share below 1"),
-        ("{margin: much}", "memory.margin: 'much' is not a share; write one as in 10% or 0.1"),
+        ("{margin: much}", "memory.margin: 'much' is not a share; write it like 10% or 0.1"),
         ("{refresh: 0}", "memory.refresh: 0s is out of range; choose 1s to 1m"),
         ("{without: [withdraw]}", "the rung 'withdraw' cannot be left out"),
         (
@@ -142,10 +142,10 @@ def refusal(memory: str) -> str:
         ),
         ("{cgroupRoot: /kubepods}", "memory.cgroupRoot: '/kubepods' is a path below the top"),
         ("{stateFolder: here}", "memory.stateFolder: 'here' is not an absolute path"),
-        ("{farNodes: [-1]}", "memory.farNodes[0]: there is no NUMA node -1"),
+        ("{farNodes: [-1]}", "memory.farNodes[0]: -1 is not a NUMA node"),
         ("{resource: memory}", "memory: resource is 'memory', but it needs a domain"),
         ("{forecast: {kind: oracle}}", "choose one of instant, window-max, koordinator"),
-        ("{migrationRate: 0}", "memory.migrationRate: 0 bytes a second; give 1Mi at least"),
+        ("{migrationRate: 0}", "memory.migrationRate: 0 bytes a second; give at least 1Mi"),
         ("{moveExpiry: 5s}", "memory.moveExpiry: 5s is out of range; choose 1m to 168h"),
     ],
 )

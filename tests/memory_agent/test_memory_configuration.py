@@ -28,9 +28,9 @@ def kubeconfig(server: str = "https://far:6443", current: str = "one", **cluster
     [
         (
             kubeconfig(**INSECURE),
-            "no file alone can switch on; give certificate-authority instead",
+            "a file alone cannot enable it; set certificate-authority instead",
         ),
-        (kubeconfig("http://far:80"), "would be sent the credential in the clear; use https"),
+        (kubeconfig("http://far:80"), "would get the credential in clear text; use https"),
         (kubeconfig(current=""), "current-context is not set; set it (one)"),
         (None, "name a kubeconfig with memory.kubeconfig or KUBECONFIG, or run in a pod"),
     ],

@@ -93,11 +93,11 @@ def test_blocks_that_are_withdrawn_and_offered_again_are_told_on_the_node() -> N
     assert withdrawn[0] == "ColocationMemoryWithdrawn"
     assert "of colocate.dev/colocation-memory withdrawn (CM-" in withdrawn[1]
     assert ladder == ("ColocationMemoryLadder", ladder[1], False)
-    assert ladder[1].startswith("The ladder stands on withdraw.")
+    assert ladder[1].startswith("The ladder is on rung withdraw.")
     node.machine.online = 8 * GIB
     node.live(30)
     assert "ColocationMemoryOffered" in [reason for reason, _, _ in node.heard.node]
-    assert any(message.startswith("The ladder is on the ground again.") for _, message, _ in node.heard.node)
+    assert any(message.startswith("The ladder is no longer in use.") for _, message, _ in node.heard.node)
     assert node.heard.pod == []
 
 
@@ -115,7 +115,7 @@ def test_every_rung_is_told_once_on_the_pod_and_on_the_node(rung: Rung) -> None:
     (event,) = [event for event in node.heard.pod if event[0] == reason]
     assert "Online work needs" in event[1]
     assert event[2] is (rung in (Rung.EVICT, Rung.RECREATE)), "an end is a warning"
-    (stands,) = [event for event in node.heard.node if f"The ladder stands on {rung}." in event[1]]
+    (stands,) = [event for event in node.heard.node if f"The ladder is on rung {rung}." in event[1]]
     assert (stands[0], stands[2]) == ("ColocationMemoryLadder", True)
 
 
@@ -141,7 +141,7 @@ def test_the_way_back_is_told_on_the_pod_and_on_the_node() -> None:
     node.live(40)
     reasons = [reason for reason, _, _ in node.heard.pod]
     assert reasons[2:] == ["ColocationMemoryReturned", "ColocationMemoryRestored"]
-    assert any("is on the ground again" in message for _, message, _ in node.heard.node)
+    assert any("is no longer in use" in message for _, message, _ in node.heard.node)
 
 
 def test_switched_off_a_pod_is_told_that_its_limit_is_restored() -> None:

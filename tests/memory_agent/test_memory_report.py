@@ -50,10 +50,13 @@ def test_of_a_pod_whose_containers_nobody_knows_it_is_not_said_that_it_is_restor
     ("without", "words"),
     [
         ((), ""),
-        (("batch",), "may evict nobody in: batch; where that is wanted: kubectl -n batch create rolebinding"),
+        (
+            ("batch",),
+            "the agent may not evict pods in: batch; to allow it: kubectl -n batch create rolebinding",
+        ),
         (
             ("a", "b"),
-            "may evict nobody in: a, b; where that is wanted: kubectl -n NAMESPACE create rolebinding",
+            "the agent may not evict pods in: a, b; to allow it: kubectl -n NAMESPACE create rolebinding",
         ),
     ],
 )
@@ -65,5 +68,5 @@ def test_status_names_the_namespaces_in_which_nobody_may_be_evicted(
     said = report(machine.turn(), facts, SETTINGS, (), 0.0, dry_run=False)
     assert said.without_eviction == without
     told = "\n".join(status_lines(said, colours=False))
-    assert ("may evict nobody" in told) == bool(without)
+    assert ("may not evict pods" in told) == bool(without)
     assert words in told

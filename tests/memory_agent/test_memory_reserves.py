@@ -70,5 +70,7 @@ async def test_where_the_kubelet_does_not_tell_its_default_is_kept_and_said_to_b
         decision = await node.turn()
         assert decision.safety.eviction == DEFAULT_EVICTION
         said = [each for each in node.part.report.sentences if each.startswith("The kubelet evicts below")]
-        assert said == ["The kubelet evicts below 100 MiB available, its default, as it was not asked."]
+        assert said == [
+            "The kubelet evicts below 100 MiB available, its default, because the agent could not ask it."
+        ]
         assert because in node.cluster.kubelet_silent

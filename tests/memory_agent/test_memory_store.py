@@ -68,7 +68,7 @@ def test_a_move_that_makes_no_sense_is_set_aside_and_named_and_the_others_go_on(
         moves = store.moves()
         assert moves.manifests == (MOVED,)
         (lost,) = moves.lost
-        assert f"after pod bad: {aside} makes no sense" in lost
+        assert f"pod bad should be created again on another node, but {aside} is damaged" in lost
         assert aside.read_bytes() == damage
     aside.unlink()
     assert store.moves().lost == ()
@@ -88,7 +88,7 @@ def test_a_move_that_cannot_be_read_or_set_aside_is_named_and_the_others_go_on(
     monkeypatch.setattr(Path, "rename", refuse)
     moves = store.moves()
     assert moves.manifests == (MOVED,)
-    assert "memory-recreate-bad.json makes no sense" in moves.lost[0]
+    assert "memory-recreate-bad.json is damaged" in moves.lost[0]
     assert "memory-recreate-odd.json: is a directory" in moves.lost[1]
 
 
@@ -106,14 +106,14 @@ async def test_a_move_that_makes_no_sense_fails_no_turn_and_is_told_once_and_the
         await node.turns(3)
         assert lab.phase("mover") == Phase.PENDING, "the other one is created"
         assert (folder / "memory-recreate-bad.json.unreadable").exists()
-        assert any("after pod bad" in why for why in node.part.report.silent)
+        assert any("pod bad should be created again" in why for why in node.part.report.silent)
         await node.cluster._events.flush()
 
         events = [stored.body for stored in lab.cluster.store.items(EVENTS.storage)]
         (told,) = [event for event in events if event["reason"] == "ColocationMemoryPodLost"]
         assert told["involvedObject"]["name"] == MACHINE
         assert told.get("count", 1) == 1
-        assert "create that pod where it is missing" in told["message"]
+        assert "create the pod where it is missing" in told["message"]
 
 
 async def test_a_dry_run_neither_takes_the_folder_nor_sets_anything_aside() -> None:

@@ -86,7 +86,7 @@ def test_a_pod_that_neither_a_mark_nor_a_record_would_remember_is_not_throttled(
 
     monkeypatch.setattr("colocate.host.high_mark.os.setxattr", refuse)
     pod = group(tmp_path, high=32 * MIB)
-    with pytest.raises(pod_limits.LimitRefused, match="nobody would undo it"):
+    with pytest.raises(pod_limits.LimitRefused, match="it could never be undone"):
         pod_limits.throttle(pod, Throttle(pod=POD, high=MIB, before=None, reason=""), recorded=False)
     assert read(pod).high == 32 * MIB
     assert pod_limits.throttle(pod, Ease(pod=POD, high=64 * MIB, before=None, reason=""), recorded=False)
@@ -161,9 +161,7 @@ def test_a_container_that_runs_and_whose_group_is_not_found_is_told_and_the_othe
     tmp_path: Path,
 ) -> None:
     pod = pod_with(tmp_path, "bbb")
-    with pytest.raises(
-        pod_limits.GroupMissing, match=r"no control group is found in .* for main, which may run"
-    ):
+    with pytest.raises(pod_limits.GroupMissing, match=r"has no control group for main, which may be running"):
         pod_limits.restore(pod, RESTORE, IDS, {"main", "other"}, off=True)
     assert limit_of(pod, "bbb") == "max"
     assert (pod.folder / "memory.max").read_text().strip() == "max"
@@ -175,7 +173,7 @@ def test_a_container_that_has_ended_is_done(tmp_path: Path) -> None:
 
 
 def test_where_nobody_can_say_which_containers_run_a_missing_group_is_told(tmp_path: Path) -> None:
-    with pytest.raises(pod_limits.GroupMissing, match="for main, other, which may run"):
+    with pytest.raises(pod_limits.GroupMissing, match="for main, other, which may be running"):
         pod_limits.restore(pod_with(tmp_path, "aaa", "bbb"), RESTORE, {}, None, off=True)
 
 

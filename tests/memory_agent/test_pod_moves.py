@@ -17,7 +17,7 @@ from colocate.apps.memory.store import MemoryStore, PodNote
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
-from colocate.cluster.errors import ApiError, Doing, Forbidden, Invalid, NotFound, Status
+from colocate.cluster.errors import ApiError, ApiStatus, Doing, Forbidden, Invalid, NotFound
 from colocate.cluster.resources import Object
 from colocate.cluster.transport import Request
 from colocate.memory.actions import PodRef, Recreate
@@ -30,7 +30,7 @@ DOING = Doing("create", "pods", "default", "mover")
 
 
 def refusal(kind: type[ApiError], message: str) -> ApiError:
-    return kind(DOING, Status(message, "", 0))
+    return kind(DOING, ApiStatus(message, "", 0))
 
 
 class Server(Client):
@@ -238,7 +238,7 @@ async def test_a_move_that_fails_for_an_hour_is_given_up_told_and_kept_for_peopl
     await moves.finish(nobody)
     view = moves._cluster
     assert isinstance(view, View)
-    assert "is not created again any more; create it where it is wanted" in view.told[-1][2]
+    assert "is not created again; create it if you still want it" in view.told[-1][2]
     server.refusal = None
     await moves.finish(nobody)
     await moving(server, store).finish(nobody)
@@ -399,7 +399,7 @@ async def test_a_pod_that_cannot_be_written_down_is_not_asked_to_go_and_asked_ag
     full.broken = True
     outcome = await moving(server, full).begin(MOVE)
     assert outcome.result is ActionResult.BLOCKED, "a failure would have it evicted instead, and lost"
-    assert "cannot be written down" in outcome.message
+    assert "cannot be recorded" in outcome.message
     assert server.pod is not None
 
 

@@ -128,4 +128,4 @@ async def test_nobody_is_evicted_where_no_binding_allows_it_and_status_names_the
             assert await pressed(node) == []
             assert lab.pod("eater") is not None
             told = " ".join(node.part.report.sentences)
-            assert f"this agent may evict nobody in the namespace {NAMESPACE}" in told
+            assert f"this agent may not evict pods of namespace {NAMESPACE}" in told

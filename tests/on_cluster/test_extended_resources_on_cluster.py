@@ -86,7 +86,7 @@ async def test_the_resource_of_a_killed_plugin_is_stale_comes_back_too_early_and
         assert alive["state"] == "alive"
         node = alive["node"]
         code, out = await resource_command(cluster, "remove", node, resource, "--yes")
-        assert (code, "a plugin that is alive" in out) == (1, True), out
+        assert (code, "a running plugin" in out) == (1, True), out
         process.kill()
     stale = await listed(cluster, resource, lambda one: one["allocatable"] == 0)
     assert (stale["state"], stale["capacity"]) == ("stale", 3)

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from colocate.apps.scheduler import kube_config
-from colocate.apps.scheduler.kube_config import Profile, Wanted
+from colocate.apps.scheduler.kube import configuration as kube_config
+from colocate.apps.scheduler.kube.configuration import KubeProfile, WantedConfiguration
 from tests.scheduler.pretending import Pretended, pretending
 from tests.support.prometheus import free_port
 from tests.support.waiting import until
@@ -72,7 +72,7 @@ async def scheduling(
             "version": 1,
             "log": {"format": "json"},
             "act": [act],
-            "server": {"address": address},
+            "server": {"address": address, "callers": {"anyone": True}},
             "usage": {"prometheus": {"url": prometheus.url}, "interval": "1s"},
             "taints": {"period": "500ms", "lease": {"namespace": cluster.namespace}},
         }
@@ -159,9 +159,9 @@ async def test_by_the_extender_a_stock_kube_scheduler_avoids_a_full_node_after_a
     nodes = await usable(cluster)
     hot = nodes[0]
     async with scheduling(cluster, tmp_path, nodes, "extender") as (url, prometheus):
-        wanted = Wanted(
+        wanted = WantedConfiguration(
             url=url,
-            profiles=(Profile(NAME),),
+            profiles=(KubeProfile(NAME),),
             kubeconfig=cluster.kubeconfig,
             leader_election={"leaderElect": False},
         )

@@ -9,15 +9,15 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from colocate.apps.scheduler.judge import Sieved
-from colocate.apps.scheduler.listening import Listening
-from colocate.apps.scheduler.server import serving
-from colocate.apps.scheduler.settings import Callers, Endpoint, Limits, Server, Tls
+from colocate.apps.scheduler.server.extender import serving
+from colocate.apps.scheduler.server.judge import Sieved
+from colocate.apps.scheduler.server.socket import Listening
+from colocate.apps.scheduler.settings import CallerSettings, Server, ServerEndpoint, ServerLimits, ServerTls
 from colocate.clock import Clock, SystemClock
 from colocate.wire.extender_questions import Asked
 from tests.support.extender_calls import RECORDED
 
-ANY_PORT = Endpoint("127.0.0.1:0")
+ANY_PORT = ServerEndpoint("127.0.0.1:0")
 POD = RECORDED[0]["request"]["Pod"]
 
 
@@ -107,11 +107,13 @@ class Asking:
 
 def server(**settings: Any) -> Server:
     """Settings for a test: limits by their names among the others. Callers need show nothing unless it says so."""
-    limits = {name: settings.pop(name) for name in list(settings) if name in Limits.__struct_fields__}
+    limits = {name: settings.pop(name) for name in list(settings) if name in ServerLimits.__struct_fields__}
     if "callers" not in settings:
-        tls = settings.get("tls", Tls())
-        settings["callers"] = Callers(anyone=tls.client_authority is None)
-    return Server(**settings | {"address": settings.get("address", ANY_PORT), "limits": Limits(**limits)})
+        tls = settings.get("tls", ServerTls())
+        settings["callers"] = CallerSettings(anyone=tls.client_authority is None)
+    return Server(
+        **settings | {"address": settings.get("address", ANY_PORT), "limits": ServerLimits(**limits)}
+    )
 
 
 @asynccontextmanager

@@ -19,17 +19,17 @@ import structlog
 from structlog.testing import capture_logs
 
 from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler import kube_config
-from colocate.apps.scheduler.kube_config import Profile, Wanted
-from colocate.apps.scheduler.process import Scheduler, running
-from colocate.apps.scheduler.sections import Lease, Prometheus, Taints, Usage
-from colocate.apps.scheduler.settings import Act, Callers, Endpoint, SchedulerConfig, Server
+from colocate.apps.scheduler.kube import configuration as kube_config
+from colocate.apps.scheduler.kube.configuration import KubeProfile, WantedConfiguration
+from colocate.apps.scheduler.process import SchedulerProcess, running
+from colocate.apps.scheduler.sections import Lease, PrometheusSection, Taints, UsageSection
+from colocate.apps.scheduler.settings import Act, CallerSettings, SchedulerConfig, Server, ServerEndpoint
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
 from colocate.cluster.resources import DEPLOYMENTS, NODES, PODS, Object
 from colocate.lab.cluster import LabCluster
-from colocate.lab.nodes.shape import NodeShape
+from colocate.lab.nodes.shape import LabNodeShape
 from colocate.lab.scheduler import configuration
 from colocate.telemetry import Event
 from tests.support.prometheus import WINDOW, Metrics, free_port
@@ -56,8 +56,8 @@ class Story:
         self._restarts = 0
 
     def config(self, *act: Act, **more: Any) -> SchedulerConfig:
-        usage = Usage(
-            prometheus=Prometheus(url=self._metrics_url, timeout=Seconds(2)),
+        usage = UsageSection(
+            prometheus=PrometheusSection(url=self._metrics_url, timeout=Seconds(2)),
             interval=Seconds(0.2),
             average=Seconds(WINDOW),
         )
@@ -65,7 +65,9 @@ class Story:
         config = SchedulerConfig(
             act=act or (Act.EXTENDER,),
             server=Server(
-                address=Endpoint(f"127.0.0.1:{self.port}"), callers=Callers(anyone=True), grace=Seconds(1)
+                address=ServerEndpoint(f"127.0.0.1:{self.port}"),
+                callers=CallerSettings(anyone=True),
+                grace=Seconds(1),
             ),
             usage=usage,
             taints=taints,
@@ -77,7 +79,7 @@ class Story:
         return msgspec.structs.replace(config, taints=msgspec.structs.replace(config.taints, **more))
 
     @asynccontextmanager
-    async def scheduling(self, config: SchedulerConfig | None = None) -> AsyncIterator[Scheduler]:
+    async def scheduling(self, config: SchedulerConfig | None = None) -> AsyncIterator[SchedulerProcess]:
         """The process, ready."""
         async with running(config or self.config(), self.client, SystemClock()) as scheduler:
             await until(lambda: not scheduler.judge.unready(), "the scheduler to be ready")
@@ -143,7 +145,7 @@ def with_metrics_api(config: SchedulerConfig, *, prometheus: bool) -> SchedulerC
     usage = msgspec.structs.replace(
         config.usage,
         metrics_api=True,
-        prometheus=config.usage.prometheus if prometheus else Prometheus(),
+        prometheus=config.usage.prometheus if prometheus else PrometheusSection(),
     )
     return msgspec.structs.replace(config, usage=usage)
 
@@ -208,10 +210,10 @@ async def telling(
     scheduling = None
     if extender:
         printed = kube_config.render(
-            Wanted(url=f"http://127.0.0.1:{port}", profiles=(Profile(NAME),), **wanted)
+            WantedConfiguration(url=f"http://127.0.0.1:{port}", profiles=(KubeProfile(NAME),), **wanted)
         )
         scheduling = configuration.read(printed)
-    shapes = [NodeShape(name=name, cpu="4", memory="16Gi", labels=POOL) for name in nodes]
+    shapes = [LabNodeShape(name=name, cpu="4", memory="16Gi", labels=POOL) for name in nodes]
     cluster = LabCluster(root, nodes=shapes, scheduling=scheduling)
     url = metrics if isinstance(metrics, str) else metrics.url
     try:

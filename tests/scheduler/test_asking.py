@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from colocate.apps.scheduler.asking import NotAnswered, Where, ask
-from colocate.apps.scheduler.server import serving
-from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, Callers, Server, Tls
+from colocate.apps.scheduler.client import NotAnswered, Where, ask
+from colocate.apps.scheduler.server.extender import serving
+from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, CallerSettings, Server, ServerTls
 from colocate.clock import SystemClock
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from tests.scheduler.asking import SteeredJudge, server
 
 
@@ -20,7 +20,7 @@ class Files:
     """Certificates of one authority, and one of another."""
 
     def __init__(self, folder: Path) -> None:
-        authority, stranger = Authority.of(Store()), Authority.of(Store())
+        authority, stranger = Authority.of(ObjectStore()), Authority.of(ObjectStore())
         self.ca, self.token = folder / "ca.crt", folder / "token"
         self.ca.write_bytes(authority.certificate)
         self.token.write_text("open-sesame\n")
@@ -33,8 +33,8 @@ class Files:
             file.write_bytes(pair.certificate + pair.key)
 
     def settings(self, authority: Path | None = None, token: Path | None = None) -> Server:
-        tls = Tls(certificate=self.served, key=self.served, client_authority=authority)
-        return server(tls=tls, callers=Callers(token_file=token))
+        tls = ServerTls(certificate=self.served, key=self.served, client_authority=authority)
+        return server(tls=tls, callers=CallerSettings(token_file=token))
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def test_a_certificate_that_is_not_trusted_needs_who_signed_it(files: File
             said = await refusal(where)
             assert said.startswith(f"the certificate of the scheduler at {url} is not trusted (")
             assert said.endswith(
-                "; name with --ca-file who signed it, or with --server-name the name that it is for"
+                "; give its authority with --ca-file, or the name in the certificate with --server-name"
             )
 
 
@@ -82,15 +82,15 @@ async def test_a_client_certificate_is_named_by_a_flag(files: Files) -> None:
     async with telling(files.settings(files.ca)) as url:
         said = await refusal(Where(url=url, authority=files.ca))
         assert said == (
-            f"the scheduler at {url} asks for a client certificate; name one that its server.tls.clientAuthority has "
+            f"the scheduler at {url} asks for a client certificate; give one that its server.tls.clientAuthority has "
             f"signed with --cert-file, and its key with --key-file"
         )
         strange = await refusal(
             Where(url=url, authority=files.ca, certificate=files.strange, key=files.strange)
         )
-        assert strange.startswith(f"the scheduler at {url} hung up (")
+        assert strange.startswith(f"the scheduler at {url} closed the connection (")
         assert strange.endswith(
-            f"{files.strange} may be a certificate that it does not accept; name another with --cert-file, and its "
+            f"it may not accept the certificate {files.strange}; give another with --cert-file, and its "
             f"key with --key-file"
         )
 
@@ -98,23 +98,23 @@ async def test_a_client_certificate_is_named_by_a_flag(files: Files) -> None:
 async def test_a_token_is_named_by_a_flag(files: Files, tmp_path: Path) -> None:
     async with telling(files.settings(token=files.token)) as url:
         assert await refusal(Where(url=url, authority=files.ca)) == (
-            f"the scheduler at {url} asks for a token; name a file that has one with --token-file "
-            f"({DEFAULT_TOKEN_FILE} where it runs, unless its server.callers.tokenFile says otherwise)"
+            f"the scheduler at {url} asks for a token; give a file with one with --token-file (on its "
+            f"machine {DEFAULT_TOKEN_FILE}, unless its server.callers.tokenFile names another)"
         )
         wrong = tmp_path / "wrong"
         wrong.write_text("sesame")
         assert await refusal(Where(url=url, authority=files.ca, token_file=wrong)) == (
-            f"the scheduler at {url} does not know the token of {wrong}; name another with --token-file"
+            f"the scheduler at {url} does not accept the token in {wrong}; give another file with --token-file"
         )
 
 
 async def test_where_nobody_listens_the_address_is_in_question() -> None:
-    assert "; say with --url where it listens" in await refusal(Where(url="http://127.0.0.1:9"))
+    assert "; give its address with --url" in await refusal(Where(url="http://127.0.0.1:9"))
 
 
 async def test_files_that_cannot_be_used_are_the_users_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--ca-file: .*none cannot be read .no such file"):
+    with pytest.raises(UserError, match=r"--ca-file: cannot read .*none .no such file"):
         await ask(Where(url="https://127.0.0.1:9", authority=tmp_path / "none"), "/top")
     (tmp_path / "empty").touch()
-    with pytest.raises(UserError, match="--ca-file, --cert-file, --key-file: they cannot be used"):
+    with pytest.raises(UserError, match="--ca-file, --cert-file, --key-file: cannot use these files"):
         await ask(Where(url="https://127.0.0.1:9", certificate=tmp_path / "empty"), "/top")

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from colocate.apps.scheduler.facts import Facts
+from colocate.apps.scheduler.loop.table_feed import TableFeed
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES, PODS, Object
@@ -42,7 +42,7 @@ class Watching:
         self.clock = clock
         self.client = client
         table = LoadTable(LoadSettings(ledger=LedgerSettings(window=WINDOW)))
-        self.facts = Facts(table, Mock(), client, clock)
+        self.facts = TableFeed(table, Mock(), client, clock)
 
     @property
     def now(self) -> float:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from colocate.apps.scheduler import kube_config
-from colocate.apps.scheduler.kube_config import Profile, TlsFiles, Wanted
-from colocate.apps.scheduler.settings import Tls
+from colocate.apps.scheduler.kube import configuration as kube_config
+from colocate.apps.scheduler.kube.configuration import KubeProfile, TlsFiles, WantedConfiguration
+from colocate.apps.scheduler.settings import ServerTls
 from colocate.clock import ManualClock
 from colocate.lab.api.certificates import Authority
 from colocate.lab.api.objects import at
 from colocate.lab.api.resources import PODS
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.lab.nodes.shape import generated
 from colocate.lab.scheduler import configuration
@@ -36,7 +36,9 @@ def lab() -> Lab:
 
 def configured(url: str, **wanted: Any) -> configuration.Configuration:
     """By what `colocate scheduler kube-config` prints."""
-    return configuration.read(kube_config.render(Wanted(url=url, profiles=(Profile(NAME),), **wanted)))
+    return configuration.read(
+        kube_config.render(WantedConfiguration(url=url, profiles=(KubeProfile(NAME),), **wanted))
+    )
 
 
 def add_pods(lab: Lab, count: int) -> None:
@@ -66,7 +68,7 @@ async def test_what_the_judge_refuses_is_told_in_the_pods_events(lab: Lab, names
         if not names_only:
             found = configuration.read(
                 kube_config.render(
-                    Wanted(url=ask.listening.url, profiles=(Profile(NAME),), filter=True)
+                    WantedConfiguration(url=ask.listening.url, profiles=(KubeProfile(NAME),), filter=True)
                 ).replace("nodeCacheCapable: true", "nodeCacheCapable: false")
             )
         async with scheduling(lab, found) as scheduler:
@@ -99,12 +101,12 @@ async def test_pods_are_scheduled_all_the_same_while_the_extender_fails_or_is_aw
 
 
 async def test_over_https_with_certificates_on_both_sides(lab: Lab, tmp_path: Path) -> None:
-    authority = Authority.of(Store())
+    authority = Authority.of(ObjectStore())
     for name, pair in (("server", authority.server("extender")), ("client", authority.client("scheduler"))):
         (tmp_path / f"{name}.crt").write_bytes(pair.certificate)
         (tmp_path / f"{name}.key").write_bytes(pair.key)
     (tmp_path / "ca.crt").write_bytes(authority.certificate)
-    tls = Tls(
+    tls = ServerTls(
         certificate=tmp_path / "server.crt",
         key=tmp_path / "server.key",
         client_authority=tmp_path / "ca.crt",

@@ -3,10 +3,10 @@
 import msgspec
 
 from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.in_vain import InVain
+from colocate.apps.scheduler.loop.taints import InVain
 from colocate.apps.scheduler.process import running
 from colocate.apps.scheduler.sections import Lease
-from colocate.apps.scheduler.settings import Endpoint
+from colocate.apps.scheduler.settings import ServerEndpoint
 from colocate.clock import ManualClock, SystemClock
 from colocate.telemetry import Event
 from tests.scheduler.granting import FILES, one_hot
@@ -35,7 +35,7 @@ def right(resource: str, verb: str) -> Right:
 async def test_a_replica_whose_writes_are_refused_for_good_lets_another_write() -> None:
     async with one_hot(without=right("nodes", "patch")) as (story, refused):
         config = story.tainting(lease=Lease(duration=Seconds(0.5)))
-        elsewhere = msgspec.structs.replace(config.server, address=Endpoint("127.0.0.1:0"))
+        elsewhere = msgspec.structs.replace(config.server, address=ServerEndpoint("127.0.0.1:0"))
         with logged() as logs:
             async with running(config, refused, SystemClock()) as one:
                 lease = one.tainting.lease if one.tainting else None
@@ -55,4 +55,4 @@ async def test_so_does_one_that_never_learns_of_the_nodes() -> None:
             async with running(config, refused, SystemClock()):
                 await until(lambda: bool(told(logs, Event.TAINTS_HANDED_OVER)), "the lease to be left")
         [said] = told(logs, Event.TAINTS_HANDED_OVER)
-        assert "pods are not all known yet" in said["reason"]
+        assert "has not read all pods of the cluster yet" in said["reason"]

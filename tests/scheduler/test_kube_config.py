@@ -6,25 +6,32 @@ from pathlib import Path
 import pytest
 import yaml
 
-from colocate.apps.scheduler import kube_config, seed_config
-from colocate.apps.scheduler.kube_config import Plugin, PluginSet, Profile, TlsFiles, Wanted
+from colocate.apps.scheduler.kube import configuration as kube_config
+from colocate.apps.scheduler.kube import seed as seed_config
+from colocate.apps.scheduler.kube.configuration import (
+    KubeProfile,
+    Plugin,
+    PluginSet,
+    TlsFiles,
+    WantedConfiguration,
+)
 from colocate.errors import UserError
 from colocate.lab.scheduler import configuration
-from colocate.lab.scheduler.configuration import Configuration, ExtenderSettings, Tls
+from colocate.lab.scheduler.configuration import Configuration, ExtenderSettings, ExtenderTls
 from colocate.lab.scheduler.configuration import Profile as LabProfile
 
 SEED = (Path(__file__).parents[1] / "data" / "seeds" / "001-scheduler.yaml").read_text()
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
 
-def read(wanted: Wanted) -> Configuration:
+def read(wanted: WantedConfiguration) -> Configuration:
     """As the embedded cluster's scheduler reads it."""
     return configuration.read(kube_config.render(wanted))
 
 
 class TestWritten:
     def test_a_second_scheduler_that_asks_the_extender(self) -> None:
-        found = read(Wanted())
+        found = read(WantedConfiguration())
         assert found.profiles == (LabProfile("mem-real-usage-scheduler"),)
         assert found.extenders == (
             ExtenderSettings(
@@ -39,7 +46,9 @@ class TestWritten:
         assert found.ignored == ("leaderElection",)
 
     def test_a_lease_of_its_own(self) -> None:
-        tree = yaml.safe_load(kube_config.render(Wanted(profiles=(Profile("mine"), Profile("yours")))))
+        tree = yaml.safe_load(
+            kube_config.render(WantedConfiguration(profiles=(KubeProfile("mine"), KubeProfile("yours"))))
+        )
         assert tree["leaderElection"] == {
             "leaderElect": True,
             "resourceName": "mine",
@@ -48,57 +57,68 @@ class TestWritten:
         assert [profile["schedulerName"] for profile in tree["profiles"]] == ["mine", "yours"]
 
     def test_filtering_is_opted_in_to(self) -> None:
-        assert read(Wanted()).extenders[0].filter_verb == ""
-        assert read(Wanted(filter=True)).extenders[0].filter_verb == "filter"
-        assert "load: {filter: {enabled: true}}" in kube_config.render(Wanted(filter=True))
-        assert "load:" not in kube_config.render(Wanted())
+        assert read(WantedConfiguration()).extenders[0].filter_verb == ""
+        assert read(WantedConfiguration(filter=True)).extenders[0].filter_verb == "filter"
+        assert "load: {filter: {enabled: true}}" in kube_config.render(WantedConfiguration(filter=True))
+        assert "load:" not in kube_config.render(WantedConfiguration())
 
     def test_https_with_all_its_files(self) -> None:
-        wanted = Wanted(
+        wanted = WantedConfiguration(
             url="https://extender:8890/", tls=TlsFiles("/ca.crt", "/tls.crt", "/tls.key", "extender")
         )
         (extender,) = read(wanted).extenders
         assert (extender.url_prefix, extender.enable_https) == ("https://extender:8890", True)
-        assert extender.tls == Tls(
+        assert extender.tls == ExtenderTls(
             ca_file="/ca.crt", cert_file="/tls.crt", key_file="/tls.key", server_name="extender"
         )
 
     def test_https_without_an_authority_is_doubted(self) -> None:
-        text = kube_config.render(Wanted(url="https://extender:8890"))
-        assert "# No caFile: kube-scheduler believes any certificate" in text
+        text = kube_config.render(WantedConfiguration(url="https://extender:8890"))
+        assert "# No caFile: kube-scheduler accepts any certificate" in text
         assert configuration.read(text).extenders[0].enable_https
 
     @pytest.mark.parametrize("name", ["Mem.Real_usage", "yes", "1", "0x1F", "null", "1e3"])
     def test_any_name_is_read_as_it_was_said(self, name: str) -> None:
-        assert read(Wanted(profiles=(Profile(name),))).profiles == (LabProfile(name),)
+        assert read(WantedConfiguration(profiles=(KubeProfile(name),))).profiles == (LabProfile(name),)
 
     def test_every_line_of_the_extender_says_why(self) -> None:
-        text = kube_config.render(Wanted(filter=True)).partition("extenders:\n")[2]
+        text = kube_config.render(WantedConfiguration(filter=True)).partition("extenders:\n")[2]
         assert [line for line in text.splitlines() if "#" not in line] == []
 
     @pytest.mark.parametrize(
         ("wanted", "complaint"),
         [
-            (Wanted(url="extender:8890"), "write http:// or https://"),
-            (Wanted(profiles=(Profile("a"), Profile("a"))), "several profiles for the scheduler name 'a'"),
-            (Wanted(tls=TlsFiles("/ca.crt")), "certificates mean nothing for http://"),
-            (Wanted(url="https://a", tls=TlsFiles(certificate="/c")), "goes with its key"),
-            (Wanted(url="http://"), "write http:// or https://"),
-            (Wanted(url="http://:8890"), "and HOST:PORT"),
-            (Wanted(url="http://extender:port"), "and HOST:PORT"),
-            (Wanted(url="http://extender:8890?a=b"), "and HOST:PORT"),
-            (Wanted(timeout="banana"), "'banana' is no span of time"),
-            (Wanted(timeout="5"), "'5' is no span of time"),
-            (Wanted(timeout="-3s"), "-3s, is none"),
-            (Wanted(timeout="0s"), "0s, is none"),
-            (Wanted(profiles=(Profile(""),)), "'' is no scheduler name"),
-            (Wanted(profiles=(Profile("mem real"),)), "'mem real' is no scheduler name"),
-            (Wanted(profiles=(Profile("é"),)), "'é' is no scheduler name"),
-            (Wanted(profiles=(Profile("x" * 64),)), "63 at most"),
-            (Wanted(points=0), "cannot score 0 points less"),
+            (WantedConfiguration(url="extender:8890"), "write http:// or https://"),
+            (
+                WantedConfiguration(profiles=(KubeProfile("a"), KubeProfile("a"))),
+                "several profiles have the scheduler name 'a'",
+            ),
+            (WantedConfiguration(tls=TlsFiles("/ca.crt")), "uses no certificates; write https://"),
+            (
+                WantedConfiguration(url="https://a", tls=TlsFiles(certificate="/c")),
+                "a certificate needs its key",
+            ),
+            (WantedConfiguration(url="http://"), "write http:// or https://"),
+            (WantedConfiguration(url="http://:8890"), "and HOST:PORT"),
+            (WantedConfiguration(url="http://extender:port"), "and HOST:PORT"),
+            (WantedConfiguration(url="http://extender:8890?a=b"), "and HOST:PORT"),
+            (WantedConfiguration(timeout="banana"), "'banana' is not a span of time"),
+            (WantedConfiguration(timeout="5"), "'5' is not a span of time"),
+            (WantedConfiguration(timeout="-3s"), "-3s, must be more than 0"),
+            (WantedConfiguration(timeout="0s"), "0s, must be more than 0"),
+            (WantedConfiguration(profiles=(KubeProfile(""),)), "'' is not a valid scheduler name"),
+            (
+                WantedConfiguration(profiles=(KubeProfile("mem real"),)),
+                "'mem real' is not a valid scheduler name",
+            ),
+            (WantedConfiguration(profiles=(KubeProfile("é"),)), "'é' is not a valid scheduler name"),
+            (WantedConfiguration(profiles=(KubeProfile("x" * 64),)), "at most 63 characters"),
+            (WantedConfiguration(points=0), "cannot score 0 points less"),
         ],
     )
-    def test_what_cannot_be_had_is_refused_in_a_sentence(self, wanted: Wanted, complaint: str) -> None:
+    def test_what_cannot_be_had_is_refused_in_a_sentence(
+        self, wanted: WantedConfiguration, complaint: str
+    ) -> None:
         with pytest.raises(UserError, match=complaint):
             kube_config.render(wanted)
 
@@ -107,7 +127,7 @@ class TestWeight:
     @pytest.mark.parametrize("points", [1, 20, 50, 100])
     def test_so_many_points_outweigh_all_that_the_others_can_say(self, points: int) -> None:
         """kube-scheduler adds up 100 × weight of each plugin at most, and score × weight × 10 of the extender."""
-        (extender,) = read(Wanted(points=points)).extenders
+        (extender,) = read(WantedConfiguration(points=points)).extenders
         others = 100 * (3 + 2 + 2 + 2 + 1 + 1 + 1)
         assert points * extender.weight * 10 > others
         assert points * (extender.weight - 1) * 10 <= others
@@ -116,7 +136,9 @@ class TestWeight:
         score = PluginSet(
             disabled=(Plugin("ImageLocality"),), enabled=(Plugin("NodeResourcesFit", 5), Plugin("Another"))
         )
-        heavy = kube_config.extender_weight(Wanted(profiles=(Profile(plugins={"score": score}),)))
+        heavy = kube_config.extender_weight(
+            WantedConfiguration(profiles=(KubeProfile(plugins={"score": score}),))
+        )
         assert heavy.others == 1200 - 100 + 400 + 100
 
     def test_what_is_said_of_all_points_counts_for_scores_too(self) -> None:
@@ -126,13 +148,16 @@ class TestWeight:
             ),
             "score": PluginSet(disabled=(Plugin("TaintToleration"),)),
         }
-        heavy = kube_config.extender_weight(Wanted(profiles=(Profile(plugins=plugins),)))
+        heavy = kube_config.extender_weight(WantedConfiguration(profiles=(KubeProfile(plugins=plugins),)))
         assert heavy.others == 1200 - 100 + 700 - 300
 
     def test_the_heaviest_profile_decides(self) -> None:
-        alone = Profile("alone", {"score": PluginSet(disabled=(Plugin("*"),))})
-        assert kube_config.extender_weight(Wanted(profiles=(alone,))).weight == 1
-        assert kube_config.extender_weight(Wanted(profiles=(alone, Profile("usual")))).weight == 5
+        alone = KubeProfile("alone", {"score": PluginSet(disabled=(Plugin("*"),))})
+        assert kube_config.extender_weight(WantedConfiguration(profiles=(alone,))).weight == 1
+        assert (
+            kube_config.extender_weight(WantedConfiguration(profiles=(alone, KubeProfile("usual")))).weight
+            == 5
+        )
 
 
 class TestSeed:
@@ -141,11 +166,11 @@ class TestSeed:
         assert seed.prometheus == seed_config.Asking("http://10.96.0.102:9090", 10, 10)
         assert seed.policies == {"mem-real-usage-scheduler": "mem-real-usage"}
         (doubt,) = seed.doubts
-        assert "'colocate scheduler kube-config --with-score-plugins' has them back" in doubt
-        found = read(seed_config.taken_over(seed, Wanted()))
+        assert "'colocate scheduler kube-config --with-score-plugins' brings them back" in doubt
+        found = read(seed_config.taken_over(seed, WantedConfiguration()))
         assert found.profiles == (LabProfile("mem-real-usage-scheduler"),)
         assert found.extenders[0].weight == 1, "there is nobody to outweigh"
-        tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, Wanted())))
+        tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, WantedConfiguration())))
         assert tree["leaderElection"] == {"leaderElect": False}
         assert tree["clientConnection"] == {"kubeconfig": "/etc/kubernetes/scheduler.conf"}
         assert tree["profiles"] == [
@@ -155,7 +180,7 @@ class TestSeed:
     def test_with_the_other_score_plugins(self) -> None:
         seed = seed_config.read(SEED, "seed.yaml", others_score=True)
         assert seed.doubts == ()
-        tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, Wanted())))
+        tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, WantedConfiguration())))
         assert tree["profiles"] == [{"schedulerName": "mem-real-usage-scheduler"}]
         assert tree["extenders"][0]["weight"] == 5
 
@@ -184,11 +209,11 @@ profiles:
         assert seed.policies == {"mem": "mem-real-usage", "both": "mem-real-usage=2,cpu-real-usage=1"}
         assert seed.prometheus == seed_config.Asking("http://prometheus:9090", 5, 30)
         assert seed.doubts == (
-            "profiles[1].pluginConfig[0].args.colour: CpuRealUsage has no such argument, and it is left out",
-            "profiles[1].pluginConfig[0].args asks Prometheus otherwise than the profile before it; "
-            "the last one counts for all",
+            "profiles[1].pluginConfig[0].args.colour: CpuRealUsage has no such argument, so it is left out",
+            "profiles[1].pluginConfig[0].args differs from the profile before it; "
+            "the last profile sets Prometheus for all",
         )
-        tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, Wanted())))
+        tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, WantedConfiguration())))
         assert tree["parallelism"] == 8
         assert [extender["urlPrefix"] for extender in tree["extenders"]] == [
             "http://other",
@@ -217,16 +242,16 @@ profiles:
         score = {"enabled": [{"name": "MemRealUsage"}]}
         profile = {"schedulerName": "mem", "plugins": {"score": score}, "pluginConfig": [opaque]}
         seed = seed_config.read(f"{HEAD}\nprofiles: {json.dumps([profile])}", "seed.yaml")
-        tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, Wanted())))
+        tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, WantedConfiguration())))
         assert tree["profiles"] == [{"schedulerName": "mem", "pluginConfig": [opaque]}]
 
     @pytest.mark.parametrize(
         ("text", "complaint"),
         [
-            ("{", "it is not YAML"),
-            ("- a", "holds no KubeSchedulerConfiguration"),
-            ("kind: Pod\napiVersion: v1", "holds a Pod of v1"),
-            ("kind: Pod", "holds a Pod without apiVersion; a KubeSchedulerConfiguration of"),
+            ("{", "this is not YAML"),
+            ("- a", "is not a KubeSchedulerConfiguration"),
+            ("kind: Pod\napiVersion: v1", "this is a Pod of v1"),
+            ("kind: Pod", "this is a Pod without apiVersion; give a KubeSchedulerConfiguration of"),
             ("version: 1", "holds a mapping without apiVersion and kind"),
             (HEAD, "no profile enables MemRealUsage or CpuRealUsage"),
             (HEAD + "profiles: 3", "profiles: 3 is not a list; write it as"),
@@ -249,10 +274,13 @@ profiles:
             ),
             (SEED.replace("  leaderElect: false", "  true"), "leaderElection: true is not a mapping"),
             (SEED + "extenders: true", "extenders: true is not a list"),
-            (SEED + "extenders: [{urlPrefix: 'http://a', httpTimeout: soon}]", "'soon' is no span of time"),
-            (SEED + "profile: 2024-13-40", "it is not YAML .* mend it there"),
-            (SEED + "a: &a [*a]", "it is not YAML .* mend it there"),
-            (SEED.replace("http://10.96.0.102:9090", "10.96.0.102"), "is no http or https address"),
+            (
+                SEED + "extenders: [{urlPrefix: 'http://a', httpTimeout: soon}]",
+                "'soon' is not a span of time",
+            ),
+            (SEED + "profile: 2024-13-40", "this is not YAML .* correct it"),
+            (SEED + "a: &a [*a]", "this is not YAML .* correct it"),
+            (SEED.replace("http://10.96.0.102:9090", "10.96.0.102"), "is not an http or https address"),
             (
                 SEED.replace("queryMetricTimeSeconds: 10", "queryMetricTimeSeconds: soon"),
                 r"profiles\[0\].pluginConfig\[0\].args.queryMetricTimeSeconds: 'soon' is not a number",
@@ -263,7 +291,7 @@ profiles:
             ),
             (
                 SEED.replace("queryMetricTimeSeconds: 10", "queryMetricTimeSeconds: .inf"),
-                "inf is no number of seconds",
+                "inf is not a number of seconds",
             ),
         ],
     )

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
 from colocate.aio import Watched
-from colocate.apps.scheduler.callers import Callers
-from colocate.apps.scheduler.decisions import DecisionLog
-from colocate.apps.scheduler.facts import Facts
-from colocate.apps.scheduler.load_judge import LoadJudge
-from colocate.apps.scheduler.refused import Refused
+from colocate.apps.scheduler.loop.decision_log import DecisionLog
+from colocate.apps.scheduler.loop.load_judge import LoadJudge
+from colocate.apps.scheduler.loop.table_feed import TableFeed
 from colocate.apps.scheduler.sections import Decisions, Load, Policies
-from colocate.apps.scheduler.server import serving
+from colocate.apps.scheduler.server.callers import Callers
+from colocate.apps.scheduler.server.extender import serving
+from colocate.apps.scheduler.server.refusal import RequestRefused
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -40,12 +40,12 @@ SIZE = Amount(4000, 16 << 30)
 PARSED = msgspec.convert(POD, LoadPod)
 
 
-def judging(clock: ManualClock, load: Load | None = None) -> tuple[LoadJudge, Facts, DecisionLog]:
+def judging(clock: ManualClock, load: Load | None = None) -> tuple[LoadJudge, TableFeed, DecisionLog]:
     """Three nodes, of which the second is full."""
     load = load or Load(filter=FilterSettings(enabled=True))
     made = load.settings(300.0)
     decisions = DecisionLog(Decisions(keep=5), made, shadow=False)
-    facts = Facts(LoadTable(made), decisions, Client(Connection("http://127.0.0.1:9", "nobody")), clock)
+    facts = TableFeed(LoadTable(made), decisions, Client(Connection("http://127.0.0.1:9", "nobody")), clock)
     facts.table.add_nodes(NodeFacts(name, SIZE, SIZE) for name in ("n1", "n2", "n3"))
     now = clock.time()
     loads = {"n1": 20.0, "n2": 99.0, "n3": 20.0}
@@ -355,7 +355,7 @@ def test_what_is_known_is_told_on_this_machine_alone_while_anyone_is_let_in(
     if local:
         callers.check_curious(request)
     else:
-        with pytest.raises(Refused, match="told on this machine alone"):
+        with pytest.raises(RequestRefused, match="only callers on this machine get this answer"):
             callers.check_curious(request)
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from colocate.apps.scheduler.process import Scheduler, running
+from colocate.apps.scheduler.process import SchedulerProcess, running
 from colocate.apps.scheduler.sections import Load, Policies
 from colocate.apps.scheduler.settings import Act
 from colocate.clock import SystemClock
@@ -38,7 +38,7 @@ async def used(story: Story, **gibibytes: int | None) -> None:
         await story.client.patch(NODES, name, {"metadata": {"annotations": told}})
 
 
-def percent(scheduler: Scheduler, node: str) -> float | None:
+def percent(scheduler: SchedulerProcess, node: str) -> float | None:
     load = scheduler.facts.table.loads.get(node)
     return None if load is None or load.memory is None else load.memory.percent
 

@@ -5,7 +5,7 @@ import json
 
 import aiohttp
 
-from colocate.apps.scheduler.process import Scheduler
+from colocate.apps.scheduler.process import SchedulerProcess
 from colocate.apps.scheduler.settings import Act
 from colocate.cluster.changes import Key
 from colocate.cluster.resources import PODS
@@ -50,7 +50,7 @@ async def test_a_caller_that_plants_phantoms_taints_no_node_and_has_only_a_few_c
             )
 
 
-async def a_pod_that_waits(story: Story, scheduler: Scheduler) -> dict[str, object]:
+async def a_pod_that_waits(story: Story, scheduler: SchedulerProcess) -> dict[str, object]:
     """A pod of the cluster that no scheduler binds, once it is seen."""
     spec = {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i"}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "real"}, "spec": spec}

@@ -15,14 +15,13 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler import asking
-from colocate.apps.scheduler.asking import NotAnswered, Where
-from colocate.apps.scheduler.decisions import DecisionLog, Told
+from colocate.apps.config.values import Seconds, Size
+from colocate.apps.scheduler import client as questions
+from colocate.apps.scheduler.client import NotAnswered, Where
+from colocate.apps.scheduler.loop.decision_log import DecisionLog, Told
 from colocate.apps.scheduler.process import running
 from colocate.apps.scheduler.sections import Decisions, Load, Policies
-from colocate.apps.scheduler.settings import Callers, Endpoint, SchedulerConfig
-from colocate.apps.scheduler.sizes import Size
+from colocate.apps.scheduler.settings import CallerSettings, SchedulerConfig, ServerEndpoint
 from colocate.clock import SystemClock
 from colocate.cluster.resources import DEPLOYMENTS, NODES, PODS
 from colocate.cluster.usage import queries
@@ -91,7 +90,7 @@ async def test_whatever_prometheus_answers_pods_are_scheduled_and_the_next_answe
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             async with story.scheduling(msgspec.structs.replace(config, usage=usage)) as scheduler:
                 await story.deploy("nginx", 9)
-                state = json.loads(await asking.ask(Where(url=scheduler.listening.url), "/state"))
+                state = json.loads(await questions.ask(Where(url=scheduler.listening.url), "/state"))
                 assert all(one["error"] for one in state["samples"])
                 prometheus.uses = dict(ONE_HOT)
                 prometheus.well()
@@ -111,7 +110,7 @@ async def test_a_tenant_that_claims_a_full_node_attracts_no_pod_and_is_in_the_st
             prometheus.table.do(query, claimed)
         async with telling(prometheus.url, NAMES) as story, story.scheduling(story.config()) as scheduler:
             await until(lambda: "n2" in scheduler.facts.table.loads, "the first samples")
-            state = json.loads(await asking.ask(Where(url=scheduler.listening.url), "/state"))
+            state = json.loads(await questions.ask(Where(url=scheduler.listening.url), "/state"))
             [memory] = [one for one in state["samples"] if one["name"] == "memory"]
             [collision] = memory["collisions"]
             assert (collision["node"], collision["counted"], collision["other"]) == ("n2", 95, 0)
@@ -155,7 +154,7 @@ async def test_replicas_give_the_same_answers() -> None:
     async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES) as story:
         first = long_average(story)
         second = msgspec.structs.replace(
-            first, server=msgspec.structs.replace(first.server, address=Endpoint("127.0.0.1:0"))
+            first, server=msgspec.structs.replace(first.server, address=ServerEndpoint("127.0.0.1:0"))
         )
         async with story.scheduling(first) as one, story.scheduling(second) as other:
             await story.deploy("nginx", 20)
@@ -214,12 +213,12 @@ async def test_a_pod_that_is_refused_everywhere_is_explained_listed_and_written(
             await until(lambda: bool(scheduler.decisions.latest(1)), "the pod to be refused")
             [pod] = await story.pods("nginx")
             where = Where(url=scheduler.listening.url)
-            told = asking.decoded(await asking.ask(where, "/explain", pod=f"default/{pod.name}"), Told)
+            told = questions.decoded(await questions.ask(where, "/explain", pod=f"default/{pod.name}"), Told)
             assert told.explanation.refused
             assert {one.node for one in told.refused} == set(NAMES)
-            with pytest.raises(NotAnswered, match="'n9' was no candidate"):
-                await asking.ask(where, "/explain", pod=pod.name, node="n9")
-            [listed] = asking.decoded(await asking.ask(where, "/decisions"), list[Told])
+            with pytest.raises(NotAnswered, match="'n9' was not a candidate"):
+                await questions.ask(where, "/explain", pod=pod.name, node="n9")
+            [listed] = questions.decoded(await questions.ask(where, "/decisions"), list[Told])
             assert listed.explanation.pod == f"default/{pod.name}"
     line = json.loads(file.read_text().splitlines()[0])
     assert line["happened"] == "refused"
@@ -233,17 +232,15 @@ async def test_of_a_pod_that_nobody_judged_it_is_said_what_is_known() -> None:
         story.scheduling(story.config(decisions=Decisions(keep=2))) as scheduler,
     ):
         where = Where(url=scheduler.listening.url)
-        with pytest.raises(
-            NotAnswered, match="'nobody': it was not judged by this replica since it started; "
-        ):
-            await asking.ask(where, "/explain", pod="nobody")
+        with pytest.raises(NotAnswered, match="'nobody': this replica has not judged it since it started; "):
+            await questions.ask(where, "/explain", pod="nobody")
         await story.deploy("nginx", 3)
         await until(lambda: len(scheduler.facts.table.pods.bound) == 3, "the pods to be seen")
         forgotten = [pod for pod in await story.pods("nginx") if scheduler.decisions.find(pod.name) is None]
         for pod in forgotten:
-            said = rf"{pod.name} is on {pod.node}, .*or 2 younger decisions have taken its place"
+            said = rf"{pod.name} is on {pod.node}, .*or 2 newer decisions have replaced it"
             with pytest.raises(NotAnswered, match=said):
-                await asking.ask(where, "/explain", pod=pod.name)
+                await questions.ask(where, "/explain", pod=pod.name)
         assert len(forgotten) == 1
 
 
@@ -286,12 +283,12 @@ async def test_what_is_told_needs_what_questions_need(tmp_path: Path) -> None:
     token.write_text("open-sesame\n")
     async with pretending(CALM) as prometheus, telling(prometheus.url, NAMES) as story:
         config = story.config()
-        server = msgspec.structs.replace(config.server, callers=Callers(token_file=token))
+        server = msgspec.structs.replace(config.server, callers=CallerSettings(token_file=token))
         async with story.scheduling(msgspec.structs.replace(config, server=server)) as scheduler:
             url = scheduler.listening.url
             with pytest.raises(NotAnswered, match=r"asks for a token; .* --token-file"):
-                await asking.ask(Where(url=url), "/snapshot")
-            assert await asking.ask(Where(url=url, token_file=token), "/snapshot")
+                await questions.ask(Where(url=url), "/snapshot")
+            assert await questions.ask(Where(url=url, token_file=token), "/snapshot")
 
 
 async def test_pods_that_end_or_go_leave_the_table() -> None:
@@ -370,7 +367,7 @@ async def test_questions_are_answered_while_a_large_snapshot_is_written() -> Non
         for number in range(40_000):
             table.bind(BoundPod(PodFacts(f"u{number}", f"default/p{number}"), "n1", 0.0))
         url = scheduler.listening.url
-        written = asyncio.create_task(asking.ask(Where(url=url), "/snapshot"))
+        written = asyncio.create_task(questions.ask(Where(url=url), "/snapshot"))
         answered = 0
         while not written.done():
             await prioritized(url, *NAMES)

@@ -11,8 +11,8 @@ import aiohttp
 
 from colocate.aio import Watched
 from colocate.apps.config.file import build_document
-from colocate.apps.scheduler.facts import Facts
-from colocate.apps.scheduler.process import Scheduler
+from colocate.apps.scheduler.loop.table_feed import TableFeed
+from colocate.apps.scheduler.process import SchedulerProcess
 from colocate.apps.scheduler.settings import SCHEDULER, SchedulerConfig
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
@@ -28,7 +28,7 @@ from tests.support.waiting import until
 BATCH = {"koordinator.sh/priority-class": "koord-batch"}
 CONFIG = """
 version: 1
-server: {{address: '127.0.0.1:{port}'}}
+server: {{address: '127.0.0.1:{port}', callers: {{anyone: true}}}}
 usage: {{prometheus: {{url: '{url}'}}, interval: 200ms, average: 3s, pods: true}}
 load:
   policy: load-aware
@@ -59,7 +59,7 @@ def uses(prometheus: Pretended, config: SchedulerConfig, **used: tuple[int, int]
         prometheus.table.say(asked[signal], json.dumps(body).encode())
 
 
-async def asked(scheduler: Scheduler, verb: str, pod: Object) -> Any:
+async def asked(scheduler: SchedulerProcess, verb: str, pod: Object) -> Any:
     body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": list(NAMES)})
     url = f"{scheduler.listening.url}/{verb}"
     async with aiohttp.ClientSession() as session, session.post(url, data=body) as answer:
@@ -67,16 +67,16 @@ async def asked(scheduler: Scheduler, verb: str, pod: Object) -> Any:
         return await answer.json(content_type=None)
 
 
-async def refused(scheduler: Scheduler, pod: Object) -> dict[str, str]:
+async def refused(scheduler: SchedulerProcess, pod: Object) -> dict[str, str]:
     return dict((await asked(scheduler, "filter", pod))["FailedNodes"] or {})
 
 
-async def scores(scheduler: Scheduler, pod: Object) -> dict[str, int]:
+async def scores(scheduler: SchedulerProcess, pod: Object) -> dict[str, int]:
     return {one["Host"]: one["Score"] for one in await asked(scheduler, "prioritize", pod)}
 
 
 @asynccontextmanager
-async def busy(story: Story, prometheus: Pretended) -> AsyncIterator[Scheduler]:
+async def busy(story: Story, prometheus: Pretended) -> AsyncIterator[SchedulerProcess]:
     """A scheduler, and two pods that use most of their nodes: a prod pod on n1, a batch pod on n2."""
     await story.client.create(PODS, pod_of("web-1", "n1"), "default")
     await story.client.create(PODS, pod_of("job-1", "n2", BATCH), "default")
@@ -122,7 +122,7 @@ async def test_what_a_pod_uses_is_prod_usage_while_the_pod_is_prod() -> None:
 async def test_requests_go_before_what_pods_use_is_joined() -> None:
     clock = ManualClock()
     nowhere = Client(Connection("http://127.0.0.1:9", "nobody"))
-    facts = Facts(LoadTable(LoadSettings()), Mock(), nowhere, clock)
+    facts = TableFeed(LoadTable(LoadSettings()), Mock(), nowhere, clock)
     used = PodUsage(Amount(1, 1), clock.time())
     latest = UsageSnapshot(pods={f"default/p-{number}": used for number in range(50_000)})
     poller = Mock(changed=Watched(), latest=latest)

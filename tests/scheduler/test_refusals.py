@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from colocate.apps.scheduler import refusals
-from colocate.apps.scheduler.decisions import DecisionLog
-from colocate.apps.scheduler.refusals import AllRefusals
+from colocate.apps.scheduler.loop import refusal_log
+from colocate.apps.scheduler.loop.decision_log import DecisionLog
+from colocate.apps.scheduler.loop.refusal_log import AllRefusals
 from colocate.apps.scheduler.sections import Decisions
 from colocate.load import LoadSettings, LoadTable, Refusal, Sifted, refused_everywhere
 from colocate.load.filter import RefusalCause
@@ -18,7 +18,7 @@ MANY = {f"n{number}": Refusal(RefusalCause.NEVER) for number in range(50)}
 
 
 def test_of_any_refused_node_the_reason_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "_REFUSALS_IN_ALL", 120)
+    monkeypatch.setattr(refusal_log, "_REFUSALS_IN_ALL", 120)
     kept = AllRefusals(most=10)
     for number in range(4):
         kept.add(f"p{number}", MANY)
@@ -30,7 +30,7 @@ def test_of_any_refused_node_the_reason_is_known(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_was_refused_before_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "_REFUSALS_IN_ALL", 120)
+    monkeypatch.setattr(refusal_log, "_REFUSALS_IN_ALL", 120)
     kept = AllRefusals(most=10)
     kept.add("first", MANY)
     for _ in range(5):

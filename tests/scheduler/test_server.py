@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
-from colocate.apps.scheduler.settings import Endpoint
+from colocate.apps.scheduler.settings import ServerEndpoint
 from colocate.errors import UserError
 from tests.scheduler.asking import POD, Asking, SteeredJudge, asking, question, server
 from tests.support.extender_calls import RECORDED
@@ -98,8 +98,8 @@ async def test_health_is_told_to_anyone(judge: SteeredJudge, ask: Asking) -> Non
 @pytest.mark.parametrize(
     ("method", "path", "status", "sentence"),
     [
-        ("POST", "/", 404, "there is no '/' here; there are /filter, /prioritize, /preempt, /healthz, /readyz"),
-        ("POST", "/prioritise", 404, "there is no '/prioritise' here; there are /filter, /prioritize, /preempt, "
+        ("POST", "/", 404, "'/' does not exist; available: /filter, /prioritize, /preempt, /healthz, /readyz"),
+        ("POST", "/prioritise", 404, "'/prioritise' does not exist; available: /filter, /prioritize, /preempt, "
                                      "/healthz, /readyz"),
         ("GET", "/prioritize", 405, "/prioritize takes POST, not GET"),
         ("DELETE", "/filter", 405, "/filter takes POST, not DELETE"),
@@ -145,7 +145,7 @@ async def test_a_fault_costs_the_request_that_it_happens_in_and_no_other(
         raise ZeroDivisionError("of the judge")
 
     judge.before = fail
-    sentence = "a fault of the extender's own (ZeroDivisionError) kept it from judging; its log says more"
+    sentence = "the extender failed with an internal error (ZeroDivisionError); see its log"
     answered = await ask.post("prioritize", question("a"))
     assert (answered.status, answered.sentence) == (500, sentence)
     answered = await ask.post("filter", question("a"))
@@ -184,7 +184,7 @@ async def test_requests_are_counted_by_how_they_end(ask: Asking) -> None:
 
 async def test_on_a_unix_socket_for_its_own_user_only(judge: SteeredJudge, tmp_path: Path) -> None:
     path = tmp_path / "run" / "extender.sock"
-    settings = server(address=Endpoint(f"unix:{path}"))
+    settings = server(address=ServerEndpoint(f"unix:{path}"))
     async with asking(judge, settings) as ask:
         assert path.stat().st_mode & 0o777 == 0o600
         assert await ask.prioritized("a") == {"a": 5}
@@ -198,20 +198,20 @@ async def test_what_a_killed_process_left_is_removed_and_a_file_is_not(
     judge: SteeredJudge, tmp_path: Path
 ) -> None:
     path = tmp_path / "extender.sock"
-    settings = server(address=Endpoint(f"unix:{path}"))
+    settings = server(address=ServerEndpoint(f"unix:{path}"))
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
     async with asking(judge, settings) as ask:
         assert await ask.prioritized("a") == {"a": 5}
     path.write_text("precious")
-    with pytest.raises(UserError, match="is there and is no socket"):
+    with pytest.raises(UserError, match="exists and is not a socket"):
         async with asking(judge, settings):
             pass
     assert path.read_text() == "precious"
 
 
 async def test_an_address_that_is_taken_is_the_users_error(judge: SteeredJudge, ask: Asking) -> None:
-    taken = server(address=Endpoint(f"127.0.0.1:{ask.listening.port}"))
+    taken = server(address=ServerEndpoint(f"127.0.0.1:{ask.listening.port}"))
     with pytest.raises(UserError, match=r"server.address: cannot listen on 127.0.0.1:\d+ .*choose another"):
         async with asking(judge, taken):
             pass

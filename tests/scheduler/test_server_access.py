@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from colocate.apps.scheduler.settings import Callers, Server, Tls
+from colocate.apps.scheduler.settings import CallerSettings, Server, ServerTls
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority, Pair
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from tests.scheduler.asking import Answered, Asking, SteeredJudge, asking, question, server
 
 
@@ -33,7 +33,7 @@ class TestTokens:
 
     @asynccontextmanager
     async def ask(self, file: Path) -> AsyncIterator[Asking]:
-        async with asking(SteeredJudge(), server(callers=Callers(token_file=file))) as ask:
+        async with asking(SteeredJudge(), server(callers=CallerSettings(token_file=file))) as ask:
             yield ask
 
     async def shown(self, ask: Asking, authorization: str) -> Answered:
@@ -54,7 +54,7 @@ class TestTokens:
         async with self.ask(file) as ask:
             answered = await self.shown(ask, authorization)
             assert (answered.status, answered.headers["WWW-Authenticate"]) == (401, "Bearer")
-            assert answered.sentence.startswith("this caller shows no token that is known here")
+            assert answered.sentence.startswith("this caller sends no valid token")
             assert "first" not in answered.sentence
             for path in ("/healthz", "/readyz"):
                 assert (await ask.get(path)).status == 200, "a kubelet has no token"
@@ -99,7 +99,7 @@ class Certified:
     """A folder with the server's certificate, and an authority that signs those of callers."""
 
     def __init__(self, folder: Path) -> None:
-        self.authority = Authority.of(Store())
+        self.authority = Authority.of(ObjectStore())
         self.certificate, self.key, self.ca = folder / "tls.crt", folder / "tls.key", folder / "ca.crt"
         self.ca.write_bytes(self.authority.certificate)
         self.write(self.authority.server("extender"))
@@ -110,7 +110,7 @@ class Certified:
         replace(self.key, pair.key)
 
     def settings(self, **more: Any) -> Server:
-        return server(tls=Tls(certificate=self.certificate, key=self.key, **more))
+        return server(tls=ServerTls(certificate=self.certificate, key=self.key, **more))
 
     def client(self, shown: Pair | None = None, authority: Authority | None = None) -> ssl.SSLContext:
         trusted = (authority or self.authority).certificate.decode()
@@ -134,7 +134,7 @@ class TestCertificates:
             assert await ask.prioritized("a") == {"a": 5}
 
     async def test_a_new_certificate_is_shown_without_a_restart(self, certified: Certified) -> None:
-        other = Authority.of(Store())
+        other = Authority.of(ObjectStore())
         async with asking(SteeredJudge(), certified.settings(), ssl=certified.client()) as ask:
             assert await ask.prioritized("a") == {"a": 5}
             replace(certified.certificate, other.server("extender").certificate)
@@ -155,12 +155,12 @@ class TestCertificates:
         async with asking(SteeredJudge(), settings, ssl=certified.client()) as ask:
             answered = await ask.post("prioritize", question("a"))
             assert answered.status == 401
-            assert answered.sentence.startswith("this caller shows no client certificate")
+            assert answered.sentence.startswith("this caller sends no client certificate")
             assert (await ask.get("/healthz")).status == 200, "a kubelet has none"
             shown = certified.client(certified.authority.client("system:kube-scheduler"))
             async with self.another(ask, shown) as again:
                 assert await again.prioritized("a") == {"a": 5}
-            stranger = certified.client(Authority.of(Store()).client("system:kube-scheduler"))
+            stranger = certified.client(Authority.of(ObjectStore()).client("system:kube-scheduler"))
             async with self.another(ask, stranger) as again:
                 with pytest.raises(aiohttp.ClientError):
                     await again.prioritized("a")
@@ -170,7 +170,7 @@ class TestCertificates:
         old = certified.client(certified.authority.client("scheduler"))
         async with asking(SteeredJudge(), settings, ssl=old) as ask:
             assert await ask.prioritized("a") == {"a": 5}
-            other = Authority.of(Store())
+            other = Authority.of(ObjectStore())
             replace(certified.ca, other.certificate)
             async with self.another(ask, certified.client(other.client("scheduler"))) as again:
                 assert await again.prioritized("a") == {"a": 5}
@@ -193,8 +193,10 @@ class TestCertificates:
     ) -> None:
         (tmp_path / "token").write_text("t")
         settings = server(
-            tls=Tls(certificate=certified.certificate, key=certified.key, client_authority=certified.ca),
-            callers=Callers(token_file=tmp_path / "token"),
+            tls=ServerTls(
+                certificate=certified.certificate, key=certified.key, client_authority=certified.ca
+            ),
+            callers=CallerSettings(token_file=tmp_path / "token"),
         )
         shown = certified.client(certified.authority.client("scheduler"))
         async with asking(SteeredJudge(), settings, ssl=shown) as ask:

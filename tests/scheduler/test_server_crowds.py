@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.settings import Callers, Tls
+from colocate.apps.scheduler.settings import CallerSettings, ServerTls
 from tests.scheduler.asking import Asking, SteeredJudge, asking, question, server
 from tests.scheduler.test_server_access import Certified
 from tests.support.crowds import Crowd, allow_files, crowd
@@ -33,7 +33,7 @@ async def attacked(folder: Path, **limits: Any) -> AsyncIterator[tuple[Asking, C
     file = folder / "token"
     file.write_text("secret\n")
     # Time alone would cut them off, too: not here.
-    settings = server(callers=Callers(token_file=file), header_timeout=Seconds(300), **limits)
+    settings = server(callers=CallerSettings(token_file=file), header_timeout=Seconds(300), **limits)
     async with asking(SteeredJudge(), settings) as ask, crowd(ask.listening.port) as strangers:
         await served(ask, ask.session)
         yield ask, strangers
@@ -122,8 +122,8 @@ async def test_handshakes_that_never_come_take_no_place_of_others(tmp_path: Path
     certified = Certified(tmp_path)
     (tmp_path / "token").write_text("secret")
     settings = server(
-        tls=Tls(certificate=certified.certificate, key=certified.key),
-        callers=Callers(token_file=tmp_path / "token"),
+        tls=ServerTls(certificate=certified.certificate, key=certified.key),
+        callers=CallerSettings(token_file=tmp_path / "token"),
         header_timeout=Seconds(300),
     )
     shown = certified.client()

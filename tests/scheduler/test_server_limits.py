@@ -43,8 +43,8 @@ async def test_a_body_that_says_it_is_too_large_is_not_read(judge: SteeredJudge)
             assert b"Connection: close" in answer
             sentence = (await reader.readline()).decode()
         assert sentence == (
-            "the body has 1000000000 bytes and 1048576 are allowed (server.limits.body); with nodeCacheCapable: true "
-            "kube-scheduler sends names instead of whole nodes\n"
+            "the body has 1000000000 bytes, more than the 1048576 allowed (server.limits.body); "
+            "with nodeCacheCapable: true kube-scheduler sends names instead of whole nodes\n"
         )
         assert await ask.prioritized("a") == {"a": 5}
 
@@ -79,7 +79,7 @@ async def test_more_nodes_than_there_can_be_are_not_judged(judge: SteeredJudge, 
             answered = await ask.post(verb, body)
             assert answered.status == 413
             assert answered.sentence == (
-                "the body asks about 4 nodes, and 3 at most are judged at once; ask about the nodes of this cluster"
+                "the body asks about 4 nodes, but at most 3 are judged at once; ask about the nodes of this cluster"
             )
         assert not judge.asked
         assert (await ask.post(verb, question(*"abc"))).status == 200
@@ -101,7 +101,7 @@ async def test_a_bomb_does_not_unfold(judge: SteeredJudge) -> None:
         answered = await ask.post("prioritize", packed, headers={"Content-Encoding": "gzip"})
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert (answered.status, answered.sentence.partition(" and ")[0]) == (413, "the body has more bytes")
+        assert (answered.status, answered.sentence.partition(" than ")[0]) == (413, "the body has more bytes")
         assert peak < 16 * _MIB
         assert await ask.prioritized("a") == {"a": 5}
 
@@ -109,7 +109,7 @@ async def test_a_bomb_does_not_unfold(judge: SteeredJudge) -> None:
 @pytest.mark.parametrize(
     ("body", "coding", "status", "sentence"),
     [
-        (b"{}", "gzip", 400, "the body is not gzip, as it says it is"),
+        (b"{}", "gzip", 400, "the body is not gzip, although its Content-Encoding says so"),
         (gzip.compress(question("a"))[:-9], "gzip", 400, "the body ends in the middle of its gzip data"),
         (gzip.compress(b"{}") + b"more", "gzip", 400, "the body goes on after the end of its gzip data"),
         (b"{}", "br", 415, "the body is encoded as 'br'; send it plain, or as gzip"),
@@ -137,7 +137,7 @@ async def test_all_bodies_together_are_bounded(judge: SteeredJudge) -> None:
                 break
         assert answered
         assert (answered.status, answered.headers["Retry-After"]) == (503, "1")
-        assert "requests under way hold 1048576 bytes already" in answered.sentence
+        assert "requests in progress already hold 1048576 bytes" in answered.sentence
         writer.write(b" " * 1000)
         assert b" 400 " in await reader.readline(), "blanks are no question; but it was let in first"
         assert await ask.prioritized("a") == {"a": 5}
@@ -174,7 +174,7 @@ async def test_whoever_dawdles_over_a_body_is_told_and_cut_off(judge: SteeredJud
         writer.write(HEAD + b"Content-Length: 1000\r\n\r\n{")
         answer = await reader.read()
         assert b" 408 " in answer
-        assert answer.endswith(b"of the body only 1 bytes have come within 0.2 s\n")
+        assert answer.endswith(b"only 1 bytes of the body arrived within 0.2 s\n")
 
 
 async def test_whoever_does_not_read_is_cut_off(judge: SteeredJudge) -> None:

@@ -14,13 +14,13 @@ from colocate.apps.scheduler.sections import Load
 from colocate.apps.scheduler.settings import (
     DEFAULT_TOKEN_FILE,
     SCHEDULER,
-    Callers,
-    Endpoint,
-    Limits,
+    CallerSettings,
     SchedulerConfig,
     Server,
+    ServerEndpoint,
+    ServerLimits,
+    ServerTls,
     Size,
-    Tls,
 )
 from colocate.errors import UserError
 
@@ -56,15 +56,15 @@ server:
 """
     ).server
     assert server == Server(
-        address=Endpoint("[::1]:9000"),
-        tls=Tls(
+        address=ServerEndpoint("[::1]:9000"),
+        tls=ServerTls(
             certificate=Path("/tls.crt"),
             key=Path("/tls.key"),
             client_authority=Path("/ca.crt"),
             client_names=("kube-scheduler",),
         ),
-        callers=Callers(token_file=Path("/token")),
-        limits=Limits(
+        callers=CallerSettings(token_file=Path("/token")),
+        limits=ServerLimits(
             body=Size(8 << 20),
             bodies=Size(1 << 30),
             connections=10,
@@ -103,12 +103,12 @@ def test_callers_must_show_a_token_unless_something_else_is_said(said: str, file
 
 
 def test_half_of_the_places_are_reserved_and_some_are_for_probes() -> None:
-    places = Limits().places(showing=True)
+    places = ServerLimits().places(showing=True)
     assert (places.known, places.probes, places.strangers) == (1000, 50, 950)
-    assert Limits().places(showing=False).known == 0, (
+    assert ServerLimits().places(showing=False).known == 0, (
         "where nobody can show anything there is nothing to reserve"
     )
-    assert Limits(connections=40, reserved=5, probes=2).places(showing=True).strangers == 33
+    assert ServerLimits(connections=40, reserved=5, probes=2).places(showing=True).strangers == 33
 
 
 def test_single_values_come_from_the_environment_and_from_flags() -> None:
@@ -125,21 +125,21 @@ def test_single_values_come_from_the_environment_and_from_flags() -> None:
     ("server", "complaint"),
     [
         ("{address: 8890}", "server.address: 8890 is not an address"),
-        ("{callers: {anyone: true, tokenFile: /t}}", "server.callers.anyone: callers must show"),
-        ("{limits: {connections: 2}}", "server.limits.connections: 2 leaves no place for a caller that comes"),
-        ("{limits: {perAddress: 0}}", "server.limits.perAddress: 0 lets nothing through"),
+        ("{callers: {anyone: true, tokenFile: /t}}", "server.callers.anyone: this contradicts"),
+        ("{limits: {connections: 2}}", "server.limits.connections: 2 leaves no connection for a new caller"),
+        ("{limits: {perAddress: 0}}", "server.limits.perAddress: 0 would allow nothing"),
         ("{address: off}", "server.address: "),
         ("{address: 'unix:relative'}", "server.address: "),
-        ("{address: '127.0.0.1:70000'}", "there is no port 70000"),
+        ("{address: '127.0.0.1:70000'}", "70000 is not a port"),
         (f"{{address: 'unix:/{'x' * 200}'}}", "a unix socket allows"),
-        ("{tls: {certificate: /c}}", "server.tls.key: it is missing"),
-        ("{tls: {key: /c}}", "server.tls.certificate: it is missing"),
-        ("{tls: {clientAuthority: /c}}", "callers show no certificate over HTTP"),
-        ("{tls: {certificate: /c, key: /k, clientNames: [a]}}", "nobody vouches for a name"),
-        ("{limits: {body: 0}}", "server.limits.body: 0 lets nothing through"),
-        ("{limits: {body: lots}}", "is not a number of bytes"),
-        ("{limits: {body: 1Gi}}", "server.limits.bodies: 268435456 is less than one body may have"),
-        ("{limits: {connections: -1}}", "server.limits.connections: -1 lets nothing through"),
+        ("{tls: {certificate: /c}}", "server.tls.key: this is missing"),
+        ("{tls: {key: /c}}", "server.tls.certificate: this is missing"),
+        ("{tls: {clientAuthority: /c}}", "callers cannot send a certificate over HTTP"),
+        ("{tls: {certificate: /c, key: /k, clientNames: [a]}}", "names are worth nothing without clientAuthority"),
+        ("{limits: {body: 0}}", "server.limits.body: 0 would allow nothing"),
+        ("{limits: {body: lots}}", "is not an amount of memory"),
+        ("{limits: {body: 1Gi}}", "server.limits.bodies: 268435456 is less than the limit of one body"),
+        ("{limits: {connections: -1}}", "server.limits.connections: -1 would allow nothing"),
         ("{limits: {bodyTimeout: 0s}}", "server.limits.bodyTimeout: 0s is out of range"),
         ("{grace: 2h}", "server.grace: 7200s is out of range"),
         ("{port: 1}", "server.port: there is no such field"),
@@ -164,7 +164,7 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(server: str, complaint: st
         ("{staleness: {after: -5}}", "load.staleness.after: -5"),
         ("{filter: {thresholds: {usage: {cpu: -1}}}}", "load.filter.thresholds.usage.cpu: -1 is out of range"),
         ("{filter: {thresholds: {prod: {memory: 101}}}}", "load.filter.thresholds.prod.memory: 101"),
-        ("{filter: {thresholds: {aggregated: {cpu: 65}}}}", "load.filter.thresholds.aggregated: it bounds nothing"),
+        ("{filter: {thresholds: {aggregated: {cpu: 65}}}}", "thresholds.aggregated: this needs an aggregation"),
     ],
 )  # fmt: skip
 def test_numbers_by_which_nothing_can_be_judged_are_refused(load: str, complaint: str) -> None:
@@ -201,7 +201,7 @@ def test_the_example_in_the_docs_can_be_used() -> None:
     page = (Path(__file__).parents[2] / "docs" / "extender.md").read_text()
     text = page.partition("```yaml\n")[2].partition("```")[0]
     config = read(text)
-    assert config.server.limits == Limits(), "what is optional shows its default"
+    assert config.server.limits == ServerLimits(), "what is optional shows its default"
     assert config.server.tls.client_names == ("system:kube-scheduler",)
 
 

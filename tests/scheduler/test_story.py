@@ -6,9 +6,9 @@ import json
 import msgspec
 import pytest
 
-from colocate.apps.scheduler import asking
-from colocate.apps.scheduler.asking import Where
-from colocate.apps.scheduler.decisions import Told
+from colocate.apps.scheduler import client as questions
+from colocate.apps.scheduler.client import Where
+from colocate.apps.scheduler.loop.decision_log import Told
 from colocate.apps.scheduler.sections import Load, Policies
 from colocate.apps.scheduler.settings import Act
 from colocate.load.terms import Freshness
@@ -45,7 +45,7 @@ async def test_all_new_pods_avoid_the_node_whose_memory_is_full(metrics: Metrics
             pods = await story.restart("nginx", 30)
 
             assert HOT not in spread(pods)
-            body = await asking.ask(
+            body = await questions.ask(
                 Where(url=scheduler.listening.url), "/explain", pod=f"default/{pods[0].name}"
             )
             told = msgspec.json.decode(body, type=Told)
@@ -90,7 +90,7 @@ async def test_nothing_fails_when_one_node_exporter_is_missing(metrics: Metrics)
         placed = spread(await story.pods("nginx"))
         assert HOT not in placed
         assert NODES[2] in placed, "a node without samples is neither favoured nor shunned"
-        state = json.loads(await asking.ask(Where(url=scheduler.listening.url), "/state"))
+        state = json.loads(await questions.ask(Where(url=scheduler.listening.url), "/state"))
         assert state["ready"]
         missing = next(one["missing"] for one in state["samples"] if one["name"] == "memory")
         assert NODES[2] in missing
@@ -146,7 +146,7 @@ async def test_by_taints_nothing_fails_when_one_node_exporter_is_missing(metrics
         async with asyncio.timeout(30):
             while not missing >= {NODES[0], nodes[3]}:
                 await scheduler.facts.sampled.beyond(scheduler.facts.sampled.count)
-                state = json.loads(await asking.ask(Where(url=scheduler.listening.url), "/state"))
+                state = json.loads(await questions.ask(Where(url=scheduler.listening.url), "/state"))
                 assert state["ready"]
                 missing = set(next(one["missing"] for one in state["samples"] if one["name"] == "cpu"))
 

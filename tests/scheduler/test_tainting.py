@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.apps.scheduler import asking
-from colocate.apps.scheduler.asking import NotAnswered, Where
-from colocate.apps.scheduler.heat_taints import EFFECT, keys, level_of, with_level
-from colocate.apps.scheduler.sections import OnStop
-from colocate.apps.scheduler.settings import Callers, Endpoint, Server
+from colocate.apps.scheduler import client as questions
+from colocate.apps.scheduler.client import NotAnswered, Where
+from colocate.apps.scheduler.loop.taint_levels import EFFECT, keys, level_of, with_level
+from colocate.apps.scheduler.sections import TaintsOnStop
+from colocate.apps.scheduler.settings import CallerSettings, Server, ServerEndpoint
 from colocate.cluster.resources import LEASES, NODES
 from colocate.load import NodeRow
 from colocate.load.settings import Staleness
@@ -77,7 +77,7 @@ async def test_how_hot_nodes_are_is_told_to_whoever_asks(shadow: bool) -> None:
             assert tainting is not None
             await until(lambda: tainting.shown()["n2"] == 4, "the heat of n2")
             where = Where(url=scheduler.listening.url)
-            rows = asking.decoded(await asking.ask(where, "/top"), list[NodeRow])
+            rows = questions.decoded(await questions.ask(where, "/top"), list[NodeRow])
             assert [row.node for row in rows if row.heat] == ["n2"]
             assert {row.heat for row in rows} == {0, 4}
 
@@ -93,15 +93,20 @@ async def test_of_a_pod_that_was_never_judged_the_taints_are_told() -> None:
         await until(lambda: bool(scheduler.facts.table.pods.bound), "the pod to be seen")
         where = Where(url=scheduler.listening.url)
         for name in (pod.name, f"default/{pod.name}"):
-            with pytest.raises(NotAnswered, match=rf"{pod.name} is on {pod.node}, .*no scheduler asks here"):
-                await asking.ask(where, "/explain", pod=name)
-        with pytest.raises(NotAnswered, match="nothing is kept of a pod 'nobody': no scheduler asks here"):
-            await asking.ask(where, "/explain", pod="nobody")
+            with pytest.raises(
+                NotAnswered, match=rf"{pod.name} is on {pod.node}, .*kube-scheduler does not ask this process"
+            ):
+                await questions.ask(where, "/explain", pod=name)
+        with pytest.raises(
+            NotAnswered,
+            match="no decision is kept for the pod 'nobody': kube-scheduler does not ask this process",
+        ):
+            await questions.ask(where, "/explain", pod="nobody")
 
 
 async def test_taints_may_be_kept_for_the_next_start() -> None:
     async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
-        async with story.scheduling(story.tainting(on_stop=OnStop.KEEP)):
+        async with story.scheduling(story.tainting(on_stop=TaintsOnStop.KEEP)):
             await story.hot("n2", 4)
         assert await story.heat("n2") == 4
         prometheus.uses["n2"] = (10.0, 87.0)
@@ -150,8 +155,8 @@ async def test_few_are_written_a_minute_and_the_hottest_first() -> None:
 
 async def test_of_two_replicas_one_writes_and_stops_at_once_when_the_lease_is_lost() -> None:
     async with pretending(CALM) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
-        first = story.tainting(on_stop=OnStop.KEEP)
-        elsewhere = msgspec.structs.replace(first.server, address=Endpoint("127.0.0.1:0"))
+        first = story.tainting(on_stop=TaintsOnStop.KEEP)
+        elsewhere = msgspec.structs.replace(first.server, address=ServerEndpoint("127.0.0.1:0"))
         second = msgspec.structs.replace(first, server=elsewhere)
         async with story.scheduling(first) as one, story.scheduling(second) as other:
             writers = [one.tainting, other.tainting]
@@ -202,7 +207,7 @@ async def test_in_shadow_mode_nothing_is_written_and_each_change_is_told_once() 
 
 async def test_who_is_in_shadow_does_not_keep_another_from_writing() -> None:
     async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
-        elsewhere = Server(address=Endpoint("127.0.0.1:0"), callers=Callers(anyone=True))
+        elsewhere = Server(address=ServerEndpoint("127.0.0.1:0"), callers=CallerSettings(anyone=True))
         shadow = msgspec.structs.replace(story.tainting(), shadow=True, server=elsewhere)
         with logged() as logs:
             async with story.scheduling(shadow):

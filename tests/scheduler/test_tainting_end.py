@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 import pytest
 
-from colocate.apps.scheduler.heat_taints import REMOVAL
+from colocate.apps.scheduler.loop.taint_levels import REMOVAL
 from colocate.apps.scheduler.process import running
-from colocate.apps.scheduler.settings import Endpoint, SchedulerConfig
+from colocate.apps.scheduler.settings import SchedulerConfig, ServerEndpoint
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
@@ -125,7 +125,7 @@ async def test_that_taints_stay_because_another_has_the_lease_is_told() -> None:
 async def test_of_several_replicas_the_last_takes_the_taints_away_and_none_before_it() -> None:
     async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
         first = story.tainting()
-        elsewhere = msgspec.structs.replace(first.server, address=Endpoint("127.0.0.1:0"))
+        elsewhere = msgspec.structs.replace(first.server, address=ServerEndpoint("127.0.0.1:0"))
         async with AsyncExitStack() as of_second:
             with logged() as logs:
                 async with story.scheduling(first):
@@ -147,7 +147,7 @@ async def test_of_several_replicas_the_last_takes_the_taints_away_and_none_befor
 async def test_replicas_that_stop_together_leave_nothing_behind() -> None:
     async with pretending(ONE_HOT) as prometheus, telling(prometheus.url, NAMES, extender=False) as story:
         config = story.tainting()
-        elsewhere = msgspec.structs.replace(config.server, address=Endpoint("127.0.0.1:0"))
+        elsewhere = msgspec.structs.replace(config.server, address=ServerEndpoint("127.0.0.1:0"))
         configs = [msgspec.structs.replace(config, server=elsewhere) for _ in range(3)]
         stop = asyncio.Event()
 
@@ -218,7 +218,7 @@ class Lost:
     ("lease", "reason"),
     [
         pytest.param(Lost(True, "away"), "away", id="a writer, and the API server is away"),
-        pytest.param(Lost(False, ""), "nobody renews the lease", id="another, and the writer was killed"),
+        pytest.param(Lost(False, ""), "no process renews the lease", id="another, and the writer was killed"),
         pytest.param(Lost(False, "no right"), "", id="another, which never could read the lease"),
     ],
 )

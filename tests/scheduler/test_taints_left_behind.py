@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from colocate.apps.scheduler.heat_taints import REMOVAL, with_level
+from colocate.apps.scheduler.loop.taint_levels import REMOVAL, with_level
 from colocate.cluster.resources import NODES
 from colocate.telemetry import Event
 from tests.scheduler.pretending import CALM, NAMES, pretending

@@ -9,8 +9,7 @@ import pytest
 from colocate.apps.config.file import Underlay, build_document
 from colocate.apps.config.override import from_assignments
 from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.from_seed import over_seed
-from colocate.apps.scheduler.seed_config import Asking, Seed
+from colocate.apps.scheduler.kube.seed import Asking, Seed, over_seed
 from colocate.apps.scheduler.settings import SCHEDULER, SchedulerConfig
 from colocate.errors import UserError
 
@@ -24,14 +23,14 @@ def read(text: str) -> SchedulerConfig:
     [
         (
             "usage: {interval: 10m}",
-            "samples asked for every 600 s expire after 180 s (load.staleness.after), before the next ones come; "
+            "samples expire after 180 s (load.staleness.after), before the next ones come (600 s); "
             "ask more often, or write load.staleness.after: 1800",
             "{usage: {interval: 10m}, load: {staleness: {after: 1800}}, version: 1}",
         ),
         (
             "usage: {average: 1h}",
-            "pods are forgotten after 900 s, and samples show them only after 3600 s (usage.average or shownAfter); "
-            "write 3900 at least, or 0 for never",
+            "the ledger forgets pods after 900 s, but samples show them only after 3600 s (usage.average or "
+            "shownAfter); write at least 3900, or 0 for never",
             "{usage: {average: 1h}, load: {ledger: {expiry: 3900}}, version: 1}",
         ),
     ],

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from colocate.apps.scheduler import asking as questions
+from colocate.apps.scheduler import client as questions
 from colocate.apps.scheduler import settings as scheduler_settings
 from colocate.apps.scheduler.addresses import is_local, with_token
-from colocate.apps.scheduler.asking import NotAnswered, Where
-from colocate.apps.scheduler.server import serving
-from colocate.apps.scheduler.settings import Callers, Server
-from colocate.apps.scheduler.tokens import make_token, own_token_file, tokens
+from colocate.apps.scheduler.client import NotAnswered, Where
+from colocate.apps.scheduler.server.extender import serving
+from colocate.apps.scheduler.server.tokens import make_token, own_token_file, tokens
+from colocate.apps.scheduler.settings import CallerSettings, Server
 from colocate.clock import SystemClock
 from colocate.cluster.secret import Secret
 from colocate.errors import UserError
@@ -62,7 +62,7 @@ async def test_it_stays_the_same_over_restarts(file: Path) -> None:
 def test_of_several_that_begin_at_once_all_have_the_token_of_the_first(file: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from colocate.apps.scheduler.tokens import make_token, tokens\n"
+        "from colocate.apps.scheduler.server.tokens import make_token, tokens\n"
         "make_token(Path(sys.argv[1])); print(tokens(Path(sys.argv[1]))[0].reveal())\n"
     )
     begun = [
@@ -85,14 +85,14 @@ def test_a_file_that_others_could_have_put_there_is_not_believed(file: Path, kin
     else:
         file.write_text("known to all")
         file.chmod(0o644)
-    with pytest.raises(UserError, match=r"is not a file that only its owner can read; remove it"):
+    with pytest.raises(UserError, match=r"is not a file that only its owner can read; remove that file"):
         make_token(file)
 
 
 def test_where_none_can_be_made_the_remedy_is_told(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("in the way")
     with pytest.raises(
-        UserError, match=r"server\.callers\.tokenFile: none is given, .* cannot be made .*anyone"
+        UserError, match=r"server\.callers\.tokenFile: it is not set, .* cannot be created .*anyone"
     ):
         make_token(tmp_path / "state" / "token")
 
@@ -113,14 +113,16 @@ async def test_whoever_may_read_it_asks_without_a_flag_and_only_on_this_machine(
 
 async def test_where_anyone_is_let_in_the_log_says_so(file: Path) -> None:
     with logged() as events:
-        async with asking(SteeredJudge(), Server(address=ANY_PORT, callers=Callers(anyone=True))) as ask:
+        async with asking(
+            SteeredJudge(), Server(address=ANY_PORT, callers=CallerSettings(anyone=True))
+        ) as ask:
             assert (await ask.post("prioritize", question("a"))).status == 200
     assert any(event["event"] == "extender.open" for event in events)
     assert not file.exists()
 
 
 async def test_a_socket_file_needs_no_token(file: Path, tmp_path: Path) -> None:
-    address = scheduler_settings.Endpoint(f"unix:{tmp_path}/s")
+    address = scheduler_settings.ServerEndpoint(f"unix:{tmp_path}/s")
     async with asking(SteeredJudge(), Server(address=address)) as ask:
         assert mode(tmp_path / "s") == 0o600
         assert (await ask.post("prioritize", question("a"))).status == 200

@@ -95,8 +95,8 @@ def test_of_queries_of_ones_own_nothing_is_derived() -> None:
         (
             f"{URL}}}",
             "{filter: {enabled: true, thresholds: {prod: {memory: 50}}}}",
-            "load.filter.thresholds.prod: it judges by what prod pods use, which is not asked for; write "
-            "usage.pods: true",
+            "load.filter.thresholds.prod: it judges by what prod pods use, which Colocate does not ask for yet; "
+            "write usage.pods: true",
         ),
         (
             f"{URL}}}",
@@ -106,7 +106,7 @@ def test_of_queries_of_ones_own_nothing_is_derived() -> None:
         (
             "usage: {metricsApi: true, pods: true}",
             "{policy: load-aware, loadAware: {byProdUsage: true}}",
-            "which the metrics API is not asked for; add usage.prometheus.url and usage.pods: true",
+            "which Colocate does not read from the metrics API; add usage.prometheus.url and usage.pods: true",
         ),
     ],
 )

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colocate.apps.config.file import Underlay, build_document
-from colocate.apps.scheduler import kube_config, seed_config
-from colocate.apps.scheduler.from_seed import over_seed
-from colocate.apps.scheduler.kube_config import TlsFiles, Wanted
-from colocate.apps.scheduler.kube_extender import read_kube_scheduler
+from colocate.apps.scheduler.kube import configuration as kube_config
+from colocate.apps.scheduler.kube import seed as seed_config
+from colocate.apps.scheduler.kube.configuration import TlsFiles, WantedConfiguration
+from colocate.apps.scheduler.kube.extender import read_kube_scheduler
+from colocate.apps.scheduler.kube.seed import over_seed
 from colocate.apps.scheduler.settings import SCHEDULER, SchedulerConfig
 from colocate.cli import scheduler_pod_file, scheduler_questions, scheduler_tables
 from colocate.errors import UserError
@@ -46,7 +47,9 @@ SEED["profiles"][0]["plugins"]["multiPoint"] = {"enabled": [{"name": "CpuRealUsa
 SEED["profiles"][0]["pluginConfig"].append({"name": "NodeResourcesFit", "args": {"scoringStrategy": {}}})
 PRINTED = yaml.safe_load(
     kube_config.render(
-        Wanted(url="https://x:1", filter=True, tls=TlsFiles("/ca.crt", "/tls.crt", "/tls.key", "extender"))
+        WantedConfiguration(
+            url="https://x:1", filter=True, tls=TlsFiles("/ca.crt", "/tls.crt", "/tls.key", "extender")
+        )
     )
 )
 POD = {
@@ -129,7 +132,7 @@ def changed(tree: Any) -> st.SearchStrategy[Any]:
 
 def use_seed(text: str) -> None:
     seed = seed_config.read(text, "seed.yaml")
-    kube_config.render(seed_config.taken_over(seed, Wanted()))
+    kube_config.render(seed_config.taken_over(seed, WantedConfiguration()))
     assert list(seed_config.for_our_settings(seed))
 
     def read(said: Mapping[str, Any]) -> SchedulerConfig:

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from colocate.lab.api.objects import uid_of
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
@@ -37,7 +37,7 @@ def user(name: str) -> dict[str, str]:
 
 
 def bind_role(
-    registry: Registry,
+    registry: ObjectRegistry,
     name: str,
     rules: Iterable[Mapping[str, Any]],
     subject: Mapping[str, str],

@@ -249,7 +249,7 @@ async def test_a_far_node_that_is_almost_full_is_left_its_reserve_and_page_cache
 
 async def test_the_doctor_says_which_ways_to_far_memory_there_are(tmp_path: Path) -> None:
     assert await _told("far by move_pages", tmp_path) == "by move_pages"
-    assert "possible, without a right over processes" in await _told("far by demotion", tmp_path)
+    assert "possible, without rights over processes" in await _told("far by demotion", tmp_path)
     swappiness = Path("/proc/sys/vm/swappiness")
     before = swappiness.read_text()
     swappiness.write_text("0")

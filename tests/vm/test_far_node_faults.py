@@ -116,5 +116,5 @@ async def test_a_far_node_that_is_taken_off_between_look_and_move_means_the_next
     with taken_off():
         decisions = await until_evicted(node)
         assert moves(decisions)
-        assert "the NUMA node is not there" in sentences(decisions)
+        assert "the NUMA node does not exist" in sentences(decisions)
     await web.anon(MIB)

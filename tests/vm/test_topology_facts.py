@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from colocate.host.cpu_topology import read_topology
 from tests.vm.topology import TOPOLOGIES, Topology
 
 pytestmark = pytest.mark.vm(*TOPOLOGIES)
@@ -87,3 +88,17 @@ def test_the_pool_is_a_slower_tier(topology: Topology) -> None:
         for name, nodes in tiers.items()
         if topology.pool not in nodes
     )
+
+
+def test_all_of_it_is_read_as_one_topology(topology: Topology) -> None:
+    found = read_topology()
+    assert {frozenset(cpus) for cpus in found.l3s().values()} == {
+        topology.cpus_of_ccx(ccx) for ccx in range(topology.ccxs)
+    }
+    assert {frozenset(cpus) for cpus in found.cores().values()} == {
+        topology.cpus_of_core(cpu) for cpu in range(topology.cpus)
+    }
+    assert [frozenset(node.cpus) for node in found.nodes] == [
+        topology.cpus_of_node(node) for node in range(topology.nodes + 1)
+    ]
+    assert found.doubts == ()

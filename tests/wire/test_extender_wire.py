@@ -108,8 +108,8 @@ class TestQuestions:
             (b'{"Pod": {', "is not JSON"),
             (b"\xff\xfe", "is not JSON"),
             (b'{"Pod": {}, "Nodes": null, "NodeNames": ["\xff"]}', "is not JSON"),
-            (b"null", "does not read as kube-scheduler writes it"),
-            (b"[]", "does not read as kube-scheduler writes it"),
+            (b"null", "is not what kube-scheduler writes"),
+            (b"[]", "is not what kube-scheduler writes"),
             (b"{}", "has no Pod"),
             (b'{"Pod": 3, "NodeNames": ["a"]}', "has no Pod"),
             (b'{"Pod": null, "NodeNames": ["a"]}', "has no Pod"),
@@ -117,7 +117,7 @@ class TestQuestions:
             (b'{"Pod": {}, "Nodes": null, "NodeNames": null}', "neither NodeNames nor Nodes"),
             (b'{"Pod": {}, "Nodes": null, "NodeNames": [1]}', "Expected `str`, got `int`"),
             (b'{"Pod": {}, "Nodes": {"items": [{}]}, "NodeNames": null}', "missing required field `metadata`"),
-            (b'{"Pod": {}, "nodes": 3, "NodeNames": null}', "does not read as kube-scheduler writes it"),
+            (b'{"Pod": {}, "nodes": 3, "NodeNames": null}', "is not what kube-scheduler writes"),
         ],
     )  # fmt: skip
     def test_anything_else_is_unreadable_in_a_sentence(self, text: bytes, complaint: str) -> None:

@@ -50,7 +50,7 @@ HOSTILE = {
     "a pod of millions of containers": (containers(BYTES), "the body's Pod has "),
     "a pod of the largest size, all of it containers": (containers(4 << 20), "the body's Pod holds "),
     "millions of names": (repeated(OF_NAMES, b'"a"', b"]}"), "the body asks about "),
-    "millions of empty nodes": (repeated(OF_NODES, b"{}", b"]}}"), "the body does not read as"),
+    "millions of empty nodes": (repeated(OF_NODES, b"{}", b"]}}"), "the body is not what"),
     "nodes of nothing but a name": (
         repeated(OF_NODES, b'{"metadata":{"name":""}}', b"]}}"),
         "the body asks about ",

@@ -89,7 +89,7 @@ class Agent:
                     _memory_configuration().take_settings(self._memory, config.memory)
             except UserError as error:
                 telemetry.logger().error(
-                    Event.CONFIG_REFUSED, reason=str(error), effect="the configuration before it stays"
+                    Event.CONFIG_REFUSED, reason=str(error), effect="the old configuration stays in use"
                 )
                 continue
             await self._take(config)

@@ -16,7 +16,7 @@ import grpc
 
 from colocate import telemetry
 from colocate.crashpoints import reached
-from colocate.errors import Unavailable, UserError
+from colocate.errors import Unavailable, UserError, system_reason
 from colocate.telemetry import Event
 from colocate.wire import rpc
 from colocate.wire.rpc import Method, RpcError, Service
@@ -71,13 +71,13 @@ def _make_room(socket: Path) -> None:
             return
         found = socket.stat(follow_symlinks=False)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UserError(
             f"control.socket: cannot make a socket in {socket.parent} ({reason}); "
             f"choose another path with control.socket or COLOCATE_CONTROL_SOCKET"
         ) from error
     if not stat.S_ISSOCK(found.st_mode):
-        raise UserError(f"control.socket: {socket} is there and is no socket; choose another path")
+        raise UserError(f"control.socket: {socket} exists and is not a socket; choose another path")
     if rpc.is_served(socket):
         raise UserError(
             f"control.socket: an agent already runs with the control socket {socket}; "
@@ -109,10 +109,10 @@ def _why_nobody_answers(socket: Path) -> str:
         if not os.access(socket, os.W_OK):
             return f"{socket}: this user may not talk to the agent; run the command as the agent's user"
     except PermissionError:
-        return f"{socket}: this user may not look there; run the command as the agent's user"
+        return f"{socket}: this user may not read it; run the command as the agent's user"
     except OSError:
         pass
     return (
         f"no agent answers on {socket}; start one with 'colocate agent --config FILE', "
-        f"or name its socket with --socket or COLOCATE_CONTROL_SOCKET"
+        f"or give its socket with --socket or COLOCATE_CONTROL_SOCKET"
     )

@@ -1,11 +1,16 @@
-"""The Prometheus endpoint of a process; its server is loaded only where an address is given."""
+"""The Prometheus endpoint of a process, loaded only where an address is given; and what is told there of CPUs."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from colocate import telemetry
 from colocate.apps.config.values import Address
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
+from colocate.telemetry import CPUS_BELOW_LIMIT, CPUS_SHORT
+
+if TYPE_CHECKING:
+    from colocate.cpus import CpuAllocator
 
 
 @asynccontextmanager
@@ -23,7 +28,7 @@ async def serving(address: Address) -> AsyncIterator[str]:
     try:
         listener = await metrics_server.listen(host, port)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UserError(
             f"metrics.address: cannot listen on {address} ({reason}); choose another address, or 'off'"
         ) from error
@@ -31,3 +36,9 @@ async def serving(address: Address) -> AsyncIterator[str]:
         yield f"{host}:{listener.port}"
     finally:
         await listener.end()
+
+
+def tell_cpus(allocator: "CpuAllocator") -> None:
+    """Set the metrics of CPUs to what an allocator has given."""
+    CPUS_BELOW_LIMIT.set(len(allocator.below_limit()))
+    CPUS_SHORT.set(sum(1 for each in allocator.assignments.values() if each.short))

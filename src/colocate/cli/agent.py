@@ -32,7 +32,7 @@ def add(groups: Commands) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="of memory: decide and log what would be done, offer no block and change nothing (memory.dryRun)",
+        help="for memory: decide and log, but offer no block and change nothing (memory.dryRun)",
     )
     add_flags(parser)
     parser.set_defaults(run=run)

@@ -7,9 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from colocate.apps.checkpoint import file as files
-from colocate.apps.checkpoint.mending import Plan, Wish, living_losers, plan, why_not_now
-from colocate.apps.checkpoint.reports import Comparison, Report, shown
-from colocate.apps.checkpoint.sources import Asked, Cluster, ask_everything, ask_for_names, ask_for_pods
+from colocate.apps.checkpoint.mending import RepairPlan, RepairWish, living_losers, plan, why_not_now
+from colocate.apps.checkpoint.reports import CheckpointReport, Comparison, shown
+from colocate.apps.checkpoint.sources import (
+    AskedRecords,
+    ClusterRecords,
+    ask_everything,
+    ask_for_names,
+    ask_for_pods,
+)
 from colocate.cli import checkpoint_tables, cluster_flags, confirm, findings
 from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.main import GROUPS
@@ -20,7 +26,7 @@ from colocate.devices.comparison import compare
 from colocate.devices.findings import Severity, counted, worst
 from colocate.devices.pod_names import names
 from colocate.errors import UserError
-from colocate.kubelet.checkpoint import CheckpointError, Document, parse
+from colocate.kubelet.checkpoint import CheckpointDocument, CheckpointError, parse
 from colocate.kubelet.paths import KubeletPaths
 from colocate.model.checkpoint import Format
 from colocate.model.records import Records
@@ -45,20 +51,20 @@ def add(groups: Commands) -> None:
         "show who holds what, and what was injected",
         ("table", "wide", "json", "yaml"),
     )
-    show.add_argument("--offline", action="store_true", help="ask nobody for the pods' names")
+    show.add_argument("--offline", action="store_true", help="do not look up the names of pods")
     _add_cluster(show)
     _command(
         commands,
         "verify",
         verify,
-        "say what is wrong in the file; exit 1 where something is",
+        "say what is wrong in the file; exit 1 if something is wrong",
         _REPORTS,
     )
     diff = _command(
         commands,
         "diff",
         diff_file,
-        "compare it with podresources, the API's pods and the node's status; exit 1 where they differ",
+        "compare it with podresources, the API's pods and the node's status; exit 1 if they differ",
         _REPORTS,
     )
     _add_cluster(diff)
@@ -73,7 +79,7 @@ def _command(
     formats: tuple[str, ...] = (),
 ) -> argparse.ArgumentParser:
     command = add_command(commands, name, about)
-    source = "the kubelet's own unless given"
+    source = "the kubelet's own by default"
     if formats:
         source += "; - is standard input"
         add_output(command, *formats)
@@ -83,7 +89,9 @@ def _command(
 
 
 def _add_cluster(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--node", default="", metavar="NAME", help="the file's node; by this host's name")
+    command.add_argument(
+        "--node", default="", metavar="NAME", help="the node of the file; by default this host's name"
+    )
     cluster_flags.add_flags(command)
 
 
@@ -95,16 +103,16 @@ def _add_repair(commands: Commands) -> None:
         "write a new file without certain pods or resources, or with a right checksum",
     )
     command.epilog = "The old file stays as a backup in a folder beside it. The kubelet must be stopped."
-    wish = command.add_argument_group("what to change", "Each may be given more than once.")
+    wish = command.add_argument_group("what to change", "You can repeat each flag.")
     wish.add_argument(
         "--drop-pod", action="append", default=[], metavar="POD", help="a pod's uid, or its NAMESPACE/NAME"
     )
     wish.add_argument("--drop-resource", action="append", default=[], metavar="NAME", help="such as mock/gpu")
     wish.add_argument(
-        "--fix-checksum", action="store_true", help="vouch for the data of a file whose checksum is wrong"
+        "--fix-checksum", action="store_true", help="accept the data of a file whose checksum is wrong"
     )
     confirm.add_flags(command)
-    command.add_argument("--force", action="store_true", help="even while the kubelet runs, or seems to")
+    command.add_argument("--force", action="store_true", help="write even if the kubelet runs or seems to")
     _add_cluster(command)
 
 
@@ -121,12 +129,12 @@ def _path(args: argparse.Namespace) -> Path:
     return args.file or KubeletPaths.from_environment().checkpoint
 
 
-def _document(path: Path) -> Document:
+def _document(path: Path) -> CheckpointDocument:
     content = files.read_standard_input() if path == _STANDARD_INPUT else files.read(path).content
     return _parsed(path, content)
 
 
-def _parsed(path: Path, content: bytes) -> Document:
+def _parsed(path: Path, content: bytes) -> CheckpointDocument:
     try:
         return parse(content)
     except CheckpointError as error:
@@ -139,9 +147,9 @@ def _own_paths(path: Path) -> KubeletPaths | None:
     return paths if path.resolve() == paths.checkpoint.resolve() else None
 
 
-def _cluster(args: argparse.Namespace) -> Cluster:
+def _cluster(args: argparse.Namespace) -> ClusterRecords:
     is_stated = cluster_flags.is_stated(args) or bool(args.node)
-    return Cluster(lambda: cluster_flags.find(args), is_stated, args.node)
+    return ClusterRecords(lambda: cluster_flags.find(args), is_stated, args.node)
 
 
 # Commands --------------------------------------------------------------------------------------------
@@ -150,7 +158,7 @@ def _cluster(args: argparse.Namespace) -> Cluster:
 def show_file(args: argparse.Namespace) -> None:
     path = _path(args)
     reading = _document(path).reading()
-    asked = Asked(Records())
+    asked = AskedRecords(Records())
     if not args.offline and reading.checkpoint.entries:
         asked = asyncio.run(ask_for_names(_own_paths(path), _cluster(args), _CLOCK))
     known = names(reading.checkpoint, asked.records.listing, asked.records.pods)
@@ -166,7 +174,7 @@ def show_file(args: argparse.Namespace) -> None:
 def verify(args: argparse.Namespace) -> int:
     path = _path(args)
     reading = _document(path).reading()
-    report = Report(str(path), check(reading))
+    report = CheckpointReport(str(path), check(reading))
     _print(args.output, report)
     if worst(report.findings) in (Severity.WARNING, Severity.ERROR):
         return _FOUND
@@ -185,7 +193,7 @@ def diff_file(args: argparse.Namespace) -> int:
     if records == Records():
         raise UserError(f"there is nothing to compare {path} with: {'; '.join(asked.silent)}")
     for reason in asked.silent:
-        _note(f"not compared with one source: {reason}")
+        _note(f"one source was not compared: {reason}")
     report = Comparison(str(path), compare(checkpoint, records), asked.silent)
     _print(args.output, report)
     if args.output == "table" and not report.findings:
@@ -203,39 +211,39 @@ def _sources(records: Records) -> str:
 
 
 def repair(args: argparse.Namespace) -> int:
-    wish = Wish(args.drop_pod, args.drop_resource, args.fix_checksum)
+    wish = RepairWish(args.drop_pod, args.drop_resource, args.fix_checksum)
     if not (wish.pods or wish.resources or wish.fix_checksum):
-        raise UserError("say what to change: --drop-pod, --drop-resource or --fix-checksum")
+        raise UserError("nothing to change is given; add --drop-pod, --drop-resource or --fix-checksum")
     path = _path(args)
     if path == _STANDARD_INPUT:
-        raise UserError("standard input cannot be repaired; name a file")
+        raise UserError("standard input cannot be repaired; give a file")
     old = files.read(path)
     document = _parsed(old.path, old.content)
-    asked = Asked(Records())
+    asked = AskedRecords(Records())
     if wish.pods or wish.resources:
         asked = asyncio.run(ask_for_pods(_own_paths(path) is not None, _cluster(args), _CLOCK))
     if asked.records.pods is None and any("/" in pod for pod in wish.pods):
         raise UserError(
-            f"--drop-pod: no pod's name can be looked up ({'; '.join(asked.silent)}); say its uid, which"
-            " 'colocate checkpoint show' tells"
+            f"--drop-pod: cannot look up names of pods ({'; '.join(asked.silent)}); give the uid that "
+            "'colocate checkpoint show' prints"
         )
     known = names(document.checkpoint, None, asked.records.pods)
     decided = plan(old, document, wish, known)
     if decided.changes_nothing:
-        print(f"{visible(str(old.path))} is as wanted; nothing to do")
+        print(f"{visible(str(old.path))} already has that; nothing to do")
         return 0
     print(*checkpoint_tables.change(decided), sep="\n", flush=True)
     for pod in living_losers(decided, asked.records.pods or ()):
         state = "runs" if pod.phase == "Running" else f"is {pod.phase or 'new'}"
         _note(f"{pod.key} {state} and loses its devices: the kubelet may give them to another pod as well")
     if decided.mended.dropped and asked.silent:
-        _note(f"whether a pod that loses devices runs is not known: {'; '.join(asked.silent)}")
+        _note(f"cannot tell whether a pod that loses devices is running: {'; '.join(asked.silent)}")
     if args.dry_run:
         return 0
     return _carry_out(decided, args)
 
 
-def _carry_out(decided: Plan, args: argparse.Namespace) -> int:
+def _carry_out(decided: RepairPlan, args: argparse.Namespace) -> int:
     _refuse_unless_stopped(decided, args.force)
     confirm.confirm(args, f"Write {visible(str(decided.old.path))}?")
     # It may have been started while the question was open.
@@ -245,18 +253,18 @@ def _carry_out(decided: Plan, args: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_unless_stopped(decided: Plan, force: bool) -> None:
+def _refuse_unless_stopped(decided: RepairPlan, force: bool) -> None:
     if (reason := why_not_now(decided.old.path)) and not force:
         raise UserError(
-            f"nothing was changed: {reason}, and a kubelet that runs writes its own record over the new one; stop it"
-            " ('systemctl stop kubelet'), or say --force"
+            f"nothing was changed: {reason}, and a running kubelet overwrites the file with its own record; "
+            "stop it ('systemctl stop kubelet'), or add --force"
         )
 
 
 # Printing --------------------------------------------------------------------------------------------
 
 
-def _print(output: str, report: Report) -> None:
+def _print(output: str, report: CheckpointReport) -> None:
     if output == "table":
         for line in findings.lines(report.findings):
             print(line)

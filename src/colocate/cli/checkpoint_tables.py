@@ -4,8 +4,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, repeat
 
-from colocate.apps.checkpoint.mending import Plan
-from colocate.apps.checkpoint.reports import Shown, ShownEntry
+from colocate.apps.checkpoint.mending import RepairPlan
+from colocate.apps.checkpoint.reports import ShownCheckpoint, ShownEntry
 from colocate.cli.output import aligned, visible
 from colocate.model.checkpoint import NO_TOPOLOGY
 from colocate.model.device import Allocation
@@ -19,7 +19,7 @@ _LONG = 22
 _NUMBERED = re.compile(r"(.*?)(\d{1,15})", re.DOTALL)
 
 
-def table(shown: Shown, wide: bool) -> Iterator[str]:
+def table(shown: ShownCheckpoint, wide: bool) -> Iterator[str]:
     """The whole checkpoint; `wide` shows every id and everything that was injected."""
     yield visible(f"{shown.file}: {_checksum(shown)}")
     yield ""
@@ -58,16 +58,16 @@ def _pod(entry: ShownEntry) -> str:
     return f"{entry.pod}  ({entry.pod_uid})" if entry.pod else entry.pod_uid
 
 
-def _checksum(shown: Shown) -> str:
+def _checksum(shown: ShownCheckpoint) -> str:
     age = f"format of kubelet {shown.format.value}"
     if shown.checksum is None:
         return f"{age}, which has no checksum"
     if shown.checksum.right:
         return f"{age}, checksum {shown.checksum.computed} is right"
-    return f"{age}, checksum {shown.checksum.stated} is wrong: the data has {shown.checksum.computed}"
+    return f"{age}, checksum {shown.checksum.stated} is wrong: {shown.checksum.computed} would be right"
 
 
-def _held(shown: Shown) -> dict[str, set[str]]:
+def _held(shown: ShownCheckpoint) -> dict[str, set[str]]:
     held: dict[str, set[str]] = {}
     for entry in shown.entries:
         held.setdefault(entry.resource, set()).update(chain.from_iterable(entry.devices.values()))
@@ -180,11 +180,12 @@ def _run(first: str, last: str) -> str:
 # A change --------------------------------------------------------------------------------------------
 
 
-def change(plan: Plan) -> Iterator[str]:
+def change(plan: RepairPlan) -> Iterator[str]:
     """What would be different, line by line."""
     for entry in plan.mended.dropped:
         yield visible(
-            f"- pod {entry.pod_uid}  container {entry.container}  {entry.resource}: {_ids(entry.ids, wide=True)}"
+            f"- pod {entry.pod_uid}  container {entry.container}  {entry.resource}: "
+            f"{_ids(entry.ids, wide=True)}"
         )
     for resource in plan.mended.unregistered:
         yield visible(f"- registered resource {resource}")

@@ -15,19 +15,27 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "Without any of these: KUBECONFIG, ~/.kube/config, or the service account of the pod this runs in.",
     )
     group.add_argument("--kubeconfig", type=Path, metavar="FILE", help="a kubeconfig file")
-    group.add_argument("--context", default="", metavar="NAME", help="a context of it, not its current one")
+    group.add_argument(
+        "--context",
+        default="",
+        metavar="NAME",
+        help="a context of the kubeconfig, instead of its current one",
+    )
     group.add_argument("--server", default="", metavar="URL", help="the API server's address")
     group.add_argument(
         "--token", default="", metavar="TOKEN", help="a bearer token; other users see it in ps"
     )
     group.add_argument("--token-file", type=Path, metavar="FILE", help="a file with a bearer token")
     group.add_argument(
-        "--certificate-authority", type=Path, metavar="FILE", help="who signed the server's certificate"
+        "--certificate-authority",
+        type=Path,
+        metavar="FILE",
+        help="the authority that signed the server's certificate",
     )
     group.add_argument("--client-certificate", type=Path, metavar="FILE", help="a certificate to log in with")
     group.add_argument("--client-key", type=Path, metavar="FILE", help="the key of that certificate")
     group.add_argument(
-        "--insecure-skip-tls-verify", action="store_true", help="trust whatever server answers"
+        "--insecure-skip-tls-verify", action="store_true", help="do not check the server's certificate"
     )
 
 

@@ -25,7 +25,7 @@ def add(groups: Commands) -> None:
     parser = groups.add_parser("config", help=GROUPS["config"], description="The agent's configuration.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for name, run, about in (
-        ("check", check, "say whether an agent could run with this file"),
+        ("check", check, "check whether an agent can run with this file"),
         ("show", show, "print the configuration in effect, and where each overridden value comes from"),
     ):
         command = add_command(commands, name, about)
@@ -40,7 +40,7 @@ def check(args: argparse.Namespace) -> None:
     loaded = _load(args)
     mocks = loaded.config.mock.resources
     described = ", ".join(f"{mock.name} ({len(ids_of(mock))} devices)" for mock in mocks)
-    print(f"{args.file}: good; mock resources: {described or 'none'}")
+    print(f"{args.file}: valid; mock resources: {described or 'none'}")
 
 
 def show(args: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from colocate.errors import UserError
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
 
 
 def confirm(args: argparse.Namespace, question: str) -> None:
@@ -16,8 +16,8 @@ def confirm(args: argparse.Namespace, question: str) -> None:
     if args.yes:
         return
     if not sys.stdin.isatty():
-        raise UserError("nobody can be asked here, for this is no terminal; add --yes to go ahead without")
+        raise UserError("Not a terminal, so I cannot ask. Add --yes to continue.")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UserError("nothing was changed, as you wished")
+        raise UserError("nothing was changed")

@@ -13,7 +13,7 @@ from textwrap import indent
 from colocate.cli.commands import Commands
 from colocate.cli.main import GROUPS
 from colocate.errors import ColocateError, UserError
-from colocate.lab.nodes.shape import NodeShape, from_file, generated
+from colocate.lab.nodes.shape import LabNodeShape, from_file, generated
 from colocate.model.device import Health
 from colocate.model.pod import Phase
 
@@ -26,7 +26,7 @@ try:
 
     from colocate.lab.demo import RESOURCE, Demo
 except ImportError as missing:
-    raise UserError("the demo needs more than the agent does: pip install 'colocate[lab]'") from missing
+    raise UserError("the demo needs more packages: pip install 'colocate[lab]'") from missing
 
 _PAUSE = 1.5
 _COLOURS = ("cyan", "magenta", "yellow", "blue")
@@ -36,13 +36,14 @@ def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "demo",
         help=GROUPS["demo"],
-        description="An embedded cluster with this machine and simulated nodes, an agent with mock devices, and "
-        "pods as real processes. It goes on, for kubectl from another terminal, until Ctrl-C.",
+        description="Run an embedded cluster with this machine and simulated nodes, an agent with mock "
+        "devices, and pods as real processes. It runs until Ctrl-C, so that you can use kubectl "
+        "from another terminal.",
         epilog="Ctrl-C ends it and leaves nothing behind.",
     )
-    parser.add_argument("--once", action="store_true", help="tell the story, check it, and exit 0 or 1")
+    parser.add_argument("--once", action="store_true", help="run the demo, check it, and exit 0 or 1")
     parser.add_argument(
-        "--speed", type=float, default=1.0, metavar="N", help="how fast the story goes on a terminal (1)"
+        "--speed", type=float, default=1.0, metavar="N", help="how fast the demo runs on a terminal (1)"
     )
     parser.add_argument("--nodes", type=int, default=3, metavar="N", help="how many simulated nodes (3)")
     parser.add_argument(
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     return asyncio.run(_tell(args.once, args.speed, nodes))
 
 
-async def _tell(once: bool, speed: float, nodes: list[NodeShape]) -> int:
+async def _tell(once: bool, speed: float, nodes: list[LabNodeShape]) -> int:
     console = Console(highlight=False)
     task = asyncio.current_task()
     assert task is not None
@@ -126,7 +127,7 @@ class Story:
     def end(self, once: bool) -> None:
         if once:
             self._console.print(self._board())
-            self._console.print(f"All of it held, in {time.monotonic() - self._started:.1f} s.")
+            self._console.print(f"Everything worked, in {time.monotonic() - self._started:.1f} s.")
             return
         socket = self._demo.root / "agent.sock"
         agent = self._demo.agent.pid if self._demo.agent else ""
@@ -136,7 +137,11 @@ class Story:
             "  kubectl get nodes; kubectl describe node this-machine; kubectl apply -f examples/pod.yaml",
             f"  colocate mock unhealthy {RESOURCE} gpu-0004 --socket {socket}",
             f"  kill -9 {agent}   # the agent; it is started again",
-            *([f"  colocate scheduler top --url {self._demo.load.url}"] if self._demo.load else []),
+            *(
+                [f"  colocate scheduler top --url {load.url} --token-file {load.token_file}"]
+                if (load := self._demo.load)
+                else []
+            ),
             "Ctrl-C ends the demo and leaves nothing behind.",
         ]
         if self._live is None:

@@ -10,9 +10,9 @@ import uvloop
 from colocate import telemetry
 from colocate.apps.config.file import load_document
 from colocate.apps.doctor import examination
-from colocate.apps.doctor.check import Check, Patient, Scheduling, Section
-from colocate.apps.doctor.report import Examined, Verdict
-from colocate.apps.scheduler.kube_extender import read_kube_scheduler
+from colocate.apps.doctor.check import Check, DoctorSection, Patient, Scheduling
+from colocate.apps.doctor.report import CheckVerdict, Examined
+from colocate.apps.scheduler.kube.extender import read_kube_scheduler
 from colocate.apps.scheduler.settings import SCHEDULER
 from colocate.apps.this_node import VARIABLE, this_node
 from colocate.cli import cluster_flags
@@ -26,7 +26,7 @@ from colocate.errors import UserError
 from colocate.kubelet import KubeletPaths
 
 _IMPATIENT = ClientSettings(timeout=10, list_timeout=20, attempts=2)
-_COLOURS = {Verdict.GOOD: "32", Verdict.WARN: "33", Verdict.BAD: "31"}
+_COLOURS = {CheckVerdict.GOOD: "32", CheckVerdict.WARN: "33", CheckVerdict.BAD: "31"}
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -43,14 +43,15 @@ def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "doctor",
         help=GROUPS["doctor"],
-        description="Look at this node's kubelet and at the cluster, change nothing, and say what is wrong and what "
-        "to do about it. Exit code: 0 all is well, 1 something deserves a look (!), 2 something does not work (✗).",
+        description="Check this node's kubelet and the cluster, and say what is wrong and what to do about "
+        "it. Changes nothing. Exit code: 0 all is well, 1 something deserves a look (!), 2 "
+        "something does not work (✗).",
     )
     parser.add_argument(
-        "checks", nargs="*", metavar="CHECK", help="only the checks that match, as in 'kubelet*'"
+        "checks", nargs="*", metavar="CHECK", help="only the checks that match, such as 'kubelet*'"
     )
     add_output(parser, "text", "json")
-    parser.add_argument("--list", action="store_true", help="name the checks and make none")
+    parser.add_argument("--list", action="store_true", help="list the checks without running them")
     parser.add_argument("--kubelet-root", type=Path, metavar="DIR", help="the kubelet's folder")
     parser.add_argument(
         "--node", metavar="NAME", help=f"this machine's node ({VARIABLE}, or the host's name)"
@@ -59,15 +60,15 @@ def add(groups: Commands) -> None:
         "--scheduler-config",
         type=Path,
         metavar="FILE",
-        help="the configuration of 'colocate scheduler', to look at scheduling by load, too",
+        help="the configuration of 'colocate scheduler', to also check scheduling by load",
     )
     parser.add_argument(
         "--kube-scheduler-config",
         type=Path,
         metavar="FILE",
-        help="that of the kube-scheduler which asks it, to reach the extender as it does",
+        help="the configuration of the kube-scheduler that asks the extender, to reach it the same way",
     )
-    parser.add_argument("--no-cluster", action="store_true", help="make no check of the cluster")
+    parser.add_argument("--no-cluster", action="store_true", help="do not check the cluster")
     cluster_flags.add_flags(parser)
     parser.set_defaults(run=run)
 
@@ -75,9 +76,9 @@ def add(groups: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     checks = examination.chosen(args.checks)
     if args.no_cluster:
-        checks = [check for check in checks if check.section is not Section.CLUSTER]
+        checks = [check for check in checks if check.section is not DoctorSection.CLUSTER]
     if not checks:
-        raise UserError(f"no check is named {' or '.join(args.checks)}: colocate doctor --list names them")
+        raise UserError(f"no check is named {' or '.join(args.checks)}; 'colocate doctor --list' lists them")
     if args.list:
         for check in checks:
             print(f"{check.name} ({check.section})")
@@ -93,14 +94,14 @@ def _check_named(names: list[str]) -> None:
     """Whoever names a check by which scheduling is looked at expects it to be made."""
     for name in names:
         found = examination.chosen([name])
-        if found and all(check.section is Section.LOAD for check in found):
+        if found and all(check.section is DoctorSection.LOAD for check in found):
             raise UserError(
-                f"{name}: scheduling by load is looked at with the configuration of 'colocate scheduler'; name it "
-                f"with --scheduler-config"
+                f"{name}: this check needs the configuration of 'colocate scheduler'; give it with "
+                "--scheduler-config"
             )
 
 
-async def _examine(args: argparse.Namespace, checks: list[Check]) -> Verdict:
+async def _examine(args: argparse.Namespace, checks: list[Check]) -> CheckVerdict:
     paths = KubeletPaths(args.kubelet_root) if args.kubelet_root else KubeletPaths.from_environment()
     cluster = _cluster(args)
     printer = _Printer(args.output)
@@ -120,9 +121,7 @@ async def _examine(args: argparse.Namespace, checks: list[Check]) -> Verdict:
 def _scheduling(args: argparse.Namespace) -> Scheduling | None:
     if args.scheduler_config is None:
         if args.kube_scheduler_config is not None:
-            raise UserError(
-                "--kube-scheduler-config: it is looked at with --scheduler-config; name that, too"
-            )
+            raise UserError("--kube-scheduler-config: this needs --scheduler-config; give both")
         return None
     config = load_document(SCHEDULER, args.scheduler_config, os.environ).config
     file = args.kube_scheduler_config
@@ -138,7 +137,7 @@ def _scheduling(args: argparse.Namespace) -> Scheduling | None:
 def _cluster(args: argparse.Namespace) -> Client | str:
     """The way to the cluster, or why there is none."""
     if args.no_cluster:
-        return "it is not to be asked (--no-cluster)"
+        return "--no-cluster is given"
     try:
         return Client(cluster_flags.find(args), settings=_IMPATIENT)
     except UserError as error:
@@ -151,12 +150,12 @@ class _Printer:
     """Prints what comes as it comes, or all of it as JSON in the end."""
 
     def __init__(self, output: str) -> None:
-        self.worst = Verdict.GOOD
+        self.worst = CheckVerdict.GOOD
         self._written: list[Written] | None = [] if output == "json" else None
         self._section = ""
         self._width = terminal_width()
         self._colours = has_colours()
-        self._counts = dict.fromkeys(Verdict, 0)
+        self._counts = dict.fromkeys(CheckVerdict, 0)
 
     def show(self, examined: Examined) -> None:
         self.worst = max(self.worst, examined.worst)
@@ -181,9 +180,9 @@ class _Printer:
             print(as_json(self._written))
             return
         counts = self._counts
-        print(f"\n{counts[Verdict.GOOD]} ✓  {counts[Verdict.WARN]} !  {counts[Verdict.BAD]} ✗")
+        print(f"\n{counts[CheckVerdict.GOOD]} ✓  {counts[CheckVerdict.WARN]} !  {counts[CheckVerdict.BAD]} ✗")
 
-    def _print(self, verdict: Verdict, text: str) -> None:
+    def _print(self, verdict: CheckVerdict, text: str) -> None:
         first, *others = wrapped(f"{verdict.sign} {text}", self._width, " " * 2, " " * 4)
         if self._colours:
             first = first.replace(verdict.sign, f"\x1b[{_COLOURS[verdict]}m{verdict.sign}\x1b[0m", 1)

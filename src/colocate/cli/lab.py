@@ -18,7 +18,7 @@ from colocate.errors import UserError
 try:
     from colocate.lab.cluster import LabCluster
 except ImportError as missing:
-    raise UserError("the embedded cluster needs more: pip install 'colocate[lab]'") from missing
+    raise UserError("the embedded cluster needs more packages: pip install 'colocate[lab]'") from missing
 
 from colocate.lab.device_manager import STOP_GRACE
 from colocate.lab.kubelet import STATUS_SYNC
@@ -31,8 +31,9 @@ def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "lab",
         help=GROUPS["lab"],
-        description="Run an embedded cluster until Ctrl-C: an API server, a scheduler, this machine as a node with "
-        "real processes, and simulated nodes. A stand-in to try and test with, never for production.",
+        description="Run an embedded cluster until Ctrl-C: an API server, a scheduler, this machine as a node "
+        "with "
+        "real processes, and simulated nodes. For trials and tests, never for production.",
     )
     parser.add_argument("--nodes", type=int, default=3, metavar="N", help="how many simulated nodes (3)")
     parser.add_argument(
@@ -57,7 +58,8 @@ def add(groups: Commands) -> None:
         "--plugin-grace",
         default=f"{STOP_GRACE:g}s",
         metavar="SPAN",
-        help="how long this machine's kubelet keeps devices of a plugin that has gone (5m, as a real one)",
+        help="how long this machine's kubelet keeps the devices of a plugin that is gone (5m, as with a real "
+        "kubelet)",
     )
     parser.set_defaults(run=run)
 

@@ -13,30 +13,32 @@ from importlib import import_module
 
 from colocate import __version__, startup
 from colocate.cli import streams
-from colocate.errors import ColocateError, exit_on_user_error, visible
+from colocate.errors import ColocateError, exit_on_user_error, system_reason, visible
 
 GROUPS = {
     "agent": "run the agent of a node: serve its devices to the kubelet",
     "config": "check, show or print an example of the agent's configuration",
-    "mock": "make mock devices fail, and work again",
-    "memory": "see where a node's memory is and why, and switch its colocation off and on",
-    "checkpoint": "see, verify, compare and mend the kubelet's record of who holds which device",
+    "mock": "make mock devices fail and recover",
+    "memory": "show how a node's memory is used and why, and switch its colocation off and on",
+    "checkpoint": "show, verify, compare and repair the kubelet's record of which pods hold which devices",
+    "topology": "draw the CPUs of a machine, and find what a virtual machine hides of them",
+    "cpus": "show which CPUs containers would get, and why",
     "scheduler": "let kube-scheduler place pods by what nodes really use",
-    "doctor": "say what is wrong on this node and in the cluster, and what to do about it",
-    "resource": "see, advertise and remove extended resources of nodes",
+    "doctor": "check this node and the cluster, and say what to do about problems",
+    "resource": "list, advertise and remove extended resources of nodes",
     "lab": "run an embedded cluster that kubectl can talk to",
-    "demo": "see it work on this machine, without a cluster",
+    "demo": "try it on this machine, without a cluster",
 }
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
-_ROOM = "make room on that disk, and try again"
+_ROOM = "free space on that disk, and try again"
 _LIMIT = "raise the limit (ulimit -n), and try again"
 _OF_THE_MACHINE = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
     errno.EROFS: "mount that disk writable, and try again",
-    errno.EIO: "mend that disk, and try again",
+    errno.EIO: "repair that disk, and try again",
     errno.EMFILE: _LIMIT,
     errno.ENFILE: _LIMIT,
 }
@@ -62,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         where = f"{error.filename}: " if error.filename else ""
         remedy = _OF_THE_MACHINE[error.errno]
-        sys.stderr.write(f"colocate: {where}{(error.strerror or str(error)).lower()}; {remedy}\n")
+        sys.stderr.write(f"colocate: {where}{system_reason(error)}; {remedy}\n")
         code = 1
     raise SystemExit(code)
 
@@ -81,7 +83,7 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="colocate",
         description="More work on every Kubernetes node, safely.",
-        epilog="'colocate GROUP --help' says more about each.",
+        epilog="'colocate GROUP --help' describes each group.",
     )
     parser.add_argument("--version", action="version", version=f"colocate {__version__}")
     if chosen in GROUPS:

@@ -24,12 +24,12 @@ def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "memory",
         help=GROUPS["memory"],
-        description="Ask the agent of this node about the memory that it sells.",
+        description="Ask the agent of this node about the memory that it offers.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
-    status = add_asking(commands, "status", "where this node's memory is, and who holds blocks")
+    status = add_asking(commands, "status", "how this node's memory is used, and which pods hold blocks")
     status.set_defaults(run=show_status)
-    why = add_asking(commands, "explain", "why so many blocks are offered, in sentences")
+    why = add_asking(commands, "explain", "why the node offers this many blocks")
     why.set_defaults(run=show_explanation)
     for command in (status, why):
         add_output(command, "text", "json")
@@ -38,10 +38,10 @@ def add(groups: Commands) -> None:
         "--timeout",
         default="2m",
         metavar="SPAN",
-        help="how long to wait until all is restored (2m); 0 waits not",
+        help="how long to wait until everything is restored (2m); 0: do not wait",
     )
     off.set_defaults(run=switch_off)
-    on = add_asking(commands, "on", "sell memory again")
+    on = add_asking(commands, "on", "offer memory again")
     on.set_defaults(run=switch_on)
 
 
@@ -58,7 +58,7 @@ def show_explanation(args: argparse.Namespace) -> None:
     if args.output == "json":
         print(as_json({"node": report.node, "sentences": report.sentences, "silent": report.silent}))
     else:
-        for sentence in (*report.sentences, *(f"Not known: {why}." for why in report.silent)):
+        for sentence in (*report.sentences, *(f"Note: {why}." for why in report.silent)):
             print(*wrapped(visible(sentence), terminal_width(), hanging="  "), sep="\n")
 
 
@@ -68,7 +68,8 @@ def switch_off(args: argparse.Namespace) -> int:
         switched = asyncio.run(control.ask(args.socket, SWITCH, Switch(off=True)))
     except UserError as error:
         raise UserError(
-            f"{error}; only a running agent with memory.enabled gives pods back their limits: those that an agent "
+            f"{error}; only a running agent with memory.enabled restores the limits of pods: limits that an "
+            "agent "
             "set before it was stopped stay until then, or until the pods end"
         ) from error
     print("memory colocation was off already" if switched.was_off else "memory colocation is switched off")
@@ -77,11 +78,11 @@ def switch_off(args: argparse.Namespace) -> int:
     while True:
         report = _ask(args.socket)
         if report.restored:
-            held = f"; pods still hold {report.held} blocks, as long as they run" if report.held else ""
-            print(f"all is restored: no block is offered, and no limit is ours{held}")
+            held = f"; pods keep {report.held} blocks until they end" if report.held else ""
+            print(f"everything is restored: the node offers no block, and all limits are the kubelet's{held}")
             return 0
         if time.monotonic() >= end:
-            print("not all is restored yet; 'colocate memory status' shows what is left")
+            print("not everything is restored yet; 'colocate memory status' shows what is left")
             return 1 if patience else 0
         time.sleep(_LOOK_AGAIN)
 
@@ -95,7 +96,8 @@ def switch_on(args: argparse.Namespace) -> None:
 def _tell_unstored(switched: Switched) -> None:
     if switched.unstored:
         print(
-            f"note: this does not outlast a restart of the agent, which cannot store it ({switched.unstored}); "
+            "note: a restart of the agent undoes this, because the agent cannot store it "
+            f"({switched.unstored}); "
             "it tries again at every turn",
             file=sys.stderr,
         )

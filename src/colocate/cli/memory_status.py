@@ -19,9 +19,9 @@ _MARKS = {
 }
 _MEANING = {
     "system": "used outside pods",
-    "online": "expected of online pods and the rest",
+    "online": "expected for online pods and the rest",
     "colocated": "held by colocated pods",
-    "debt": "held by them, and taken from the safety",
+    "debt": "held by colocated pods, taken from the safety",
     "published": "offered as free blocks",
     "idle": "less than a block, or waiting for the cool-down",
     "safety": "never sold",
@@ -44,15 +44,17 @@ def status_lines(report: MemoryReport, *, colours: bool, width: int = 0) -> Iter
     blocks = f"{report.offered} free, {report.held} held, {report.withdrawn} of these withdrawn"
     yield f"blocks of {amount(report.block_size)}: {blocks}"
     if report.unstored:
-        why = f"the state cannot be stored ({report.unstored}): no block is offered until it can be"
+        why = f"the agent cannot store its state ({report.unstored}), so it offers no block until it can"
         yield from wrapped(why, width, hanging="  ")
     if report.switch_unstored:
-        why = f"the switch does not outlast a restart of the agent: it cannot be stored ({report.switch_unstored})"
+        why = (
+            f"a restart of the agent undoes the switch: the agent cannot store it ({report.switch_unstored})"
+        )
         yield from wrapped(why, width, hanging="  ")
     if report.debt:
         yield f"debt: {amount(report.debt)}, of which online work needs {amount(report.due)} now"
     if report.rung:
-        yield f"the ladder stands on {report.rung}"
+        yield f"the ladder is on rung {report.rung}"
     if report.pods:
         yield ""
         rows = [["POD", "BLOCKS", "USED", "LIMIT", "DONE"], *(_row(pod) for pod in report.pods)]
@@ -62,10 +64,10 @@ def status_lines(report: MemoryReport, *, colours: bool, width: int = 0) -> Iter
         remedy = evictor_binding(
             report.without_eviction[0] if len(report.without_eviction) == 1 else "NAMESPACE"
         )
-        told = f"may evict nobody in: {named}; where that is wanted: {remedy}"
+        told = f"the agent may not evict pods in: {named}; to allow it: {remedy}"
         yield from wrapped(told, width, hanging="  ")
     for why in report.silent:
-        yield from wrapped(visible(f"not known: {why}"), width, hanging="  ")
+        yield from wrapped(visible(f"note: {why}"), width, hanging="  ")
 
 
 def _legend(parts: tuple[tuple[str, Bytes], ...], colours: bool) -> Iterator[str]:

@@ -21,27 +21,27 @@ Build = Callable[[argparse.Namespace], Change]
 
 def add(groups: Commands) -> None:
     parser = groups.add_parser(
-        "mock", help=GROUPS["mock"], description="Make mock devices of a running agent fail, and work again."
+        "mock", help=GROUPS["mock"], description="Make mock devices of a running agent fail and recover."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     _add_list(commands)
     for name, ids_change, about in (
-        ("unhealthy", Unhealthy, "devices break: the kubelet gives them to no new pod"),
-        ("healthy", Healthy, "devices work again"),
-        ("vanish", Vanish, "devices leave the list"),
-        ("return", Return, "devices are back in the list"),
+        ("unhealthy", Unhealthy, "break devices: the kubelet gives them to no new pod"),
+        ("healthy", Healthy, "repair devices"),
+        ("vanish", Vanish, "remove devices from the list"),
+        ("return", Return, "put devices back into the list"),
     ):
         command = _command(commands, name, about, _with_ids(ids_change))
         command.add_argument("ids", nargs="+", metavar="ID")
     slow = _command(
-        commands, "slow", "Allocate takes a while", lambda args: Slow(seconds(args.seconds, "SECONDS"))
+        commands, "slow", "make Allocate slow", lambda args: Slow(seconds(args.seconds, "SECONDS"))
     )
     slow.add_argument("seconds", metavar="SECONDS", help="such as 5, 500ms or 1m; 0 ends it")
     fail = _command(commands, "fail", "Allocate fails", lambda args: Fail(args.message, _times(args.times)))
     fail.add_argument("message", nargs="?", default="failing on demand", metavar="MESSAGE")
     fail.add_argument("--times", metavar="N", help="how often; until cleared unless given")
-    _command(commands, "hang", "nothing answers until cleared", lambda _: Hang())
-    _command(commands, "clear", "everything of a resource works again", lambda _: Clear())
+    _command(commands, "hang", "make the plugin hang until cleared", lambda _: Hang())
+    _command(commands, "clear", "clear all faults of a resource", lambda _: Clear())
 
 
 def _command(commands: Commands, name: str, about: str, build: Build) -> argparse.ArgumentParser:

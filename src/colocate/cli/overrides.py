@@ -16,7 +16,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "overrides",
         "Values here win over COLOCATE_… variables, and those over the file. "
-        f"A variable is named after its field, as in {settable()['kubelet.onStop'].variable}=withdraw.",
+        f"Variables are named after fields, such as {settable()['kubelet.onStop'].variable}=withdraw.",
     )
     for flag, (path, metavar, about) in _SHORT.items():
         group.add_argument(flag, dest=path, metavar=metavar, help=f"{about} ({path})")
@@ -25,7 +25,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="any other single value, as in --set kubelet.onStop=withdraw; may be repeated",
+        help="any other single value, such as --set kubelet.onStop=withdraw; may be repeated",
     )
 
 

@@ -12,8 +12,8 @@ import msgspec
 
 from colocate.apps.resources import advertising
 from colocate.apps.resources.local_kubelet import LocalKubelet
-from colocate.apps.resources.observe import Look, Observer
-from colocate.apps.resources.removal import Removal, Settings
+from colocate.apps.resources.observe import ResourceLook, ResourceObserver
+from colocate.apps.resources.removal import Removal, RemovalSettings
 from colocate.apps.this_node import this_node
 from colocate.cli import cluster_flags, confirm
 from colocate.cli.commands import Commands, add_command
@@ -26,7 +26,7 @@ from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.errors import ServerError
 from colocate.cluster.json_patch import Patch
-from colocate.devices.extended_resources import ExtendedResource, State, remember
+from colocate.devices.extended_resources import ExtendedResource, ResourceState, remember
 from colocate.errors import Unavailable, UserError
 from colocate.host.identity import this_machine
 from colocate.kubelet.paths import DEFAULT_ROOT, ROOT_VARIABLE, KubeletPaths
@@ -36,7 +36,7 @@ T = TypeVar("T")
 _WATCH_EVERY = 2.0
 _CLEAR = "\x1b[H\x1b[J"
 EXIT_CODES = (
-    "0: it is gone; 1: it is not, and why; 2: it was not tried, because of what was asked or answered"
+    "0: removed; 1: not removed, with the reason; 2: not tried, because of a wrong argument or your answer"
 )
 
 
@@ -44,7 +44,8 @@ def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "resource",
         help=GROUPS["resource"],
-        description="Extended resources of nodes: who stands behind each, and how to get rid of one that stays.",
+        description="List extended resources of nodes with what provides them, and remove the ones left "
+        "behind.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     _add_list(commands)
@@ -56,14 +57,16 @@ def _add_list(commands: Commands) -> None:
     command = _command(
         commands,
         "list",
-        "show every extended resource of every node, and who stands behind it",
-        "A question mark after a state: it is inferred from what the API shows; -o wide says from what.",
+        "list the extended resources of all nodes, and what provides them",
+        "A question mark after a state means that it is inferred from the API; -o wide shows from what.",
     )
-    command.add_argument("--node", metavar="NAME", help="of this node alone")
+    command.add_argument("--node", metavar="NAME", help="only this node")
     command.add_argument(
-        "-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="how to print it"
+        "-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="output format"
     )
-    command.add_argument("--watch", "-w", action="store_true", help="again every two seconds, until Ctrl-C")
+    command.add_argument(
+        "--watch", "-w", action="store_true", help="print again every two seconds, until Ctrl-C"
+    )
     command.set_defaults(run=show)
 
 
@@ -71,8 +74,8 @@ def _add_advertise(commands: Commands) -> None:
     command = _command(
         commands,
         "advertise",
-        "give a node so many of a resource, by hand",
-        "No plugin stands behind it: pods are counted against it, and get nothing for it.",
+        "give a node a number of a resource by hand",
+        "No plugin provides it: the scheduler counts pods against it, but pods get no device.",
     )
     command.add_argument("node", metavar="NODE")
     command.add_argument("wish", metavar="NAME=N", help="such as example.com/fan=4")
@@ -84,20 +87,22 @@ def _add_remove(commands: Commands) -> None:
     command = _command(
         commands,
         "remove",
-        "take a resource off a node for good",
-        "Waits until the kubelet has let go of the resource, which takes five minutes from when its plugin stopped "
-        f"or the kubelet started, removes it, and watches that it stays away. Exit code {EXIT_CODES}.",
+        "remove a resource from a node for good",
+        "Waits until the kubelet forgets the resource (five minutes after its plugin stopped or the kubelet "
+        f"started), removes it, and checks that it stays away. Exit code {EXIT_CODES}.",
     )
     command.add_argument("node", metavar="NODE")
     command.add_argument("name", metavar="NAME", help="such as example.com/fan")
     command.add_argument(
-        "--now", action="store_true", help="try it before the kubelet lets go, which then puts it back"
+        "--now",
+        action="store_true",
+        help="try it before the kubelet forgets the resource; the kubelet then puts it back",
     )
     command.add_argument(
         "--timeout",
         default="15m",
         metavar="SPAN",
-        help="how long it may take, your answer not counted, such as 600, 90s or 15m (15m)",
+        help="how long it may take without the time for your answer, such as 600, 90s or 15m (15m)",
     )
     confirm.add_flags(command)
     command.set_defaults(run=remove)
@@ -110,20 +115,20 @@ def _command(commands: Commands, name: str, about: str, more: str) -> argparse.A
         "--kubelet-root",
         type=Path,
         metavar="FOLDER",
-        help="of the kubelet of this machine, which knows more if this is a node; of the node that is named, where "
-        f"several share this machine; else {ROOT_VARIABLE}, else {DEFAULT_ROOT}",
+        help="the folder of this machine's kubelet, which knows more if this machine is a node; of the given "
+        f"node, if several nodes share this machine; else {ROOT_VARIABLE}, else {DEFAULT_ROOT}",
     )
     return command
 
 
 def show(args: argparse.Namespace) -> None:
     if args.watch and args.output not in ("table", "wide"):
-        raise UserError(f"--watch prints tables, not {args.output}; leave one of them out")
+        raise UserError(f"--watch prints tables, not {args.output}; leave one out")
     asyncio.run(_show(args))
 
 
 async def _show(args: argparse.Namespace) -> None:
-    looks: list[Look] | None = None
+    looks: list[ResourceLook] | None = None
     async with _observing(args) as (_, observer):
         while True:
             try:
@@ -139,7 +144,9 @@ async def _show(args: argparse.Namespace) -> None:
             await asyncio.sleep(_WATCH_EVERY)
 
 
-async def _look(observer: Observer, node: str | None, earlier: Sequence[Look]) -> list[Look]:
+async def _look(
+    observer: ResourceObserver, node: str | None, earlier: Sequence[ResourceLook]
+) -> list[ResourceLook]:
     before = {look.node.name: remember(look.resources) for look in earlier}
     if node is None:
         return await observer.all_nodes(before)
@@ -171,7 +178,7 @@ def advertise(args: argparse.Namespace) -> None:
     print(f"node {wish.node}: {wish.name} {_was(found)} -> {wish.count}")
     _show_patch(plan.patch)
     if found is not None and found.requested > wish.count:
-        print(f"note: pods there hold {found.requested} of it, which is more than there will be")
+        print(f"note: pods there request {found.requested} of it, more than there will be")
     if not args.dry_run:
         confirm.confirm(args, f"Advertise {wish.count} {wish.name} on node {wish.node}?")
     _ask(args, lambda client, observer: advertising.advertise(client, observer, wish, args.dry_run))
@@ -179,18 +186,18 @@ def advertise(args: argparse.Namespace) -> None:
         print("the API server would accept it; nothing was changed (--dry-run)")
     else:
         print(
-            f"advertised; the kubelet of {wish.node} makes it allocatable with its next sync, within some 10 s"
+            f"advertised; the kubelet of {wish.node} makes it allocatable with its next sync, within about 10 s"
         )
 
 
 def remove(args: argparse.Namespace) -> None:
-    settings = Settings(positive_seconds(args.timeout, "--timeout"), args.now)
+    settings = RemovalSettings(positive_seconds(args.timeout, "--timeout"), args.now)
     progress = Progress(sys.stdout)
 
     begun: list[Removal] = []
     spent = 0.0
 
-    def removal(client: Client, observer: Observer) -> Removal:
+    def removal(client: Client, observer: ResourceObserver) -> Removal:
         begun.append(
             Removal(client, observer, SystemClock(), args.node, args.name, settings, progress, spent)
         )
@@ -200,7 +207,7 @@ def remove(args: argparse.Namespace) -> None:
     spent = begun[-1].spent  # From here on people are asked, which is not counted.
     print(visible(f"{found.name} on node {found.node}: {state(found)}; {found.reason}"))
     _show_patch(patch)
-    if found.state in (State.STALE, State.UNHEALTHY):
+    if found.state in (ResourceState.STALE, ResourceState.UNHEALTHY):
         print(_about_grace(found, args.now))
     if args.dry_run:
         print("the API server would accept it; nothing was changed (--dry-run)")
@@ -219,8 +226,8 @@ def remove(args: argparse.Namespace) -> None:
 def _about_grace(found: ExtendedResource, now: bool) -> str:
     left = "up to five minutes" if found.remaining is None else f"at most {span(found.remaining)} more"
     if now:
-        return f"too early: the kubelet waits for its plugin, {left}; until then it puts back what is removed"
-    return f"the kubelet waits for its plugin, {left}; this waits with it"
+        return f"too early: the kubelet waits for its plugin, {left}; until then it puts the resource back"
+    return f"the kubelet waits for its plugin, {left}; this command waits too"
 
 
 def _was(found: ExtendedResource | None) -> str:
@@ -232,7 +239,7 @@ def _show_patch(patch: Patch) -> None:
         print(visible(f"patch of status: {msgspec.json.encode(patch).decode()}"))
 
 
-def _ask(args: argparse.Namespace, deed: Callable[[Client, Observer], Awaitable[T]]) -> T:
+def _ask(args: argparse.Namespace, deed: Callable[[Client, ResourceObserver], Awaitable[T]]) -> T:
     """Do something that needs the cluster, in an event loop of its own: between two of them people are asked."""
 
     async def ask() -> T:
@@ -243,10 +250,10 @@ def _ask(args: argparse.Namespace, deed: Callable[[Client, Observer], Awaitable[
 
 
 @asynccontextmanager
-async def _observing(args: argparse.Namespace) -> AsyncIterator[tuple[Client, Observer]]:
+async def _observing(args: argparse.Namespace) -> AsyncIterator[tuple[Client, ResourceObserver]]:
     clock = SystemClock()
     paths = KubeletPaths(args.kubelet_root) if args.kubelet_root else KubeletPaths.from_environment()
     # Who names a folder and a node in one breath says whose folder it is; the variable may be set for another.
     node = (args.node if args.kubelet_root else None) or this_node()
     async with Client(cluster_flags.find(args), clock) as client:
-        yield client, Observer(client, LocalKubelet(paths, this_machine(), clock, node=node), clock)
+        yield client, ResourceObserver(client, LocalKubelet(paths, this_machine(), clock, node=node), clock)

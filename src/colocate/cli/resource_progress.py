@@ -6,7 +6,7 @@ The line that moves is never wider than the terminal, however that is resized: a
 import os
 from typing import TextIO
 
-from colocate.apps.resources.steps import Changed, Patching, PutBack, Step, Trouble, Waiting, Watching
+from colocate.apps.resources.steps import Changed, Patching, PutBack, Step, Trouble, WaitingStep, Watching
 from colocate.cli.output import visible
 from colocate.cli.resource_table import span
 from colocate.devices.extended_resources import GRACE
@@ -30,16 +30,18 @@ class Progress:
 
     def __call__(self, step: Step) -> None:
         match step:
-            case Waiting(resource=resource, waited=waited):
+            case WaitingStep(resource=resource, waited=waited):
                 left = resource.remaining or 0.0
-                words = f"at most {span(left)} until the kubelet lets go of {resource.name}"
+                words = f"at most {span(left)} until the kubelet forgets {resource.name}"
                 self._move(1 - left / GRACE, words, waited)
             case Patching(early=True):
-                self.line("removing it before the kubelet has let go: it will put it back with its next sync")
+                self.line(
+                    "removing it before the kubelet forgets it: the kubelet will put it back with its next sync"
+                )
             case Patching():
                 self.line("removing it from capacity")
             case Watching(watched=watched, needed=needed):
-                words = "watching whether it stays away"
+                words = "checking that it stays away"
                 if self._moving:
                     self._move(watched / needed, words, watched)
                 elif not self._watching:
@@ -49,7 +51,7 @@ class Progress:
                 self._watching = False
                 self.line(f"it is back, with capacity {resource.capacity}")
             case Changed():
-                self.line("somebody else has changed it meanwhile; looking again")
+                self.line("something else changed it in the meantime; looking again")
             case Trouble(error=error):
                 self.line(f"{error}; trying again")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from colocate.cli.output import aligned
-from colocate.devices.extended_resources import ExtendedResource, State
+from colocate.devices.extended_resources import ExtendedResource, ResourceState
 
 _HEAD = ("NODE", "RESOURCE", "CAPACITY", "ALLOCATABLE", "REQUESTED", "STATE")
 _HEAD_OF_WHY = "WHY"
@@ -20,9 +20,9 @@ def table(found: Sequence[ExtendedResource], *, wide: bool) -> Iterator[str]:
 def state(resource: ExtendedResource) -> str:
     """In few words; a question mark where it is inferred."""
     match resource.state:
-        case State.STALE if resource.remaining is not None:
+        case ResourceState.STALE if resource.remaining is not None:
             words = f"stale, ≤ {span(resource.remaining)} left"
-        case State.REMOVABLE:
+        case ResourceState.REMOVABLE:
             words = "stale, removable"
         case other:
             words = str(other)

@@ -18,24 +18,29 @@ from colocate.apps.config.file import Underlay, build_document, load_document
 from colocate.apps.config.override import from_assignments, unknown_variables
 from colocate.apps.config.schema import VERSION
 from colocate.apps.config.words import Problem
-from colocate.apps.scheduler import kube_config, seed_config
 from colocate.apps.scheduler.addresses import has_login, leads_somewhere, with_token
-from colocate.apps.scheduler.from_seed import over_seed
-from colocate.apps.scheduler.kube_config import DEFAULT_NAME, Profile, TlsFiles, Wanted
+from colocate.apps.scheduler.kube import configuration as kube_config
+from colocate.apps.scheduler.kube import seed as seed_config
+from colocate.apps.scheduler.kube.configuration import (
+    DEFAULT_NAME,
+    KubeProfile,
+    TlsFiles,
+    WantedConfiguration,
+)
+from colocate.apps.scheduler.kube.seed import Seed, over_seed
 from colocate.apps.scheduler.process import run_scheduler
-from colocate.apps.scheduler.seed_config import Seed
+from colocate.apps.scheduler.server.tokens import own_token_file, tokens
 from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, SCHEDULER, Act, SchedulerConfig, check
-from colocate.apps.scheduler.tokens import own_token_file, tokens
 from colocate.cli import cluster_flags, scheduler_questions
 from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
 from colocate.cli.output import terminal_width, wrapped
 from colocate.cluster.client import Client
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 from colocate.host.files import write_atomically
 from colocate.telemetry import Event
 
-_DEFAULT = Wanted()
+_DEFAULT = WantedConfiguration()
 _LEAST = 20
 """Columns for a comment: in fewer it is not wrapped."""
 _EMPTY = f"version: {VERSION}".encode()
@@ -43,7 +48,7 @@ _EMPTY = f"version: {VERSION}".encode()
 
 def add(groups: Commands) -> None:
     parser = groups.add_parser(
-        "scheduler", help=GROUPS["scheduler"], description="Scheduling by what nodes really use."
+        "scheduler", help=GROUPS["scheduler"], description="Schedule pods by what nodes really use."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     _add_serve(commands)
@@ -54,9 +59,10 @@ def add(groups: Commands) -> None:
 def _add_serve(commands: Commands) -> None:
     command = commands.add_parser(
         "serve",
-        help="run the scheduler's process: follow the cluster and Prometheus, answer kube-scheduler, write taints",
-        description="Follow the cluster and Prometheus, and bring pods where nodes really have room.",
-        epilog="SIGTERM and SIGINT stop it. docs/scheduling.md shows a configuration to start from.",
+        help="run the scheduler's process: follow the cluster and Prometheus, answer kube-scheduler, write "
+        "taints",
+        description="Follow the cluster and Prometheus, and bring pods to nodes that really have room.",
+        epilog="SIGTERM and SIGINT stop it. docs/scheduling.md has an example configuration.",
     )
     command.add_argument("--config", type=Path, metavar="FILE", help="the configuration")
     command.add_argument(
@@ -64,16 +70,16 @@ def _add_serve(commands: Commands) -> None:
         dest="seed",
         type=Path,
         metavar="FILE",
-        help="take where Prometheus is, and the policy of each profile, from a kube-scheduler's configuration with "
-        "MemRealUsage or CpuRealUsage in it",
+        help="take the address of Prometheus and the policy of each profile from a kube-scheduler "
+        "configuration with MemRealUsage or CpuRealUsage",
     )
     command.add_argument(
         "--act",
         metavar="WAYS",
-        help=f"in place of the configuration's: {', '.join(Act)}, or several with commas",
+        help=f"instead of the configuration's: {', '.join(Act)}, or several with commas",
     )
     command.add_argument(
-        "--shadow", action="store_true", help="change nothing, record what would have been done"
+        "--shadow", action="store_true", help="change nothing, and record what would have been done"
     )
     command.add_argument(
         "--set",
@@ -105,7 +111,7 @@ async def _serve(args: argparse.Namespace, config: SchedulerConfig) -> None:
 def _config(args: argparse.Namespace, seed: Seed | None) -> SchedulerConfig:
     """The configuration that the flags name, each over the one before: --from, --config, --set, --act, --shadow."""
     if args.config is None and args.seed is None:
-        raise UserError("--config: no configuration is named; name one, or a kube-scheduler's with --from")
+        raise UserError("--config: no configuration is given; give one, or a kube-scheduler's with --from")
     read = partial(_read, args)
     config = over_seed(seed, read) if seed else read({})
     if args.act is not None:
@@ -132,7 +138,7 @@ def _ways(text: str) -> tuple[Act, ...]:
         return tuple(dict.fromkeys(Act(word.strip()) for word in text.split(",")))
     except ValueError:
         raise UserError(
-            f"--act: {text!r} is no way to act; say {', '.join(Act)}, or several with commas"
+            f"--act: {text!r} is not a way to act; write {', '.join(Act)}, or several with commas"
         ) from None
 
 
@@ -141,7 +147,7 @@ def _add_kube_config(commands: Commands) -> None:
         commands,
         "kube-config",
         "print the configuration of a second, stock kube-scheduler that asks the extender",
-        "Every line says why it is there; the extender's weight is worked out from the plugins that score beside it.",
+        "Every line has its reason; the extender's weight is computed from the other plugins that score.",
     )
     command.add_argument(
         "--scheduler-name",
@@ -154,45 +160,52 @@ def _add_kube_config(commands: Commands) -> None:
         dest="seed",
         type=Path,
         metavar="FILE",
-        help="take over a configuration with MemRealUsage or CpuRealUsage in it, with all its profiles",
+        help="take over a configuration with MemRealUsage or CpuRealUsage, with all its profiles",
     )
     command.add_argument(
         "--with-score-plugins",
         action="store_true",
-        help="with --from: let kube-scheduler's own score plugins count where that file has switched them all off",
+        help="with --from: use kube-scheduler's own score plugins even if that file switches them all off",
     )
     command.add_argument("--url", default=_DEFAULT.url, help="where the extender listens (%(default)s)")
     command.add_argument(
-        "--filter", action="store_true", help="have nodes that are too hot refused, not just outscored"
+        "--filter",
+        action="store_true",
+        help="refuse nodes that are too hot, instead of only scoring them low",
     )
     command.add_argument(
         "--points",
         type=int,
         default=_DEFAULT.points,
-        help="a node that scores so many points of 100 less than another loses in any case (%(default)s)",
+        help="a node that scores this many of 100 points less than another always loses (%(default)s)",
     )
     command.add_argument(
-        "--timeout", default=_DEFAULT.timeout, metavar="TIME", help="for an answer (%(default)s)"
+        "--timeout",
+        default=_DEFAULT.timeout,
+        metavar="TIME",
+        help="how long kube-scheduler waits for an answer (%(default)s)",
     )
     command.add_argument(
-        "--kubeconfig", default="", metavar="FILE", help="kube-scheduler's own, where it needs one"
+        "--kubeconfig", default="", metavar="FILE", help="kube-scheduler's own kubeconfig, if it needs one"
     )
     command.add_argument(
         "--token-file",
         type=Path,
         metavar="FILE",
         help="put the token of this file into urlPrefix (for an extender on this machine, "
-        f"{DEFAULT_TOKEN_FILE} where you may read it)",
+        f"{DEFAULT_TOKEN_FILE} if you may read it)",
     )
     command.add_argument(
         "--write",
         type=Path,
         metavar="FILE",
-        help="write to a file that only you can read, in place of standard output",
+        help="write to a file that only you can read, instead of standard output",
     )
-    tls = command.add_argument_group("HTTPS", "Paths of files as kube-scheduler sees them.")
-    tls.add_argument("--ca-file", default="", metavar="FILE", help="who signed the extender's certificate")
-    tls.add_argument("--cert-file", default="", metavar="FILE", help="a certificate to show to the extender")
+    tls = command.add_argument_group("HTTPS", "Give paths as kube-scheduler sees them.")
+    tls.add_argument(
+        "--ca-file", default="", metavar="FILE", help="the authority that signed the extender's certificate"
+    )
+    tls.add_argument("--cert-file", default="", metavar="FILE", help="a certificate for the extender")
     tls.add_argument("--key-file", default="", metavar="FILE", help="its key")
     tls.add_argument(
         "--server-name", default="", metavar="NAME", help="the name in the extender's certificate"
@@ -203,9 +216,9 @@ def _add_kube_config(commands: Commands) -> None:
 def print_kube_config(args: argparse.Namespace) -> None:
     lines: list[str] = []
     names = args.scheduler_name or [DEFAULT_NAME]
-    wanted = Wanted(
+    wanted = WantedConfiguration(
         url=_showing_a_token(args),
-        profiles=tuple(Profile(name) for name in names),
+        profiles=tuple(KubeProfile(name) for name in names),
         filter=args.filter,
         points=args.points,
         timeout=args.timeout,
@@ -214,15 +227,19 @@ def print_kube_config(args: argparse.Namespace) -> None:
     )
     if args.seed is not None:
         if args.scheduler_name:
-            raise UserError(
-                "--scheduler-name: the file of --from names the profiles; leave one of the two out"
-            )
+            raise UserError("--scheduler-name: the file of --from names the profiles; leave one out")
         seed = seed_config.read(_text(args.seed), str(args.seed), others_score=args.with_score_plugins)
         wanted = seed_config.taken_over(seed, wanted)
         lines += [f"# {line}" for line in seed_config.for_our_settings(seed)]
         for doubt in seed.doubts:
             print(f"warning: {args.seed}: {doubt}", file=sys.stderr)
     lines += kube_config.render(wanted).splitlines()
+    if not has_login(wanted.url) and not args.cert_file:
+        print(
+            "warning: urlPrefix has no token, but the extender asks for one by default; give its file with "
+            f"--token-file ({DEFAULT_TOKEN_FILE} on the extender's machine, created when it first starts)",
+            file=sys.stderr,
+        )
     if args.write is not None:
         _write(args.write, lines)
         return
@@ -233,7 +250,7 @@ def print_kube_config(args: argparse.Namespace) -> None:
 
 
 def _showing_a_token(args: argparse.Namespace) -> str:
-    """The address with the token in it that the extender asks for; a warning where none is to be had."""
+    """The address with the token in it that the extender asks for, where one is to be had."""
     url = str(args.url)
     if not leads_somewhere(url):
         # Which is told with all else that is checked.
@@ -241,17 +258,8 @@ def _showing_a_token(args: argparse.Namespace) -> str:
     file = args.token_file or (None if args.cert_file else own_token_file(url))
     if file is not None:
         if has_login(url):
-            raise UserError(
-                "--token-file: the address of --url has a password already; leave one of the two out"
-            )
+            raise UserError("--token-file: the address of --url already has a password; leave one out")
         return with_token(url, tokens(file, "--token-file")[0])
-    if not has_login(url) and not args.cert_file:
-        print(
-            "warning: urlPrefix shows no token, and the extender asks for one unless its configuration says "
-            f"otherwise; name its file with --token-file ({DEFAULT_TOKEN_FILE} on the extender's machine, made when "
-            "it first starts)",
-            file=sys.stderr,
-        )
     return url
 
 
@@ -262,16 +270,16 @@ def _keep_secret() -> None:
     if stat.S_ISREG(os.fstat(output).st_mode):
         with suppress(OSError):
             os.fchmod(output, 0o600)
-            closed = "; the file's mode is 0600 now"
-    print(f"note: urlPrefix holds the extender's token: keep it secret{closed}", file=sys.stderr)
+            closed = "; the file's mode is now 0600"
+    print(f"note: urlPrefix has the extender's token: keep it secret{closed}", file=sys.stderr)
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:
     try:
         write_atomically(path, "".join(f"{line}\n" for line in lines).encode(), 0o600)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"--write: {path} cannot be written ({reason}); name another") from None
+        reason = system_reason(error)
+        raise UserError(f"--write: cannot write {path} ({reason}); give another file") from None
 
 
 def _fitted(line: str, width: int) -> list[str]:
@@ -287,4 +295,4 @@ def _text(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or "it is not UTF-8").lower()
-        raise UserError(f"--from: {path} cannot be read ({reason}); check the path") from error
+        raise UserError(f"--from: cannot read {path} ({reason}); check the path") from error

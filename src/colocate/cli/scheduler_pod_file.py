@@ -45,9 +45,9 @@ def read(path: Path) -> PodFile:
         text = sys.stdin.read() if path == _STANDARD_INPUT else path.read_text()
         tree = without_nulls(yaml.safe_load(text))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"--pod: {path} cannot be read ({' '.join(str(error).split())}); check it") from None
+        raise UserError(f"--pod: cannot read {path} ({' '.join(str(error).split())}); check it") from None
     if not isinstance(tree, dict) or "spec" not in tree:
-        raise UserError(f"--pod: {path} holds no pod; give one that 'kubectl get pod -o yaml' prints")
+        raise UserError(f"--pod: {path} has no pod; give one that 'kubectl get pod -o yaml' prints")
     try:
         return _read(tree)
     except msgspec.ValidationError as error:

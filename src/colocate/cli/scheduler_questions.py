@@ -9,18 +9,18 @@ import msgspec
 import uvloop
 
 from colocate.apps.config.words import Problem
-from colocate.apps.scheduler import asking
+from colocate.apps.scheduler import client as questions
 from colocate.apps.scheduler.addresses import without_login
-from colocate.apps.scheduler.asking import Where
-from colocate.apps.scheduler.decisions import Told
+from colocate.apps.scheduler.client import Where
 from colocate.apps.scheduler.load_ranges import check_ranges
+from colocate.apps.scheduler.loop.decision_log import Told
+from colocate.apps.scheduler.server.tokens import own_token_file
 from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE
-from colocate.apps.scheduler.tokens import own_token_file
 from colocate.cli import scheduler_pod_file, scheduler_tables
 from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.output import as_json, harmless, terminal_width, visible, wrapped
 from colocate.cli.scheduler_tables import Scored
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 from colocate.host.files import write_atomically
 from colocate.load import (
     ClosedNode,
@@ -42,34 +42,34 @@ _STANDARD_INPUT = Path("-")
 
 
 def add(commands: Commands) -> None:
-    command = _command(commands, "explain", explain_pod, "say why a pod went to its node, or would have")
+    command = _command(commands, "explain", explain_pod, "explain why a pod went to its node, or would have")
     command.add_argument(
         "pod", metavar="POD", help="NAMESPACE/NAME, a uid, or a name in the namespace default"
     )
     which = command.add_mutually_exclusive_group()
-    which.add_argument("--node", default="", metavar="NODE", help="why that node had its score")
+    which.add_argument("--node", default="", metavar="NODE", help="why this node had its score")
     which.add_argument("--all", action="store_true", help="every candidate, not only the best")
     _add_where(command)
     command = _command(
-        commands, "decisions", show_decisions, "list the latest decisions, and what became of them"
+        commands, "decisions", show_decisions, "list the latest decisions, and whether they were followed"
     )
-    command.add_argument("--last", type=int, default=20, metavar="N", help="so many (%(default)s)")
+    command.add_argument("--last", type=int, default=20, metavar="N", help="how many (%(default)s)")
     _add_where(command)
-    command = _command(commands, "top", show_top, "list nodes by real and requested load, the fullest first")
+    command = _command(commands, "top", show_top, "list nodes by real and requested load, fullest first")
     _add_snapshot(command)
     command = _command(
-        commands, "snapshot", write_snapshot, "write all facts of a running scheduler", formats=()
+        commands, "snapshot", write_snapshot, "write all facts of a running scheduler to a file", formats=()
     )
-    command.add_argument("file", type=Path, metavar="FILE", help="where to; - is standard output")
+    command.add_argument("file", type=Path, metavar="FILE", help="the file to write; - is standard output")
     _add_where(command)
     command = _command(
-        commands, "score", score, "say how every node would be judged for a pod, which need not exist"
+        commands, "score", score, "show how every node would be scored for a pod, which need not exist"
     )
     _add_pod(command)
-    command.add_argument("--policy", default="", metavar="MIX", help="in place of the snapshot's own")
+    command.add_argument("--policy", default="", metavar="MIX", help="instead of the snapshot's own")
     _add_snapshot(command)
     command = _command(
-        commands, "compare", compare_policies, "say where two policies would put a pod, and how they differ"
+        commands, "compare", compare_policies, "show where two policies would put a pod, and how they differ"
     )
     command.add_argument("first", metavar="POLICY", help="such as balanced, or balanced=3,oversell=1")
     command.add_argument("second", metavar="POLICY")
@@ -94,16 +94,19 @@ def _command(
 def _add_where(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("which scheduler")
     group.add_argument(
-        "--url", default=Where().url, help="where it listens (%(default)s); unix:/PATH for a socket"
+        "--url", default=Where().url, help="the scheduler's address (%(default)s); unix:/PATH for a socket"
     )
     group.add_argument(
         "--token-file",
         type=Path,
         metavar="FILE",
-        help=f"a token that it knows (on its own machine, for who may read it: {DEFAULT_TOKEN_FILE})",
+        help=f"a file with a token of the scheduler (on its own machine {DEFAULT_TOKEN_FILE}, if you may read "
+        "it)",
     )
-    group.add_argument("--ca-file", type=Path, metavar="FILE", help="who signed its certificate")
-    group.add_argument("--cert-file", type=Path, metavar="FILE", help="a certificate to show to it")
+    group.add_argument(
+        "--ca-file", type=Path, metavar="FILE", help="the authority that signed its certificate"
+    )
+    group.add_argument("--cert-file", type=Path, metavar="FILE", help="a client certificate")
     group.add_argument("--key-file", type=Path, metavar="FILE", help="its key")
     group.add_argument("--server-name", default="", metavar="NAME", help="the name in its certificate")
 
@@ -113,7 +116,7 @@ def _add_snapshot(command: argparse.ArgumentParser) -> None:
         "--snapshot",
         type=Path,
         metavar="FILE",
-        help="a file of 'colocate scheduler snapshot'; nobody is asked then",
+        help="a file of 'colocate scheduler snapshot', instead of asking a scheduler",
     )
     _add_where(command)
 
@@ -124,7 +127,7 @@ def _add_pod(command: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="YAML or JSON of a pod, or of what has a template for pods; - is standard input",
+        help="YAML or JSON of a pod, or of an object with a pod template; - is standard input",
     )
 
 
@@ -133,12 +136,12 @@ def _add_pod(command: argparse.ArgumentParser) -> None:
 
 def explain_pod(args: argparse.Namespace) -> None:
     which = {"node": args.node} if args.node else {"all": "true"} if args.all else {}
-    told = asking.decoded(_ask(args, "/explain", pod=args.pod, **which), Told)
+    told = questions.decoded(_ask(args, "/explain", pod=args.pod, **which), Told)
     _print(args, told, scheduler_tables.told(told, terminal_width()))
 
 
 def show_decisions(args: argparse.Namespace) -> None:
-    latest = asking.decoded(_ask(args, "/decisions", last=str(args.last)), list[Told])
+    latest = questions.decoded(_ask(args, "/decisions", last=str(args.last)), list[Told])
     _print(args, latest, scheduler_tables.decisions(latest, terminal_width()))
 
 
@@ -146,7 +149,7 @@ def show_top(args: argparse.Namespace) -> None:
     if args.snapshot:
         rows = top(snapshot.restore(_snapshot(args)))
     else:
-        rows = asking.decoded(_ask(args, "/top"), list[NodeRow])
+        rows = questions.decoded(_ask(args, "/top"), list[NodeRow])
     _print(args, rows, scheduler_tables.top(rows, terminal_width()))
 
 
@@ -160,7 +163,7 @@ def write_snapshot(args: argparse.Namespace) -> None:
     try:
         _write(args.file, body)
     except OSError as error:
-        raise UserError(f"{args.file} cannot be written ({(error.strerror or str(error)).lower()})") from None
+        raise UserError(f"{args.file} cannot be written ({system_reason(error)})") from None
 
 
 def _write(path: Path, body: bytes) -> None:
@@ -210,7 +213,7 @@ def _ask(args: argparse.Namespace, path: str, **query: str) -> bytes:
         key=args.key_file,
         server_name=args.server_name,
     )
-    return uvloop.run(asking.ask(where, path, **query))
+    return uvloop.run(questions.ask(where, path, **query))
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -238,7 +241,7 @@ def _snapshot(args: argparse.Namespace) -> LoadSnapshot:
         blob = args.snapshot.read_bytes()
     except OSError as error:
         raise UserError(
-            f"--snapshot: {args.snapshot} cannot be read ({(error.strerror or str(error)).lower()}); check the path"
+            f"--snapshot: cannot read {args.snapshot} ({system_reason(error)}); check the path"
         ) from None
     return decoded(blob, str(args.snapshot))
 
@@ -251,7 +254,7 @@ def decoded(blob: bytes, source: str) -> LoadSnapshot:
     except Problem as problem:
         where = problem.path.replace("load.", "settings.", 1)
         raise UserError(
-            f"{source} is not a snapshot as 'colocate scheduler snapshot' writes it: {where}: {problem.what}, or "
-            f"take it again"
+            f"{source} is not a snapshot from 'colocate scheduler snapshot': {where}: {problem.what}, or take "
+            "it again"
         ) from None
     return found

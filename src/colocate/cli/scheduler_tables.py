@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from colocate.apps.scheduler.decisions import Told
-from colocate.apps.scheduler.refusals import Refused
+from colocate.apps.scheduler.loop.decision_log import Told
+from colocate.apps.scheduler.loop.refusal_log import RefusedPod
 from colocate.cli.output import aligned, visible, wrapped
 from colocate.load import (
     ClosedNode,
@@ -29,15 +29,15 @@ def told(told: Told, width: int = 0) -> Iterator[str]:
     yield from _heading(told.explanation)
     yield _outcome(told)
     if told.shadow:
-        yield "shadow mode: the scheduler was told nothing of this; all nodes were answered alike"
+        yield "shadow mode: kube-scheduler did not get these scores; all nodes got the same"
     if told.hot_count:
-        yield f"every candidate was too hot: {told.hot_count} let through all the same (load.filter.allHot)"
+        yield f"every candidate was too hot; {told.hot_count} passed anyway (load.filter.allHot)"
     yield from _nodes(told.explanation.nodes, width)
     yield from _sieved("too hot", told.hot, told.hot_count)
     yield from _sieved("refused", told.refused, told.refused_count)
 
 
-def _sieved(what: str, some: Sequence[Refused | ClosedNode], count: int) -> Iterator[str]:
+def _sieved(what: str, some: Sequence[RefusedPod | ClosedNode], count: int) -> Iterator[str]:
     if some:
         yield ""
     for one in some:
@@ -96,7 +96,7 @@ def _nodes(nodes: Sequence[NodeReason], width: int) -> Iterator[str]:
 
 
 def _reason(reason: PolicyReason, *, alone: bool) -> str:
-    parts = [_part(part) for part in reason.parts if round(part.value, 2)] or ["all that counts is 0"]
+    parts = [_part(part) for part in reason.parts if round(part.value, 2)] or ["all parts are 0"]
     if alone:
         return ", ".join(parts)
     scored = "" if reason.score is None else f" {reason.score}"
@@ -120,7 +120,7 @@ def _score(node: NodeReason) -> str:
 
 def _sample(node: NodeReason | NodeRow) -> str:
     if node.freshness is None:
-        return "not kept any more"
+        return "no longer kept"
     if node.age is None:
         return "never"
     return f"{node.age:.0f} s old{', expired' if node.freshness is Freshness.EXPIRED else ''}"
@@ -205,17 +205,17 @@ def _compared(compared: PolicyComparison, first: str, second: str, width: int) -
 
 def _agreement(compared: PolicyComparison, first: str, second: str) -> str:
     if len(compared.nodes) < 2:
-        return f"there are no two nodes between which {first} and {second} could choose"
+        return f"there are not two nodes for {first} and {second} to choose from"
     by_first, by_second = {one.first for one in compared.nodes}, {one.second for one in compared.nodes}
     if len(by_first) == len(by_second) == 1:
-        return f"neither {first} nor {second} tells any node from another: each scores all of them alike"
+        return f"{first} and {second} each give all nodes the same score"
     if len(by_first) == 1 or len(by_second) == 1:
         which = "first" if len(by_first) == 1 else "second"
-        return f"of {first} and {second} the {which} scores all nodes alike, and has no say in where the pod goes"
+        return f"of {first} and {second}, the {which} gives all nodes the same score, so it does not count"
     agree = "agree on a best node" if compared.agree else "have no best node in common"
     return (
-        f"{first} and {second} {agree}; of the pairs of nodes that either tells apart, they order "
-        f"{100 * (compared.agreement or 0):.0f} % alike"
+        f"{first} and {second} {agree}; both put {100 * (compared.agreement or 0):.0f} % of the pairs of "
+        "nodes that either ranks in the same order"
     )
 
 
@@ -225,13 +225,13 @@ def policies(mix: Mix) -> str:
 
 def _outcome(told: Told) -> str:
     if told.node is None:
-        return "not seen bound yet"
+        return "not bound yet, as far as is known"
     if told.explanation.refused:
         return f"bound to {told.node} at {_moment(told.bound_at or 0)}: not by this answer"
     said = {
         True: "one of the best",
-        False: "not one of the best: other plugins of the scheduler weighed more, or it did not ask again",
-        None: "too many were best to say whether it is one of them",
+        False: "not one of the best: other plugins of kube-scheduler weighed more, or it did not ask again",
+        None: "too many were best to tell whether this is one of them",
     }[told.followed]
     return f"bound to {told.node} at {_moment(told.bound_at or 0)}: {said}"
 

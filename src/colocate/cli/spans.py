@@ -16,5 +16,5 @@ def positive_seconds(text: str, flag: str) -> float:
     """The same, where no time at all makes no sense."""
     found = seconds(text, flag)
     if found <= 0:
-        raise UserError(f"{flag}: {text!r} is no time at all; say how long, as in 90s or 15m")
+        raise UserError(f"{flag}: {text!r} is not more than 0; write it like 90s or 15m")
     return found

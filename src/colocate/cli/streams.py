@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, TextIO, cast
 
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 
 _ESCAPED = "colocate.escaped"
 
@@ -76,5 +76,5 @@ class _Output:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             if isinstance(error, BrokenPipeError):
                 raise
-            reason = (error.strerror or str(error)).lower()
+            reason = system_reason(error)
             raise UserError(f"standard output: cannot be written ({reason}); send it elsewhere") from error

@@ -14,7 +14,7 @@ from colocate.cluster.changes import Added, Change, Deleted, Key, Modified
 T = TypeVar("T")
 
 
-class Marks(msgspec.Struct, frozen=True, rename="camel"):
+class ObjectMarks(msgspec.Struct, frozen=True, rename="camel"):
     """What every object says about itself."""
 
     name: str = ""
@@ -24,13 +24,13 @@ class Marks(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Marked(msgspec.Struct, frozen=True):
-    metadata: Marks
+    metadata: ObjectMarks
 
 
 _MARKS = msgspec.json.Decoder(_Marked)
 
 
-def marks_of(raw: bytes | msgspec.Raw) -> Marks:
+def marks_of(raw: bytes | msgspec.Raw) -> ObjectMarks:
     """Raises ValueError (msgspec's), or RecursionError, where it is no object at all."""
     return _MARKS.decode(raw).metadata
 
@@ -40,7 +40,7 @@ class _Held(msgspec.Struct, Generic[T], gc=False):
     value: T
 
 
-class Index(Generic[T]):
+class ObjectIndex(Generic[T]):
     """Finds objects by a value that a function reads from them: pods by node, say."""
 
     def __init__(self, held: dict[Key, _Held[T]], function: Callable[[T], Hashable]) -> None:
@@ -80,7 +80,7 @@ class CachedObjects(Generic[T]):
     def __init__(self, shape: type[T]) -> None:
         self._decoder = msgspec.json.Decoder(shape)
         self._held: dict[Key, _Held[T]] = {}
-        self._indexes: list[Index[T]] = []
+        self._indexes: list[ObjectIndex[T]] = []
         self._namespaces: dict[str, str] = {}
         self.skipped: dict[Key, str] = {}
         """Objects that cannot be read as they are now, and why. Of each, the last readable state is kept."""
@@ -98,19 +98,19 @@ class CachedObjects(Generic[T]):
     def items(self) -> Iterator[tuple[Key, T]]:
         return ((key, held.value) for key, held in self._held.items())
 
-    def add_index(self, function: Callable[[T], Hashable]) -> Index[T]:
+    def add_index(self, function: Callable[[T], Hashable]) -> ObjectIndex[T]:
         """An index, kept from now on. An object for which the function gives None is not in it."""
-        index = Index(self._held, function)
+        index = ObjectIndex(self._held, function)
         for key, held in self._held.items():
             index.move(key, None, held.value)
         self._indexes.append(index)
         return index
 
-    def key_of(self, marks: Marks) -> Key:
+    def key_of(self, marks: ObjectMarks) -> Key:
         # Thousands of objects share a namespace: one text for all of them.
         return Key(self._namespaces.setdefault(marks.namespace, marks.namespace), marks.name)
 
-    def put(self, marks: Marks, raw: bytes | msgspec.Raw) -> list[Change[T]]:
+    def put(self, marks: ObjectMarks, raw: bytes | msgspec.Raw) -> list[Change[T]]:
         """An object as it is now."""
         key = self.key_of(marks)
         held = self._held.get(key)
@@ -132,7 +132,7 @@ class CachedObjects(Generic[T]):
             index.move(key, old, value)
         return [Modified(key, old, value)]
 
-    def remove(self, marks: Marks, raw: bytes | msgspec.Raw) -> list[Change[T]]:
+    def remove(self, marks: ObjectMarks, raw: bytes | msgspec.Raw) -> list[Change[T]]:
         """An object is gone; `raw` is its last state, if that can be read."""
         key = self.key_of(marks)
         self.skipped.pop(key, None)
@@ -164,13 +164,13 @@ class CachedObjects(Generic[T]):
             index.move(key, held.value, None)
         return [Deleted(key, held.value if last is None else last)]
 
-    def knows(self, marks: Marks) -> bool:
+    def knows(self, marks: ObjectMarks) -> bool:
         """Whether this very object, by its uid, is held in whatever state."""
         key = self.key_of(marks)
         held = self._held.get(key)
         return held.uid == marks.uid if held is not None else key in self.skipped
 
-    def agrees(self, marks: Marks, raw: bytes | msgspec.Raw) -> bool:
+    def agrees(self, marks: ObjectMarks, raw: bytes | msgspec.Raw) -> bool:
         """Whether an object is held just as it is given."""
         key = self.key_of(marks)
         held = self._held.get(key)

@@ -122,7 +122,7 @@ def _base(
     else:
         config = kubeconfig.load(_default_files(environ, home), must_exist=False)
     if config.is_empty and flags.context:
-        raise UserError(f"--context {flags.context}: there is no kubeconfig that could have it")
+        raise UserError(f"--context {flags.context}: there is no kubeconfig; give one with --kubeconfig")
     if not config.is_empty and (flags.context or config.current_context or not flags.server):
         return _from_kubeconfig(config, flags, remedies)
     if flags.server:
@@ -130,7 +130,7 @@ def _base(
     if "KUBERNETES_SERVICE_HOST" in environ and (account / "token").exists():
         return _in_cluster(environ, account)
     raise UserError(
-        f"no API server is known: name {remedies.kubeconfig}, or run in a pod that has a service account"
+        f"no API server is known: give {remedies.kubeconfig}, or run in a pod with a service account"
     )
 
 
@@ -148,8 +148,8 @@ def _from_kubeconfig(config: kubeconfig.Merged, flags: Flags, remedies: Remedies
     cluster, user = chosen.cluster.entry, chosen.user.entry
     if cluster.insecure and not (flags.insecure or flags.certificate_authority):
         raise UserError(
-            f"{chosen.cluster.place}: insecure-skip-tls-verify is set, which no file alone can switch on; "
-            f"give certificate-authority instead{_or(remedies.insecure)}"
+            f"{chosen.cluster.place}: insecure-skip-tls-verify is set, but a file alone cannot enable it; set "
+            f"certificate-authority instead{_or(remedies.insecure)}"
         )
     server = flags.server or cluster.server
     if not server:
@@ -240,23 +240,22 @@ def checked(found: Connection, insecurely: str) -> Connection:
         address = urlsplit(found.server)
         host, _ = address.hostname, address.port
     except ValueError as error:
-        raise UserError(f"{found.origin}: server {found.server!r} is no address: {error}") from error
+        raise UserError(f"{found.origin}: server {found.server!r} is not an address: {error}") from error
     if address.scheme not in ("http", "https") or not host:
         raise UserError(
-            f"{found.origin}: server {found.server!r} is no address; write it as https://HOST:PORT"
+            f"{found.origin}: server {found.server!r} is not an address; write it as https://HOST:PORT"
         )
     login = found.login
     shown = login.token or login.token_file or login.exec or login.password or login.password_file
     if address.scheme == "http" and shown and host not in _LOOPBACK and not found.insecure:
         raise UserError(
-            f"{found.origin}: server {found.server} would be sent the credential in the clear; "
-            f"use https{_or(insecurely)}"
+            f"{found.origin}: server {found.server} would get the credential in clear text; use "
+            f"https{_or(insecurely)}"
         )
     proxy = urlsplit(found.proxy.reveal()) if found.proxy else None
     if proxy and proxy.scheme not in ("http", "https"):
         raise UserError(
-            f"{found.origin}: the proxy {proxy.hostname} is not an http or https one; "
-            f"these are the kinds that are supported"
+            f"{found.origin}: the proxy {proxy.hostname} is not an http or https proxy; use one of these"
         )
     if bool(login.certificate) != bool(login.key):
         raise UserError(

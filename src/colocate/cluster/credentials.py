@@ -25,7 +25,7 @@ _EARLY = 10.0
 Stamp = tuple[int, int, int]
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ShownCredentials(msgspec.Struct, frozen=True):
     """A header, and the certificate of a client where a command printed one."""
 
     authorization: Secret | None = None
@@ -49,13 +49,13 @@ class Credentials:
         self._printed: Printed | None = None
         self._files: dict[Path, tuple[Stamp, Secret]] = {}
 
-    async def current(self) -> Shown:
+    async def current(self) -> ShownCredentials:
         """What to show now. A UserError where a file or command gives nothing."""
         login = self._login
         if login.token_file is not None:
-            return Shown(_bearer(self._from_file(login.token_file, "token")))
+            return ShownCredentials(_bearer(self._from_file(login.token_file, "token")))
         if login.token:
-            return Shown(_bearer(login.token))
+            return ShownCredentials(_bearer(login.token))
         if login.exec is not None:
             return _shown(await self._from_command(login.exec))
         if login.username:
@@ -64,10 +64,10 @@ class Credentials:
             )
             password = secret.reveal() if secret else ""
             pair = base64.b64encode(f"{login.username}:{password}".encode()).decode()
-            return Shown(Secret(f"Basic {pair}"))
-        return Shown()
+            return ShownCredentials(Secret(f"Basic {pair}"))
+        return ShownCredentials()
 
-    async def renewed(self, refused: Shown) -> bool:
+    async def renewed(self, refused: ShownCredentials) -> bool:
         """After a 401: whether there is something else to show than what was refused."""
         if self._login.exec is not None:
             async with self._running:
@@ -88,10 +88,10 @@ class Credentials:
             if known is not None:
                 # A file that is just being replaced: what was there is mostly still good.
                 return known[1]
-            why = getattr(error, "strerror", None) or "it is no text"
+            why = getattr(error, "strerror", None) or "it is not text"
             raise UserError(f"the {what} file {path} cannot be read: {why.lower()}") from error
         if not known[1]:
-            raise UserError(f"the {what} file {path} is empty; put a {what} there, or name another file")
+            raise UserError(f"the {what} file {path} is empty; put a {what} into it, or give another file")
         return known[1]
 
     async def _from_command(self, spec: ExecSpec) -> Printed:
@@ -108,5 +108,7 @@ def _bearer(token: Secret) -> Secret:
     return Secret(f"Bearer {token.reveal()}")
 
 
-def _shown(printed: Printed) -> Shown:
-    return Shown(_bearer(printed.token) if printed.token else None, printed.certificate, printed.key)
+def _shown(printed: Printed) -> ShownCredentials:
+    return ShownCredentials(
+        _bearer(printed.token) if printed.token else None, printed.certificate, printed.key
+    )

@@ -35,7 +35,7 @@ class _Details(msgspec.Struct, frozen=True):
     retryAfterSeconds: float | None = None
 
 
-class Status(msgspec.Struct, frozen=True):
+class ApiStatus(msgspec.Struct, frozen=True):
     """The Status object of the API, as much of it as is read."""
 
     message: str = ""
@@ -62,7 +62,7 @@ class ClusterError(ColocateError):
 class ApiError(ClusterError):
     """The API server refused or failed."""
 
-    def __init__(self, doing: Doing, status: Status) -> None:
+    def __init__(self, doing: Doing, status: ApiStatus) -> None:
         super().__init__(f"cannot {doing}: {status.message or status.reason or f'code {status.code}'}")
         self.doing = doing
         self.code = status.code
@@ -97,7 +97,7 @@ class Invalid(ApiError):
 class Unauthorized(ApiError):
     """The server does not take the credential."""
 
-    def __init__(self, doing: Doing, status: Status) -> None:
+    def __init__(self, doing: Doing, status: ApiStatus) -> None:
         super().__init__(doing, status)
         self.args = (
             f"cannot {doing}: the server does not accept the credential (401); "
@@ -108,7 +108,7 @@ class Unauthorized(ApiError):
 class Forbidden(ApiError):
     """The user lacks a right; says which."""
 
-    def __init__(self, doing: Doing, status: Status) -> None:
+    def __init__(self, doing: Doing, status: ApiStatus) -> None:
         super().__init__(doing, status)
         found = _WHO.search(status.message)
         self.user = found.group(1) if found else ""
@@ -122,7 +122,7 @@ class Forbidden(ApiError):
 class TooManyRequests(ApiError):
     """Not now: the server is busy, or a disruption budget is used up."""
 
-    def __init__(self, doing: Doing, status: Status, retry_after: float | None) -> None:
+    def __init__(self, doing: Doing, status: ApiStatus, retry_after: float | None) -> None:
         super().__init__(doing, status)
         self.retry_after = retry_after
         """Seconds that the server asks to wait; None where it says nothing."""
@@ -131,7 +131,7 @@ class TooManyRequests(ApiError):
 class ServerError(ApiError):
     """The server failed, or answered something that cannot be read."""
 
-    def __init__(self, doing: Doing, status: Status, retry_after: float | None = None) -> None:
+    def __init__(self, doing: Doing, status: ApiStatus, retry_after: float | None = None) -> None:
         super().__init__(doing, status)
         self.retry_after = retry_after
 
@@ -173,14 +173,14 @@ def from_answer(doing: Doing, code: int, retry_after: str | None, body: bytes, j
     return Invalid(doing, status)
 
 
-def from_status(doing: Doing, status: Status) -> ApiError:
+def from_status(doing: Doing, status: ApiStatus) -> ApiError:
     """The error that a Status in the middle of a watch stands for."""
     return from_answer(doing, status.code or 500, None, msgspec.json.encode(status), json_patch=False)
 
 
 def unreadable(doing: Doing, why: str) -> ServerError:
     """An answer that says it is fine and is not what was asked for."""
-    return ServerError(doing, Status(f"the answer cannot be read: {why}", "Unreadable", 200))
+    return ServerError(doing, ApiStatus(f"the answer cannot be read: {why}", "Unreadable", 200))
 
 
 def redirected(doing: Doing, code: int, location: str) -> Invalid:
@@ -191,22 +191,26 @@ def redirected(doing: Doing, code: int, location: str) -> Invalid:
         # Not more of it: user names, passwords and queries may be secrets.
         place = f"{f'{address.scheme}:' if address.scheme else ''}{host}{address.path}"
     except ValueError:
-        place = "what is no address"
-    message = f"the server redirects (code {code}) to {place}; name the address that answers by itself"
-    return Invalid(doing, Status(message, "Redirected", code))
+        place = "something that is not an address"
+    message = (
+        f"the server redirects (code {code}) to {place}; give the address that answers without a redirect"
+    )
+    return Invalid(doing, ApiStatus(message, "Redirected", code))
 
 
-def _read(code: int, body: bytes) -> Status:
+def _read(code: int, body: bytes) -> ApiStatus:
     try:
         said = msgspec.json.decode(body, type=_Refusal)
     except (ValueError, RecursionError):
         # A proxy in front of the API server answers in its own words, mostly HTML.
         shown = " ".join(body[:_SHOWN].decode("utf-8", "replace").split())
-        return Status(f"code {code}{f': {shown}' if shown else ''}", "", code)
-    return Status(said.message or said.error, said.reason or said.errorType, said.code or code, said.details)
+        return ApiStatus(f"code {code}{f': {shown}' if shown else ''}", "", code)
+    return ApiStatus(
+        said.message or said.error, said.reason or said.errorType, said.code or code, said.details
+    )
 
 
-def _pause(header: str | None, status: Status) -> float | None:
+def _pause(header: str | None, status: ApiStatus) -> float | None:
     try:
         seconds = float(header) if header else None
     except ValueError:

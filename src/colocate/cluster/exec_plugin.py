@@ -62,13 +62,15 @@ async def run(
             output, complaint = await process.communicate()
     except TimeoutError:
         raise UserError(
-            f"{spec.place}: {spec.command} has not ended within {seconds:g} s; see why it hangs"
+            f"{spec.place}: {spec.command} has not ended within {seconds:g} s; find out why it hangs"
         ) from None
     finally:
         await _end(process)
     if process.returncode != 0:
         said = " ".join(complaint[-_SHOWN:].decode("utf-8", "replace").split())
-        raise UserError(f"{spec.place}: {spec.command} ended with {process.returncode}: {said or 'no word'}")
+        raise UserError(
+            f"{spec.place}: {spec.command} ended with {process.returncode}: {said or 'no output'}"
+        )
     return _read(spec, output)
 
 
@@ -80,8 +82,8 @@ def _check(spec: ExecSpec) -> None:
         )
     if spec.interactive_mode == "Always":
         raise UserError(
-            f"{spec.place}.interactiveMode is Always, and there is no terminal here; "
-            f"use another way to log in, such as a token file"
+            f"{spec.place}.interactiveMode is Always, but there is no terminal here; log in another way, such "
+            "as with a token file"
         )
 
 

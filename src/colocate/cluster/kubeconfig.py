@@ -37,11 +37,11 @@ class Placed(msgspec.Struct, Generic[E], frozen=True):
             return Secret(base64.b64decode("".join(text.split()), validate=True).decode())
         except ValueError as error:
             raise UserError(
-                f"{self.place}: {field} is not base64 of a PEM text; copy it again, or name a file"
+                f"{self.place}: {field} is not base64 of a PEM text; copy it again, or give a file"
             ) from error
 
 
-class EnvVar(msgspec.Struct, frozen=True):
+class ExecVariable(msgspec.Struct, frozen=True):
     name: str
     value: str = ""
 
@@ -52,7 +52,7 @@ class ExecSpec(msgspec.Struct, frozen=True, rename="camel"):
     command: str
     api_version: str = ""
     args: tuple[str, ...] | None = None
-    env: tuple[EnvVar, ...] | None = None
+    env: tuple[ExecVariable, ...] | None = None
     install_hint: str = ""
     interactive_mode: str = "IfAvailable"
     provide_cluster_info: bool = False
@@ -66,7 +66,7 @@ class ExecSpec(msgspec.Struct, frozen=True, rename="camel"):
         return f"ExecSpec(command={self.command!r}, …)"
 
 
-class Cluster(msgspec.Struct, frozen=True, rename="kebab"):
+class KubeconfigCluster(msgspec.Struct, frozen=True, rename="kebab"):
     server: str = ""
     authority: str = msgspec.field(default="", name="certificate-authority")
     authority_data: str = msgspec.field(default="", name="certificate-authority-data")
@@ -75,7 +75,7 @@ class Cluster(msgspec.Struct, frozen=True, rename="kebab"):
     proxy: str = msgspec.field(default="", name="proxy-url")
 
 
-class User(msgspec.Struct, frozen=True, rename="kebab"):
+class KubeconfigUser(msgspec.Struct, frozen=True, rename="kebab"):
     token: str = ""
     token_file: str = msgspec.field(default="", name="tokenFile")
     username: str = ""
@@ -103,8 +103,8 @@ class Chosen(msgspec.Struct, frozen=True):
     """What a context stands for."""
 
     origin: str
-    cluster: Placed[Cluster]
-    user: Placed[User]
+    cluster: Placed[KubeconfigCluster]
+    user: Placed[KubeconfigUser]
     namespace: str
 
     def exec_spec(self) -> ExecSpec | None:
@@ -112,8 +112,8 @@ class Chosen(msgspec.Struct, frozen=True):
         user, cluster = self.user.entry, self.cluster.entry
         if user.auth_provider is not None and not (user.token or user.token_file or user.exec):
             raise UserError(
-                f"{self.user.place}: auth-provider was taken out of Kubernetes in 1.26; use the exec "
-                f"plugin of your provider instead"
+                f"{self.user.place}: auth-provider was removed from Kubernetes in 1.26; use the exec plugin of "
+                "your provider instead"
             )
         if user.exec is None:
             return None
@@ -135,8 +135,8 @@ class Merged(msgspec.Struct, frozen=True):
 
     files: list[Path] = []
     current_context: str = ""
-    clusters: dict[str, Placed[Cluster]] = {}
-    users: dict[str, Placed[User]] = {}
+    clusters: dict[str, Placed[KubeconfigCluster]] = {}
+    users: dict[str, Placed[KubeconfigUser]] = {}
     contexts: dict[str, Placed[Context]] = {}
 
     @property
@@ -155,11 +155,11 @@ class Merged(msgspec.Struct, frozen=True):
         if context is None:
             field = "--context" if wanted else "current-context"
             raise UserError(
-                f"{self._where}: {field} is {name!r}, and there is no such context; "
-                f"choose one that is there ({_known(self.contexts)})"
+                f"{self._where}: {field} is {name!r}, but there is no such context; choose another "
+                f"({_known(self.contexts)})"
             )
         cluster = _named(self.clusters, context.entry.cluster, f"{context.place}.cluster")
-        user = Placed(User(), f"{context.place}.user", context.source)
+        user = Placed(KubeconfigUser(), f"{context.place}.user", context.source)
         if context.entry.user:
             user = _named(self.users, context.entry.user, f"{context.place}.user")
         return Chosen(context.place, cluster, user, context.entry.namespace)
@@ -172,11 +172,11 @@ class Merged(msgspec.Struct, frozen=True):
 def _named(entries: Mapping[str, Placed[E]], name: str, place: str) -> Placed[E]:
     if name in entries:
         return entries[name]
-    raise UserError(f"{place} is {name!r}, which is not there; name one of: {_known(entries)}")
+    raise UserError(f"{place} is {name!r}, which does not exist; choose one of: {_known(entries)}")
 
 
 def _known(entries: Iterable[str]) -> str:
-    return ", ".join(sorted(entries)) or "none is there"
+    return ", ".join(sorted(entries)) or "there are none"
 
 
 def load(files: Sequence[Path], must_exist: bool) -> Merged:
@@ -191,8 +191,8 @@ def load(files: Sequence[Path], must_exist: bool) -> Merged:
         merged = msgspec.structs.replace(
             merged,
             current_context=merged.current_context or current,
-            clusters=_entries(document, "cluster", Cluster, path) | merged.clusters,
-            users=_entries(document, "user", User, path) | merged.users,
+            clusters=_entries(document, "cluster", KubeconfigCluster, path) | merged.clusters,
+            users=_entries(document, "user", KubeconfigUser, path) | merged.users,
             contexts=_entries(document, "context", Context, path) | merged.contexts,
         )
     return merged
@@ -203,10 +203,10 @@ def _read(path: Path, must_exist: bool) -> str | None:
         return path.read_text()
     except FileNotFoundError:
         if must_exist:
-            raise UserError(f"the kubeconfig {path} is not there; name another") from None
+            raise UserError(f"the kubeconfig {path} does not exist; give another") from None
         return None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise UserError(f"the kubeconfig {path} cannot be read: {why.lower()}") from error
 
 
@@ -217,18 +217,18 @@ def _parse(path: Path, text: str) -> dict[str, object]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         # Not the parser's own words: they quote the text around, and with it tokens.
-        raise UserError(f"the kubeconfig {path}{line} is not YAML; mend or replace it") from None
+        raise UserError(f"the kubeconfig {path}{line} is not YAML; correct or replace it") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise UserError(f"the kubeconfig {path} is not a mapping; mend or replace it")
+        raise UserError(f"the kubeconfig {path} is not a mapping; correct or replace it")
     return document
 
 
 def _entries(document: dict[str, object], word: str, shape: type[E], path: Path) -> dict[str, Placed[E]]:
     listed = document.get(f"{word}s") or []
     if not isinstance(listed, list):
-        raise UserError(f"{path}: {word}s is not a list; mend it")
+        raise UserError(f"{path}: {word}s is not a list; correct it")
     found: dict[str, Placed[E]] = {}
     for number, item in enumerate(listed):
         name = item.get("name") if isinstance(item, dict) else None

@@ -15,7 +15,7 @@ from colocate.cluster.json_patch import Patch
 from colocate.cluster.resources import NODES, Object
 
 
-class NodeShape(msgspec.Struct, frozen=True):
+class _NodeShape(msgspec.Struct, frozen=True):
     """As much of a node as a patch of its status needs to have seen."""
 
     metadata: dict[str, object]
@@ -32,7 +32,7 @@ def patch_for(seen: Mapping[str, object], wanted: Mapping[str, int | None]) -> P
     for resource, count in sorted(wanted.items()):
         if "/" not in resource:
             raise ValueError(
-                f"{resource!r} is no extended resource: cpu, memory and their like are the kubelet's"
+                f"{resource!r} is not an extended resource: cpu, memory and the like belong to the kubelet"
             )
         value = None if count is None else str(count)
         step = json_patch.set_value(_mapping(node), ("status", "capacity", resource), value)
@@ -54,7 +54,7 @@ async def set_extended_resources(
 
     PreconditionFailed where somebody else has changed them since: look again.
     """
-    seen = await client.get(NODES.read_as(NodeShape), node)
+    seen = await client.get(NODES.read_as(_NodeShape), node)
     patch = patch_for(seen.document(), wanted)
     if patch:
         await client.patch(NODES, node, patch, subresource="status", dry_run=dry_run)

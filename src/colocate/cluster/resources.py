@@ -52,7 +52,7 @@ class Resource(msgspec.Struct, Generic[T], frozen=True):
 def _step(text: str) -> str:
     if text in (".", ".."):
         # Not escaped by quote, and taken out of a path by every HTTP client on its way.
-        raise ValueError(f"{text!r} is no name of an object")
+        raise ValueError(f"{text!r} is not a name of an object")
     return quote(text, safe="")
 
 

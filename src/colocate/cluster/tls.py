@@ -6,7 +6,7 @@ from pathlib import Path
 
 from colocate.cluster.certificate_dates import not_after
 from colocate.cluster.connection import Connection, Pem
-from colocate.cluster.credentials import Shown
+from colocate.cluster.credentials import ShownCredentials
 from colocate.cluster.secret import Secret
 from colocate.errors import UserError
 
@@ -18,9 +18,9 @@ class Tls:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._made: tuple[Stamp, Shown, ssl.SSLContext] | None = None
+        self._made: tuple[Stamp, ShownCredentials, ssl.SSLContext] | None = None
 
-    def context(self, shown: Shown) -> ssl.SSLContext | None:
+    def context(self, shown: ShownCredentials) -> ssl.SSLContext | None:
         """What to connect with now; None where the server speaks plain HTTP."""
         if not self._connection.server.startswith("https://"):
             return None
@@ -63,11 +63,11 @@ def file_stamp(path: Path) -> tuple[str, int, int]:
     return (str(path), found.st_ino, found.st_mtime_ns)
 
 
-def _same_pair(one: Shown, other: Shown) -> bool:
+def _same_pair(one: ShownCredentials, other: ShownCredentials) -> bool:
     return one.certificate == other.certificate and one.key == other.key
 
 
-def _context(connection: Connection, shown: Shown) -> ssl.SSLContext:
+def _context(connection: Connection, shown: ShownCredentials) -> ssl.SSLContext:
     origin = connection.origin
     authority = (
         connection.authority.read(f"{origin}: certificate-authority") if connection.authority else None
@@ -77,8 +77,8 @@ def _context(connection: Connection, shown: Shown) -> ssl.SSLContext:
     except ssl.SSLError as error:
         where = connection.authority.file if connection.authority else None
         raise UserError(
-            f"{origin}: certificate-authority{f' {where}' if where else ''} holds no certificate in PEM; "
-            f"copy it again from the cluster"
+            f"{origin}: certificate-authority{f' {where}' if where else ''} has no certificate in PEM; copy it "
+            "again from the cluster"
         ) from error
     # Python 3.13 began to refuse authorities that lack an extension which many clusters' own ones lack.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

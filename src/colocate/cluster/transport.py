@@ -18,7 +18,7 @@ from colocate import __version__
 from colocate.aio import deadline
 from colocate.clock import Clock
 from colocate.cluster.connection import Connection
-from colocate.cluster.credentials import Credentials, Shown
+from colocate.cluster.credentials import Credentials, ShownCredentials
 from colocate.cluster.errors import (
     ApiError,
     Doing,
@@ -89,7 +89,7 @@ class Transport:
         if request.at_most is None:
             return await response.read()
         if encoding := response.headers.get("Content-Encoding", ""):
-            raise unreadable(request.doing, f"it is compressed ({encoding}), which was not asked for")
+            raise unreadable(request.doing, f"it is compressed ({encoding}), although that was not asked for")
         body = await _beginning(response, request.at_most + 1)
         if len(body) > request.at_most:
             by = f" ({request.at_most_by})" if request.at_most_by else ""
@@ -136,7 +136,7 @@ class Transport:
                 raise
         return await self._counted(request, await self._credentials.current())
 
-    async def _counted(self, request: Request, shown: Shown) -> aiohttp.ClientResponse:
+    async def _counted(self, request: Request, shown: ShownCredentials) -> aiohttp.ClientResponse:
         doing = request.doing
         begun = self._clock.monotonic()
         outcome = "cancelled"
@@ -156,7 +156,7 @@ class Transport:
                 self._clock.monotonic() - begun
             )
 
-    async def _once(self, request: Request, shown: Shown) -> aiohttp.ClientResponse:
+    async def _once(self, request: Request, shown: ShownCredentials) -> aiohttp.ClientResponse:
         connection = self._connection
         context = self._tls.context(shown)
         response = await self._open().request(
@@ -192,7 +192,7 @@ class Transport:
             # What is told is cut off to the second.
             self.clock_offset = parsedate_to_datetime(date).timestamp() + 0.5 - self._clock.time()
 
-    def _headers(self, request: Request, shown: Shown) -> list[tuple[str, str]]:
+    def _headers(self, request: Request, shown: ShownCredentials) -> list[tuple[str, str]]:
         login = self._connection.login
         headers = [("Accept", JSON)]
         if request.body is not None:
@@ -239,8 +239,8 @@ class Transport:
             # Servers that check it in the handshake mostly hang up without a word.
             day = datetime.fromtimestamp(end, UTC).date()
             return Untrusted(
-                f"cannot {doing}: {connection.server} hung up, and our client certificate has expired on "
-                f"{day}; renew the one in {connection.origin}"
+                f"cannot {doing}: {connection.server} closed the connection, and our client certificate "
+                f"expired on {day}; renew the one in {connection.origin}"
             )
         return Unreachable(f"cannot {doing}: the connection to {connection.server} broke: {in_words(error)}")
 
@@ -248,7 +248,7 @@ class Transport:
         origin = self._connection.origin
         if self._tls.shows_certificate:
             return f"does not accept our client certificate ({alert}); renew the one in {origin}"
-        return f"demands a client certificate ({alert}), and {origin} has none; add one, with its key"
+        return f"asks for a client certificate ({alert}), but {origin} has none; add one, with its key"
 
 
 async def _beginning(response: aiohttp.ClientResponse, length: int) -> bytes:

@@ -19,15 +19,15 @@ import msgspec
 
 from colocate.aio import Watched, deadline
 from colocate.cluster.backoff import BackOff, Random
-from colocate.cluster.cached_objects import CachedObjects, Index, Marks, marks_of
+from colocate.cluster.cached_objects import CachedObjects, ObjectIndex, ObjectMarks, marks_of
 from colocate.cluster.changes import Change, Key
 from colocate.cluster.client import EVERYTHING, Client
 from colocate.cluster.errors import ClusterError, Doing, Gone, Unreachable, unreadable
 from colocate.cluster.listing import Page, first_page, pages
 from colocate.cluster.resources import Resource, Selection
 from colocate.cluster.transport import Request
-from colocate.cluster.watch_health import Health, Record
-from colocate.cluster.watch_stream import Unreadable, WatchEvent, events
+from colocate.cluster.watch_health import WatchHealth, WatchRecord
+from colocate.cluster.watch_stream import UnreadableEvent, WatchEvent, events
 from colocate.errors import UserError
 
 _BY_CHANCE = 0.2
@@ -85,7 +85,7 @@ class WatchCache(Generic[T]):
         self._settings = settings or WatchSettings()
         self._random = random
         self._objects = CachedObjects(resource.shape)
-        self._record = Record(resource.qualified, client.clock)
+        self._record = WatchRecord(resource.qualified, client.clock)
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._version: str | None = None
@@ -111,7 +111,7 @@ class WatchCache(Generic[T]):
     def items(self) -> list[tuple[Key, T]]:
         return list(self._objects.items())
 
-    def add_index(self, function: Callable[[T], Hashable]) -> Index[T]:
+    def add_index(self, function: Callable[[T], Hashable]) -> ObjectIndex[T]:
         """Find objects by what the function reads from them; those for which it gives None are left out."""
         return self._objects.add_index(function)
 
@@ -124,9 +124,9 @@ class WatchCache(Generic[T]):
         await self._synced.wait()
 
     @property
-    def health(self) -> Health:
+    def health(self) -> WatchHealth:
         record = self._record
-        return Health(
+        return WatchHealth(
             record.synced,
             len(self._objects),
             len(self._objects.skipped),
@@ -151,7 +151,7 @@ class WatchCache(Generic[T]):
                     await self._check_history()
                 await self._watch()
             except (ClusterError, UserError) as error:
-                if isinstance(error, Gone | Unreadable | _HistoryChanged):
+                if isinstance(error, Gone | UnreadableEvent | _HistoryChanged):
                     self._version, reason = None, _REASONS[type(error)]
                 self._sure_since = None
                 pause = back_off.pause(getattr(error, "retry_after", None))
@@ -197,7 +197,7 @@ class WatchCache(Generic[T]):
             found.add(self._objects.key_of(marks))
             self._put(marks, raw)
 
-    def _marks(self, raw: msgspec.Raw) -> Marks:
+    def _marks(self, raw: msgspec.Raw) -> ObjectMarks:
         try:
             return marks_of(raw)
         except (ValueError, RecursionError) as error:
@@ -272,7 +272,7 @@ class WatchCache(Generic[T]):
         # Also that of a bookmark, whose only purpose it is, and of types that do not exist yet.
         self._version = marks.resource_version or self._version
 
-    def _put(self, marks: Marks, raw: msgspec.Raw) -> None:
+    def _put(self, marks: ObjectMarks, raw: msgspec.Raw) -> None:
         key = self._objects.key_of(marks)
         known = key in self._objects.skipped
         self._tell(self._objects.put(marks, raw))
@@ -296,7 +296,7 @@ class WatchCache(Generic[T]):
 
 _REASONS: dict[type[ClusterError], str] = {
     Gone: "expired",
-    Unreadable: "unreadable",
+    UnreadableEvent: "unreadable",
     _HistoryChanged: "history changed",
 }
 

@@ -14,7 +14,7 @@ from colocate.telemetry import (
 )
 
 
-class Health(msgspec.Struct, frozen=True):
+class WatchHealth(msgspec.Struct, frozen=True):
     """A moment's view."""
 
     synced: bool
@@ -31,7 +31,7 @@ class Health(msgspec.Struct, frozen=True):
     """Empty as soon as the server answers again."""
 
 
-class Record:
+class WatchRecord:
     """Counts what happens to one cache, here and in the metrics."""
 
     def __init__(self, resource: str, clock: Clock) -> None:

@@ -4,13 +4,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import msgspec
 
-from colocate.cluster.cached_objects import Marks, marks_of
-from colocate.cluster.errors import ClusterError, Doing, Status, from_status
+from colocate.cluster.cached_objects import ObjectMarks, marks_of
+from colocate.cluster.errors import ApiStatus, ClusterError, Doing, from_status
 
 LONGEST_LINE = 64 << 20
 
 
-class Unreadable(ClusterError):
+class UnreadableEvent(ClusterError):
     """A line that is no event: what it would have said is lost, and only a new list can tell."""
 
 
@@ -18,7 +18,7 @@ class WatchEvent(msgspec.Struct, frozen=True):
     """ADDED, MODIFIED, DELETED or BOOKMARK, and the object."""
 
     type: str
-    marks: Marks
+    marks: ObjectMarks
     raw: msgspec.Raw
 
 
@@ -28,7 +28,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 _LINE = msgspec.json.Decoder(_Line)
-_STATUS = msgspec.json.Decoder(Status)
+_STATUS = msgspec.json.Decoder(ApiStatus)
 
 
 async def events(doing: Doing, pieces: AsyncIterator[bytes]) -> AsyncGenerator[list[WatchEvent], None]:
@@ -39,7 +39,7 @@ async def events(doing: Doing, pieces: AsyncIterator[bytes]) -> AsyncGenerator[l
         end = rest.rfind(b"\n")
         if end < 0:
             if len(rest) > LONGEST_LINE:
-                raise Unreadable(f"cannot {doing}: an event of more than {LONGEST_LINE >> 20} MiB")
+                raise UnreadableEvent(f"cannot {doing}: an event of more than {LONGEST_LINE >> 20} MiB")
             continue
         lines = bytes(rest[:end]).split(b"\n")
         del rest[: end + 1]
@@ -67,5 +67,5 @@ def event_of(doing: Doing, line: bytes) -> WatchEvent:
         else:
             return WatchEvent(read.type, marks_of(read.object), read.object)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"cannot {doing}: an event cannot be read: {error}") from error
+        raise UnreadableEvent(f"cannot {doing}: an event cannot be read: {error}") from error
     raise from_status(doing, status)

@@ -12,8 +12,8 @@ from colocate.devices.injection import Known, named_instead
 from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry, Format, Ids, Reading
 from colocate.model.resource_name import why_not_allowed
 
-_RECREATE = "delete the pod, so that it is given devices again"
-_EDITED = "no kubelet writes this: undo what was edited, or take the backup"
+_RECREATE = "delete the pod, so that its successor gets devices again"
+_EDITED = "no kubelet writes this: undo the edit, or use the backup"
 
 
 def check(reading: Reading) -> list[Finding]:
@@ -39,7 +39,7 @@ def _checksum(reading: Reading) -> Iterator[Finding]:
         "file",
         f"the file {states}, but its data has {reading.computed}: a kubelet that starts with it forgets every"
         " allocation, and may give devices that are in use to other pods",
-        "find out who changed the file; if the data is right, stop the kubelet and run"
+        "find out what changed the file; if the data is right, stop the kubelet and run"
         " 'colocate checkpoint repair --fix-checksum'",
     )
 
@@ -47,7 +47,7 @@ def _checksum(reading: Reading) -> Iterator[Finding]:
 def _format(reading: Reading) -> Iterator[Finding]:
     if reading.format is Format.NUMA:
         return
-    unchecked = "; it has no checksum, so nothing shows whether it is whole"
+    unchecked = "; it has no checksum, so nothing shows whether it is complete"
     yield Finding(
         Code.OLD_FORMAT,
         Severity.INFO,
@@ -71,7 +71,7 @@ def _structure(checkpoint: Checkpoint) -> Iterator[Finding]:
                 Code.REPEATED_ENTRY,
                 Severity.ERROR,
                 _subject(entry),
-                f"{_who(entry)} has more than one entry for {entry.resource}: a kubelet takes the last alone",
+                f"{_who(entry)} has more than one entry for {entry.resource}: a kubelet uses only the last",
                 _EDITED,
             )
     for resource, ids in (checkpoint.registered or {}).items():
@@ -98,7 +98,8 @@ def _entry(entry: Entry) -> Iterator[Finding]:
             Code.INCOMPLETE_ENTRY,
             Severity.WARNING,
             _subject(entry),
-            f"the entry of {_who(entry)} for {entry.resource or 'no resource'} names no {' and no '.join(missing)}",
+            f"the entry of {_who(entry)} for {entry.resource or 'no resource'} names no "
+            f"{' and no '.join(missing)}",
             _EDITED,
         )
     for node, ids in entry.by_node.items():
@@ -182,7 +183,8 @@ def _held_twice(checkpoint: Checkpoint) -> Iterator[Finding]:
             Severity.ERROR,
             resource,
             f"{listed(ids)} of {resource} {'is' if len(ids) == 1 else 'are'} held by pods {listed(uids)}",
-            "see with 'colocate checkpoint diff' which of the pods is gone; if all of them run, delete all but one",
+            "find with 'colocate checkpoint diff' which of the pods is gone; if all of them run, delete all "
+            "but one",
         )
 
 
@@ -199,8 +201,8 @@ def _not_registered(checkpoint: Checkpoint) -> Iterator[Finding]:
                 _subject(entry),
                 f"{_who(entry)} holds {listed(missing)} of {entry.resource}, not registered: unhealthy, or no"
                 " longer there",
-                "mend the device, or delete the pod; a container that is not running when the kubelet restarts"
-                " is refused these devices",
+                "repair the device, or delete the pod; a container that is not running when the kubelet "
+                "restarts does not get these devices",
             )
     for resource, pods in without.items():
         yield Finding(

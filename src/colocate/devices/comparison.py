@@ -16,7 +16,7 @@ from colocate.devices.pod_names import claimants, names
 from colocate.model.checkpoint import Checkpoint, Entry
 from colocate.model.records import KnownPod, ListedPod, NodeCounts, Records
 
-_LOOK_AGAIN = "look again in a minute; if it stays, restart the kubelet, which reads its record afresh"
+_LOOK_AGAIN = "look again in a minute; if it stays, restart the kubelet, which reads its record again"
 
 
 def compare(checkpoint: Checkpoint, records: Records) -> list[Finding]:
@@ -60,14 +60,14 @@ def _stale_pods(
     for uid, entries in held.items():
         resources = {entry.resource for entry in entries}
         count = sum(len(entry.ids) for entry in entries)
-        state = f"has ended ({known[uid]})" if uid in ended else f"is not known to {source}"
+        state = f"has ended ({known[uid]})" if uid in ended else f"is unknown to {source}"
         yield Finding(
             Code.STALE_POD,
             Severity.INFO,
             uid,
             f"pod {uid} {state}, but holds {counted(count, 'device')} of {listed(resources)}",
-            "nothing: the kubelet frees them before its next allocation; to have them gone at once, stop the"
-            f" kubelet and run 'colocate checkpoint repair --drop-pod {uid}'",
+            "nothing: the kubelet frees them before its next allocation; to free them at once, stop the "
+            f"kubelet and run 'colocate checkpoint repair --drop-pod {uid}'",
         )
 
 
@@ -82,9 +82,10 @@ def _contested(contested: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
                 Code.STALE_POD,
                 Severity.WARNING,
                 listed(keys),
-                f"pods {listed(held_by)} hold the same devices, and podresources lists only {listed(keys)}: not all"
+                f"pods {listed(held_by)} hold the same devices, and podresources lists only {listed(keys)}: "
+                "not all"
                 " of these pods are alive",
-                "ask the API as well, which knows uids: say --kubeconfig, and --node",
+                "also ask the API, which knows uids: add --kubeconfig and --node",
             )
 
 
@@ -107,8 +108,8 @@ def _against_listing(
                         Code.MISSING_ENTRY,
                         Severity.WARNING,
                         subject,
-                        f"podresources says that {subject} holds {listed(ids)} of {resource}, and the checkpoint"
-                        " does not",
+                        f"podresources says that {subject} holds {listed(ids)} of {resource}, but the "
+                        "checkpoint does not",
                         f"is this the checkpoint of this kubelet? {_LOOK_AGAIN}",
                     )
                 elif ours != ids:
@@ -158,7 +159,7 @@ def _against_requests(checkpoint: Checkpoint, pods: Sequence[KnownPod]) -> Itera
                     code,
                     Severity.WARNING,
                     subject,
-                    f"{subject} runs and asks for {wanted} of {resource}, and the checkpoint has"
+                    f"{subject} runs and requests {wanted} of {resource}, but the checkpoint has"
                     f" {'no entry for it' if has is None else has}",
                     f"delete the pod, so that it is given devices again, or {_LOOK_AGAIN}",
                 )
@@ -202,10 +203,11 @@ def _gone(
         Code.PLUGIN_GONE,
         Severity.WARNING,
         resource,
-        f"the checkpoint has {counted(len(ids), 'registered device')} of {resource}, but {where}: its plugin has"
+        f"the checkpoint has {counted(len(ids), 'registered device')} of {resource}, but {where}: its plugin "
+        "has"
         " stopped, or all devices are unhealthy",
-        "start the plugin; or, if it is not wanted any more, 'colocate resource remove' once its five minutes of"
-        " grace are over",
+        "start the plugin; or, if you no longer need it, run 'colocate resource remove' when its five minutes "
+        "of grace are over",
     )
 
 
@@ -216,10 +218,10 @@ def _counts(resource: str, registered: int, node: NodeCounts) -> Iterator[Findin
             Code.COUNTS_DIFFER,
             Severity.WARNING,
             resource,
-            f"the node's status has capacity {capacity} and allocatable {allocatable} of {resource}, and the"
-            f" checkpoint {registered} registered",
-            "look again after the next sync of the node's status, in about 10 s; if it stays, see whether"
-            " somebody patches the status by hand",
+            f"the node's status has capacity {capacity} and allocatable {allocatable} of {resource}, but the "
+            f"checkpoint has {registered} registered",
+            "look again after the next sync of the node's status, in about 10 s; if it stays, check whether "
+            "somebody patches the status by hand",
         )
     elif capacity > allocatable:
         yield Finding(
@@ -228,7 +230,7 @@ def _counts(resource: str, registered: int, node: NodeCounts) -> Iterator[Findin
             resource,
             f"{counted(capacity - allocatable, 'device')} of {capacity} of {resource}"
             f" {'is' if capacity - allocatable == 1 else 'are'} unhealthy",
-            "see the log of its device plugin",
+            "read the log of its device plugin",
         )
 
 
@@ -238,14 +240,15 @@ def _not_of_a_plugin(resource: str, count: int) -> Finding:
             Code.NOT_OF_A_PLUGIN,
             Severity.INFO,
             resource,
-            f"the node's status has {count} of {resource}, which no plugin has registered: advertised by hand, or"
+            f"the node's status has {count} of {resource}, which no plugin has registered: advertised by hand, "
+            "or"
             " not by a device plugin",
-            f"'colocate resource remove' takes {resource} away, if nobody wants it",
+            f"'colocate resource remove' removes {resource}, if nobody needs it",
         )
     return Finding(
         Code.PLUGIN_GONE,
         Severity.INFO,
         resource,
         f"the node's status still names {resource}, with capacity 0 and no plugin",
-        f"'colocate resource remove' takes {resource} away",
+        f"'colocate resource remove' removes {resource}",
     )

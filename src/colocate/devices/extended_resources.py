@@ -15,8 +15,8 @@ from enum import StrEnum
 
 import msgspec
 
-from colocate.devices.node_facts import NodeFacts
-from colocate.devices.requests import Pod, requested
+from colocate.devices.node_facts import NodeRecords
+from colocate.devices.requests import RequestingPod, requested
 from colocate.model import quantity
 from colocate.model.resource_name import is_extended
 
@@ -28,7 +28,7 @@ LATE = 1.5 * SYNC
 """Seconds after which what should have come with a sync is not coming."""
 
 
-class State(StrEnum):
+class ResourceState(StrEnum):
     """Who stands behind a resource."""
 
     ALIVE = "alive"
@@ -74,7 +74,7 @@ class ExtendedResource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """None where the status does not have the key."""
     requested: int
     holders: tuple[Holder, ...]
-    state: State
+    state: ResourceState
     certain: bool
     """False where this is the likeliest reading and the reason names another."""
     reason: str
@@ -88,11 +88,11 @@ class ExtendedResource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
     @property
     def is_stale(self) -> bool:
-        return self.state in (State.STALE, State.REMOVABLE)
+        return self.state in (ResourceState.STALE, ResourceState.REMOVABLE)
 
 
 class _Verdict(msgspec.Struct, frozen=True):
-    state: State
+    state: ResourceState
     certain: bool
     reason: str
     remaining: float | None = None
@@ -103,7 +103,7 @@ _NO_MEMORY = Before()
 
 
 def judge(
-    node: NodeFacts, pods: Iterable[Pod], now: float, before: Mapping[str, Before] | None = None
+    node: NodeRecords, pods: Iterable[RequestingPod], now: float, before: Mapping[str, Before] | None = None
 ) -> list[ExtendedResource]:
     """Every extended resource of a node, by name. Pods of other nodes and finished ones are passed over."""
     names = sorted(name for name in {*node.capacity, *node.allocatable} if is_extended(name))
@@ -131,33 +131,35 @@ def remember(judged: Sequence[ExtendedResource]) -> dict[str, Before]:
     return {one.name: Before(gone_by=one.gone_by) for one in judged if one.gone_by is not None}
 
 
-def _judge(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict:
+def _judge(node: NodeRecords, name: str, now: float, before: Before) -> _Verdict:
     if name not in node.capacity:
         return _Verdict(
-            State.LEAVING, True, "it is out of capacity; the kubelet drops allocatable with its next sync"
+            ResourceState.LEAVING,
+            True,
+            "it is out of capacity; the kubelet drops allocatable with its next sync",
         )
     capacity, allocatable = _count(node.capacity, name) or 0, _count(node.allocatable, name)
     if healthy := (node.kubelet.healthy or {}).get(name):
-        return _Verdict(State.ALIVE, True, f"podresources of this node lists {healthy} healthy")
+        return _Verdict(ResourceState.ALIVE, True, f"podresources of this node lists {healthy} healthy")
     if node.kubelet.registered is not None and name not in node.kubelet.registered:
         return _unknown_to_kubelet(capacity)
     knows = name in (node.kubelet.registered or {})
     hand = None if knows else node.hand(name)
     if hand is not None and allocatable in (None, capacity):
         return _Verdict(
-            State.HAND_PATCHED,
+            ResourceState.HAND_PATCHED,
             False,
             f"{hand.manager} wrote its capacity last, not the kubelet; a plugin with as many devices would look "
             f"the same",
         )
     if hand is not None and _is_after(hand.time, node.last_word):
         return _Verdict(
-            State.UNKNOWN,
+            ResourceState.UNKNOWN,
             False,
             f"{hand.manager} has changed its capacity since the kubelet's last sync; the next one shows whose it is",
         )
     if allocatable is None and capacity:
-        return _Verdict(State.HAND_PATCHED, False, "the kubelet has not made it allocatable")
+        return _Verdict(ResourceState.HAND_PATCHED, False, "the kubelet has not made it allocatable")
     if allocatable:
         return _usable(node, capacity, allocatable, knows)
     return _stopped(node, name, now, before) if capacity else _empty(node, name, now, before)
@@ -165,28 +167,28 @@ def _judge(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict:
 
 def _unknown_to_kubelet(capacity: int) -> _Verdict:
     if capacity:
-        return _Verdict(State.HAND_PATCHED, True, "the kubelet's checkpoint does not know it")
-    return _Verdict(State.REMOVABLE, True, "the kubelet's checkpoint no longer knows it")
+        return _Verdict(ResourceState.HAND_PATCHED, True, "the kubelet's checkpoint does not know it")
+    return _Verdict(ResourceState.REMOVABLE, True, "the kubelet's checkpoint no longer knows it")
 
 
-def _usable(node: NodeFacts, capacity: int, allocatable: int, knows: bool) -> _Verdict:
+def _usable(node: NodeRecords, capacity: int, allocatable: int, knows: bool) -> _Verdict:
     if node.writers is None and allocatable == capacity and not knows:
         return _Verdict(
-            State.UNKNOWN,
+            ResourceState.UNKNOWN,
             False,
             "the API server does not say whether the kubelet or a hand wrote its capacity",
         )
     sick = f", {capacity - allocatable} of {capacity} unhealthy" if allocatable < capacity else ""
     if node.silent:
-        return _Verdict(State.ALIVE, False, f"so the kubelet said last, and it is silent{sick}")
-    return _Verdict(State.ALIVE, True, f"the kubelet reports its plugin's devices{sick}")
+        return _Verdict(ResourceState.ALIVE, False, f"so the kubelet said last, and it is silent{sick}")
+    return _Verdict(ResourceState.ALIVE, True, f"the kubelet reports its plugin's devices{sick}")
 
 
-def _stopped(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict:
+def _stopped(node: NodeRecords, name: str, now: float, before: Before) -> _Verdict:
     """Capacity without allocatable: no plugin, or one without a healthy device."""
     if node.silent:
         return _Verdict(
-            State.STALE,
+            ResourceState.STALE,
             False,
             "its plugin has gone or has no healthy device; the kubelet is silent, and will count its five "
             "minutes from when it starts",
@@ -194,14 +196,14 @@ def _stopped(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict
     gone_by = _earliest(now, node.last_word, before.gone_by)
     if now > gone_by + GRACE + LATE:
         return _Verdict(
-            State.UNHEALTHY,
+            ResourceState.UNHEALTHY,
             False,
             "its plugin runs and has no healthy device, or had none and stopped less than five minutes ago",
         )
     seen = (node.kubelet.registered or {}).get(name)
     otherwise = "" if seen else "; or it runs and has no healthy device"
     return _Verdict(
-        State.STALE,
+        ResourceState.STALE,
         bool(seen),
         f"its plugin has gone, and the kubelet waits for it{otherwise}",
         _remaining(gone_by, now),
@@ -209,11 +211,11 @@ def _stopped(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict
     )
 
 
-def _empty(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict:
+def _empty(node: NodeRecords, name: str, now: float, before: Before) -> _Verdict:
     """Neither capacity nor allocatable: the kubelet has let go, or it has just started."""
     if before.put_back is not None and now <= before.put_back + GRACE + LATE:
         return _Verdict(
-            State.STALE,
+            ResourceState.STALE,
             True,
             "the kubelet put it back: it started less than five minutes ago, or a plugin without devices runs",
             _remaining(before.put_back, now),
@@ -223,15 +225,17 @@ def _empty(node: NodeFacts, name: str, now: float, before: Before) -> _Verdict:
         since = _earliest(now, last_word)
         if now > since + GRACE + LATE:
             reason = "a plugin without devices runs, or stopped less than five minutes ago"
-            return _Verdict(State.UNHEALTHY, False, reason)
+            return _Verdict(ResourceState.UNHEALTHY, False, reason)
         reason = "the kubelet has started and waits for its plugin; or a plugin without devices runs"
-        return _Verdict(State.STALE, False, reason, _remaining(since, now))
+        return _Verdict(ResourceState.STALE, False, reason, _remaining(since, now))
     if node.silent:
-        return _Verdict(State.REMOVABLE, False, "the kubelet is silent; when it starts it may put it back")
+        return _Verdict(
+            ResourceState.REMOVABLE, False, "the kubelet is silent; when it starts it may put it back"
+        )
     if last_word is not None and now > last_word + GRACE + LATE:
-        return _Verdict(State.REMOVABLE, True, "its plugin has gone and the kubelet has let go of it")
+        return _Verdict(ResourceState.REMOVABLE, True, "its plugin has gone and the kubelet has let go of it")
     return _Verdict(
-        State.REMOVABLE,
+        ResourceState.REMOVABLE,
         False,
         "its plugin has gone and the kubelet has let go of it, unless it started less than five minutes ago",
     )
@@ -255,7 +259,7 @@ def _count(amounts: Mapping[str, str], name: str) -> int | None:
     return quantity.whole(amounts[name]) if name in amounts else None
 
 
-def _holders(node: str, pods: Iterable[Pod]) -> dict[str, list[Holder]]:
+def _holders(node: str, pods: Iterable[RequestingPod]) -> dict[str, list[Holder]]:
     found: dict[str, list[Holder]] = {}
     for pod in pods:
         if pod.spec.node_name != node or pod.is_finished:

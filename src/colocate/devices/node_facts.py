@@ -26,7 +26,7 @@ class KubeletFacts(msgspec.Struct, frozen=True):
     """From podresources: healthy devices now."""
 
 
-class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+class NodeRecords(msgspec.Struct, frozen=True, kw_only=True):
     """A node as the API shows it."""
 
     name: str

@@ -18,7 +18,7 @@ class _Object(msgspec.Struct, frozen=True, rename="camel"):
     pass
 
 
-class Container(_Object, frozen=True):
+class RequestingContainer(_Object, frozen=True):
     """What one container asks for."""
 
     resources: Resources = Resources()
@@ -35,8 +35,8 @@ class Container(_Object, frozen=True):
 
 class Spec(_Object, frozen=True):
     node_name: str = ""
-    containers: tuple[Container, ...] = ()
-    init_containers: tuple[Container, ...] = ()
+    containers: tuple[RequestingContainer, ...] = ()
+    init_containers: tuple[RequestingContainer, ...] = ()
     overhead: dict[str, str | int | float] = {}
 
 
@@ -49,7 +49,7 @@ class Status(_Object, frozen=True):
     phase: str = ""
 
 
-class Pod(_Object, frozen=True):
+class RequestingPod(_Object, frozen=True):
     """A pod, as much of it as says what it holds."""
 
     metadata: Marks
@@ -65,7 +65,7 @@ class Pod(_Object, frozen=True):
         return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
 
 
-def requested(pod: Pod) -> Mapping[str, int]:
+def requested(pod: RequestingPod) -> Mapping[str, int]:
     """How many of each extended resource a pod takes from its node.
 
     Init containers run one after another and hand on what they held, so only the greediest counts; a sidecar

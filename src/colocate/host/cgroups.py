@@ -53,7 +53,7 @@ def pod_folder(tier: Path, before: str, uid: str, after: str) -> Path:
     `before` and `after` surround the uid in the group's name. `LeadsElsewhere` where no pod can have such a uid.
     """
     if not is_path_word(uid):
-        raise LeadsElsewhere(f"{uid[:100]!r} is no uid of a pod: it would lead out of {tier}")
+        raise LeadsElsewhere(f"{uid[:100]!r} is not a uid of a pod: it would lead out of {tier}")
     # Dashes nest slices, so the kubelet writes the uid's own ones as underscores.
     return below(tier, f"{before}{uid.replace('-', '_') if after else uid}{after}")
 

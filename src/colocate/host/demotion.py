@@ -83,13 +83,13 @@ class KernelDemotion:
 
     def _missing(self, enabled: bool | None, tiers: Mapping[int, int]) -> str:
         if enabled is None:
-            return f"there is no {self._switch} to be read here (Linux 5.15 has it)"
+            return f"cannot read {self._switch} here (Linux 5.15 has it)"
         if not tiers:
-            return "this kernel tells no memory tiers (Linux 6.1 does)"
+            return "this kernel does not report memory tiers (Linux 6.1 does)"
         if not self._number("vm/swappiness"):
-            return "vm.swappiness is 0, with which the kernel leaves all but page cache where it is"
+            return "vm.swappiness is 0, so the kernel moves nothing but page cache"
         if not enabled and not os.access(self._switch, os.W_OK):
-            return f"{self._switch} may not be written; mount the host's {self._switch.parent} with rw"
+            return f"cannot write {self._switch}; mount the host's {self._switch.parent} with rw"
         return ""
 
     def _tiers(self) -> dict[int, int]:
@@ -114,12 +114,12 @@ class DemotionEnd(StrEnum):
     """Why demoting ended."""
 
     ENOUGH = "as much as was asked for"
-    NOTHING_LEFT = "all is there that can be"
+    NOTHING_LEFT = "everything that can be moved is there"
     NO_ROOM = "the far NUMA nodes have no room"
-    NOTHING_MOVES = "the kernel moves no more"
+    NOTHING_MOVES = "the kernel does not move more"
     DROPS = "the kernel drops more than it moves"
     SWITCHED_OFF = "demotion is switched off"
-    STOPPED = "stopped on the way"
+    STOPPED = "stopped before the end"
     GONE = "the group is gone"
 
 

@@ -23,7 +23,7 @@ def below(folder: Path, *names: str) -> Path:
     """
     for name in names:
         if not _stays(name):
-            raise LeadsElsewhere(f"{name[:100]!r} is no name of a file or group below {folder}")
+            raise LeadsElsewhere(f"{name[:100]!r} is not a name of a file or group below {folder}")
     return folder.joinpath(*names)
 
 
@@ -34,11 +34,6 @@ def _stays(name: str) -> bool:
         return len(name.encode()) <= _LONGEST_NAME
     except UnicodeEncodeError:
         return False
-
-
-def reason(error: OSError) -> str:
-    """What the system says, in the middle of a sentence; the same each time, whatever a temporary file is called."""
-    return (error.strerror or str(error)).lower()
 
 
 def write_atomically(

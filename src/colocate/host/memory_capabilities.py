@@ -88,7 +88,7 @@ def memory_capabilities(
 
 def _pods(tree: Tree, tiers: tuple[PodTier, ...], below: Path) -> Capability:
     if "memory" not in tree.roots:
-        return Capability(False, "the kernel accounts for no memory here: there is no memory controller")
+        return Capability(False, "the kernel does not count memory here: there is no memory controller")
     if not tiers:
         where = f"below {below} " if below.parts else ""
         return Capability(
@@ -107,7 +107,7 @@ def _limits(tree: Tree, group: Path | None) -> Capability:
         return Capability(False, f"{top} is mounted read-only; mount the host's /sys/fs/cgroup with rw")
     file = (group or top) / (name if group else "cgroup.procs")
     if group and not file.exists():
-        return Capability(False, f"there is no {file}: the memory controller is not handed down to the pods")
+        return Capability(False, f"there is no {file}: the memory controller is not enabled for pods")
     if not os.access(file, os.W_OK):
         return Capability(False, f"{file} may not be written; run as root")
     return Capability(True, f"{name} of pods can be written")
@@ -116,7 +116,7 @@ def _limits(tree: Tree, group: Path | None) -> Capability:
 def _swap_limits(tree: Tree, group: Path | None) -> Capability:
     name = "memory.swap.max" if tree.version == 2 else "memory.memsw.limit_in_bytes"
     if group is None:
-        return Capability(False, "unknown until there are groups of pods")
+        return Capability(False, "unknown until pods have control groups")
     if not (group / name).exists():
         return Capability(False, f"there is no {group / name}: the kernel runs without swap accounting")
     return Capability(True, f"by {name}")
@@ -150,7 +150,7 @@ def _pod_pressure(tree: Tree, node: NodeMemory, group: Path | None) -> Capabilit
     if tree.version == 1:
         return Capability(False, "cgroup v1 has no pressure of groups")
     if node.pressure is None:
-        return Capability(False, "the kernel measures no pressure")
+        return Capability(False, "the kernel does not measure pressure")
     if group is not None and not (group / "memory.pressure").exists():
         return Capability(False, f"there is no memory.pressure in {group}; see cgroup.pressure there")
     return Capability(True, "in memory.pressure")
@@ -167,7 +167,7 @@ def _far_nodes(node: NodeMemory) -> Capability:
         return Capability(False, "the machine has one NUMA node")
     far = [each for each in node.numa if not each.has_cpus and each.total]
     if not far:
-        return Capability(False, f"each of the {len(node.numa)} NUMA nodes has CPUs; none is memory alone")
+        return Capability(False, f"each of the {len(node.numa)} NUMA nodes has CPUs; none has only memory")
     return Capability(
         True, "; ".join(f"NUMA node {n.id}: {n.total >> 20} MiB, {n.free >> 20} MiB free" for n in far)
     )
@@ -175,7 +175,7 @@ def _far_nodes(node: NodeMemory) -> Capability:
 
 def _migration(node: NodeMemory, group: Path | None, proc: Path) -> Capability:
     if len(node.numa) < 2:
-        return Capability(False, "the machine has one NUMA node: there is nowhere to move pages to")
+        return Capability(False, "the machine has one NUMA node, so pages cannot be moved elsewhere")
     held = _effective_capabilities(proc)
     missing = [
         name
@@ -186,7 +186,7 @@ def _migration(node: NodeMemory, group: Path | None, proc: Path) -> Capability:
         return Capability(False, f"{' and '.join(missing)} is needed to move the pages of other processes")
     if group is not None and not _sees_processes(group):
         return Capability(
-            False, "processes of pods are not seen from here; run in the host's PID namespace (hostPID: true)"
+            False, "processes of pods are not visible here; run in the host's PID namespace (hostPID: true)"
         )
     # A machine made of files has no kernel that could be asked.
     if proc == PROC and (refused := page_calls.refusal()):

@@ -95,7 +95,7 @@ def number(data: bytes) -> int:
     """A file or a field that is one number."""
     # int() alone would take signs, underscores and more.
     if not (data := data.strip()).isdigit():
-        raise Garbled(f"{data[:40]!r} is no number")
+        raise Garbled(f"{data[:40]!r} is not a number")
     return int(data)
 
 
@@ -111,11 +111,11 @@ def pressure(data: bytes) -> Pressure:
     """A file of PSI: what `some` and what `full` lost."""
     words = data.replace(b"=", b" ").split()
     if len(words) != 18 or words[0] != b"some" or words[9] != b"full":
-        raise Garbled(f"{data[:40]!r} is no memory pressure")
+        raise Garbled(f"{data[:40]!r} is not a memory pressure")
     try:
         some10, some60, some300, full10, full60, full300 = map(float, words[2:7:2] + words[11:16:2])
     except ValueError as error:
-        raise Garbled(f"{data[:40]!r} is no memory pressure") from error
+        raise Garbled(f"{data[:40]!r} is not a memory pressure") from error
     return Pressure(some10, some60, some300, full10, full60, full300, number(words[8]), number(words[17]))
 
 

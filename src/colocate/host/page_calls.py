@@ -12,6 +12,8 @@ from array import array
 from itertools import chain
 from typing import Protocol
 
+from colocate.errors import system_reason
+
 _NUMBERS = {"x86_64": 279, "aarch64": 239, "riscv64": 239, "loongarch64": 239, "ppc64le": 301, "s390x": 310}
 """move_pages by machine; the call is older than any kernel that we meet."""
 
@@ -30,7 +32,7 @@ def refusal() -> str:
     try:
         Kernel().move(0, array("Q"), 0, shared=True)
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        return system_reason(error)
     return ""
 
 

@@ -40,11 +40,11 @@ _TRIES = 3
 class MoveEnd(StrEnum):
     """Why moving ended."""
 
-    DONE = "every process was gone through"
+    DONE = "all processes are done"
     ENOUGH = "as much as was asked for was moved"
     NO_ROOM = "the NUMA node has no room"
-    NO_NODE = "the NUMA node is not there"
-    UNFINISHED = "stopped on the way"
+    NO_NODE = "the NUMA node does not exist"
+    UNFINISHED = "stopped before the end"
 
 
 class PagesRefused(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ class PageMigration:
 
     async def _one_process(self, pid: int) -> None:
         if pid == 0:
-            self._refuse(pid, "its id is not seen from here; run in the host's PID namespace (hostPID: true)")
+            self._refuse(pid, "its id is not visible here; run in the host's PID namespace (hostPID: true)")
             return
         try:
             pagemap = os.open(self._proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)

@@ -54,8 +54,8 @@ class Broadcast:
         if len(payload) > MESSAGE_LIMIT:
             count = len(listed) + len(leaving)
             raise UserError(
-                f"{self._resource}: {count} devices make a message of {len(payload)} bytes and the "
-                f"kubelet takes {MESSAGE_LIMIT}: {how_many_fit([*listed, *leaving])} of these would fit; "
+                f"{self._resource}: {count} devices make a message of {len(payload)} bytes, but the kubelet "
+                f"accepts {MESSAGE_LIMIT}: {how_many_fit([*listed, *leaving])} of these would fit; "
                 f"publish fewer devices or shorten their ids"
             )
         self._listed, self._blocks = listed, blocks

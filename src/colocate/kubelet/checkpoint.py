@@ -27,7 +27,7 @@ class CheckpointError(UserError):
     """The bytes are not a checkpoint that any kubelet would read."""
 
 
-class Document(msgspec.Struct, frozen=True, dict=True):
+class CheckpointDocument(msgspec.Struct, frozen=True, dict=True):
     """A checkpoint as found in a file, with the checksum that the file states."""
 
     checkpoint: Checkpoint
@@ -140,7 +140,7 @@ _DATA = {Format.PLAIN: _list_data, Format.LIST: _list_data, Format.NUMA: _numa_d
 _FILE = {Format.LIST: _file_decoder(_list_data), Format.NUMA: _file_decoder(_numa_data)}
 
 
-def parse(blob: bytes, format: Format | None = None) -> Document:
+def parse(blob: bytes, format: Format | None = None) -> CheckpointDocument:
     """Read a checkpoint file, in whatever format it is, or as a kubelet that knows only `format` does.
 
     A file that cannot be read raises `CheckpointError`. One whose checksum disagrees is returned all the
@@ -151,30 +151,30 @@ def parse(blob: bytes, format: Format | None = None) -> Document:
         return _recognise(tree) if format is None else _decode(tree, format)
     except gojson.Malformed as error:
         raise CheckpointError(
-            f"the checkpoint is not a whole JSON document: {error}; check that it is the kubelet's"
-            " kubelet_internal_checkpoint and that it was copied to its end"
+            f"the checkpoint is not a complete JSON document: {error}; check that it is the kubelet's "
+            "kubelet_internal_checkpoint and that it was copied completely"
         ) from None
     except go.Mismatch as error:
         raise CheckpointError(
-            f"the checkpoint holds what no kubelet writes: {error}; undo what was edited by hand, or fetch"
-            " the kubelet's own file again"
+            f"the checkpoint has something that no kubelet writes: {error}; undo edits by hand, or fetch the "
+            "kubelet's own file again"
         ) from None
 
 
-def _decode(tree: gojson.Json, format: Format) -> Document:
+def _decode(tree: gojson.Json, format: Format) -> CheckpointDocument:
     if format is Format.PLAIN:
         data = _DATA[format](tree, _DataState())
-        return Document(data.freeze(), None, format, _each_once(data.unknown_paths()))
+        return CheckpointDocument(data.freeze(), None, format, _each_once(data.unknown_paths()))
     file = _FILE[format](tree, _FileState())
     unknown = _each_once((*file.unknown, *file.data.unknown_paths("Data.")))
-    return Document(file.data.freeze(), file.checksum, format, unknown)
+    return CheckpointDocument(file.data.freeze(), file.checksum, format, unknown)
 
 
 def _each_once(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-def _recognise(tree: gojson.Json) -> Document:
+def _recognise(tree: gojson.Json) -> CheckpointDocument:
     """Find the format by trying the newest first.
 
     A file in which no container holds an id reads the same in both formats with a checksum; only the

@@ -178,7 +178,7 @@ def as_list(listed: object) -> Iterable[Device | str]:
         listed.close()
         raise BadList(f"'async def devices' returns instead of yielding; {_HOW}")
     if isinstance(listed, str | bytes) or not isinstance(listed, Iterable):
-        raise BadList(f"a list of devices was expected and {listed!r:.100} came; {_HOW}")
+        raise BadList(f"a list of devices was expected, but {listed!r:.100} came; {_HOW}")
     return listed
 
 

@@ -123,7 +123,7 @@ class Endpoint:
         if self._stopping.is_set() and not (self._must_withdraw and (kubelet or not self._by_call)):
             return
         if not await self._feed.keep_held():
-            await self._retry_later("nobody can say which devices pods hold", kubelet, seen)
+            await self._retry_later("the plugin does not know which devices pods hold", kubelet, seen)
             return
         paths = self._settings.paths
         folder = paths.device_plugins if self._by_call else paths.plugins_registry
@@ -143,7 +143,7 @@ class Endpoint:
             reason, drain = await self._until_over(socket, served, kubelet, seen)
         except grpc.RpcError as error:
             telemetry.PLUGIN_REGISTRATIONS.labels(self.resource, "failed").inc()
-            reason = f"the kubelet did not take the registration: {error.details() or error.code()}"
+            reason = f"the kubelet refused the registration: {error.details() or error.code()}"
         except TimeoutError:
             telemetry.PLUGIN_REGISTRATIONS.labels(self.resource, "failed").inc()
             reason = "the kubelet did not answer the registration"

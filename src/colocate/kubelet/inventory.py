@@ -20,7 +20,7 @@ from colocate.model.device import Device, Health
 _SLICE = 128
 
 
-class Leaving(msgspec.Struct, frozen=True):
+class LeavingDevice(msgspec.Struct, frozen=True):
     """A device on its way out."""
 
     device: Device
@@ -36,7 +36,7 @@ class Inventory(msgspec.Struct, frozen=True):
     places: dict[str, int] = {}
     """By id, where in the list."""
     healthy: int = 0
-    leaving: dict[str, Leaving] = {}
+    leaving: dict[str, LeavingDevice] = {}
     changed: Sequence[int] | None = None
     """Where the list differs from the version before, if that is all that does; None: anything may."""
 
@@ -63,7 +63,7 @@ def keep_held(inventory: Inventory, held: AbstractSet[str]) -> Inventory:
     unlisted = held - inventory.places.keys() - inventory.leaving.keys()
     if not unlisted:
         return inventory
-    found = {id: Leaving(Device(id).unhealthy()) for id in sorted(unlisted)}
+    found = {id: LeavingDevice(Device(id).unhealthy()) for id in sorted(unlisted)}
     return _with_leaving(inventory, inventory.leaving | found)
 
 
@@ -72,7 +72,7 @@ def told(inventory: Inventory, now: float) -> Inventory:
     if all(entry.told_at is not None for entry in inventory.leaving.values()):
         return inventory
     leaving = {
-        id: Leaving(entry.device, now if entry.told_at is None else entry.told_at)
+        id: LeavingDevice(entry.device, now if entry.told_at is None else entry.told_at)
         for id, entry in inventory.leaving.items()
     }
     return _with_leaving(inventory, leaving)
@@ -103,7 +103,7 @@ def as_device(one: Device | str) -> Device:
         return one
     if isinstance(one, str):
         return Device(one)
-    raise ValueError(f"{one!r:.100} is no device; list Device objects, or plain ids as text")
+    raise ValueError(f"{one!r:.100} is not a device; list Device objects, or plain ids as text")
 
 
 def _differing(old: list[Device], new: Sequence[Device | str]) -> list[int] | None:
@@ -134,12 +134,12 @@ def _replace_all(inventory: Inventory, listed: list[Device]) -> Inventory:
         raise ValueError(f"the id {_first_repeated(listed)!r} is listed twice; ids must be unique")
     leaving = {id: entry for id, entry in inventory.leaving.items() if id not in places}
     for id in sorted(inventory.places.keys() - places.keys()):
-        leaving[id] = Leaving(inventory.listed[inventory.places[id]].unhealthy())
+        leaving[id] = LeavingDevice(inventory.listed[inventory.places[id]].unhealthy())
     healthy = [device.health for device in listed].count(Health.HEALTHY)
     return Inventory(listed, places, healthy, leaving)
 
 
-def _with_leaving(inventory: Inventory, leaving: dict[str, Leaving]) -> Inventory:
+def _with_leaving(inventory: Inventory, leaving: dict[str, LeavingDevice]) -> Inventory:
     return Inventory(inventory.listed, inventory.places, inventory.healthy, leaving)
 
 

@@ -8,7 +8,7 @@ import grpc
 
 from colocate.aio import deadline
 from colocate.clock import Clock
-from colocate.errors import Unavailable
+from colocate.errors import Unavailable, system_reason
 from colocate.kubelet.paths import KubeletPaths
 from colocate.model.records import ListedPod
 from colocate.wire import methods
@@ -52,7 +52,7 @@ async def _ask(
     except TimeoutError as error:
         raise Unavailable(f"podresources did not answer within {TIMEOUT:g} s") from error
     except OSError as error:
-        raise Unavailable(f"{socket}: {(error.strerror or str(error)).lower()}") from error
+        raise Unavailable(f"{socket}: {system_reason(error)}") from error
     except grpc.RpcError as error:
         raise Unavailable(f"podresources: {error.details() or error.code()}") from error
 

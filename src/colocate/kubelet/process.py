@@ -107,7 +107,8 @@ class Plugins:
         made = Endpoint(plugin, self.settings, self._clock, self._watch, self._holders)
         if any(other.resource == made.resource for other in self._endpoints):
             raise UserError(
-                f"two plugins serve {made.resource}, and a kubelet listens to one; give one of them another name"
+                f"two plugins serve {made.resource}, but a kubelet listens to one; give one of them another "
+                "name"
             )
         return made
 

@@ -129,8 +129,8 @@ class PluginService:
             self._count("allocate", "unknown id")
             raise RpcError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"{self._plugin.resource} has no device {unknown!r}; it has left the list since the kubelet "
-                f"chose it",
+                f"{self._plugin.resource} has no device {unknown!r}; it left the list after the kubelet chose "
+                "it",
             )
 
     async def _call(

@@ -14,6 +14,7 @@ from asyncinotify import Inotify, Mask
 from colocate import telemetry
 from colocate.aio import Watched
 from colocate.clock import Clock
+from colocate.errors import system_reason
 from colocate.telemetry import Event
 
 Identity = tuple[int, int]
@@ -45,7 +46,7 @@ def why_absent(path: Path) -> str:
     try:
         path.stat()
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        return system_reason(error)
     return "it is there by now"
 
 

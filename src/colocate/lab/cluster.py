@@ -10,16 +10,16 @@ from pathlib import Path
 from random import Random
 
 from colocate.clock import Clock, SystemClock
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 from colocate.kubelet.paths import KubeletPaths
 from colocate.lab.api.disk import Disk
 from colocate.lab.api.server import ApiServer
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from colocate.lab.device_manager import STOP_GRACE
 from colocate.lab.kubelet import STATUS_SYNC, EmbeddedKubelet
 from colocate.lab.nodes.machine import MachineNode
 from colocate.lab.nodes.meter import NodesMeter
-from colocate.lab.nodes.shape import NodeShape, this_machine
+from colocate.lab.nodes.shape import LabNodeShape, this_machine
 from colocate.lab.nodes.simulated import SimulatedNodes
 from colocate.lab.pod_runtime import PodRuntime
 from colocate.lab.scheduler.configuration import Configuration
@@ -36,7 +36,7 @@ class LabCluster:
         root: Path,
         *,
         runtime: PodRuntime | None = None,
-        nodes: list[NodeShape] | None = None,
+        nodes: list[LabNodeShape] | None = None,
         state: Path | None = None,
         clock: Clock | None = None,
         scheduling: Configuration | None = None,
@@ -48,7 +48,7 @@ class LabCluster:
                 f"a simulated node cannot be called {MACHINE!r}, which is this machine; rename it"
             )
         self.clock = clock or SystemClock()
-        self.store = Store(Disk(state) if state else None)
+        self.store = ObjectStore(Disk(state) if state else None)
         self.server = ApiServer(self.store, self.clock)
         self.registry = self.server.registry
         self.kubelet = EmbeddedKubelet(
@@ -86,11 +86,11 @@ class LabCluster:
 
     async def _listen(self, host: str, port: int) -> None:
         if not 0 <= port <= 65535:
-            raise UserError(f"--port: {port} is no port; say one up to 65535, or 0 for any that is free")
+            raise UserError(f"--port: {port} is not a port; give one up to 65535, or 0 for any free port")
         try:
             await self.server.start(host, port)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            reason = system_reason(error)
             raise UserError(
                 f"--port: cannot listen on {host}:{port} ({reason}); choose another port"
             ) from error

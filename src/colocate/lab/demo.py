@@ -19,7 +19,7 @@ from colocate.lab.cluster import LabCluster
 from colocate.lab.demo_commands import DemoFailed, ask, begin, end
 from colocate.lab.demo_files import SAY_LIMIT, agent_config, deployment
 from colocate.lab.demo_load import HOT, NAME, DemoLoad
-from colocate.lab.nodes.shape import NodeShape
+from colocate.lab.nodes.shape import LabNodeShape
 from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.pod_worker import PodRecord
 from colocate.model.pod import Phase
@@ -36,7 +36,7 @@ PATIENCE = 60
 class Demo:
     """One run of the demo, in a folder of its own."""
 
-    def __init__(self, nodes: list[NodeShape]) -> None:
+    def __init__(self, nodes: list[LabNodeShape]) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="colocate-demo-"))
         self.runtime = ProcessRuntime(self.root / "pods", parent=f"colocate-demo-{os.getpid()}")
         # A status sync every ten seconds, as in life, would make for a slow story.
@@ -59,9 +59,9 @@ class Demo:
             (f"Start the agent: {DEVICES} mock devices, {RESOURCE}", self._start_agent),
             (f"Run a pod that asks for 2 {RESOURCE}", self._run_train),
             ("Run a pod that asks for 9 when 8 are free", self._run_greedy),
-            (f"Sell idle memory: a pod with {BLOCKS} blocks of {MEMORY}", self._run_colocated),
+            (f"Offer idle memory: a pod with {BLOCKS} blocks of {MEMORY}", self._run_colocated),
             ("Break a device: colocate mock unhealthy", self._break_device),
-            ("Mend it: colocate mock healthy", self._mend_device),
+            ("Repair it: colocate mock healthy", self._mend_device),
             ("Kill the agent with SIGKILL, and start it again", self._kill_agent),
             ("Restart the kubelet", self._restart_kubelet),
         ]
@@ -78,7 +78,7 @@ class Demo:
         await self._open.enter_async_context(self.cluster.running())
         self.cluster.server.write_kubeconfig(self.kubeconfig)
         nodes = self.cluster.store.count(NODES.storage)
-        how = "a plain process" if self.runtime.without_cgroups else "a process in a control group of its own"
+        how = "a plain process" if self.runtime.without_cgroups else "a process in its own control group"
         return f"{nodes} nodes are Ready; every pod on this machine will be {how}"
 
     async def _start_agent(self) -> str:
@@ -110,7 +110,7 @@ class Demo:
 
     async def _run_colocated(self) -> str:
         if self.runtime.without_cgroups:
-            return f"no memory is sold here: {self.runtime.without_cgroups}"
+            return f"this machine offers no memory: {self.runtime.without_cgroups}"
         table = self.kubelet.devices.table
         await self._until(lambda: MEMORY in table.devices, "the agent to offer memory")
         offered = int(json.loads(await self._ask_agent("memory", "status", "-o", "json"))["offered"])
@@ -123,7 +123,7 @@ class Demo:
         await self._phase("test-pod", Phase.RUNNING)
         said = await self._said(self.kubelet.pod("colocation-memory/test-pod"))
         self._expect(said == f"I may use {BLOCKS * 512 << 20} bytes", f"the pod said: {said}")
-        return f"the node shows {offered} blocks of 512 MiB; the first thing that the process says: {said}"
+        return f"the node shows {offered} blocks of 512 MiB; the process first says: {said}"
 
     async def _run_web(self) -> str:
         self.cluster.registry.create(DEPLOYMENTS, "default", deployment("web", REPLICAS))
@@ -151,14 +151,15 @@ class Demo:
 
         await run("by-load-first", 1)
         [first] = running()
-        words = ("scheduler", "explain", first["metadata"]["name"], "--node", load.hot, "--url", load.url)
-        _, _, why = (await ask(*words)).partition("\n\n")
+        words = ("scheduler", "explain", first["metadata"]["name"], "--node", load.hot)
+        shown = ("--url", load.url, "--token-file", str(load.token_file))
+        _, _, why = (await ask(*words, *shown)).partition("\n\n")
         await run("by-load-more", BY_LOAD - 1)
         nodes = {pod["spec"]["nodeName"] for pod in running()}
         self._expect(load.hot not in nodes, f"pods went to {', '.join(sorted(nodes))}")
         return (
-            f"{BY_LOAD} pods avoid {load.hot}, though no more is requested of it than of others; its load is "
-            f"pretended.\nWhy, as colocate scheduler explain tells it:\n{why}"
+            f"{BY_LOAD} pods avoid {load.hot}, although pods request no more of it than of others; its load is "
+            f"simulated.\nThe reason, from colocate scheduler explain:\n{why}"
         )
 
     async def _break_device(self) -> str:
@@ -296,7 +297,7 @@ class Demo:
             gone = self.agent is not None and self.agent.returncode is not None
             self._expect(not gone, f"the agent ended while the demo waited for {what}")
             await asyncio.sleep(0.01)
-        raise DemoFailed(f"waited {PATIENCE} s in vain for {what}")
+        raise DemoFailed(f"waited {PATIENCE} s for {what}, without success")
 
     def _expect(self, holds: bool, otherwise: str) -> None:
         if not holds:

@@ -3,6 +3,7 @@ as a process, and a second scheduler that asks it."""
 
 import asyncio
 import json
+import secrets
 import signal
 import socket
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.demo_commands import begin, end
 from colocate.lab.scheduler import configuration
 from colocate.lab.scheduler.loop import Scheduler
@@ -24,7 +25,7 @@ _CONFIG = """\
 version: 1
 log: {{format: json}}
 metrics: {{address: "off"}}
-server: {{address: "127.0.0.1:{port}"}}
+server: {{address: "127.0.0.1:{port}", callers: {{tokenFile: "{token_file}"}}}}
 usage: {{prometheus: {{url: "{prometheus}"}}, interval: 1s}}
 """
 _SECOND_SCHEDULER = """\
@@ -47,15 +48,20 @@ class DemoLoad:
         }
         self._port = _free_port()
         self.url = f"http://127.0.0.1:{self._port}"
+        self.token_file = root / "scheduler-token"
         self.log = root / "scheduler.log"
         self.process: asyncio.subprocess.Process | None = None
         self._open = AsyncExitStack()
 
-    async def start(self, registry: Registry, kubeconfig: Path) -> None:
+    async def start(self, registry: ObjectRegistry, kubeconfig: Path) -> None:
         prometheus = await self._open.enter_async_context(_pretending(self._memory))
         config = self._root / "scheduler.yaml"
-        config.write_text(_CONFIG.format(port=self._port, prometheus=prometheus))
-        second = configuration.read(_SECOND_SCHEDULER.format(name=NAME, url=self.url))
+        config.write_text(_CONFIG.format(port=self._port, prometheus=prometheus, token_file=self.token_file))
+        token = secrets.token_urlsafe()
+        self.token_file.touch(mode=0o600)
+        self.token_file.write_text(token)
+        url = self.url.replace("://", f"://scheduler:{token}@")
+        second = configuration.read(_SECOND_SCHEDULER.format(name=NAME, url=url))
         await self._open.enter_async_context(Scheduler(registry, second))
         words = ["scheduler", "serve", "--config", str(config), "--kubeconfig", str(kubeconfig)]
         self.process = await begin(self.log, *words)

@@ -16,8 +16,8 @@ from colocate.aio import Watched
 from colocate.clock import Clock
 from colocate.host.files import write_atomically
 from colocate.kubelet import checkpoint
-from colocate.lab.device_table import AdmissionError, DeviceTable, Pick, Wish
-from colocate.lab.faults import Faults
+from colocate.lab.device_table import AdmissionError, DeviceTable, DeviceWish, Pick
+from colocate.lab.faults import KubeletFaults
 from colocate.lab.plugin_client import PluginClient
 from colocate.lab.topology_policy import NotAligned, TopologyPolicy, affinity
 from colocate.model.device import Device
@@ -42,7 +42,7 @@ class DeviceManager:
         self,
         checkpoint_file: Path,
         clock: Clock,
-        faults: Faults,
+        faults: KubeletFaults,
         *,
         policy: TopologyPolicy = TopologyPolicy.NONE,
         pick: Pick = sorted,
@@ -167,7 +167,7 @@ class DeviceManager:
             await self._allocate(client, pod, container, resource, await self._choose(client, wish))
         self._changed()
 
-    async def _choose(self, client: PluginClient, wish: Wish) -> list[str]:
+    async def _choose(self, client: PluginClient, wish: DeviceWish) -> list[str]:
         preferred: list[str] = []
         if client.options.get_preferred_allocation_available and wish.question:
             available, must_include = wish.question

@@ -35,7 +35,7 @@ class Held(msgspec.Struct, frozen=True):
         return {id for ids in self.by_numa.values() for id in ids}
 
 
-class Wish(msgspec.Struct, frozen=True):
+class DeviceWish(msgspec.Struct, frozen=True):
     """What is left to choose for a container once everything that is fixed has been taken."""
 
     taken: list[str]
@@ -127,7 +127,7 @@ class DeviceTable:
 
     def wish(
         self, pod_uid: str, container: str, resource: str, size: int, numa: frozenset[int] | None
-    ) -> Wish | None:
+    ) -> DeviceWish | None:
         """What is to be chosen for a container, or None where it has its devices already."""
         entry = self.held.get((pod_uid, container, resource))
         before = entry.ids if entry else set()
@@ -157,7 +157,7 @@ class DeviceTable:
                 f"Requested: {needed}, Available: {len(available)}"
             )
         aligned = [id for id in available if numa and numa & set(self.devices[resource][id].numa)]
-        return Wish(taken, self._pick(available), self._pick(aligned), size)
+        return DeviceWish(taken, self._pick(available), self._pick(aligned), size)
 
     def grant(self, pod_uid: str, container: str, resource: str, ids: Sequence[str], response: bytes) -> None:
         """Record that a container holds devices. KeyError for an id that has left the list meanwhile."""

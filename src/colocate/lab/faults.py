@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Faults(msgspec.Struct):
+class KubeletFaults(msgspec.Struct):
     """Faults of the embedded kubelet, switched on and off by tests and demos while it runs."""
 
     register_delay: float = 0

@@ -19,11 +19,11 @@ from colocate.host.files import write_atomically
 from colocate.kubelet.paths import KubeletPaths
 from colocate.lab.device_manager import STOP_GRACE, DeviceManager, KubeletPanic
 from colocate.lab.device_table import Pick
-from colocate.lab.faults import Faults
+from colocate.lab.faults import KubeletFaults
 from colocate.lab.pod_runtime import PodRuntime, SimulatedRuntime
 from colocate.lab.pod_worker import PodRecord, PodWorker
 from colocate.lab.podresources import PodResources
-from colocate.lab.registry import Registry
+from colocate.lab.registry import PluginRegistry
 from colocate.lab.topology_policy import TopologyPolicy
 from colocate.model.path_word import is_path_word
 from colocate.model.pod import Pod
@@ -41,14 +41,14 @@ class KubeletEvent(msgspec.Struct, frozen=True):
     message: str
 
 
-class NodeStatus(msgspec.Struct, frozen=True):
+class KubeletNodeStatus(msgspec.Struct, frozen=True):
     """Extended resources as the node's status shows them since the last sync."""
 
     capacity: dict[str, int] = {}
     allocatable: dict[str, int] = {}
 
 
-class Listener(Protocol):
+class PodListener(Protocol):
     """Whoever keeps the API server in step with a kubelet."""
 
     def started(self, fresh: bool) -> None:
@@ -86,9 +86,9 @@ class EmbeddedKubelet:
         """Not the kernel's: by it, and its folder, it is told from another kubelet of this machine."""
         self.clock = clock or SystemClock()
         self.runtime: PodRuntime = SimulatedRuntime() if runtime is None else runtime
-        self.faults = Faults()
+        self.faults = KubeletFaults()
         self.changes = Watched()
-        self.status = NodeStatus()
+        self.status = KubeletNodeStatus()
         self.events: list[KubeletEvent] = []
         self.panics: list[str] = []
         """What would have crashed a real kubelet."""
@@ -96,7 +96,7 @@ class EmbeddedKubelet:
         """What went wrong in the lab itself; a test that finds any here fails."""
         self.starts = 0
         self.records: dict[str, PodRecord] = {}
-        self.listener: Listener | None = None
+        self.listener: PodListener | None = None
         self._policy = policy
         self._pick = pick
         self._version = version
@@ -126,7 +126,7 @@ class EmbeddedKubelet:
         fresh = not self.paths.checkpoint.exists()
         self.devices.load()
         self.devices.active_pods = lambda: [uid for uid, r in self.records.items() if not r.finished]
-        self._registry = Registry(
+        self._registry = PluginRegistry(
             self.paths,
             self.devices,
             self.faults,
@@ -181,7 +181,9 @@ class EmbeddedKubelet:
             )
         words = (pod.uid, *(container.name for container in pod.containers))
         if strange := [word for word in words if not is_path_word(word)]:
-            raise ColocateError(f"{pod.key}: {strange[0][:100]!r} is no uid of a pod, nor a container's name")
+            raise ColocateError(
+                f"{pod.key}: {strange[0][:100]!r} is not a uid of a pod, nor a container's name"
+            )
         if any(
             record.pod.key == pod.key and not record.deleting.is_set() for record in self.records.values()
         ):
@@ -213,15 +215,15 @@ class EmbeddedKubelet:
                         return
                     await self.changes.beyond(seen)
         except TimeoutError:
-            raise Unavailable(f"waited {seconds:g} s in vain for {what or holds}") from None
+            raise Unavailable(f"waited {seconds:g} s for {what or holds}, without success") from None
 
     # --- the node --------------------------------------------------------------------------------
 
-    def sync_status(self) -> NodeStatus:
+    def sync_status(self) -> KubeletNodeStatus:
         """Update the node's status now. A key, once there, stays until somebody removes it."""
         capacity, allocatable = self.devices.capacity()
         gone = dict.fromkeys(self.status.capacity, 0)
-        self.status = NodeStatus(gone | capacity, gone | allocatable)
+        self.status = KubeletNodeStatus(gone | capacity, gone | allocatable)
         if self.listener:
             self.listener.synced(capacity, allocatable)
         self.changes.changed()

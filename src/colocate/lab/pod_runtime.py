@@ -154,7 +154,7 @@ class ProcessRuntime:
             cgroups.remove(self._tree, self._parent)
         except (OSError, Unavailable) as error:
             self._tree = None
-            self.without_cgroups = f"no right to make control groups here ({error})"
+            self.without_cgroups = f"this process may not create control groups here ({error})"
 
     @property
     def cgroup_root(self) -> Path:

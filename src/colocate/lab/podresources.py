@@ -7,7 +7,7 @@ import grpc.aio
 
 from colocate.kubelet.paths import KubeletPaths
 from colocate.lab.device_table import DeviceTable
-from colocate.lab.faults import Faults
+from colocate.lab.faults import KubeletFaults
 from colocate.lab.pod_worker import PodRecord
 from colocate.model.checkpoint import NO_TOPOLOGY
 from colocate.wire import methods
@@ -19,7 +19,7 @@ class PodResources:
     """Answers List, Get and GetAllocatableResources."""
 
     def __init__(
-        self, table: DeviceTable, records: Callable[[], Iterable[PodRecord]], faults: Faults
+        self, table: DeviceTable, records: Callable[[], Iterable[PodRecord]], faults: KubeletFaults
     ) -> None:
         self._table = table
         self._records = records

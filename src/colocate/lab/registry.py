@@ -14,7 +14,7 @@ from colocate.clock import Clock
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.watch import FolderWatch, identity
 from colocate.lab.device_manager import DeviceManager
-from colocate.lab.faults import Faults
+from colocate.lab.faults import KubeletFaults
 from colocate.model.resource_name import why_not_allowed
 from colocate.wire import deviceplugin_pb2 as dp
 from colocate.wire import methods
@@ -27,14 +27,14 @@ ASK_TIMEOUT = 1.0
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
-class Registry:
+class PluginRegistry:
     """Serves Registration and asks the sockets of plugins_registry."""
 
     def __init__(
         self,
         paths: KubeletPaths,
         devices: DeviceManager,
-        faults: Faults,
+        faults: KubeletFaults,
         clock: Clock,
         spawn: Spawn,
         *,

@@ -42,7 +42,7 @@ class NodeReason(msgspec.Struct, frozen=True):
         sample = self.freshness if self.age is None else f"sampled {self.age:.0f} s before"
         if self.freshness is Freshness.EXPIRED:
             sample = f"{sample}, too old"
-        unseen = f", {self.unseen_pods:.3g} pods not in the samples yet" if self.unseen_pods else ""
+        unseen = f", {self.unseen_pods:.3g} pods that samples do not show yet" if self.unseen_pods else ""
         parts = "; ".join(
             f"{reason.policy}: {', '.join(str(part) for part in reason.parts)}" for reason in self.policies
         )

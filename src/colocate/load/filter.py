@@ -43,7 +43,7 @@ class Refusal(msgspec.Struct, frozen=True):
                 return "it has no load sample"
             case _:
                 over = "over the window " if self.cause is RefusalCause.AGGREGATED else ""
-                guessed = f" ({self.unseen} % for pods that no sample shows yet)" if self.unseen else ""
+                guessed = f" ({self.unseen} % for pods that samples do not show yet)" if self.unseen else ""
                 return (
                     f"its {self.resource} would be {over}at {self.percent} %{guessed}, "
                     f"more than the threshold of {self.threshold} %"

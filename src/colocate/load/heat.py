@@ -42,9 +42,9 @@ class HeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
     def __post_init__(self) -> None:
         if self.hold < 0:
-            raise ValueError(f"a time of {self.hold:g} s for which heat is held is none; say 0 or more")
+            raise ValueError(f"hold is {self.hold:g} s; give 0 or more")
         if not self.steps or len(self.steps) > 4 or list(self.steps) != sorted(set(self.steps)):
-            raise ValueError(f"the steps {self.steps} must be one to four percentages that rise")
+            raise ValueError(f"the steps {self.steps} must be one to four rising percentages")
         gaps = [high - low for low, high in zip(self.steps, self.steps[1:], strict=False)]
         if not 0 <= self.hysteresis <= min(gaps, default=self.hysteresis):
             raise ValueError(f"a hysteresis of {self.hysteresis} is not between 0 and a step's height")

@@ -77,9 +77,11 @@ class Ledger:
         self._assumed: dict[str, dict[str, LedgerEntry]] = {}
         self._nodes: dict[str, str] = {}
         self._assumptions: dict[str, Assumption] = {}
+        """In the order of their times: time does not go back, and where the clock does, all of them follow it."""
         self._vouched: Counter[str] = Counter()
         """How many of these each caller vouches for."""
         self._next_expiry = float("inf")
+        self._next_bound_expiry = float("inf")
 
     def __len__(self) -> int:
         return len(self._nodes) + len(self._assumptions)
@@ -91,7 +93,8 @@ class Ledger:
         self._bound.setdefault(node, {})[uid] = entry
         self._nodes[uid] = node
         if self._settings.expiry:
-            self._next_expiry = min(self._next_expiry, bound_at + self._settings.expiry)
+            self._next_bound_expiry = min(self._next_bound_expiry, bound_at + self._settings.expiry)
+            self._next_expiry = min(self._next_expiry, self._next_bound_expiry)
         return touched | {node}
 
     def assume(
@@ -165,14 +168,14 @@ class Ledger:
         if now < self._next_expiry:
             return set()
         touched: set[str] = set()
-        for assumption in list(self._assumptions.values()):
-            if now >= assumption.since + self._settings.assumed_expiry:
-                touched |= self.end(assumption.uid)
-        if self._settings.expiry:
+        while (first := self._first_assumption) and now >= first.since + self._settings.assumed_expiry:
+            touched |= self.end(first.uid)
+        if self._settings.expiry and now >= self._next_bound_expiry:
             for entry in [entry for of_node in self._bound.values() for entry in of_node.values()]:
                 if now >= entry.since + self._settings.expiry:
                     touched |= self.end(entry.uid)
-        self._next_expiry = min(self._expiries(), default=float("inf"))
+            self._next_bound_expiry = min(self._bound_expiries(), default=float("inf"))
+        self._look_ahead()
         return touched
 
     def set_back(self, now: float) -> None:
@@ -182,7 +185,8 @@ class Ledger:
         for of_node in (*self._bound.values(), *self._assumed.values()):
             for uid, entry in of_node.items():
                 of_node[uid] = msgspec.structs.replace(entry, since=min(entry.since, now))
-        self._next_expiry = min(self._expiries(), default=float("inf"))
+        self._next_bound_expiry = min(self._bound_expiries(), default=float("inf"))
+        self._look_ahead()
 
     def assumes(self, node: str) -> bool:
         """Whether any pod is assumed there."""
@@ -208,13 +212,16 @@ class Ledger:
                 prod_memory += missing_memory
             packing += entry.packing_cpu
             share += entry.share
-        requested, limits, estimates = NOTHING, NOTHING, NOTHING
-        for entry in (coming or {}).values():
-            requested += entry.request
-            limits += entry.limit
-            estimates += entry.estimate
-        prod = Amount(prod_cpu, prod_memory)
-        return Unseen(Amount(cpu, memory), prod, packing, share, requested, limits, estimates)
+        there = (coming or {}).values()
+        return Unseen(
+            Amount(cpu, memory),
+            Amount(prod_cpu, prod_memory),
+            packing,
+            share,
+            _sum(entry.request for entry in there),
+            _sum(entry.limit for entry in there),
+            _sum(entry.estimate for entry in there),
+        )
 
     @property
     def bound(self) -> tuple[str, ...]:
@@ -230,13 +237,29 @@ class Ledger:
     def assumptions(self) -> tuple[Assumption, ...]:
         return tuple(self._assumptions.values())
 
-    def _expiries(self) -> Iterable[float]:
-        for assumption in self._assumptions.values():
-            yield assumption.since + self._settings.assumed_expiry
+    @property
+    def _first_assumption(self) -> Assumption | None:
+        return next(iter(self._assumptions.values()), None)
+
+    def _look_ahead(self) -> None:
+        """When the next entry expires: of a burst of pods one after the other does, and none may look at all."""
+        first = self._first_assumption
+        assumed = first.since + self._settings.assumed_expiry if first else float("inf")
+        self._next_expiry = min(assumed, self._next_bound_expiry)
+
+    def _bound_expiries(self) -> Iterable[float]:
         if self._settings.expiry:
             for of_node in self._bound.values():
                 for entry in of_node.values():
                     yield entry.since + self._settings.expiry
+
+
+def _sum(amounts: Iterable[Amount]) -> Amount:
+    cpu = memory = 0
+    for amount in amounts:
+        cpu += amount.cpu
+        memory += amount.memory
+    return Amount(cpu, memory)
 
 
 def _part(amount: Amount, of: int) -> Amount:

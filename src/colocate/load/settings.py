@@ -50,13 +50,13 @@ def mix(text: str) -> Mix:
             parts.append(Weighted(PolicyName(name), int(weight or 1)))
         except ValueError:
             raise UserError(
-                f"{word.strip()!r} in the policies {text!r} is not a policy with a weight; say for example "
+                f"{word.strip()!r} in the policies {text!r} is not a policy with a weight; write for example "
                 f"'balanced' or 'balanced=3,oversell=1' with {', '.join(PolicyName)}"
             ) from None
     names = [part.policy for part in parts]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise UserError(f"the policies {text!r} name {twice!r} twice; name each once, with its weight")
+        raise UserError(f"the policies {text!r} have {twice!r} twice; give each once, with its weight")
     return tuple(parts)
 
 
@@ -226,7 +226,7 @@ class LoadSettings(_Settings, frozen=True):
 
     def __post_init__(self) -> None:
         if not all((self.policy, *self.policies.values())):
-            raise ValueError("a mix of policies is empty; name one at least")
+            raise ValueError("a mix of policies is empty; give at least one")
 
     def policy_of(self, scheduler_name: str) -> Mix:
         """By what pods of that scheduler are judged; a pod that names none has the one that it gets by default."""

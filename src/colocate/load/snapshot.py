@@ -120,11 +120,11 @@ def decode(text: bytes, source: str) -> LoadSnapshot:
         version = msgspec.json.decode(text, type=_Version).version
         if version != VERSION:
             raise UserError(
-                f"{source} is a snapshot of version {version}, and this Colocate reads version {VERSION}; "
+                f"{source} is a snapshot of version {version}, but this Colocate reads version {VERSION}; "
                 f"take it again with 'colocate scheduler snapshot'"
             )
         return msgspec.json.decode(text, type=LoadSnapshot)
     except msgspec.DecodeError as error:
         raise UserError(
-            f"{source} is not a snapshot as 'colocate scheduler snapshot' writes it: {error}; take it again"
+            f"{source} is not a snapshot from 'colocate scheduler snapshot': {error}; take it again"
         ) from None

@@ -48,6 +48,6 @@ def _why_closed(access: Access, tolerations: Sequence[Toleration]) -> str:
             return (
                 "it is cordoned"
                 if cordoned
-                else f"its taint {taint.key}{value}:{taint.effect} is not tolerated"
+                else f"the pod does not tolerate its taint {taint.key}{value}:{taint.effect}"
             )
     return ""

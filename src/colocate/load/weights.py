@@ -51,7 +51,7 @@ class ExtenderWeight(msgspec.Struct, frozen=True):
             f"the other score plugins can prefer a node by at most {self.others}",
             f"a node that scores {self.points} points less loses {decides} by a weight of {self.weight}: "
             f"{self.points} × {self.weight} × {PER_POINT}",
-            f"so it loses whatever the others say; a difference of less than {alone} points leaves them a say",
+            f"so it loses whatever the others score; below a difference of {alone} points they still count",
         )
 
 

@@ -63,7 +63,7 @@ def _no_lower_than_use(wanted: Bytes | None, reading: PodMemory) -> Bytes | None
 def _why_no_lower(limit: Bytes | None, wanted: Bytes | None) -> tuple[str, ...]:
     if limit is None or wanted is None or limit == wanted:
         return ()
-    return (f"It uses more than that: it is held at {amount(limit)} until it uses less.",)
+    return (f"The pod uses more than that, so its limit is {amount(limit)} until it uses less.",)
 
 
 def _restore(
@@ -79,5 +79,5 @@ def _restore(
         pod=each.ref,
         to=own,
         containers=tuple(limits.containers),
-        reason="Memory colocation is switched off on this node: the pod has what the kubelet gave it.",
+        reason="Memory colocation is switched off on this node, so the pod has the limits of the kubelet.",
     )

@@ -51,14 +51,14 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
             blocks = count(self.free, "free block")
             return (f"{sums} = {amount(room)}: room for {blocks} of {amount(self.block_size)}.",)
         needed = (
-            f"online work needs {amount(self.due)} of it now."
+            f"Online work needs {amount(self.due)} of the debt now."
             if self.due
-            else f"none of it is needed now: {amount(self.slack)} is in nobody's use."
+            else f"Online work needs none of the debt now: {amount(self.slack)} is unused."
         )
         missing = count(self.blocks_in_debt, "held block")
         return (
-            f"{sums}: there is no room, and a debt of {amount(self.debt)} ({missing}).",
-            f"Of the debt, {needed}",
+            f"{sums}: there is no room, but a debt of {amount(self.debt)} ({missing}).",
+            needed,
         )
 
 

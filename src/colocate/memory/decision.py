@@ -194,26 +194,26 @@ def _wanted(
     if facts.off:
         return WantedBlocks(0, held, False, "Memory colocation is switched off on this node.")
     if facts.unstored:
-        reason = f"The agent cannot store its state ({facts.unstored}): no block is offered until it can."
+        reason = f"The agent cannot store its state ({facts.unstored}), so it offers no block until it can."
         return WantedBlocks(0, balance.blocks_in_debt, False, reason)
     if word is None:
         reason = (
-            "Nobody has said yet whether the node is cordoned, being drained or under MemoryPressure: no block is "
-            "offered until the API server answers."
+            "The agent does not know yet whether the node is cordoned, being drained or under MemoryPressure, so it "
+            "offers no block until the API server answers."
         )
         return WantedBlocks(0, balance.blocks_in_debt, False, reason)
     closed = [
         why
         for said, why in (
-            (word.absent, f"not known to the API server by the name {facts.node_name}"),
+            (word.absent, f"unknown to the API server under the name {facts.node_name}"),
             (word.cordoned, "cordoned"),
             (word.draining, "being drained"),
-            (word.memory_pressure, "under MemoryPressure by the kubelet's word"),
+            (word.memory_pressure, "under MemoryPressure according to the kubelet"),
         )
         if said
     ]
     if closed:
-        reason = f"The node is {' and '.join(closed)}: no block is offered."
+        reason = f"The node is {' and '.join(closed)}, so it offers no block."
         return WantedBlocks(0, balance.blocks_in_debt, False, reason)
     free = min(balance.free, max(0, settings.most_blocks - held))
     waits_for = _why_no_more(facts, state)
@@ -222,11 +222,11 @@ def _wanted(
 
 def _why_no_more(facts: MemoryFacts, state: MemoryState) -> str:
     if facts.holders is None:
-        return "nobody can say who holds which block"
+        return "the agent does not know which pods hold which blocks"
     if state.ladder.has_done_something:
-        return "pods first get back what was taken from them"
+        return "the ladder must first give back what it took from pods"
     if facts.word is None:
-        return "the API server has not said since the agent started whether the node takes new work"
+        return "the API server has not answered since the agent started"
     return ""
 
 

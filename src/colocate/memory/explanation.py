@@ -80,8 +80,8 @@ def _unstored(decision: MemoryDecision) -> list[str]:
     if not decision.unstored:
         return []
     return [
-        f"The agent cannot store its state ({decision.unstored}): until it can, no block is offered or given out, "
-        "and only what can be undone without that file is done to pods."
+        f"The agent cannot store its state ({decision.unstored}). Until it can, it offers and gives out no block, "
+        "and does to pods only what it can undo without that file."
     ]
 
 
@@ -92,8 +92,8 @@ def _hearsay(decision: MemoryDecision) -> list[str]:
     marks = (("unknown", word.absent), ("cordoned", word.cordoned), ("being drained", word.draining))
     said = [what for what, so in (*marks, ("under MemoryPressure", word.memory_pressure)) if so]
     return [
-        "The API server has not answered since the agent started: the kubelet's reserves are as last heard, and the "
-        f"node was then {' and '.join(said) or 'neither cordoned, nor being drained, nor under MemoryPressure'}."
+        "The API server has not answered since the agent started. The agent uses the last known reserves of the "
+        f"kubelet; then the node was {' and '.join(said) or 'not cordoned, drained or under MemoryPressure'}."
     ]
 
 
@@ -102,8 +102,8 @@ def _blocks(decision: MemoryDecision, settings: MemorySettings) -> list[str]:
     free = decision.offered
     leaving = sum(block.state is not BlockState.HEALTHY for block in listed)
     sentences = [
-        f"So {count(free, 'free block')} of {settings.resource} {'is' if free == 1 else 'are'} offered, "
-        f"{decision.held} held, {leaving} of these withdrawn."
+        f"So the node offers {count(free, 'free block')} of {settings.resource}; {decision.held} held, "
+        f"{leaving} of these withdrawn."
     ]
     growth = decision.state.blocks.growth
     missing = decision.wanted.free - free
@@ -118,12 +118,12 @@ def _blocks(decision: MemoryDecision, settings: MemorySettings) -> list[str]:
     elif growth is not None:
         waited = decision.state.clock - growth.since
         sentences.append(
-            f"{count(growth.least, 'more block')} could be offered: there has been room for {waited:.0f} s, "
-            f"and it must last for {settings.cool_down:g} s."
+            f"There has been room for {count(growth.least, 'more block')} for {waited:.0f} s; the node offers more "
+            f"after {settings.cool_down:g} s."
         )
     elif decision.wanted.may_grow and 0 < missing <= settings.hysteresis:
         sentences.append(
-            f"{count(missing, 'more block')} would fit, which is within the hysteresis of {settings.hysteresis}."
+            f"{count(missing, 'more block')} would fit, but not more than the hysteresis of {settings.hysteresis}."
         )
     elif missing > 0:
         sentences.append(f"{count(missing, 'more block')} would fit, but {decision.wanted.waits_for}.")
@@ -135,8 +135,9 @@ def _unsold(decision: MemoryDecision, settings: MemorySettings) -> list[str]:
     if not strangers:
         return []
     return [
-        f"{some(strangers)} hold{'s' * (len(strangers) == 1)} blocks, which are sold to namespace "
-        f"{', '.join(sorted(settings.namespaces))} alone: they give back first, and no limit is raised for them."
+        f"{some(strangers)} hold{'s' * (len(strangers) == 1)} blocks, but only namespace "
+        f"{', '.join(sorted(settings.namespaces))} may use them. Such pods give back first, and their limits stay "
+        "as they are."
     ]
 
 
@@ -147,7 +148,7 @@ def _standing(decision: MemoryDecision) -> list[str]:
     sentences = [_debt_in_words(state)]
     names = {each.uid: str(each.ref) for each in decision.pods}
     if state.ladder.rung is not None:
-        sentences.append(f"The ladder stands on {state.ladder.rung}.")
+        sentences.append(f"The ladder is on rung {state.ladder.rung}.")
     sentences += [
         f"{names.get(uid, uid)} is throttled at {amount(done.to)}."
         for uid, done in state.ladder.throttled.items()
@@ -157,9 +158,10 @@ def _standing(decision: MemoryDecision) -> list[str]:
         for uid, done in state.ladder.moved.items()
     ]
     if state.ladder.demotion_is_ours:
-        sentences.append("The kernel's demotion is switched on for that, and was off before.")
+        sentences.append("The agent has switched the kernel's demotion on for that; it was off before.")
     sentences += [
-        f"{names.get(uid, uid)} is to go ({entry.by})" + (f": {entry.waits_for}." if entry.waits_for else ".")
+        f"{names.get(uid, uid)} has to leave ({entry.by})"
+        + (f": {entry.waits_for}." if entry.waits_for else ".")
         for uid, entry in state.ladder.leaving.items()
     ]
     return [*sentences, *decision.plan.notes]
@@ -169,4 +171,6 @@ def _debt_in_words(state: MemoryState) -> str:
     """What is owed and for how long."""
     if state.debt is None:
         return "There is no debt."
-    return f"There is a debt of {amount(state.debt.bytes)}, for {state.clock - state.debt.since:.0f} s."
+    return (
+        f"There is a debt of {amount(state.debt.bytes)}; it began {state.clock - state.debt.since:.0f} s ago."
+    )

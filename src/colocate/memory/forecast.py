@@ -59,11 +59,26 @@ def safety_of(
     told = _of_allocatable(knows_allocatable, kept_from_pods)
     reasons = (
         f"The kubelet evicts below {amount(eviction)} available{source}.",
-        f"It keeps {amount(reserved)} from pods{told}; the system uses {amount(system)}, so {amount(unfilled)} "
-        "of that is still to be left.",
-        f"The margin above is {share:.0%} of {amount(capacity)}: {amount(margin)}.",
+        f"It keeps {amount(reserved)} from pods{told}. {_of_reserve(reserved - eviction, system)}",
+        f"The margin on top is {share:.0%} of {amount(capacity)}: {amount(margin)}.",
     )
     return Safety(eviction=eviction, reserved=reserved, unfilled=unfilled, margin=margin, reasons=reasons)
+
+
+def _of_reserve(reserve: Bytes, system: Bytes) -> str:
+    """What is kept of the reserves without the eviction threshold, after what the system uses of them."""
+    if not reserve:
+        return "That is the eviction threshold alone, so nothing more is kept for the system."
+    if system >= reserve:
+        return (
+            f"The system already uses {amount(system)}, more than its reserve, so nothing more is kept for it."
+            if system > reserve
+            else f"The system uses {amount(system)}, all of its reserve, so nothing more is kept for it."
+        )
+    return (
+        f"The system uses {amount(system)} of its reserve of {amount(reserve)}, so {amount(reserve - system)} "
+        "more is kept for it."
+    )
 
 
 def _was_asked(reserves: KubeletReserves) -> bool:
@@ -73,10 +88,10 @@ def _was_asked(reserves: KubeletReserves) -> bool:
 
 def _of_threshold(eviction: Bytes) -> str:
     if eviction == DEFAULT_EVICTION:
-        return ", its default, as it was not asked"
+        return ", its default, because the agent could not ask it"
     return (
-        " or less: it was not asked (which takes the right to get nodes/proxy), and its threshold is no more than "
-        "what it keeps from pods"
+        " or less: the agent could not ask it (that takes the right to get nodes/proxy), but its threshold is at "
+        "most what it keeps from pods"
     )
 
 
@@ -111,7 +126,7 @@ class Instant(msgspec.Struct, frozen=True, tag_field="kind", tag="instant"):
         return 0.0
 
     def expect(self, usage: MemoryUsage, safety: Safety, history: Sequence[Peak]) -> Expectation:
-        reason = f"Expected online: {amount(usage.online)}, as now (forecast instant)."
+        reason = f"Expected online: {amount(usage.online)}, the same as now (forecast instant)."
         return Expectation(usage.online, safety.total, safety.margin, (reason,))
 
 
@@ -128,8 +143,8 @@ class WindowMax(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     def expect(self, usage: MemoryUsage, safety: Safety, history: Sequence[Peak]) -> Expectation:
         online = max([usage.online, *(peak.online for peak in history)])
         reason = (
-            f"Expected online: {amount(online)}, the most of the last {_hours(self.window)}{self._known(history)} "
-            f"(forecast window-max); now it is {amount(usage.online)}."
+            f"Expected online: {amount(online)}, the maximum of the last {_hours(self.window)}{self._known(history)} "
+            f"(forecast window-max); now {amount(usage.online)}."
         )
         return Expectation(online, safety.total, safety.margin, (reason,))
 
@@ -138,7 +153,7 @@ class WindowMax(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
         seen = history[-1].since - history[0].since if history else 0.0
         if seen >= self.window * (1 - 1 / _SLOTS):
             return ""
-        return f", of which {_hours(seen)} were seen" if seen else ", of which nothing was seen before now"
+        return f", of which the agent saw {_hours(seen)}" if seen else ", of which the agent saw only now"
 
 
 def _hours(seconds: float) -> str:
@@ -176,11 +191,11 @@ class Koordinator(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         # What the kubelet evicts by is never sold, however small a margin was asked for.
         kept = max(margin, safety.eviction + safety.margin)
         reasons = (
-            f"Expected online: {amount(system)} for the system (used {amount(usage.system)}, reserved "
-            f"{amount(safety.reserved)}, the larger) and {amount(pods)} for online pods by {self.policy} "
+            f"Expected online: {amount(system)} for the system (the larger of {amount(usage.system)} used and "
+            f"{amount(safety.reserved)} reserved) and {amount(pods)} for online pods by {self.policy} "
             "(forecast koordinator).",
-            f"Its margin is {100 - self.threshold:g} % of {amount(usage.capacity)}: {amount(margin)}; "
-            f"{amount(kept)} is kept.",
+            f"Its margin is {100 - self.threshold:g} % of {amount(usage.capacity)}: {amount(margin)}; the node "
+            f"keeps {amount(kept)}.",
         )
         return Expectation(system + pods, kept, kept - safety.eviction, reasons)
 

@@ -54,8 +54,8 @@ def limits_of(pod: PodIdentity, block_size: Bytes, swap: bool = False) -> PodLim
         }
         own = ", ".join(f"{name} {amount(most)}" for name, most in held.items()) or "none"
         reason = (
-            f"No limit for the pod, as {some(unlimited)} has no memory limit and must not be killed by one; "
-            f"held in groups of their own: {own}. Give every container a memory limit to have the pod held."
+            f"The pod gets no limit, because {some(unlimited)} has no memory limit and must not be killed by one. "
+            f"Limits on containers: {own}. Give every container a memory limit to limit the pod."
         )
         return PodLimits(pod=None, containers=held, swap=None, reasons=(reason,))
     total = running_together([most or 0 for most in allowed], pod.containers) + pod.overhead
@@ -64,8 +64,8 @@ def limits_of(pod: PodIdentity, block_size: Bytes, swap: bool = False) -> PodLim
         for each, most in zip(pod.containers, allowed, strict=True)
     ]
     if pod.overhead:
-        reasons.append(f"Its runtime needs {amount(pod.overhead)} besides.")
-    reasons.append(f"At the same time they may use {amount(total)}: the pod's limit.")
+        reasons.append(f"Its runtime needs {amount(pod.overhead)} more.")
+    reasons.append(f"Together they may use {amount(total)}: the pod's limit.")
     return PodLimits(pod=whole_pages(total), swap=kept_swap, reasons=tuple(reasons))
 
 

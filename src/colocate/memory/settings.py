@@ -142,11 +142,11 @@ def check_settings(settings: MemorySettings) -> MemorySettings:
         (settings.hysteresis < 0, f"hysteresis is {settings.hysteresis} blocks; give 0 or more"),
         (
             Rung.WITHDRAW in settings.without,
-            "the rung 'withdraw' cannot be left out: a block that is not there must not be offered",
+            "the rung 'withdraw' cannot be left out: the node must not offer memory that it does not have",
         ),
         (
             settings.hurry < settings.tolerance,
-            f"hurry ({settings.hurry}) is below tolerance ({settings.tolerance}); give it the larger share",
+            f"hurry ({settings.hurry}) is below tolerance ({settings.tolerance}); make hurry the larger share",
         ),
         *(
             (

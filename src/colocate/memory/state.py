@@ -111,6 +111,6 @@ def _possible(by_uid: Mapping[PodUid, _T]) -> dict[PodUid, _T]:
 
 
 _REMEDY = (
-    "move it away, and blocks that pods hold and a memory.high that was set for a debt are found again, but pages on "
-    "far NUMA nodes stay there until the pod ends"
+    "move it away: the agent then finds held blocks and its own memory.high again, but pages on far NUMA nodes stay "
+    "there until the pod ends"
 )

@@ -162,15 +162,17 @@ def _reasons(
         if (group := [pod for pod in online_pods if pod.qos is qos])
     ]
     reasons = [
-        f"By {view}, {amount(system)} of {amount(near)} is in use outside pods"
+        f"According to {view}, {amount(system)} of {amount(near)} is used outside pods"
         + (f", and online pods use: {', '.join(by_class)}." if by_class else "; there are no online pods."),
     ]
     if near < node.total:
-        reasons.append(f"Far NUMA nodes have {amount(node.total - near)} more, which is not sold.")
+        reasons.append(
+            f"Far NUMA nodes have {amount(node.total - near)} more, which the node does not offer."
+        )
     if unread:
         names = some([pod.key for pod in unread])
         asked = amount(sum(pod.request for pod in unread))
-        reasons.append(f"Without readings, and so counted by request ({asked}): {names}.")
+        reasons.append(f"These pods cannot be read and count by their requests ({asked}): {names}.")
     if sold:
         total, away = sum(each.working_set for each in sold), sum(far_of_sold.values())
         there = f", {amount(away)} of it on far nodes" if away else ""
@@ -179,7 +181,7 @@ def _reasons(
         )
     if requested := sum(besides.values()):
         reasons.append(
-            f"Of that, {amount(requested)} is what they requested besides their blocks: it counts as online."
+            f"Of that, {amount(requested)} is memory requested besides blocks; it counts as online."
         )
     return tuple(reasons)
 

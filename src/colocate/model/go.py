@@ -19,7 +19,7 @@ def seconds(text: str) -> float:
         total += float(match[1]) * _UNITS[match[2]]
         end = match.end()
     if not end or end != len(parts):
-        raise ValueError(f"{text!r} is no span of time; write one as in 1s, 500ms or 1m30s")
+        raise ValueError(f"{text!r} is not a span of time; write it like 1s, 500ms or 1m30s")
     return -total if sign == "-" else total
 
 

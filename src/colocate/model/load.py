@@ -111,7 +111,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 def _refuse_what_is_no_measure(*values: float) -> None:
     for value in values:
         if not 0 <= value <= _GREATEST:
-            raise ValueError(f"{value} is no measure: it must be a number from 0 to {_GREATEST:.0e}")
+            raise ValueError(f"{value} is not a measure: it must be a number from 0 to {_GREATEST:.0e}")
 
 
 class NodeLoad(msgspec.Struct, frozen=True, gc=False):

@@ -27,6 +27,8 @@ _RESPELT_ELEMENTS = 100_000
 """Values in a question whose fields are not all there as kube-scheduler spells them; they are read one by one."""
 _SMALL = 16 << 10
 """Bytes that cannot hold enough to be counted."""
+_FEW = 64 << 10
+"""Bytes of a question that is read in one go: a thousand names, or some megabytes of memory if it is hostile."""
 
 
 class Unreadable(ColocateError):
@@ -129,6 +131,14 @@ class _Arguments(msgspec.Struct, frozen=True, rename="pascal"):
         return not without and not (self.nodes and self.nodes.items is UNSET)
 
 
+class _FewArguments(msgspec.Struct, frozen=True, rename="pascal"):
+    """The same of a body so small that it can hold what it likes: read in one go, as most are."""
+
+    pod: Raw
+    nodes: None
+    node_names: list[str]
+
+
 class _SentNodeList(msgspec.Struct, frozen=True):
     items: list[Raw]
 
@@ -151,6 +161,7 @@ class _PreemptionArguments(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 _arguments = msgspec.json.Decoder(_Arguments)
+_few_arguments = msgspec.json.Decoder(_FewArguments)
 _preemption_arguments = msgspec.json.Decoder(_PreemptionArguments)
 _sent_nodes = msgspec.json.Decoder(_SentNodes)
 _node_names: msgspec.json.Decoder[list[str] | None] = msgspec.json.Decoder(list[str] | None)
@@ -158,7 +169,7 @@ _anything: msgspec.json.Decoder[object] = msgspec.json.Decoder(object)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _encode = msgspec.json.Encoder().encode
 
-_TOO_DEEP = "the body is nested more deeply than any object of Kubernetes"
+_TOO_DEEP = "the body is nested more deeply than any Kubernetes object"
 _NAMES = {name.lower(): name for name in ("Pod", "Nodes", "NodeNames", "items")}
 _PREEMPTION_NAMES = {name.lower(): name for name in ("Pod", "NodeNameToVictims", "NodeNameToMetaVictims")}
 _VICTIM_NAMES = {name.lower(): name for name in ("Pods", "NumPDBViolations")}
@@ -166,6 +177,8 @@ _VICTIM_NAMES = {name.lower(): name for name in ("Pods", "NumPDBViolations")}
 
 def read_question(body: bytes, most: int | None = None) -> Asked:
     """The body of a filter or prioritize call; Unreadable where it is none, TooMany with more than `most` nodes."""
+    if len(body) <= _FEW and (few := _few(body, most)) is not None:
+        return few
     spelt = body
     given = _read(_arguments, body)
     if not given.complete:
@@ -184,6 +197,19 @@ def read_question(body: bytes, most: int | None = None) -> Asked:
     if names is None:
         raise Unreadable("the body has neither NodeNames nor Nodes; kube-scheduler sends one of them")
     return Asked(body, pod, ())
+
+
+def _few(body: bytes, most: int | None) -> Asked | None:
+    """A question about names, of moderate size; None where it is another, or none."""
+    try:
+        given = _few_arguments.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not given.node_names:
+        return None
+    _check_number(len(given.node_names), most)
+    pod = _pod(given.pod)
+    return Asked(body, pod, given.node_names, plain=_escapes_nothing_but(pod, body))
 
 
 def _names(sent: Raw, most: int | None) -> list[str] | None:
@@ -219,7 +245,9 @@ def _pod(given: Raw | UnsetType) -> Raw:
         raise Unreadable("the body has no Pod; kube-scheduler sends the whole pod that it schedules")
     length = len(memoryview(given))
     if length > _LARGEST_POD:
-        raise TooMany(f"the body's Pod has {length} bytes, and no pod of Kubernetes has {_LARGEST_POD}")
+        raise TooMany(
+            f"the body's Pod has {length} bytes, more than a Kubernetes pod can have ({_LARGEST_POD})"
+        )
     _check_elements("the body's Pod", given, _POD_ELEMENTS)
     return given
 
@@ -227,8 +255,8 @@ def _pod(given: Raw | UnsetType) -> Raw:
 def _check_number(nodes: int, most: int | None) -> None:
     if most is not None and nodes > most:
         raise TooMany(
-            f"the body asks about {nodes} nodes, and {most} at most are judged at once; ask about the nodes of this "
-            f"cluster"
+            f"the body asks about {nodes} nodes, but at most {most} are judged at once; ask about the nodes of "
+            "this cluster"
         )
 
 
@@ -240,7 +268,7 @@ def _check_elements(what: str, sent: bytes | Raw, most: int) -> None:
     text = bytes(sent)
     found = text.count(b",") + text.count(b"[") + text.count(b"{")
     if found > most:
-        raise TooMany(f"{what} holds {found} values, and {most} at most are read")
+        raise TooMany(f"{what} holds {found} values, but at most {most} are read")
 
 
 def _meta(victims: _Victims) -> MetaVictims:
@@ -262,7 +290,7 @@ def _read(decoder: msgspec.json.Decoder[T], body: bytes | Raw) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise Unreadable(f"the body does not read as kube-scheduler writes it: {error}") from None
+        raise Unreadable(f"the body is not what kube-scheduler writes: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unreadable(f"the body is not JSON: {error}") from None
     except RecursionError:

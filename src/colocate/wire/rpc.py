@@ -187,7 +187,7 @@ async def serve(socket: Path, *services: Service) -> grpc.aio.Server:
     path = str(socket.absolute())
     if len(path.encode()) > MAX_SOCKET_PATH:
         raise UserError(
-            f"the socket path {path} has {len(path.encode())} bytes and a unix socket allows "
+            f"the socket path {path} has {len(path.encode())} bytes, but a unix socket allows "
             f"{MAX_SOCKET_PATH}: use a folder with a shorter path"
         )
     server = grpc.aio.server(

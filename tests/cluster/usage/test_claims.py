@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from colocate.apps.doctor.strangers import Remedies
-from colocate.apps.scheduler.sections import Usage
+from colocate.apps.doctor.strangers import LabelRemedies
+from colocate.apps.scheduler.sections import UsageSection
 from colocate.cluster.usage import SignalHealth
 from colocate.cluster.usage.answers import Series
 from colocate.cluster.usage.claims import (
@@ -20,7 +20,7 @@ from colocate.cluster.usage.claims import (
     identity,
     updated,
 )
-from colocate.cluster.usage.collisions import Collision, collisions
+from colocate.cluster.usage.collisions import SeriesCollision, collisions
 from colocate.cluster.usage.directory import Directory, KnownNode
 from colocate.cluster.usage.joining import Times, join
 
@@ -41,7 +41,7 @@ class Rounds:
         self._labels = labels
         self._times: Times | None = None
         self.claims: Claims | None = None
-        self.collisions: tuple[Collision, ...] = ()
+        self.collisions: tuple[SeriesCollision, ...] = ()
 
     def take(self, *said: tuple[dict[str, str], float, float | None]) -> float | None:
         """One round: labels, value and age of each series; no age where its scrape is not told. What counts of the
@@ -158,12 +158,12 @@ def test_a_collision_that_begins_while_we_look_is_seen_once_both_were_scraped() 
 
 
 def test_the_doctors_remedy_is_a_matcher_to_be_written() -> None:
-    collision = Collision("victim", 95, OURS, 0, THEIRS, 'job="node-exporter"', True)
+    collision = SeriesCollision("victim", 95, OURS, 0, THEIRS, 'job="node-exporter"', True)
     told = SignalHealth("cpu", "node_cpu_usage_avg_5m", collisions=(collision,))
-    remedies = Remedies(Usage(matchers='cluster="prod"'), NODES, [told])
+    remedies = LabelRemedies(UsageSection(matchers='cluster="prod"'), NODES, [told])
     matchers = json.dumps('cluster="prod",job="node-exporter"')
     assert remedies.of_collision(told, collision).startswith(f"write usage.matchers: {matchers} where")
-    own = Remedies(Usage(queries={"cpu": "mine"}), NODES, [told])
+    own = LabelRemedies(UsageSection(queries={"cpu": "mine"}), NODES, [told])
     assert own.of_collision(told, collision).endswith('by job="node-exporter" in usage.queries.cpu')
 
 

@@ -12,7 +12,7 @@ from colocate.cluster.usage import Prometheus, PrometheusSettings
 from colocate.cluster.usage.prometheus import connection_to
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority, Pair
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from tests.cluster.serving import Scripted
 from tests.support.prometheus import Metrics
 
@@ -84,19 +84,19 @@ async def test_no_secret_is_in_what_is_said(clock: ManualClock) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (PrometheusSettings(url="prometheus:9090"), "is no address; write it as"),
-        (PrometheusSettings(url="http://prometheus:port"), "url is no address"),
-        (PrometheusSettings(url="ftp://prometheus"), "is no address; write it as"),
-        (PrometheusSettings(url="http://p:9090/graph?g0.expr=up"), "name the address alone"),
+        (PrometheusSettings(url="prometheus:9090"), "is not an address; write it as"),
+        (PrometheusSettings(url="http://prometheus:port"), "url is not an address"),
+        (PrometheusSettings(url="ftp://prometheus"), "is not an address; write it as"),
+        (PrometheusSettings(url="http://p:9090/graph?g0.expr=up"), "give only the address"),
         (PrometheusSettings(url="https://p", client_key=Path("k")), "go together; one of them is missing"),
         (
             PrometheusSettings(url="http://p", token_file=Path("t")),
             "use https, or write prometheus.insecure: true",
         ),
-        (PrometheusSettings(url="http://me:x@p"), "in the clear; use https"),
+        (PrometheusSettings(url="http://me:x@p"), "in clear text; use https"),
         (PrometheusSettings(url="https://p", token_file=Path("t"), username="me"), "exclude each other"),
         (PrometheusSettings(url="https://p", password_file=Path("t")), "needs a username"),
-        (PrometheusSettings(url="https://p", proxy="socks5://p"), "not an http or https one"),
+        (PrometheusSettings(url="https://p", proxy="socks5://p"), "not an http or https proxy"),
     ],
 )
 def test_settings_that_cannot_be_right_are_refused_in_a_sentence(
@@ -131,7 +131,7 @@ def write(pair: Pair, folder: Path, name: str) -> tuple[Path, Path]:
 
 @pytest.mark.needs("prometheus")
 async def test_a_real_prometheus_with_tls_a_client_certificate_and_a_password(tmp_path: Path) -> None:
-    authority = Authority.of(Store())
+    authority = Authority.of(ObjectStore())
     (tmp_path / "ca.crt").write_bytes(authority.certificate)
     served = write(authority.server("prometheus", "prometheus.example"), tmp_path, "server")
     shown = write(authority.client("colocate"), tmp_path, "client")
@@ -175,7 +175,7 @@ async def test_a_real_prometheus_with_tls_a_client_certificate_and_a_password(tm
             await answer(certificate_authority=None)
         with pytest.raises(Untrusted):
             await answer(server_name="another.example")
-        with pytest.raises(Untrusted, match="demands a client certificate"):
+        with pytest.raises(Untrusted, match="asks for a client certificate"):
             await answer(client_certificate=None, client_key=None)
         (tmp_path / "password").write_text("wrong")
         with pytest.raises(Unauthorized):

@@ -2,17 +2,20 @@
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from colocate.clock import SystemClock
 from colocate.cluster.errors import Doing, ServerError
-from colocate.cluster.usage import prometheus
-from colocate.cluster.usage.answers import Vector, decode
+from colocate.cluster.usage import answers, prometheus
+from colocate.cluster.usage.answers import Series, Vector, decode
 from colocate.cluster.usage.prometheus import Prometheus, PrometheusSettings
 from tests.cluster.serving import Scripted
 from tests.support.cost import cost
+
+from .fake import CPU, MEMORY, Table, poller
 
 DOING = Doing("query", "prometheus", name="cpu")
 BYTES = 8 << 20
@@ -168,3 +171,39 @@ async def test_an_answer_is_read_beside_the_loop_and_some_of_it_at_a_time(
         turns += 1
     assert reading.result() > 100_000
     assert turns > 10
+
+
+ODD = {
+    "values that are no numbers": b'{"metric":{},"value":[1,"x"]}',
+    "labels that are none": b'{"metric":0,"value":[1,"1"]}',
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_a_quarter_million_odd_series_are_given_up_early(odd: bytes, tmp_path: Path) -> None:
+    assert cost(READ, repeated(odd), tmp_path).passes < 30
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+async def test_no_series_of_a_nonsensical_answer_is_read_by_the_loop(
+    odd: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first good series tells Prometheus' time; in an answer without any, all of it would be gone through."""
+    readers: set[threading.Thread] = set()
+    some = answers._some
+
+    def watched(piece: bytes) -> "Iterator[Series | None]":
+        readers.add(threading.current_thread())
+        return some(piece)
+
+    monkeypatch.setattr(answers, "_some", watched)
+    body = HEAD + b",".join([odd] * 5000) + TAIL
+    async with Scripted().running() as server:
+        table = Table(server)
+        table.say(CPU, body)
+        table.say(MEMORY, body)
+        async with poller(server.url, SystemClock()) as polled:
+            snapshot = await polled.once()
+    assert [health.counts.malformed for health in snapshot.health if health.counts.series] == [5000, 5000]
+    assert readers
+    assert threading.main_thread() not in readers

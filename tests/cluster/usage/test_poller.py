@@ -324,7 +324,7 @@ async def test_a_redirect_is_not_followed_and_says_where_to(table: Table, clock:
     async with poller(table.url, clock) as follower:
         error = health(await follower.once(), "cpu").error
         assert "redirects (code 302) to http://127.0.0.1:" in error
-        assert error.endswith("/login; name the address that answers by itself")
+        assert error.endswith("/login; give the address that answers without a redirect")
         assert "secret" not in error
         assert len(table.asked) == 3
 
@@ -379,7 +379,7 @@ async def test_a_gzip_bomb_stays_packed(table: Table, clock: ManualClock, code: 
         snapshot = await follower.once()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        words = "it is compressed (gzip), which was not asked for" if code == 200 else "code 500"
+        words = "it is compressed (gzip), although that was not asked for" if code == 200 else "code 500"
         assert words in health(snapshot, "cpu").error
         assert peak < 8 << 20
 

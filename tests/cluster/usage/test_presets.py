@@ -82,13 +82,15 @@ def test_a_query_of_the_users_own_goes_over_the_presets() -> None:
 
 
 def test_a_query_for_a_signal_that_is_not_asked_for_is_refused() -> None:
-    with pytest.raises(UserError, match=r"queries: cpus is no signal .* there are cpu, memory, time"):
+    with pytest.raises(
+        UserError, match=r"queries: cpus is not one of the signals; these are cpu, memory, time"
+    ):
         queries(QuerySettings(queries={"cpus": "my_cpu"}))
 
 
 @pytest.mark.parametrize("window", [Window(Statistic.P95, 0), Window(Statistic.USE, 60)])
 def test_a_window_that_cannot_be_is_refused(window: Window) -> None:
-    with pytest.raises(UserError, match="cannot be asked for; name one of deviation, avg, p50"):
+    with pytest.raises(UserError, match="cannot be asked for; give one of deviation, avg, p50"):
         queries(QuerySettings(windows=(window,)))
 
 

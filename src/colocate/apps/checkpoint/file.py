@@ -17,7 +17,7 @@ import msgspec
 
 from colocate.clock import Clock
 from colocate.crashpoints import reached
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 from colocate.host.files import sync_folder, write_atomically
 
 LIMIT = 256 << 20
@@ -37,8 +37,8 @@ class Snapshot(msgspec.Struct, frozen=True):
         now = read(self.path)
         if not os.path.samestat(now.status, self.status) or now.content != self.content:
             raise UserError(
-                f"{self.path}: somebody has changed it meanwhile, so nothing was written; is the kubelet stopped?"
-                " Try again"
+                f"{self.path}: the file has changed in the meantime, so nothing was written; make sure that "
+                "the kubelet is stopped, and try again"
             )
 
 
@@ -54,21 +54,21 @@ def read(path: Path) -> Snapshot:
             os.close(handle)
     except FileNotFoundError as error:
         raise UserError(
-            f"{path}: there is no such file; name the checkpoint, or run this on the node"
+            f"{path}: the file does not exist; give the checkpoint, or run this on the node"
         ) from error
     except PermissionError as error:
-        raise UserError(f"{path}: may not be read by this user; run this as root") from error
+        raise UserError(f"{path}: this user may not read it; run this as root") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except RuntimeError as error:  # A loop of links, in Python 3.11 and 3.12.
-        raise UserError(f"{path}: is a link to itself; name the file") from error
+        raise UserError(f"{path}: is a link to itself; give the file") from error
 
 
 def _content(handle: int, path: Path) -> tuple[bytes, os.stat_result]:
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode):
-        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
-        raise UserError(f"{path}: is {kind}; name the kubelet_internal_checkpoint, or - for standard input")
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise UserError(f"{path}: is {kind}; give the kubelet_internal_checkpoint, or - for standard input")
     _check_size(status.st_size, str(path))
     with os.fdopen(handle, "rb", closefd=False) as file:
         return file.read(status.st_size), status
@@ -78,8 +78,8 @@ def read_standard_input() -> bytes:
     try:
         content = sys.stdin.buffer.read(LIMIT + 1)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"standard input: cannot be read ({reason}); name a file") from error
+        reason = system_reason(error)
+        raise UserError(f"standard input: cannot be read ({reason}); give a file") from error
     _check_size(len(content), "standard input")
     return content
 
@@ -87,7 +87,7 @@ def read_standard_input() -> bytes:
 def _check_size(size: int, name: str) -> None:
     if size > LIMIT:
         raise UserError(
-            f"{name}: has more than {LIMIT >> 20} MiB, and no checkpoint has; check what file it is"
+            f"{name}: has more than {LIMIT >> 20} MiB, too large for a checkpoint; check what file it is"
         )
 
 
@@ -103,7 +103,7 @@ def replace(old: Snapshot, content: bytes, clock: Clock) -> Path:
         old.check_unchanged()
         if folder.is_symlink():
             raise UserError(
-                f"{folder}: is a link, and a backup belongs beside the file; remove it and try again"
+                f"{folder}: is a link, but a backup must be beside the file; remove the link and try again"
             )
         folder.mkdir(mode=0o700, exist_ok=True)
         backup = _second_name(old.path, folder, moment)
@@ -116,10 +116,10 @@ def replace(old: Snapshot, content: bytes, clock: Clock) -> Path:
         if not is_new:
             _remove_names(old, folder)
         if isinstance(error, OSError):
-            state = f"the new one all the same; the old one is in {folder}" if is_new else "unchanged"
+            state = f"the new one nevertheless; the old one is in {folder}" if is_new else "unchanged"
             raise UserError(
-                f"{old.path}: could not be replaced ({(error.strerror or str(error)).lower()}) and is {state};"
-                " mend what is in the way and try again"
+                f"{old.path}: could not be replaced ({system_reason(error)}) and is {state};"
+                " repair that and try again"
             ) from error
         raise
     return backup

@@ -11,16 +11,16 @@ import msgspec
 
 from colocate.apps.checkpoint.file import Snapshot
 from colocate.devices.repair import Mended, without
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 from colocate.kubelet import checkpoint
-from colocate.kubelet.checkpoint import Document
+from colocate.kubelet.checkpoint import CheckpointDocument
 from colocate.kubelet.paths import KubeletPaths
 from colocate.model.checkpoint import Format
 from colocate.model.records import KnownPod
 from colocate.wire.rpc import answers
 
 
-class Wish(msgspec.Struct, frozen=True):
+class RepairWish(msgspec.Struct, frozen=True):
     """What the user wants to be rid of."""
 
     pods: Collection[str] = ()
@@ -29,7 +29,7 @@ class Wish(msgspec.Struct, frozen=True):
     fix_checksum: bool = False
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RepairPlan(msgspec.Struct, frozen=True):
     """What would be written, and how it differs."""
 
     old: Snapshot
@@ -47,18 +47,20 @@ class Plan(msgspec.Struct, frozen=True):
         return not self.mended.dropped and not self.mended.unregistered and self.stated == self.right
 
 
-def plan(old: Snapshot, document: Document, wish: Wish, names: Mapping[str, str]) -> Plan:
+def plan(
+    old: Snapshot, document: CheckpointDocument, wish: RepairWish, names: Mapping[str, str]
+) -> RepairPlan:
     """Decide what to write; a UserError where the wish does not fit the file."""
     if document.format is Format.PLAIN:
         if wish.fix_checksum:
             raise UserError(
-                f"{old.path}: is of a kubelet {document.format.value}, which knows no checksum; leave"
-                " --fix-checksum out"
+                f"{old.path}: is of a kubelet {document.format.value}, which has no checksum; leave out "
+                "--fix-checksum"
             )
     elif not (document.sound or wish.fix_checksum):
         raise UserError(
-            f"{old.path}: its checksum is wrong, so its data may be, too; look at it with 'colocate checkpoint"
-            " verify', and add --fix-checksum if you vouch for it"
+            f"{old.path}: its checksum is wrong, so its data may be wrong, too; check it with 'colocate "
+            "checkpoint verify', and add --fix-checksum if the data is right"
         )
     pods = frozenset(_uid(pod, names) for pod in wish.pods)
     mended = without(document.checkpoint, pods, frozenset(wish.resources))
@@ -66,8 +68,8 @@ def plan(old: Snapshot, document: Document, wish: Wish, names: Mapping[str, str]
     written = checkpoint.parse(content, document.format)
     # Nobody should have to trust the writer: what it wrote is read back before it goes anywhere.
     if written.checkpoint != mended.checkpoint or not (written.sound or document.format is Format.PLAIN):
-        raise AssertionError(f"{old.path}: what would be written does not read back as what is meant")
-    return Plan(old, document.checksum, written.checksum, document.unknown, mended, content)
+        raise AssertionError(f"{old.path}: the new file would not read back correctly")
+    return RepairPlan(old, document.checksum, written.checksum, document.unknown, mended, content)
 
 
 def _uid(pod: str, names: Mapping[str, str]) -> str:
@@ -77,12 +79,12 @@ def _uid(pod: str, names: Mapping[str, str]) -> str:
     uid = next((uid for uid, name in names.items() if name == pod), None)
     if uid is None:
         raise UserError(
-            f"--drop-pod: {pod} is not known to the API; say its uid, which 'colocate checkpoint show' tells"
+            f"--drop-pod: the API does not know {pod}; give the uid that 'colocate checkpoint show' prints"
         )
     return uid
 
 
-def living_losers(plan: Plan, pods: Iterable[KnownPod]) -> list[KnownPod]:
+def living_losers(plan: RepairPlan, pods: Iterable[KnownPod]) -> list[KnownPod]:
     """The pods that have not ended, by the API, and would lose devices: init containers hold some, too.
 
     One that only says to be such a pod is among them: somebody is warned once too often.
@@ -99,6 +101,6 @@ def why_not_now(file: Path) -> str | None:
             if answers(socket):
                 return f"the kubelet runs: {socket} answers"
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            return f"it cannot be told whether the kubelet runs, for {socket} cannot be asked ({reason})"
+            reason = system_reason(error)
+            return f"cannot tell whether the kubelet runs: {socket} cannot be reached ({reason})"
     return None

@@ -9,14 +9,14 @@ from colocate.model.checkpoint import Format, Ids, Reading
 from colocate.model.device import Allocation
 
 
-class Report(msgspec.Struct, frozen=True):
+class CheckpointReport(msgspec.Struct, frozen=True):
     """What was found out about a file."""
 
     file: str
     findings: Sequence[Finding]
 
 
-class Comparison(Report, frozen=True):
+class Comparison(CheckpointReport, frozen=True):
     """What was found out about a file and other records."""
 
     silent: Sequence[str]
@@ -43,7 +43,7 @@ class ShownEntry(msgspec.Struct, frozen=True, rename="camel"):
     """None where it cannot be read."""
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ShownCheckpoint(msgspec.Struct, frozen=True):
     """A whole checkpoint."""
 
     file: str
@@ -54,7 +54,7 @@ class Shown(msgspec.Struct, frozen=True):
     registered: Mapping[str, Ids]
 
 
-def shown(file: str, reading: Reading, names: Mapping[str, str]) -> Shown:
+def shown(file: str, reading: Reading, names: Mapping[str, str]) -> ShownCheckpoint:
     """All that is in a file, with the pods' names where they are known."""
     checksum = ShownChecksum(reading.stated, reading.computed, reading.is_trusted)
     entries = tuple(
@@ -68,7 +68,7 @@ def shown(file: str, reading: Reading, names: Mapping[str, str]) -> Shown:
         )
         for entry, injected in zip(reading.checkpoint.entries or (), reading.injected, strict=True)
     )
-    return Shown(
+    return ShownCheckpoint(
         file,
         reading.format,
         None if reading.format is Format.PLAIN else checksum,

@@ -30,7 +30,7 @@ _MIRROR = "kubernetes.io/config.mirror"
 _SETTINGS = ClientSettings(timeout=5.0, list_timeout=30.0, attempts=2)
 
 
-class Asked(msgspec.Struct, frozen=True):
+class AskedRecords(msgspec.Struct, frozen=True):
     """What the sources said, and why those that said nothing did not."""
 
     records: Records
@@ -38,7 +38,7 @@ class Asked(msgspec.Struct, frozen=True):
     """A sentence for each source that did not answer."""
 
 
-class Cluster(msgspec.Struct, frozen=True):
+class ClusterRecords(msgspec.Struct, frozen=True):
     """Where to ask the API, and about which node."""
 
     connect: Callable[[], Connection]
@@ -53,7 +53,7 @@ class Cluster(msgspec.Struct, frozen=True):
         return self.node or this_node()
 
 
-async def ask_for_names(paths: KubeletPaths | None, cluster: Cluster, clock: Clock) -> Asked:
+async def ask_for_names(paths: KubeletPaths | None, cluster: ClusterRecords, clock: Clock) -> AskedRecords:
     """Ask what is needed to name pods; without paths, the file is not this machine's, and the API alone knows."""
     silent: list[str] = []
     listing = None
@@ -63,28 +63,26 @@ async def ask_for_names(paths: KubeletPaths | None, cluster: Cluster, clock: Clo
         except Unavailable as error:
             silent.append(str(error))
     asked = await ask_for_pods(paths is not None, cluster, clock)
-    return Asked(Records(listing=listing, pods=asked.records.pods), [*silent, *asked.silent])
+    return AskedRecords(Records(listing=listing, pods=asked.records.pods), [*silent, *asked.silent])
 
 
-async def ask_for_pods(is_own: bool, cluster: Cluster, clock: Clock) -> Asked:
+async def ask_for_pods(is_own: bool, cluster: ClusterRecords, clock: Clock) -> AskedRecords:
     """Ask the API alone, for the pods of the node; `is_own` where the file is of this machine's kubelet."""
     node, silent = cluster.node_name, list[str]()
     pods = await _ask_api(cluster, clock, silent, lambda client: _pods_of_a_node(client, node))
     if pods is not None and not is_own and not cluster.node:
-        silent.append(
-            f"the API: only pods of {node} were asked for; say with --node of which node the file is"
-        )
-    return Asked(Records(pods=pods), silent)
+        silent.append(f"the API: only pods of {node} were asked for; give the node of the file with --node")
+    return AskedRecords(Records(pods=pods), silent)
 
 
-async def ask_everything(paths: KubeletPaths | None, cluster: Cluster, clock: Clock) -> Asked:
+async def ask_everything(paths: KubeletPaths | None, cluster: ClusterRecords, clock: Clock) -> AskedRecords:
     """Ask every source once. Of a file from elsewhere only the API can tell, and only if its node is said."""
     if paths is None:
-        silent = ["podresources: the file is not the one of this machine's kubelet"]
+        silent = ["podresources: the file does not belong to this machine's kubelet"]
         listing = healthy = None
         if not cluster.node:
-            silent.append("the API: say with --node of which node the file is")
-            return Asked(Records(), silent)
+            silent.append("the API: give the node of the file with --node")
+            return AskedRecords(Records(), silent)
     else:
         silent = []
         try:
@@ -97,11 +95,11 @@ async def ask_everything(paths: KubeletPaths | None, cluster: Cluster, clock: Cl
     pods = None
     if node is not None:
         pods = await _ask_api(cluster, clock, silent, lambda client: _pods(client, cluster.node_name))
-    return Asked(Records(listing, healthy, pods, node), silent)
+    return AskedRecords(Records(listing, healthy, pods, node), silent)
 
 
 async def _ask_api(
-    cluster: Cluster, clock: Clock, silent: list[str], question: Callable[[Client], Awaitable[T]]
+    cluster: ClusterRecords, clock: Clock, silent: list[str], question: Callable[[Client], Awaitable[T]]
 ) -> T | None:
     try:
         async with Client(cluster.connect(), clock, _SETTINGS) as client:
@@ -138,9 +136,7 @@ async def _node(client: Client, name: str) -> NodeCounts:
     try:
         found = await client.get(NODES.read_as(_Node), name)
     except NotFound as error:
-        raise UserError(
-            f"the cluster has no node {name!r}; say with --node which one this machine is"
-        ) from error
+        raise UserError(f"the cluster has no node {name!r}; give this machine's node with --node") from error
     return NodeCounts(_extended(found.status.capacity), _extended(found.status.allocatable))
 
 

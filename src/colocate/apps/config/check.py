@@ -27,7 +27,7 @@ def check(config: Config) -> None:
     _check_kubelet(config)
     address = config.metrics.address.split_host()
     if address and address[1] > 65535:
-        raise Problem("metrics.address", f"there is no port {address[1]}; choose one up to 65535")
+        raise Problem("metrics.address", f"{address[1]} is not a port; choose one up to 65535")
     socket = config.control.socket
     if not socket.is_absolute():
         raise Problem("control.socket", f"{show(str(socket))} is not an absolute path; begin it with '/'")
@@ -40,16 +40,16 @@ def check(config: Config) -> None:
         if resource.name in seen:
             raise Problem(
                 f"{path}.name",
-                f"{resource.name!r} is declared already in mock.resources[{seen[resource.name]}]; "
-                f"join the two or rename one",
+                f"{resource.name!r} is already declared in mock.resources[{seen[resource.name]}]; merge the "
+                "two or rename one",
             )
         seen[resource.name] = index
     _check_memory(config.memory)
     if config.memory.enabled and config.memory.resource in seen:
         raise Problem(
             "memory.resource",
-            f"{config.memory.resource!r} is declared already in mock.resources[{seen[config.memory.resource]}]; "
-            "rename one of them",
+            f"{config.memory.resource!r} is already declared in "
+            f"mock.resources[{seen[config.memory.resource]}]; rename one of them",
         )
 
 
@@ -57,7 +57,7 @@ def _check_memory(memory: MemorySection) -> None:
     if not 1 <= memory.refresh <= 60:
         raise Problem("memory.refresh", f"{memory.refresh:g}s is out of range; choose 1s to 1m")
     if memory.migration_rate < 1 << 20:
-        raise Problem("memory.migrationRate", f"{memory.migration_rate} bytes a second; give 1Mi at least")
+        raise Problem("memory.migrationRate", f"{memory.migration_rate} bytes a second; give at least 1Mi")
     if not 60 <= memory.move_expiry <= 7 * 86400:
         raise Problem("memory.moveExpiry", f"{memory.move_expiry:g}s is out of range; choose 1m to 168h")
     if not memory.state_folder.is_absolute():
@@ -72,7 +72,9 @@ def _check_memory(memory: MemorySection) -> None:
         )
     for index, node in enumerate(memory.far_nodes or ()):
         if not 0 <= node <= _MAX_NODE:
-            raise Problem(f"memory.farNodes[{index}]", f"there is no NUMA node {show(node)}")
+            raise Problem(
+                f"memory.farNodes[{index}]", f"{show(node)} is not a NUMA node; give a number from 0 on"
+            )
     try:
         memory.settings()
     except UserError as error:
@@ -101,7 +103,7 @@ def _check_kubelet(config: Config) -> None:
 
 
 def _too_long(length: int, remedy: str, what: str = "this path") -> str:
-    return f"{what} would have {length} bytes and a unix socket allows {MAX_SOCKET_PATH}; {remedy}"
+    return f"{what} would have {length} bytes, but a unix socket allows {MAX_SOCKET_PATH}; {remedy}"
 
 
 def _check_resource(resource: MockResource, path: str) -> None:
@@ -111,35 +113,35 @@ def _check_resource(resource: MockResource, path: str) -> None:
     if resource.numa is not None:
         _check_nodes(resource.numa.nodes, f"{path}.numa.nodes")
     if resource.count is not None and resource.ids is not None:
-        raise Problem(f"{path}.ids", "count is given too, and it is one or the other; remove one of them")
+        raise Problem(f"{path}.ids", "count is also given; remove one of them")
     if resource.ids is not None:
         if resource.id_prefix is not None:
-            raise Problem(f"{path}.idPrefix", "it goes with count, and ids is given; remove one of them")
+            raise Problem(f"{path}.idPrefix", "this belongs to count, but ids is given; remove one of them")
         _check_ids(resource, resource.ids, f"{path}.ids")
     elif resource.count is not None:
         _check_count(resource, resource.count, path)
     else:
-        raise Problem(f"{path}.count", "neither count nor ids is given; say how many devices there shall be")
+        raise Problem(f"{path}.count", "neither count nor ids is given; set count to the number of devices")
     for where, what in mock_inject.problems(resource.inject):
         raise Problem(f"{path}.inject.{where}", what)
 
 
 def _check_nodes(nodes: Sequence[int], path: str) -> None:
     if not nodes:
-        raise Problem(path, "the list is empty; name at least one NUMA node, or remove numa")
+        raise Problem(path, "the list is empty; give at least one NUMA node, or remove numa")
     for index, node in enumerate(nodes):
         if not 0 <= node <= _MAX_NODE:
-            raise Problem(f"{path}[{index}]", f"there is no NUMA node {show(node)}; choose 0 to {_MAX_NODE}")
+            raise Problem(f"{path}[{index}]", f"{show(node)} is not a NUMA node; choose 0 to {_MAX_NODE}")
 
 
 def _check_count(resource: MockResource, count: int, path: str) -> None:
     prefix = mock_devices.prefix_of(resource)
     if _BAD_ID.search(prefix):
         raise Problem(
-            f"{path}.idPrefix", f"{show(prefix)} holds a blank, comma or control character; remove it"
+            f"{path}.idPrefix", f"{show(prefix)} has a blank, comma or control character; remove it"
         )
     if count < 0:
-        raise Problem(f"{path}.count", f"{show(count)} is below 0; say how many devices there shall be")
+        raise Problem(f"{path}.count", f"{show(count)} is below 0; set the number of devices")
     fit = mock_devices.how_many_fit(resource)
     if count > fit:
         raise Problem(
@@ -153,11 +155,11 @@ def _check_ids(resource: MockResource, ids: Sequence[str], path: str) -> None:
     seen: dict[str, int] = {}
     for index, id in enumerate(ids):
         if not id or _BAD_ID.search(id):
-            what = f"{show(id)} holds a blank, comma or control character" if id else "this id is empty"
-            raise Problem(f"{path}[{index}]", f"{what}; ids are written as in 'gpu-0000'")
+            what = f"{show(id)} has a blank, comma or control character" if id else "this id is empty"
+            raise Problem(f"{path}[{index}]", f"{what}; write ids like 'gpu-0000'")
         if id in seen:
             raise Problem(
-                f"{path}[{index}]", f"{show(id)} is in the list already, at [{seen[id]}]; remove one of them"
+                f"{path}[{index}]", f"{show(id)} is already in the list, at [{seen[id]}]; remove one of them"
             )
         seen[id] = index
     fit = mock_devices.how_many_fit(resource)

@@ -10,7 +10,7 @@ from colocate.apps.config import check, schema, values
 C = TypeVar("C")
 
 
-class Document(msgspec.Struct, Generic[C], frozen=True):
+class ConfigDocument(msgspec.Struct, Generic[C], frozen=True):
     """The configuration file of one kind of process."""
 
     kind: type[C]
@@ -22,6 +22,6 @@ class Document(msgspec.Struct, Generic[C], frozen=True):
     """Where to find one to start from, as the end of a sentence."""
 
 
-AGENT = Document(
-    schema.Config, check.check, values.decode, "'colocate config example' prints one to start from"
+AGENT = ConfigDocument(
+    schema.Config, check.check, values.decode, "'colocate config example' prints an example"
 )

@@ -13,11 +13,11 @@ import msgspec
 from msgspec import inspect
 
 from colocate.apps.config import override, words
-from colocate.apps.config.document import AGENT, Document
+from colocate.apps.config.document import AGENT, ConfigDocument
 from colocate.apps.config.override import Override
 from colocate.apps.config.schema import VERSION, Config
 from colocate.apps.config.strict_yaml import NotYaml, Tree, parse
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 
 MAX_BYTES = 1 << 20
 """What a ConfigMap can hold, too."""
@@ -56,7 +56,7 @@ def build(
 
 
 def load_document(
-    document: Document[C],
+    document: ConfigDocument[C],
     file: Path,
     environ: Mapping[str, str],
     flags: Iterable[Override] = (),
@@ -67,7 +67,7 @@ def load_document(
 
 
 def build_document(
-    document: Document[C],
+    document: ConfigDocument[C],
     blob: bytes,
     file: str,
     environ: Mapping[str, str] | None = None,
@@ -104,10 +104,10 @@ def _read(file: Path, example: str) -> bytes:
     except OSError as error:
         remedy = {
             errno.ENOENT: f"check the path; {example}",
-            errno.EISDIR: "name the file in it",
+            errno.EISDIR: "give the file in it",
             errno.EACCES: "let this user read it",
         }.get(error.errno or 0, "check the path")
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UserError(f"{file}: cannot be read ({reason}); {remedy}") from error
     except ValueError as error:
         raise UserError(f"{str(file)!r}: cannot be a path ({error}); check it") from error
@@ -115,7 +115,7 @@ def _read(file: Path, example: str) -> bytes:
 
 def _tree(blob: bytes, file: str, example: str) -> dict[str, Tree]:
     if len(blob) > MAX_BYTES:
-        raise UserError(f"{file}: it has more than {MAX_BYTES} bytes; a configuration is smaller than that")
+        raise UserError(f"{file}: the file has more than {MAX_BYTES} bytes; make it smaller")
     try:
         tree = parse(blob.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -123,7 +123,7 @@ def _tree(blob: bytes, file: str, example: str) -> dict[str, Tree]:
     except NotYaml as error:
         raise UserError(f"{file}: {error}") from error
     if tree is None:
-        raise UserError(f"{file}: the file is empty; it needs 'version: {VERSION}' at least; {example}")
+        raise UserError(f"{file}: the file is empty; write at least 'version: {VERSION}'; {example}")
     if not isinstance(tree, dict):
         raise UserError(
             f"{file}: {words.show(tree)} is not a mapping; begin with 'version: {VERSION}'; {example}"

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import inspect
 
 from colocate.apps.config import words
-from colocate.apps.config.document import AGENT, Document
+from colocate.apps.config.document import AGENT, ConfigDocument
 from colocate.apps.config.values import encode
 from colocate.errors import UserError
 
@@ -37,7 +37,7 @@ class Override(msgspec.Struct, frozen=True):
     origin: str
 
 
-def settable(document: Document[Any] = AGENT) -> dict[str, Settable]:
+def settable(document: ConfigDocument[Any] = AGENT) -> dict[str, Settable]:
     """Every field that can be overridden, by its path."""
     top = inspect.type_info(document.kind)
     assert isinstance(top, inspect.StructType)
@@ -56,7 +56,7 @@ def _scalars(field: inspect.Field, path: str, variable: str) -> Iterator[Settabl
         yield Settable(path, variable, kind)
 
 
-def from_environment(environ: Mapping[str, str], document: Document[Any] = AGENT) -> list[Override]:
+def from_environment(environ: Mapping[str, str], document: ConfigDocument[Any] = AGENT) -> list[Override]:
     """The overrides in the environment; an empty variable counts as not set."""
     return [
         Override(one.path, environ[one.variable], one.variable)
@@ -65,12 +65,12 @@ def from_environment(environ: Mapping[str, str], document: Document[Any] = AGENT
     ]
 
 
-def unknown_variables(environ: Mapping[str, str], document: Document[Any] = AGENT) -> list[str]:
+def unknown_variables(environ: Mapping[str, str], document: ConfigDocument[Any] = AGENT) -> list[str]:
     """A sentence for every COLOCATE_ variable that nobody reads."""
     known = [one.variable for one in settable(document).values()]
     read = {*known, *_NOT_CONFIGURATION}
     strangers = sorted(name for name in environ if name.startswith(PREFIX) and name not in read)
-    return [f"{name}: nobody reads this variable; {words.suggest(name, known, 'ones')}" for name in strangers]
+    return [f"{name}: there is no such variable; {words.suggest(name, known, 'ones')}" for name in strangers]
 
 
 def from_assignments(assignments: Iterable[str]) -> list[Override]:
@@ -84,7 +84,7 @@ def from_assignments(assignments: Iterable[str]) -> list[Override]:
     return found
 
 
-def value_of(override: Override, document: Document[Any] = AGENT) -> Any:
+def value_of(override: Override, document: ConfigDocument[Any] = AGENT) -> Any:
     """The value in the type that the file would hold."""
     known = settable(document)
     if override.path not in known:

@@ -47,7 +47,7 @@ def parse(text: str) -> Tree:
             mark = error.context_mark  # Where it began: that it has not ended shows at the end of the file.
         raise NotYaml(mark, _syntax_error(text, error.problem or "", mark)) from error
     except yaml.YAMLError as error:
-        raise NotYaml(None, "it holds characters that YAML does not allow; remove them") from error
+        raise NotYaml(None, "it has characters that YAML does not allow; remove them") from error
 
 
 class _Reader:
@@ -105,7 +105,7 @@ class _Reader:
     def _alias(self, event: Any) -> Tree:
         if event.anchor not in self._anchors:
             raise NotYaml(
-                event.start_mark, f"*{event.anchor} refers to an anchor that is not there; define it before"
+                event.start_mark, f"*{event.anchor} refers to an anchor that does not exist; define it before"
             )
         value, nodes = self._anchors[event.anchor]
         self._count(event, nodes)
@@ -140,5 +140,5 @@ def _syntax_error(text: str, problem: str, mark: Any) -> str:
     lines = text.splitlines()
     line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
     if line[: len(line) - len(line.lstrip())].count("\t"):
-        return "this line is indented with a tab; YAML wants spaces"
-    return f"this is not valid YAML ({problem or 'it ends too early'}); mend it there or just above"
+        return "this line is indented with a tab; use spaces"
+    return f"this is not valid YAML ({problem or 'it ends too early'}); correct it there or just above"

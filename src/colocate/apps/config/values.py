@@ -45,7 +45,7 @@ def to_seconds(value: object) -> Seconds:
     if isinstance(value, str) and (match := _SPAN.fullmatch(value.strip())):
         value = float(match[1]) * _UNIT[match[2]]
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("a span of time; write a number of seconds, or as in 500ms, 10s, 1m, 1h")
+        raise ValueError("a span of time; write a number of seconds, or a span like 500ms, 10s, 1m, 1h")
     return Seconds(value)
 
 
@@ -56,7 +56,7 @@ def to_size(value: object) -> Size:
             raise ValueError
         size = quantity.whole(value)
     except ValueError:
-        raise ValueError("an amount of memory; write one as in 512Mi or 2Gi") from None
+        raise ValueError("an amount of memory; write it like 512Mi or 2Gi") from None
     return Size(size)
 
 
@@ -70,7 +70,7 @@ def to_share(value: object) -> Share:
     except ValueError:
         value = None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("a share; write one as in 10% or 0.1")
+        raise ValueError("a share; write it like 10% or 0.1")
     return Share(value)
 
 
@@ -83,13 +83,13 @@ def to_address(value: object) -> Address:
             colon and host and plain and port.isascii() and port.isdigit() and len(port) < 6
         ):
             return Address(value)
-    raise ValueError("an address; write one as in 127.0.0.1:9464 or [::1]:9464, or off")
+    raise ValueError("an address; write it like 127.0.0.1:9464 or [::1]:9464, or off")
 
 
 def to_path(value: object) -> Path:
     """Read a path; ValueError says what is wanted."""
     if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError("a path; write one as in /var/lib/kubelet")
+        raise ValueError("a path; write it like /var/lib/kubelet")
     return Path(value)
 
 

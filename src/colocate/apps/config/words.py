@@ -82,9 +82,9 @@ def _wanted(kind: inspect.Type, error: Exception) -> str:
         case inspect.CustomType():
             return str(error).partition(" - at `$")[0]
         case inspect.IntType():
-            return "a whole number; write one as in 8"
+            return "a whole number; write it like 8"
         case inspect.FloatType():
-            return "a number; write one as in 0.5"
+            return "a number; write it like 0.5"
         case inspect.BoolType():
             return "true or false; write one of the two"
         case _:

@@ -7,15 +7,15 @@ from typing import TypeVar
 
 import msgspec
 
-from colocate.apps.doctor.report import Result
-from colocate.apps.scheduler.kube_extender import KubeScheduler
+from colocate.apps.doctor.report import CheckResult
+from colocate.apps.scheduler.kube.extender import KubeScheduler
 from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.clock import Clock
 from colocate.cluster.client import Client
 from colocate.kubelet import KubeletPaths
 
 
-class Section(enum.StrEnum):
+class DoctorSection(enum.StrEnum):
     """What a check is about; printed in this order."""
 
     MACHINE = "this machine"
@@ -52,12 +52,12 @@ class Patient(msgspec.Struct, frozen=True):
         return self.cluster
 
 
-Look = Callable[[Patient], AsyncIterator[Result]]
+Look = Callable[[Patient], AsyncIterator[CheckResult]]
 L = TypeVar("L", bound=Look)
 
 
 class Check(msgspec.Struct, frozen=True):
-    section: Section
+    section: DoctorSection
     name: str
     look: Look
 
@@ -66,7 +66,7 @@ CHECKS: list[Check] = []
 """Every check that was declared; of one section in the order of their declaration."""
 
 
-def check(section: Section, name: str) -> Callable[[L], L]:
+def check(section: DoctorSection, name: str) -> Callable[[L], L]:
     """Make a function a check of this doctor."""
 
     def add(look: L) -> L:

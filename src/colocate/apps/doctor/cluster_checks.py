@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, bad, good, warn
 from colocate.apps.this_node import VARIABLE
 from colocate.cluster.errors import ClusterError, Doing, Forbidden, NotFound
 from colocate.cluster.resources import NODES
@@ -37,8 +37,8 @@ class _Node(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
-@check(Section.CLUSTER, "api server")
-async def api_server(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.CLUSTER, "api server")
+async def api_server(patient: Patient) -> AsyncIterator[CheckResult]:
     """It answers, and takes our credential; its clock shows what ours does."""
     client = patient.client
     where = f"{client.connection.server} (from {client.connection.origin})"
@@ -55,19 +55,19 @@ async def api_server(patient: Patient) -> AsyncIterator[Result]:
     if offset is not None and abs(offset) > _CLOCKS_APART:
         yield warn(
             f"its clock is {offset:+.0f} s from this machine's",
-            "let both be set by NTP: what it dates seems older or younger than it is",
+            "set both clocks by NTP: the API server's times look older or newer than they are",
         )
 
 
-@check(Section.CLUSTER, "node")
-async def node(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.CLUSTER, "node")
+async def node(patient: Patient) -> AsyncIterator[CheckResult]:
     """The node of this machine is known and well."""
     try:
         found = await patient.client.get(NODES.read_as(_Node), patient.node)
     except NotFound:
         yield warn(
-            f"the cluster knows no node {patient.node}",
-            f"name this machine's node with --node or {VARIABLE}; elsewhere than on a node, ignore this",
+            f"the cluster has no node {patient.node}",
+            f"give this machine's node with --node or {VARIABLE}; if this machine is not a node, ignore this",
         )
         return
     except Forbidden as error:
@@ -82,8 +82,10 @@ async def node(patient: Patient) -> AsyncIterator[Result]:
         )
     pressure = [name for name, c in conditions.items() if name.endswith("Pressure") and c.status == "True"]
     if pressure:
-        yield warn(f"{patient.node} has {', '.join(pressure)}", "free what is short, or move pods away")
+        yield warn(f"{patient.node} has {', '.join(pressure)}", "free that resource, or move pods away")
     if found.spec.unschedulable:
-        yield warn(f"{patient.node} is cordoned", f"kubectl uncordon {patient.node}, once its work is done")
+        yield warn(
+            f"{patient.node} is cordoned", f"kubectl uncordon {patient.node}, when the maintenance is done"
+        )
     if ready and ready.status == "True" and not pressure and not found.spec.unschedulable:
         yield good(f"{patient.node} is Ready")

@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 from colocate.apps.checkpoint import file as checkpoint_file
-from colocate.apps.checkpoint.sources import Cluster, ask_everything
-from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, Verdict, good, warn
+from colocate.apps.checkpoint.sources import ClusterRecords, ask_everything
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, CheckVerdict, good, warn
 from colocate.apps.resources.local_kubelet import LocalKubelet
-from colocate.apps.resources.observe import Observer
+from colocate.apps.resources.observe import ResourceObserver
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
 from colocate.devices import checkpoint_check
 from colocate.devices.comparison import compare
-from colocate.devices.extended_resources import ExtendedResource, State
+from colocate.devices.extended_resources import ExtendedResource, ResourceState
 from colocate.devices.findings import Finding, Severity, counted
 from colocate.errors import UserError
 from colocate.host.identity import this_machine
@@ -24,15 +24,15 @@ from colocate.model.checkpoint import Reading
 from colocate.model.records import Records
 
 _SHOWN = 5
-_VERDICTS = {Severity.WARNING: Verdict.WARN, Severity.ERROR: Verdict.BAD}
+_VERDICTS = {Severity.WARNING: CheckVerdict.WARN, Severity.ERROR: CheckVerdict.BAD}
 
 
-@check(Section.KUBELET, "checkpoint")
-async def checkpoint(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.KUBELET, "checkpoint")
+async def checkpoint(patient: Patient) -> AsyncIterator[CheckResult]:
     """The kubelet's record of who holds which device is sound, as `colocate checkpoint verify` sees it."""
     path = patient.paths.checkpoint
     if not path.exists():
-        yield good(f"there is no {path}: this kubelet has never met a device plugin")
+        yield good(f"{path} does not exist: no device plugin has ever registered with this kubelet")
         return
     reading, findings = await asyncio.to_thread(_verified, path)
     for result in _results(findings, "colocate checkpoint verify"):
@@ -48,19 +48,19 @@ def _verified(path: Path) -> tuple[Reading, list[Finding]]:
     return reading, checkpoint_check.check(reading)
 
 
-@check(Section.KUBELET, "records")
-async def records(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.KUBELET, "records")
+async def records(patient: Patient) -> AsyncIterator[CheckResult]:
     """The checkpoint agrees with podresources and the API, as `colocate checkpoint diff` sees it."""
     path = patient.paths.checkpoint
     if not path.exists():
         yield good("there is no checkpoint to compare")
         return
     found = (await asyncio.to_thread(lambda: parse(checkpoint_file.read(path).content))).checkpoint
-    cluster = Cluster(lambda: _connection(patient), node=patient.node)
+    cluster = ClusterRecords(lambda: _connection(patient), node=patient.node)
     asked = await ask_everything(patient.paths, cluster, patient.clock)
     if asked.records == Records():
         silent = "; ".join(asked.silent)
-        yield warn(f"nothing could be compared: {silent}", "mend one of these, then ask again")
+        yield warn(f"nothing could be compared: {silent}", "repair one of these, then run this again")
         return
     findings = await asyncio.to_thread(compare, found, asked.records)
     for result in _results(findings, "colocate checkpoint diff"):
@@ -76,7 +76,7 @@ def _connection(patient: Patient) -> Connection:
     raise UserError(patient.cluster)
 
 
-def _results(findings: Sequence[Finding], command: str) -> Iterator[Result]:
+def _results(findings: Sequence[Finding], command: str) -> Iterator[CheckResult]:
     """The gravest few; of the rest how many there are, and where to see them."""
     wrong = sorted(
         (one for one in findings if one.severity is not Severity.INFO),
@@ -84,41 +84,49 @@ def _results(findings: Sequence[Finding], command: str) -> Iterator[Result]:
         reverse=True,
     )
     for one in wrong[:_SHOWN]:
-        yield Result(_VERDICTS[one.severity], f"{one.sentence} [{one.code}]", one.remedy)
+        yield CheckResult(_VERDICTS[one.severity], f"{one.sentence} [{one.code}]", one.remedy)
     if more := wrong[_SHOWN:]:
-        yield Result(
+        yield CheckResult(
             _VERDICTS[more[0].severity],
             f"and {counted(len(more), 'finding')} more",
             f"see all with {command}",
         )
     if known := len(findings) - len(wrong):
-        yield good(f"{counted(known, 'finding')} worth knowing, and nothing wrong: {command} shows more")
+        yield good(f"{counted(known, 'finding')} worth knowing, but nothing is wrong; {command} shows more")
 
 
-@check(Section.CLUSTER, "extended resources")
-async def extended_resources(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.CLUSTER, "extended resources")
+async def extended_resources(patient: Patient) -> AsyncIterator[CheckResult]:
     """Every extended resource of every node has somebody behind it, as `colocate resource list` sees it."""
     kubelet = LocalKubelet(patient.paths, this_machine(), patient.clock, node=patient.node)
-    observer = Observer(patient.client, kubelet, patient.clock)
+    observer = ResourceObserver(patient.client, kubelet, patient.clock)
     looks = await observer.all_nodes()
-    states: Counter[State] = Counter()
+    states: Counter[ResourceState] = Counter()
     for resource in (one for look in looks for one in look.resources):
         states[resource.state] += 1
         if result := _complaint(resource):
             yield result
-    well = sum(states[state] for state in (State.ALIVE, State.HAND_PATCHED, State.UNKNOWN, State.LEAVING))
+    well = sum(
+        states[state]
+        for state in (
+            ResourceState.ALIVE,
+            ResourceState.HAND_PATCHED,
+            ResourceState.UNKNOWN,
+            ResourceState.LEAVING,
+        )
+    )
     if well or not states:
-        yield good(f"{well} of {states.total()} on {counted(len(looks), 'node')} have somebody behind them")
+        yield good(f"{well} of {states.total()} on {counted(len(looks), 'node')} have a provider")
 
 
-def _complaint(resource: ExtendedResource) -> Result | None:
+def _complaint(resource: ExtendedResource) -> CheckResult | None:
     what = f"{resource.name} on {resource.node}: {resource.reason}"
     if resource.is_stale:
-        held = f"; {counted(len(resource.holders), 'pod')} still ask for it" if resource.holders else ""
+        held = f"; {counted(len(resource.holders), 'pod')} still request it" if resource.holders else ""
         return warn(
             f"{what}{held}",
-            f"start its plugin again, or take it away: colocate resource remove {resource.node} {resource.name}",
+            f"start its plugin again, or remove it: colocate resource remove {resource.node} {resource.name}",
         )
-    if resource.state is State.UNHEALTHY:
-        return warn(what, "look at the log of its plugin")
+    if resource.state is ResourceState.UNHEALTHY:
+        return warn(what, "read the log of its plugin")
     return None

@@ -16,8 +16,8 @@ from colocate.apps.doctor import (
     permissions,
     taint_checks,
 )
-from colocate.apps.doctor.check import CHECKS, Check, Patient, Section
-from colocate.apps.doctor.report import Examined, Result, bad
+from colocate.apps.doctor.check import CHECKS, Check, DoctorSection, Patient
+from colocate.apps.doctor.report import CheckResult, Examined, bad
 from colocate.errors import ColocateError
 
 _DECLARING = (
@@ -39,7 +39,7 @@ PATIENCE = 30.0
 def chosen(patterns: Sequence[str] = ()) -> list[Check]:
     """The checks whose names match any of the patterns, or all; section by section."""
     made = [check for check in CHECKS if not patterns or any(fnmatch(check.name, p) for p in patterns)]
-    sections = list(Section)
+    sections = list(DoctorSection)
     modules = {module.__name__: place for place, module in enumerate(_DECLARING)}
     return sorted(
         made, key=lambda c: (sections.index(c.section), modules.get(c.look.__module__, len(modules)))
@@ -53,14 +53,14 @@ async def examine(patient: Patient, checks: Sequence[Check]) -> AsyncIterator[Ex
     """
     absent = _absent(patient)
     if patient.scheduling is None:
-        checks = [check for check in checks if check.section is not Section.LOAD]
+        checks = [check for check in checks if check.section is not DoctorSection.LOAD]
     async with asyncio.TaskGroup() as group:
         tasks = [
             (check, group.create_task(_make(check, patient)))
             for check in checks
             if check.section not in absent
         ]
-        for section in Section:
+        for section in DoctorSection:
             if section in absent and any(check.section is section for check in checks):
                 yield Examined(section, "presence", (absent[section],))
             for check, task in tasks:
@@ -68,43 +68,43 @@ async def examine(patient: Patient, checks: Sequence[Check]) -> AsyncIterator[Ex
                     yield Examined(section, check.name, await task)
 
 
-def _absent(patient: Patient) -> dict[Section, Result]:
+def _absent(patient: Patient) -> dict[DoctorSection, CheckResult]:
     absent = {}
     if fault := _fault_of(patient.paths.root):
-        absent[Section.KUBELET] = fault
+        absent[DoctorSection.KUBELET] = fault
     if isinstance(patient.cluster, str):
-        absent[Section.CLUSTER] = bad(patient.cluster, "or look at this machine only, with --no-cluster")
+        absent[DoctorSection.CLUSTER] = bad(patient.cluster, "or check only this machine, with --no-cluster")
     return absent
 
 
-def _fault_of(root: Path) -> Result | None:
+def _fault_of(root: Path) -> CheckResult | None:
     try:
         if root.is_dir():
             return None
     except PermissionError as error:
         return _not_permitted(error)
     return bad(
-        f"there is no {root}",
-        "run this on a node, or say where the kubelet's folder is with --kubelet-root; in a pod, mount it there",
+        f"{root} does not exist",
+        "run this on a node, or give the kubelet's folder with --kubelet-root; in a pod, mount it there",
     )
 
 
-def _not_permitted(error: PermissionError) -> Result:
-    return bad(f"{error.filename} may not be looked at by this user", "run this as root")
+def _not_permitted(error: PermissionError) -> CheckResult:
+    return bad(f"this user may not read {error.filename}", "run this as root")
 
 
-async def _make(check: Check, patient: Patient) -> tuple[Result, ...]:
-    found: list[Result] = []
+async def _make(check: Check, patient: Patient) -> tuple[CheckResult, ...]:
+    found: list[CheckResult] = []
     try:
         async with deadline(patient.clock, PATIENCE):
             async for result in check.look(patient):
                 found.append(result)
     except TimeoutError:
-        found.append(bad(f"no answer within {PATIENCE:g} s", "look why what was asked is so slow"))
+        found.append(bad(f"no answer within {PATIENCE:g} s", "find out why the answer is so slow"))
     except PermissionError as error:
         found.append(_not_permitted(error))
     except ColocateError as error:
-        found.append(bad(str(error), "mend that, then ask again"))
+        found.append(bad(str(error), "repair that, then run this again"))
     except Exception as error:  # noqa: BLE001 -- a fault of one check is its finding; the others go on
         found.append(
             bad(f"the check itself failed: {type(error).__name__}: {error}", "please report this as a bug")

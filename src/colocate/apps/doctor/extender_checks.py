@@ -9,12 +9,12 @@ from urllib.parse import unquote, urlsplit
 import aiohttp
 import msgspec
 
-from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, bad, good, warn
 from colocate.apps.scheduler.addresses import with_token, without_login
-from colocate.apps.scheduler.kube_extender import ExtenderSettings, KubeScheduler, Tls
+from colocate.apps.scheduler.kube.extender import KubeExtender, KubeScheduler, KubeTls
+from colocate.apps.scheduler.server.tokens import tokens
 from colocate.apps.scheduler.settings import SchedulerConfig
-from colocate.apps.scheduler.tokens import tokens
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES
 from colocate.cluster.trouble import in_words, of_our_certificate
@@ -41,7 +41,7 @@ def presumed(config: SchedulerConfig) -> KubeScheduler:
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     address = f"{f'[{host}]' if ':' in host else host}:{port}"
     url = _showing(config, f"{'https' if encrypted else 'http'}://{address}")
-    settings = ExtenderSettings(
+    settings = KubeExtender(
         url, "prioritize", weight=least_weight().weight, ignorable=True, enable_https=encrypted
     )
     return KubeScheduler((settings,))
@@ -58,7 +58,7 @@ def _showing(config: SchedulerConfig, url: str) -> str:
         return url
 
 
-def ours(extenders: Iterable[ExtenderSettings], config: SchedulerConfig) -> list[ExtenderSettings]:
+def ours(extenders: Iterable[KubeExtender], config: SchedulerConfig) -> list[KubeExtender]:
     """Those that are asked what Colocate answers, at its port; where none has that, as behind a service, at any."""
     alike = [
         one
@@ -72,8 +72,8 @@ def ours(extenders: Iterable[ExtenderSettings], config: SchedulerConfig) -> list
     return [one for one in alike if _port(one.url_prefix) == port] or alike
 
 
-@check(Section.LOAD, "extender")
-async def extender(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.LOAD, "extender")
+async def extender(patient: Patient) -> AsyncIterator[CheckResult]:
     """It is reached, and answers in time and in a form that Go decodes."""
     assert patient.scheduling is not None
     config = patient.scheduling.config
@@ -81,15 +81,15 @@ async def extender(patient: Patient) -> AsyncIterator[Result]:
     found = ours(kube_scheduler.extenders, config)
     if not found:
         yield bad(
-            "no extender is configured by which a kube-scheduler could ask Colocate",
-            "let it listen on HOST:PORT (server.address); 'colocate scheduler kube-config' prints the other part",
+            "no extender is configured for a kube-scheduler to ask Colocate",
+            "set server.address to HOST:PORT; 'colocate scheduler kube-config' prints kube-scheduler's part",
         )
         return
     if config.server.callers.anyone:
         yield warn(
-            "server.callers.anyone is true: whoever reaches the extender's address may ask, and have pods counted "
+            "server.callers.anyone is true: anyone who can reach the extender may ask, and have pods counted "
             "that do not exist",
-            "leave it out, and put the token into urlPrefix: 'colocate scheduler kube-config' does",
+            "leave it out, and put the token into urlPrefix, as 'colocate scheduler kube-config' does",
         )
     names = ["colocate-doctor"]
     if isinstance(patient.cluster, Client):
@@ -103,15 +103,15 @@ async def extender(patient: Patient) -> AsyncIterator[Result]:
         yield await _asked(patient, settings, names)
 
 
-def _of_settings(settings: ExtenderSettings, least: int) -> Iterator[Result]:
+def _of_settings(settings: KubeExtender, least: int) -> Iterator[CheckResult]:
     where = without_login(settings.url_prefix)
     if settings.filter_verb and not settings.node_cache_capable:
         yield bad(
-            f"{where}: it filters and is sent whole nodes, by which kube-scheduler takes every node for idle",
+            f"{where}: it filters whole nodes, so kube-scheduler treats every node as idle",
             "write nodeCacheCapable: true",
         )
     if not settings.ignorable:
-        yield warn(f"{where}: pods wait while it is away", "write ignorable: true")
+        yield warn(f"{where}: pods wait while the extender is away", "write ignorable: true")
     if settings.prioritize_verb and settings.weight < least:
         yield warn(
             f"{where}: with a weight of {settings.weight}, "
@@ -120,28 +120,32 @@ def _of_settings(settings: ExtenderSettings, least: int) -> Iterator[Result]:
         )
 
 
-def _of_filter(settings: ExtenderSettings, config: SchedulerConfig) -> Iterator[Result]:
+def _of_filter(settings: KubeExtender, config: SchedulerConfig) -> Iterator[CheckResult]:
     """It takes both sides to filter."""
     where, enabled = without_login(settings.url_prefix), config.load.filter.enabled
     if settings.filter_verb and not enabled:
         yield warn(
-            f"{where}: it is asked to filter and lets every node pass: load.filter.enabled is false",
+            f"{where}: kube-scheduler asks it to filter, but it lets every node pass: load.filter.enabled is "
+            "false",
             "write load: {filter: {enabled: true}} for the scheduler, or leave filterVerb out",
         )
     if enabled and not settings.filter_verb:
         yield warn(
-            f"{where}: load.filter.enabled is true, and kube-scheduler never asks it to filter",
-            "write filterVerb: filter, as 'colocate scheduler kube-config --filter' does; or load.filter.enabled: "
+            f"{where}: load.filter.enabled is true, but kube-scheduler never asks it to filter",
+            "write filterVerb: filter, as 'colocate scheduler kube-config --filter' does; or "
+            "load.filter.enabled: "
             "false",
         )
 
 
-async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str]) -> Result:
+async def _asked(patient: Patient, settings: KubeExtender, names: list[str]) -> CheckResult:
     where, patience = without_login(settings.url_prefix), settings.seconds
-    remedy = "see that 'colocate scheduler serve' runs, and that this address leads to it from kube-scheduler's place"
+    remedy = (
+        "check that 'colocate scheduler serve' runs, and that kube-scheduler can reach it at this address"
+    )
     verb = settings.prioritize_verb or settings.filter_verb
     context = _context(settings.tls, where)
-    if isinstance(context, Result):
+    if isinstance(context, CheckResult):
         return context
     body = msgspec.json.encode({"Pod": _POD, "Nodes": None, "NodeNames": names})
     begun = patient.clock.monotonic()
@@ -164,20 +168,23 @@ async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str])
         )
     except aiohttp.ClientConnectorCertificateError as error:
         return bad(
-            f"{where}: it cannot be asked: {in_words(error)}",
-            "write in tlsConfig who signed it, as caFile, or the name that it is for, as serverName",
+            f"{where}: cannot be reached: {in_words(error)}",
+            "write the authority of its certificate as caFile, or the name in it as serverName, into tlsConfig",
         )
     except (aiohttp.ClientError, OSError) as error:
         if of_our_certificate(error):
-            remedy = "write in tlsConfig a certificate that server.tls.clientAuthority has signed: certFile, keyFile"
-        return bad(f"{where}: it cannot be asked: {in_words(error)}", remedy)
+            remedy = (
+                "give tlsConfig a certificate that server.tls.clientAuthority has signed: certFile, keyFile"
+            )
+        return bad(f"{where}: cannot be reached: {in_words(error)}", remedy)
     took = patient.clock.monotonic() - begun
     if response.status != 200:
         said = answer.decode(errors="replace").strip()[:300]
         if response.status in (401, 403):
             remedy = (
-                "let kube-scheduler show a token of server.callers.tokenFile as the password in urlPrefix, and the "
-                "certificate that server.tls asks for; --kube-scheduler-config names the file that has both"
+                "put a token of server.callers.tokenFile into urlPrefix as its password, and give "
+                "kube-scheduler the certificate that server.tls asks for; give the file that has both with "
+                "--kube-scheduler-config"
             )
         return bad(f"{where}: /{verb} answers {response.status}: {said}", remedy)
     if settings.prioritize_verb:
@@ -192,9 +199,7 @@ async def _asked(patient: Patient, settings: ExtenderSettings, names: list[str])
             f"{where}: it took {took * 1000:.0f} ms of the {patience:g} s that kube-scheduler waits",
             "give it more CPU, or write a longer httpTimeout",
         )
-    return good(
-        f"{where} answers for {len(names)} nodes in {took * 1000:.0f} ms, and may take {patience:g} s"
-    )
+    return good(f"{where} answers for {len(names)} nodes in {took * 1000:.0f} ms; it may take {patience:g} s")
 
 
 def _name(node: object) -> object:
@@ -217,7 +222,7 @@ def _port(url: str) -> int | None:
         return None
 
 
-def _context(tls: Tls, where: str) -> ssl.SSLContext | Result:
+def _context(tls: KubeTls, where: str) -> ssl.SSLContext | CheckResult:
     """What kube-scheduler connects with, or which of its files is in the way here."""
     files = {"caFile": tls.ca_file, "certFile": tls.cert_file, "keyFile": tls.key_file}
     named = {called: file for called, file in files.items() if file}
@@ -226,8 +231,8 @@ def _context(tls: Tls, where: str) -> ssl.SSLContext | Result:
             Path(file).read_bytes()
         except OSError as error:
             return warn(
-                f"{where}: its {called} cannot be read here: {file}: {in_words(error)}",
-                "run the doctor where this path leads to it: it is as in kube-scheduler's pod",
+                f"{where}: cannot read its {called} here: {file}: {in_words(error)}",
+                "run the doctor where this path exists: it is a path in kube-scheduler's pod",
             )
     try:
         context = ssl.create_default_context(cafile=tls.ca_file or None)
@@ -246,8 +251,8 @@ def _context(tls: Tls, where: str) -> ssl.SSLContext | Result:
     return context
 
 
-def _unusable(where: str, called: str, files: str, error: OSError) -> Result:
+def _unusable(where: str, called: str, files: str, error: OSError) -> CheckResult:
     return bad(
-        f"{where}: its {called} cannot be used: {files}: {in_words(error)}",
-        "it takes certificates in PEM; a key must be unencrypted, and belong to its certificate",
+        f"{where}: cannot use its {called}: {files}: {in_words(error)}",
+        "certificates must be PEM; a key must be unencrypted and belong to its certificate",
     )

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import grpc
 
 from colocate.aio import deadline
-from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, bad, good, warn
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, bad, good, warn
 from colocate.clock import Clock
-from colocate.errors import Unavailable
+from colocate.errors import Unavailable, system_reason
 from colocate.kubelet.podresources import list_pods
 from colocate.kubelet.sockets import fresh
 from colocate.wire import deviceplugin_pb2 as dp
@@ -28,40 +28,44 @@ _LONGEST_NAME = "x" * 60
 T = TypeVar("T")
 
 
-@check(Section.KUBELET, "folders")
-async def folders(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.KUBELET, "folders")
+async def folders(patient: Patient) -> AsyncIterator[CheckResult]:
     """They are there, and a plugin may make its socket in them."""
     paths = patient.paths
     for folder, without in (
-        (paths.device_plugins, "no device plugin can register"),
-        (paths.plugins_registry, "the plugin watcher's way to register is closed; the other one works"),
+        (paths.device_plugins, "device plugins cannot register"),
+        (
+            paths.plugins_registry,
+            "device plugins cannot register through the plugin watcher; the other way works",
+        ),
     ):
-        yield next(_faults_of(folder, without), good(f"{folder} can be used"))
+        yield next(_faults_of(folder, without), good(f"{folder} is usable"))
 
 
-def _faults_of(folder: Path, without: str) -> Iterator[Result]:
+def _faults_of(folder: Path, without: str) -> Iterator[CheckResult]:
     try:
         folder.stat()
     except PermissionError:
-        yield bad(f"{folder} may not be looked at: {without}", "run this as root")
+        yield bad(f"this user may not read {folder}: {without}", "run this as root")
         return
     except OSError:
-        yield warn(f"there is no {folder}: {without}", "start the kubelet, which makes it")
+        yield warn(f"{folder} does not exist: {without}", "start the kubelet, which creates it")
         return
     if not folder.is_dir():
-        yield bad(f"{folder} is no folder: {without}", "remove it and start the kubelet, which makes it")
+        yield bad(f"{folder} is not a folder: {without}", "remove it and start the kubelet, which creates it")
     elif not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        yield bad(f"{folder} may not be written: {without}", "run this as root, or mount it writable")
+        yield bad(f"this user may not write to {folder}: {without}", "run this as root, or mount it writable")
     longest = len(os.fsencode(fresh(folder.absolute(), _LONGEST_NAME)))
     if longest > MAX_SOCKET_PATH:
         yield warn(
-            f"a socket in {folder} can have a path of {longest} bytes, and a unix socket allows {MAX_SOCKET_PATH}",
+            f"a socket in {folder} can have a path of {longest} bytes, but a unix socket allows "
+            f"{MAX_SOCKET_PATH}",
             "use a kubelet folder with a shorter path (--root-dir of the kubelet)",
         )
 
 
-@check(Section.KUBELET, "registration")
-async def registration(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.KUBELET, "registration")
+async def registration(patient: Patient) -> AsyncIterator[CheckResult]:
     """The kubelet answers plugins, and knows the API that they speak.
 
     Asked with a version that no kubelet knows: it refuses, names those that it knows, and changes nothing.
@@ -75,7 +79,7 @@ async def registration(patient: Patient) -> AsyncIterator[Result]:
     code, details = await _ask(patient.clock, socket, methods.REGISTER, question)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         yield bad(
-            f"{socket} is open, and no answer came: {details}",
+            f"{socket} is open, but does not answer: {details}",
             "a plugin that is slow to answer stalls the kubelet; see the plugins below, or restart the kubelet",
         )
     elif "version" in details and _API not in details:
@@ -86,23 +90,21 @@ async def registration(patient: Patient) -> AsyncIterator[Result]:
         yield good(f"the kubelet answers on {socket} and speaks {_API}")
 
 
-@check(Section.KUBELET, "device plugins")
-async def plugins(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.KUBELET, "device plugins")
+async def plugins(patient: Patient) -> AsyncIterator[CheckResult]:
     """Every socket in the device-plugins folder has a plugin behind it that answers in time."""
     folder = patient.paths.device_plugins
     try:
         found = sorted(path for path in folder.iterdir() if path.is_socket() and path.name != "kubelet.sock")
     except OSError as error:
-        yield warn(
-            f"{folder} cannot be listed: {(error.strerror or str(error)).lower()}", "see folders, above"
-        )
+        yield warn(f"cannot list {folder}: {system_reason(error)}", "see folders, above")
         return
     answering = []
     for socket in found:
         if not is_served(socket):
             yield warn(
-                f"nobody listens on {socket.name}: its plugin was killed, or never removes its socket",
-                f"start the plugin again, or remove what it left: rm {socket}",
+                f"nothing listens on {socket.name}: its plugin was killed, or never removes its socket",
+                f"start the plugin again, or remove its socket: rm {socket}",
             )
             continue
         code, details = await _ask(patient.clock, socket, methods.OPTIONS, dp.Empty())
@@ -110,24 +112,24 @@ async def plugins(patient: Patient) -> AsyncIterator[Result]:
             answering.append(socket.name)
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
             yield bad(
-                f"{socket.name} takes connections and does not answer within {_ANSWER:g} s, which can stall "
+                f"{socket.name} accepts connections but does not answer within {_ANSWER:g} s; that can stall "
                 "the admission of every pod on this node",
                 "restart this plugin",
             )
         else:
-            yield warn(f"{socket.name} answers with {details}", "look at the log of this plugin")
+            yield warn(f"{socket.name} answers with {details}", "read the log of this plugin")
     if answering:
         yield good(f"{len(answering)} of {len(found)} answer: {', '.join(answering)}")
     elif not found:
         yield good("no plugin has a socket here")
 
 
-@check(Section.KUBELET, "podresources")
-async def podresources(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.KUBELET, "podresources")
+async def podresources(patient: Patient) -> AsyncIterator[CheckResult]:
     """The kubelet says who holds which device, which agents ask before they drop one."""
     socket = patient.paths.pod_resources_socket
-    effect = "who holds which device is then read from the checkpoint, where dead pods linger"
-    remedy = f"mount {socket.parent} into the agent's pod; the kubelet serves it since 1.13"
+    effect = "Colocate then reads holders of devices from the checkpoint, which may still list ended pods"
+    remedy = f"mount {socket.parent} into the agent's pod; kubelets from 1.13 on serve it"
     if fault := _why_silent(socket):
         yield warn(f"{fault}; {effect}", remedy)
         return
@@ -140,19 +142,20 @@ async def podresources(patient: Patient) -> AsyncIterator[Result]:
     yield good(f"the kubelet knows {len(pods)} pods; {holding} hold devices")
 
 
-@check(Section.MACHINE, "agent")
-async def agent(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.MACHINE, "agent")
+async def agent(patient: Patient) -> AsyncIterator[CheckResult]:
     """An agent that says it runs here does."""
     socket = patient.control_socket
     if not os.path.lexists(socket):
-        yield good(f"no agent runs here (there is no {socket})")
+        yield good(f"no agent runs here ({socket} does not exist)")
     elif not os.access(socket, os.W_OK):
         yield warn(f"this user may not talk to the agent behind {socket}", "run this as the agent's user")
     elif is_served(socket):
         yield good(f"an agent listens on {socket}")
     else:
         yield bad(
-            f"an agent was killed: nobody listens on {socket}", "start it again; it removes the socket itself"
+            f"an agent was killed: nothing listens on {socket}",
+            "start it again; it removes the socket itself",
         )
 
 
@@ -162,7 +165,7 @@ def _why_silent(socket: Path) -> str:
         return f"{socket} is {'no socket' if socket.exists() else 'not there'}"
     if not os.access(socket, os.R_OK | os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(socket))
-    return "" if is_served(socket) else f"nobody listens on {socket}"
+    return "" if is_served(socket) else f"nothing listens on {socket}"
 
 
 async def _ask(

@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterator, Iterator
 
-from colocate.apps.doctor.check import Patient, Section, check
+from colocate.apps.doctor.check import DoctorSection, Patient, check
 from colocate.apps.doctor.node_samples import NodeSamples, named
 from colocate.apps.doctor.query_remedies import QueryRemedies
-from colocate.apps.doctor.report import Result, bad, warn
+from colocate.apps.doctor.report import CheckResult, bad, warn
 from colocate.apps.doctor.signal_findings import SignalFindings, told_once
-from colocate.apps.doctor.strangers import Remedies
+from colocate.apps.doctor.strangers import LabelRemedies
 from colocate.apps.scheduler.settings import Act, SchedulerConfig
 from colocate.apps.scheduler.windows import needs, windows
 from colocate.cluster.client import Client
@@ -25,26 +25,26 @@ from colocate.cluster.usage.directory import Directory
 _CLOCKS_APART = 30.0
 
 
-@check(Section.LOAD, "samples")
-async def samples(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.LOAD, "samples")
+async def samples(patient: Patient) -> AsyncIterator[CheckResult]:
     """One round of questions, as the scheduler asks them, and what came of it."""
     assert patient.scheduling is not None
     config = patient.scheduling.config
     usage = config.usage
     if not usage.prometheus.url and not usage.metrics_api:
         yield bad(
-            "nothing says where samples come from",
+            "no source of samples is configured",
             "add usage.prometheus.url, or usage.metricsApi: true, to the configuration of the scheduler",
         )
         return
     if not isinstance(patient.cluster, Client):
         yield bad(
-            f"without the cluster nobody knows its nodes: {patient.cluster}", "name it with --kubeconfig"
+            f"the nodes are unknown without the cluster: {patient.cluster}", "give it with --kubeconfig"
         )
         return
     nodes = [node.known for node in await patient.client.list(NODE_ADDRESSES)]
     taken = await _one_round(patient, config, nodes)
-    remedies = Remedies(usage, Directory(nodes), taken.health)
+    remedies = LabelRemedies(usage, Directory(nodes), taken.health)
     signals = [query.signal for query in queries(config.asked()).signals]
     of_queries = QueryRemedies(usage, signals, remedies)
     sampled = NodeSamples(taken, (node.name for node in nodes), usage.queries)
@@ -71,19 +71,19 @@ async def _one_round(patient: Patient, config: SchedulerConfig, nodes: list[Know
             await prometheus.close()
 
 
-def _of_windows(config: SchedulerConfig, remedies: QueryRemedies) -> Iterator[Result]:
+def _of_windows(config: SchedulerConfig, remedies: QueryRemedies) -> Iterator[CheckResult]:
     """What the policies would judge by, and nobody asks for."""
     usage = config.usage
     there = windows(usage, config.load) if usage.prometheus.url else ()
     missing = [need.window for need in needs(config.load) if not need.met(there)]
     if missing and Act.EXTENDER in config.act:
         yield warn(
-            f"{' and '.join(one.statistic for one in missing)} are not asked for: peaks are plain averages",
+            f"{' and '.join(one.statistic for one in missing)} are not asked for, so peaks are plain averages",
             remedies.of_windows(missing) if usage.prometheus.url else "add usage.prometheus.url",
         )
 
 
-def _of_addresses_and_clocks(taken: UsageSnapshot, remedies: Remedies) -> Iterator[Result]:
+def _of_addresses_and_clocks(taken: UsageSnapshot, remedies: LabelRemedies) -> Iterator[CheckResult]:
     if taken.ambiguous:
         yield warn(
             f"{named(taken.ambiguous)}: several nodes have this address, so nothing joins by it",
@@ -92,5 +92,5 @@ def _of_addresses_and_clocks(taken: UsageSnapshot, remedies: Remedies) -> Iterat
     if taken.clock_offset is not None and abs(taken.clock_offset) > _CLOCKS_APART:
         yield warn(
             f"Prometheus' clock is {taken.clock_offset:+.0f} s from this machine's",
-            "let both be set by NTP: samples seem older or younger than they are",
+            "set both clocks by NTP: samples look older or newer than they are",
         )

@@ -5,8 +5,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from colocate.apps import control
-from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, good, warn
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, good, warn
 from colocate.apps.memory.cluster_view import ask_configz
 from colocate.apps.memory.control import REPORT, AskReport
 from colocate.apps.memory.objects import ApiNode, reserves
@@ -26,15 +26,15 @@ def _look() -> MemoryCapabilities:
     return memory_capabilities(cgroups.find_tree())
 
 
-@check(Section.MACHINE, "memory")
-async def memory(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.MACHINE, "memory")
+async def memory(patient: Patient) -> AsyncIterator[CheckResult]:
     """What selling memory builds upon: where pods are, whether they can be limited, what the kernel measures."""
     found = await asyncio.to_thread(_look)
     for what, capability, remedy in (
         (
             "pods",
             found.pods,
-            "start the kubelet; where its cgroupRoot is another, name it in memory.cgroupRoot",
+            "start the kubelet; if it uses another cgroupRoot, set memory.cgroupRoot to it",
         ),
         (
             "limits",
@@ -46,7 +46,7 @@ async def memory(patient: Patient) -> AsyncIterator[Result]:
         yield good(told) if capability.here else warn(told, remedy)
     if found.swap.here and not found.swap_limits.here:
         yield warn(
-            f"swap: {found.swap.found}, and pods cannot be kept from it: {found.swap_limits.found}",
+            f"swap: {found.swap.found}, and pods cannot be kept from using it: {found.swap_limits.found}",
             "switch it off with swapoff -a, or boot with swapaccount=1",
         )
     else:
@@ -71,49 +71,49 @@ def _demotion(controls: MemoryControls, node: NodeMemory) -> str:
         return missing
     switch = "on already" if controls.demotion.enabled else "off, and can be switched on"
     return (
-        f"possible, without a right over processes; the kernel's switch is {switch}; used where memory.demotion is "
+        f"possible, without rights over processes; the kernel's switch is {switch}; used if memory.demotion is "
         f"true; the way back: {way_back(controls)}"
     )
 
 
-@check(Section.MACHINE, "memory ladder")
-async def ladder(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.MACHINE, "memory ladder")
+async def ladder(patient: Patient) -> AsyncIterator[CheckResult]:
     """Which rungs there are here, and why not the others."""
     found = await asyncio.to_thread(_look)
     node = await asyncio.to_thread(read_node_memory)
     settings = MemorySettings()
     rungs = rungs_here(found.controls, far_ids(node, settings.far_nodes), settings)
     here = [f"{each.rung} ({each.how})" for each in rungs if each.is_here]
-    yield good(f"memory can be taken back by: {'; '.join(here)}")
+    yield good(f"the agent can take memory back by: {'; '.join(here)}")
     for each in rungs:
         if not each.is_here:
             yield good(f"not by {each.rung}: {each.missing}")
 
 
-@check(Section.MACHINE, "memory evictions")
-async def evictions(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.MACHINE, "memory evictions")
+async def evictions(patient: Patient) -> AsyncIterator[CheckResult]:
     """In which namespaces the agent that runs here may evict: it asks the API server as itself, not as this user."""
     try:
         report = await control.ask(patient.control_socket, REPORT, AskReport())
     except UserError as error:
-        yield good(f"no agent here says where it may evict: {error}")
+        yield good(f"no agent answers where it may evict: {error}")
         return
     for namespace in report.without_eviction:
         yield warn(
-            f"the agent sells {report.resource} to pods of {namespace} and may evict none of them",
-            f"where that is wanted: {evictor_binding(namespace)}",
+            f"the agent offers {report.resource} to pods of {namespace} but may not evict them",
+            f"to allow it: {evictor_binding(namespace)}",
         )
     if not report.without_eviction:
-        yield good("the agent may evict wherever it has sold memory, as far as the API server has said")
+        yield good("the agent may evict in every namespace with blocks, according to the API server")
 
 
-@check(Section.CLUSTER, "memory reserves")
-async def kubelet_reserves(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.CLUSTER, "memory reserves")
+async def kubelet_reserves(patient: Patient) -> AsyncIterator[CheckResult]:
     """What the kubelet keeps from pods, which is never sold: by its configuration, or by the node's allocatable."""
     try:
         node = await patient.client.get(NODES.read_as(ApiNode), patient.node)
     except NotFound:
-        yield good(f"the cluster knows no node {patient.node}, so nothing is sold of one")
+        yield good(f"the cluster has no node {patient.node}, so the agent offers nothing")
         return
     try:
         config = await ask_configz(patient.client, patient.node)
@@ -128,8 +128,8 @@ async def kubelet_reserves(patient: Patient) -> AsyncIterator[Result]:
         yield good(f"the kubelet evicts below {amount(kept.eviction_hard)} available")
     elif config is None:
         yield good(
-            f"the kubelet's eviction threshold is taken for all that the node keeps from pods (at least 100 MiB), as "
-            f"its configuration cannot be asked for: {silent}"
+            "the agent takes all memory that the node keeps from pods (at least 100 MiB) as the kubelet's "
+            f"eviction threshold, because it cannot ask for the configuration: {silent}"
         )
     if not kept.kube_reserved and kept.capacity == kept.allocatable:
         yield warn(

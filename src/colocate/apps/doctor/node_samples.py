@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from colocate.apps.doctor.report import Result, good, warn
+from colocate.apps.doctor.report import CheckResult, good, warn
 from colocate.cluster.usage import METRICS_API, Measured, UsageSnapshot
 from colocate.cluster.usage.units import below_one
 
 _SOME = 5
 MEASURED_BY_THE_API = (
-    "see in the log of metrics-server why it does not measure them: it must reach every node's kubelet"
+    "read in the log of metrics-server why it does not measure them: it must reach every node's kubelet"
 )
 _CALLED = {Measured.CPU: "CPU", Measured.MEMORY: "memory"}
 _COLLECTORS = {Measured.CPU: "--collector.cpu", Measured.MEMORY: "--collector.meminfo"}
@@ -38,7 +38,7 @@ class NodeSamples:
         """Whether no node uses more than one percent of its CPU, and some use some."""
         return below_one([load.cpu.percent for load in self._taken.nodes.values() if load.cpu is not None])
 
-    def results(self, stale_after: float) -> Iterator[Result]:
+    def results(self, stale_after: float) -> Iterator[CheckResult]:
         old = sorted(
             name
             for name, load in self._taken.nodes.items()
@@ -47,7 +47,7 @@ class NodeSamples:
         # Where no node has one, what is wrong with the queries has been said.
         if self._without and self._taken.nodes:
             yield warn(
-                f"{named(self._without)}: no sample; such nodes are judged as the median of the others",
+                f"{named(self._without)}: no sample; such nodes count as the median of the others",
                 "run node-exporter there, let Prometheus scrape it, and give the target the label node"
                 if self._by_prometheus
                 else MEASURED_BY_THE_API,
@@ -55,13 +55,13 @@ class NodeSamples:
         for measured, names in self._lacking.items():
             if 0 < len(names) < len(self._taken.nodes):
                 yield warn(
-                    f"{named(names)}: no sample of {_CALLED[measured]}; of these nodes it is judged as the median "
-                    f"of the others",
+                    f"{named(names)}: no sample of {_CALLED[measured]}; for these nodes it counts as the "
+                    "median of the others",
                     self._where_to_look(measured),
                 )
         if old:
             yield warn(
-                f"{named(old)}: the last sample is older than {stale_after:g} s and counts no more",
+                f"{named(old)}: the last sample is older than {stale_after:g} s and no longer counts",
                 "look at the target's state in Prometheus (up == 0), and at node-exporter there"
                 if self._by_prometheus
                 else MEASURED_BY_THE_API,
@@ -74,10 +74,10 @@ class NodeSamples:
         if health is None:
             return MEASURED_BY_THE_API
         if measured in self._own:
-            return f"let the query of usage.queries.{measured} answer for them, too: {health.query}"
+            return f"make the query of usage.queries.{measured} answer for them, too: {health.query}"
         return (
-            f"see why {health.query} answers for other nodes and not for these: node-exporter there must run with "
-            f"{_COLLECTORS[measured]}"
+            f"find out why {health.query} answers for other nodes but not for these: node-exporter there must "
+            f"run with {_COLLECTORS[measured]}"
         )
 
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 
 import msgspec
 
-from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, good, warn
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, good, warn
 from colocate.apps.scheduler.sections import Lease
 from colocate.cluster.access_review import Permission, is_allowed
 from colocate.cluster.client import Client
@@ -69,8 +69,8 @@ _WHO = Resource(
 )
 
 
-@check(Section.CLUSTER, "permissions")
-async def permissions(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.CLUSTER, "permissions")
+async def permissions(patient: Patient) -> AsyncIterator[CheckResult]:
     """What each part of this project asks for, and who is refused it."""
     client = patient.client
     who = await _who(client)
@@ -81,22 +81,20 @@ async def permissions(patient: Patient) -> AsyncIterator[Result]:
             each: await is_allowed(client, each) for use in wanted for each in dict.fromkeys(use.needs)
         }
     except ClusterError as error:
-        yield warn(
-            f"what {who} may do cannot be asked: {error}", "allow it to create selfsubjectaccessreviews"
-        )
+        yield warn(f"cannot ask what {who} may do: {error}", "allow it to create selfsubjectaccessreviews")
         return
     served = []
     for use in wanted:
         refused = [each for each in use.needs if not allowed[each]]
         if refused:
             yield warn(
-                f"{use.what}: not as {who}, who may not {', '.join(map(str, refused))}",
-                f"where that is wanted: {'; '.join(_roles(refused))}; and a binding of each",
+                f"{use.what}: not possible as {who}, who may not {', '.join(map(str, refused))}",
+                f"to allow it: {'; '.join(_roles(refused))}; and a binding of each",
             )
         else:
             served.append(use.what)
     if served:
-        yield good(f"{who} may do all that these ask for: {', '.join(served)}")
+        yield good(f"{who} may do all that these need: {', '.join(served)}")
 
 
 def _roles(refused: Iterable[Permission]) -> Iterator[str]:

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable
 
 from colocate.apps.doctor.node_samples import MEASURED_BY_THE_API
-from colocate.apps.doctor.strangers import Remedies
-from colocate.apps.scheduler.sections import Usage, Window
+from colocate.apps.doctor.strangers import LabelRemedies
+from colocate.apps.scheduler.sections import UsageSection, WindowSection
 from colocate.cluster.usage import METRICS_API, Measured, Preset, Signal, SignalHealth
 from colocate.cluster.usage.presets import TIME, over_time
 from colocate.cluster.usage.signals import duration
@@ -18,7 +18,7 @@ _SELECTOR = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*({[^{}]*})?")
 class QueryRemedies:
     """By what is asked."""
 
-    def __init__(self, usage: Usage, signals: Iterable[Signal], labels: Remedies) -> None:
+    def __init__(self, usage: UsageSection, signals: Iterable[Signal], labels: LabelRemedies) -> None:
         self._usage = usage
         self._signals = {str(signal): signal for signal in signals}
         self._labels = labels
@@ -29,7 +29,7 @@ class QueryRemedies:
             return MEASURED_BY_THE_API
         if name in self._usage.queries:
             instead = 'write "" there' if name == TIME else "leave it out"
-            return f"see why the query of usage.queries.{name} answers nothing, or {instead}"
+            return f"find out why the query of usage.queries.{name} returns nothing, or {instead}"
         if name == TIME and self.by_the_way:
             return self._time()
         if name.startswith("pod."):
@@ -59,7 +59,7 @@ class QueryRemedies:
         """What brings the series of those nodes about that have none."""
         if health.name == TIME and self.by_the_way:
             return self._time()
-        return f"see why {health.query} answers for other nodes and not for these"
+        return f"find out why {health.query} answers for other nodes but not for these"
 
     def of_ratios(self, health: SignalHealth) -> str:
         """What makes percents of them."""
@@ -67,7 +67,7 @@ class QueryRemedies:
             return f"ask in usage.queries.{health.name} for 100 * ({health.query})"
         return f"let the recording rule multiply by 100, as this one does: {self._labels.rule(health.name)}"
 
-    def of_windows(self, missing: Iterable[Window]) -> str:
+    def of_windows(self, missing: Iterable[WindowSection]) -> str:
         """What asks for statistics over windows."""
         missing = list(missing)
         said = ", ".join(f"{{statistic: {one.statistic}, span: {duration(one.span)}}}" for one in missing)

@@ -5,7 +5,7 @@ import enum
 import msgspec
 
 
-class Verdict(enum.IntEnum):
+class CheckVerdict(enum.IntEnum):
     """How bad it is; the worst of all is the exit code."""
 
     GOOD = 0
@@ -19,10 +19,10 @@ class Verdict(enum.IntEnum):
         return "✓!✗"[self]
 
 
-class Result(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """One thing that was looked at."""
 
-    verdict: Verdict
+    verdict: CheckVerdict
     reason: str
     """What was found, in a sentence."""
     remedy: str = ""
@@ -34,20 +34,20 @@ class Examined(msgspec.Struct, frozen=True):
 
     section: str
     check: str
-    results: tuple[Result, ...]
+    results: tuple[CheckResult, ...]
 
     @property
-    def worst(self) -> Verdict:
-        return max((result.verdict for result in self.results), default=Verdict.GOOD)
+    def worst(self) -> CheckVerdict:
+        return max((result.verdict for result in self.results), default=CheckVerdict.GOOD)
 
 
-def good(reason: str) -> Result:
-    return Result(Verdict.GOOD, reason)
+def good(reason: str) -> CheckResult:
+    return CheckResult(CheckVerdict.GOOD, reason)
 
 
-def warn(reason: str, remedy: str) -> Result:
-    return Result(Verdict.WARN, reason, remedy)
+def warn(reason: str, remedy: str) -> CheckResult:
+    return CheckResult(CheckVerdict.WARN, reason, remedy)
 
 
-def bad(reason: str, remedy: str) -> Result:
-    return Result(Verdict.BAD, reason, remedy)
+def bad(reason: str, remedy: str) -> CheckResult:
+    return CheckResult(CheckVerdict.BAD, reason, remedy)

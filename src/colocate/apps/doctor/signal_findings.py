@@ -7,10 +7,10 @@ import msgspec
 
 from colocate.apps.doctor.node_samples import NodeSamples, named
 from colocate.apps.doctor.query_remedies import QueryRemedies
-from colocate.apps.doctor.report import Result, bad, good, warn
-from colocate.apps.doctor.strangers import Remedies
+from colocate.apps.doctor.report import CheckResult, bad, good, warn
+from colocate.apps.doctor.strangers import LabelRemedies
 from colocate.apps.scheduler.addresses import without_login
-from colocate.apps.scheduler.sections import Usage
+from colocate.apps.scheduler.sections import UsageSection
 from colocate.cluster.usage import METRICS_API, Measured, Preset, SignalHealth
 from colocate.cluster.usage.presets import TIME
 from colocate.cluster.usage.prometheus import asking_for
@@ -20,12 +20,12 @@ class _Said(msgspec.Struct, frozen=True):
     """What is found of one signal."""
 
     signal: str
-    result: Result
+    result: CheckResult
     cause: str = ""
     """What may have the same effect on others; without it, they share what is word by word the same."""
 
 
-def told_once(found: Iterable[_Said]) -> Iterator[Result]:
+def told_once(found: Iterable[_Said]) -> Iterator[CheckResult]:
     """What several signals share is told of all of them, with the remedy of the first."""
     alike: dict[object, list[_Said]] = {}
     for said in found:
@@ -39,7 +39,7 @@ class SignalFindings:
     """By all that one round of questions has seen."""
 
     def __init__(
-        self, usage: Usage, sampled: NodeSamples, strangers: Remedies, queries: QueryRemedies
+        self, usage: UsageSection, sampled: NodeSamples, strangers: LabelRemedies, queries: QueryRemedies
     ) -> None:
         self._usage = usage
         self._sampled = sampled
@@ -51,7 +51,7 @@ class SignalFindings:
         if health.error:
             where = "the metrics API" if name == METRICS_API else without_login(self._usage.prometheus.url)
             cause = health.error.removeprefix(f"cannot {asking_for(name)}: ")
-            yield _Said(name, bad(cause, f"see that {where} answers this: {health.query}"), cause)
+            yield _Said(name, bad(cause, f"check that {where} answers this: {health.query}"), cause)
         elif not health.counts.series:
             yield self._without_series(health)
         else:
@@ -59,18 +59,18 @@ class SignalFindings:
                 yield _Said(name, result)
 
     def _without_series(self, health: SignalHealth) -> _Said:
-        found, remedy = f"no series answers {health.query}", self._queries.of_none(health.name)
+        found, remedy = f"{health.query} returns no series", self._queries.of_none(health.name)
         if health.name == TIME and self._queries.by_the_way:
-            told = f"{found}: samples count as old as their answers, also of a node that is scraped no more"
+            told = f"{found}: samples count from the time of the answer, even for a node that is no longer scraped"
             return _Said(TIME, warn(told, remedy))
         return _Said(health.name, bad(found, remedy), remedy)
 
-    def _of_series(self, health: SignalHealth) -> Iterator[Result]:
+    def _of_series(self, health: SignalHealth) -> Iterator[CheckResult]:
         counts, name = health.counts, health.name
         if counts.unknown:
             labels = dict(health.strangers[0]) if health.strangers else {}
             yield warn(
-                f"{counts.unknown} of {counts.series} series are of no node here: {json.dumps(labels)}",
+                f"{counts.unknown} of {counts.series} series belong to no node here: {json.dumps(labels)}",
                 self._strangers.of(health),
             )
         odd = {kind: getattr(counts, kind) for kind in ("not_a_number", "infinite", "negative", "malformed")}
@@ -80,8 +80,8 @@ class SignalFindings:
         for collision in health.collisions[:1]:
             more = f" and {counts.contested - 1} more" if counts.contested > 1 else ""
             yield warn(
-                f"{collision.node}{more}: two series say different things, "
-                f"{collision.counted:.0f} % {json.dumps(dict(collision.counted_labels))} and {collision.other:.0f} % "
+                f"{collision.node}{more}: two series differ, {collision.counted:.0f} % "
+                f"{json.dumps(dict(collision.counted_labels))} and {collision.other:.0f} % "
                 f"{json.dumps(dict(collision.other_labels))}; the higher counts",
                 self._strangers.of_collision(health, collision),
             )
@@ -90,7 +90,7 @@ class SignalFindings:
         # Of the other nodes it is said that they lack a sample.
         lacking = sorted(set(health.missing) - self._sampled.incomplete)
         if counts.joined and lacking and name != METRICS_API:
-            yield warn(f"{named(lacking)} have no value, and other nodes have", self._queries.of_some(health))
+            yield warn(f"{named(lacking)} have no value, but other nodes have", self._queries.of_some(health))
         if health.ratio:
             found = (
                 "its memory: this looks like a ratio, from 0 to 1"
@@ -106,4 +106,6 @@ class SignalFindings:
         recorded = self._usage.preset is Preset.SEED or name in self._usage.queries
         if name != Measured.CPU or not recorded or not self._sampled.cpu_below_one:
             return ""
-        return ", and none is above 1 %: right for idle nodes, and for busy ones a ratio in the place of percents"
+        return (
+            ", and none is above 1 %: right for idle nodes, but for busy nodes a ratio instead of percentages"
+        )

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import yaml
 
-from colocate.apps.scheduler.sections import Usage
+from colocate.apps.scheduler.sections import UsageSection
 from colocate.cluster.usage import METRICS_API, RELABELLING, SERVICE_MONITOR, Preset, SignalHealth, rules
-from colocate.cluster.usage.collisions import Collision
+from colocate.cluster.usage.collisions import SeriesCollision
 from colocate.cluster.usage.directory import Directory, host_of
 
 Labels = Mapping[str, str]
@@ -35,10 +35,10 @@ class Respelling(msgspec.Struct, frozen=True):
         return json.dumps(rule | ({"replacement": f"$1{self.domain}"} if self.domain else {}))
 
 
-class Remedies:
+class LabelRemedies:
     """By all that one round of questions has seen."""
 
-    def __init__(self, usage: Usage, nodes: Directory, told: Iterable[SignalHealth]) -> None:
+    def __init__(self, usage: UsageSection, nodes: Directory, told: Iterable[SignalHealth]) -> None:
         self._usage = usage
         self._nodes = nodes
         self._seen = [
@@ -54,7 +54,7 @@ class Remedies:
         """What to do about the series of a signal that are of no node here."""
         name, series = health.name, health.strangers
         if name == METRICS_API:
-            return "look again in a minute: metrics-server forgets nodes that have gone"
+            return "look again in a minute: metrics-server forgets deleted nodes"
         if name.startswith("pod."):
             whose = f"the query of usage.queries.{name}" if self._is_own(name) else "cAdvisor's scrape"
             return f"let {whose} keep the labels namespace and pod"
@@ -63,15 +63,16 @@ class Remedies:
         )
         if not health.counts.missing:
             return (
-                f"every node has others; leave these out by {left_out_by}, unless their nodes have just gone"
+                f"every node has other series; leave these out by {left_out_by}, unless their nodes were just "
+                "deleted"
             )
         if label := self._saying(series):
             return self._heeding((*self._usage.labels, label))
         respelling = self._respelling(series)
         if health.counts.joined and not respelling and (label := self._naming(series)):
             return (
-                f"wait five minutes where these nodes have just gone, leave those of another cluster out by "
-                f"{left_out_by}, or correct {label} where it is another name of a node without a value"
+                "wait five minutes if these nodes were just deleted, leave out those of another cluster by "
+                f"{left_out_by}, or correct {label} if it is another name of a node without a value"
             )
         if self._is_own(name):
             return self._own_query(health, respelling)
@@ -83,7 +84,7 @@ class Remedies:
             return f"keep the label {labels} in the rules, as these do: {self.rule('cpu')}, {self.rule('memory')}"
         return self.relabelling(respelling or self._respelling(self._seen), series)
 
-    def of_collision(self, health: SignalHealth, collision: Collision) -> str:
+    def of_collision(self, health: SignalHealth, collision: SeriesCollision) -> str:
         """What leaves out the stranger of two series that claim one node."""
         matcher = collision.matcher
         if self._is_own(health.name):
@@ -91,7 +92,7 @@ class Remedies:
         if not collision.certain:
             return f"leave out the one that is not yours: add {matcher} to usage.matchers"
         both = f"{self._usage.matchers},{matcher}" if self._usage.matchers else matcher
-        return f"write usage.matchers: {json.dumps(both)} where {matcher} is your own exporter"
+        return f"write usage.matchers: {json.dumps(both)} if {matcher} is your own exporter"
 
     def relabelling(self, respelling: Respelling | None = None, series: Sequence[Labels] = ()) -> str:
         """What gives series the label node, by what they say or by where they were scraped."""
@@ -126,8 +127,8 @@ class Remedies:
                 f"ask in usage.queries.{health.name} for label_replace({health.query}, {respelling.promql})"
             )
         return (
-            f"let the query of usage.queries.{health.name} keep the label node, or name in usage.labels the one that "
-            f"says the node"
+            f"let the query of usage.queries.{health.name} keep the label node, or put the label that names "
+            "the node into usage.labels"
         )
 
     def _heeding(self, labels: Sequence[str]) -> str:

@@ -2,24 +2,24 @@
 
 from collections.abc import AsyncIterator
 
-from colocate.apps.doctor.check import Patient, Section, check
-from colocate.apps.doctor.report import Result, bad, good, warn
-from colocate.apps.scheduler.facts import WatchedNode
-from colocate.apps.scheduler.heat_taints import PREFIX, REMOVAL, tainted
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, bad, good, warn
+from colocate.apps.scheduler.loop.table_feed import WatchedNode
+from colocate.apps.scheduler.loop.taint_levels import PREFIX, REMOVAL, tainted
 from colocate.apps.scheduler.settings import Act
 from colocate.cluster.client import Client
 from colocate.cluster.lease import held_by
 from colocate.cluster.resources import NODES
 
 
-@check(Section.LOAD, "taints")
-async def taints(patient: Patient) -> AsyncIterator[Result]:
+@check(DoctorSection.LOAD, "taints")
+async def taints(patient: Patient) -> AsyncIterator[CheckResult]:
     """A scheduler that was killed leaves its taints behind, and pods go on avoiding nodes that are hot no more."""
     assert patient.scheduling is not None
     config = patient.scheduling.config
     if not isinstance(patient.cluster, Client):
         yield bad(
-            f"without the cluster nobody knows its nodes: {patient.cluster}", "name it with --kubeconfig"
+            f"the nodes are unknown without the cluster: {patient.cluster}", "give it with --kubeconfig"
         )
         return
     nodes = tainted(await patient.client.list(NODES.read_as(WatchedNode)))
@@ -29,12 +29,13 @@ async def taints(patient: Patient) -> AsyncIterator[Result]:
     lease = config.taints.lease
     holder = await held_by(patient.client, lease.namespace, lease.name, patient.clock)
     if holder:
-        yield good(f"{len(nodes)} nodes show their heat by taints, which {holder} writes")
+        yield good(f"{len(nodes)} nodes show their heat as taints, written by {holder}")
         return
     yield warn(
-        f"{len(nodes)} nodes have taints {PREFIX}1 to -4, such as {nodes[0]}, and nobody writes them: the lease "
+        f"{len(nodes)} nodes have taints {PREFIX}1 to -4, such as {nodes[0]}, but no process writes them: the "
+        "lease "
         f"{lease.namespace}/{lease.name} is not held",
-        f"start the scheduler, which goes on from them, or remove them: {REMOVAL}"
+        f"start the scheduler, which takes them over, or remove them: {REMOVAL}"
         if Act.TAINTS in config.act
         else f"remove them: {REMOVAL}",
     )

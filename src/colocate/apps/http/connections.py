@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from colocate import telemetry
 from colocate.apps.http.places import LOCAL, PlaceLimits, Places, Rank, address_of
@@ -21,6 +22,8 @@ _BUFFER = 256 << 10
 """Bytes of a body that wait for us; aiohttp's own default makes a transport stop and go for every request."""
 _LINGER = 2.0
 """Seconds for which the rest of a refused body is read and dropped, so that its sender comes to read why."""
+
+_NOT_HTTP = "this is not a request in HTTP, or its first line or headers are too long"
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
@@ -42,9 +45,9 @@ class Connections(web.Server):
         super().__init__(self._marked(handler))
         self.name = name
         self.limits = limits
-        self.places: Places[Connection] = Places(limits.places)
+        self.places: Places[HttpConnection] = Places(limits.places)
 
-    def admit(self, sock: socket.socket) -> "Connection | None":
+    def admit(self, sock: socket.socket) -> "HttpConnection | None":
         """A connection for what has just been accepted; None where there is no place for it."""
         local = sock.family is socket.AF_UNIX
         try:
@@ -52,7 +55,7 @@ class Connections(web.Server):
         except OSError:
             # It has hung up already.
             return None
-        made = Connection(self, address, self._loop)
+        made = HttpConnection(self, address, self._loop)
         # A socket file is for its owner alone: whoever connects there has shown enough.
         admission = self.places.admit(made, address, Rank.KNOWN if local else Rank.STRANGER)
         if not admission.admitted:
@@ -61,7 +64,7 @@ class Connections(web.Server):
         self._cut(admission.closed)
         return made
 
-    def raise_to(self, connection: "Connection", rank: Rank) -> None:
+    def raise_to(self, connection: "HttpConnection", rank: Rank) -> None:
         """It has shown more of itself."""
         self._cut(self.places.move(connection, rank).closed)
 
@@ -72,13 +75,13 @@ class Connections(web.Server):
     def close_idle(self) -> None:
         """Close the connections on which nothing is under way."""
         for connection in self.connections:
-            if isinstance(connection, Connection) and connection.is_idle:
+            if isinstance(connection, HttpConnection) and connection.is_idle:
                 connection.force_close()
 
     def told(self, reason: str) -> None:
         telemetry.HTTP_CONNECTIONS_CLOSED.labels(self.name, reason).inc()
 
-    def _cut(self, connection: "Connection | None") -> None:
+    def _cut(self, connection: "HttpConnection | None") -> None:
         if connection is not None:
             self.told("made room")
             connection.cut()
@@ -96,7 +99,7 @@ class Connections(web.Server):
         return handle
 
 
-class Connection(web.RequestHandler):
+class HttpConnection(web.RequestHandler):
     """One connection. Whoever begins a request and does not come to the end of its headers is cut off."""
 
     def __init__(self, server: Connections, address: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -163,6 +166,22 @@ class Connection(web.RequestHandler):
         elif self._timer is None:
             self._wait_for_headers()
 
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is no HTTP is counted and not logged: anybody may send it, as often as they like, and what was wrong
+        with a header would tell the token in it."""
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        self._server.told("not http")
+        answer = text_page(400, _NOT_HTTP)
+        answer.force_close()
+        return answer
+
     def log_exception(self, *args: Any, **fields: Any) -> None:
         telemetry.logger().error(
             Event.HTTP_FAULT, server=self._server.name, exc_info=fields.get("exc_info", True)
@@ -183,27 +202,35 @@ class Connection(web.RequestHandler):
             self.force_close()
 
 
-def connection_of(request: web.BaseRequest) -> Connection:
+def connection_of(request: web.BaseRequest) -> HttpConnection:
     """The connection that a request came on."""
     connection = request.protocol
-    assert isinstance(connection, Connection)
+    assert isinstance(connection, HttpConnection)
     return connection
 
 
 async def send(request: web.BaseRequest, response: web.Response, timeout: float) -> str:
     """Send an answer. 'slow' where its reader was too slow and was hung up on, 'gone' where it hung up; else ''."""
-    try:
-        async with asyncio.timeout(timeout):
-            await response.prepare(request)
-            await response.write_eof()
-            await request.writer.drain()
-    except TimeoutError:
-        if request.transport is not None:
-            request.transport.abort()
-        return "slow"
-    except ConnectionError:
+    transport = request.transport
+    if transport is None:
         return "gone"
-    return ""
+    cut_off: list[str] = []
+
+    def cut() -> None:
+        cut_off.append("slow")
+        transport.abort()
+
+    # A timer and no more: most answers are gone at once, and asyncio.timeout would cost them dear.
+    timer = asyncio.get_running_loop().call_later(timeout, cut)
+    try:
+        await response.prepare(request)
+        await response.write_eof()
+        await request.writer.drain()
+    except ConnectionError:
+        return cut_off[0] if cut_off else "gone"
+    finally:
+        timer.cancel()
+    return cut_off[0] if cut_off else ""
 
 
 def text_page(status: int, *lines: str) -> web.Response:

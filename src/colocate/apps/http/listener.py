@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from colocate.apps.http.connections import Connection, Connections
+from colocate.apps.http.connections import Connections, HttpConnection
 
 BACKLOG = 1024
 _SPENT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -76,7 +76,7 @@ class Listener:
         # Not in the task itself: one that is cancelled before it began does nothing.
         arrival.add_done_callback(partial(self._arrived, sock, connection))
 
-    async def _arrive(self, sock: socket.socket, connection: Connection) -> None:
+    async def _arrive(self, sock: socket.socket, connection: HttpConnection) -> None:
         loop = asyncio.get_running_loop()
         patience = self._connections.limits.header_timeout if self._context else None
         # No handshake, or none in time, is an OSError: there is nobody to tell.
@@ -87,7 +87,7 @@ class Listener:
                 lambda: connection, sock, ssl=self._context, ssl_handshake_timeout=patience
             )
 
-    def _arrived(self, sock: socket.socket, connection: Connection, arrival: asyncio.Task[None]) -> None:
+    def _arrived(self, sock: socket.socket, connection: HttpConnection, arrival: asyncio.Task[None]) -> None:
         self._arrivals.discard(arrival)
         connection.arrival = None
         if connection.transport is None:

@@ -126,7 +126,7 @@ class Executor:
     async def put_back(self, pod: PodRef, limit: Bytes) -> None:
         """Raise a pod's limit where it is found lowered; the next turn tells."""
         reason = (
-            "The agent was killed while it reclaimed from the pod: the limit that it had lowered is put back."
+            "The agent was killed while it reclaimed from the pod, so it restores the limit it had lowered."
         )
         action = SetLimit(pod=pod, limit=limit, swap=None, reason=reason)
         try:
@@ -220,7 +220,7 @@ class Executor:
                 return pod_limits.throttle(group, action, recorded=recorded)
             case Unthrottle():
                 return pod_limits.let_go(group, action)
-        raise TypeError(f"nobody knows how to do {action!r:.100}")
+        raise TypeError(f"unknown action {action!r:.100}")
 
     async def _reclaim(self, action: Reclaim, group: MemoryGroup) -> ActionOutcome:
         end = self._clock.monotonic() + _RECLAIM_TIME

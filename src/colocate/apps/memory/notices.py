@@ -135,7 +135,7 @@ class MemoryNotices:
     def lost(self, lost: tuple[str, ...]) -> None:
         """Pods that were to be created again and cannot be, each once."""
         for why in sorted(set(lost) - self._lost):
-            self._cluster.tell_node("ColocationMemoryPodLost", f"Not known: {why}.", warning=True)
+            self._cluster.tell_node("ColocationMemoryPodLost", f"{why[:1].upper()}{why[1:]}.", warning=True)
         self._lost = frozenset(lost)
 
     def collisions(self, collisions: Sequence[IdentityCollision], at: float) -> None:
@@ -144,16 +144,16 @@ class MemoryNotices:
         known, self._collisions = self._collisions, frozenset(map(str, collisions))
         new = [each for each in collisions if str(each) not in known]
         for each in new[:_MOST_COLLISIONS]:
-            effect = "the annotation counts for nothing"
+            effect = "the agent ignores the annotation"
             self._log.warning(Event.MEMORY_IDENTITY_COLLISION, reason=str(each), effect=effect, new=len(new))
         claims = [(pod, each) for each in new for pod in each.claimants]
         for pod, each in claims[:_MOST_COLLISIONS]:
             about = PodRef(pod.uid, pod.metadata.namespace, pod.metadata.name)
-            self._cluster.tell_pod(about, _COLLISION, f"Not believed: {each}.", warning=True)
+            self._cluster.tell_pod(about, _COLLISION, f"Ignored: {each}.", warning=True)
         long_ago = self._collision_told is None or at - self._collision_told >= _COLLISION_AGAIN
         if new and long_ago:
             self._collision_told = at
-            self._cluster.tell_node(_COLLISION, f"Not believed: {new[0]}.", warning=True)
+            self._cluster.tell_node(_COLLISION, f"Ignored: {new[0]}.", warning=True)
 
     def _tell_pod(self, action: PodAction, outcome: ActionOutcome) -> None:
         uid, what = action.pod.uid, (type(action), outcome.result)
@@ -182,7 +182,7 @@ class MemoryNotices:
         if rung is self._rung:
             return
         up = height(rung) > height(self._rung)
-        where = f"stands on {rung}" if rung else "is on the ground again"
+        where = f"is on rung {rung}" if rung else "is no longer in use"
         message = " ".join((f"The ladder {where}.", *decision.plan.notes))
         self._log.info(
             Event.MEMORY_RUNG_CHANGED, rung=str(rung or ""), before=str(self._rung or ""), why=message
@@ -195,7 +195,7 @@ class MemoryNotices:
             self._log.warning(
                 Event.MEMORY_EVICTION_FORBIDDEN,
                 namespace=namespace,
-                effect="its pods are reclaimed from, throttled and moved, but never evicted",
+                effect="the ladder reclaims from, throttles and moves its pods, but never evicts them",
                 remedy=evictor_binding(namespace),
             )
         self._without_eviction = frozenset(without_eviction)
@@ -203,6 +203,6 @@ class MemoryNotices:
     def _tell_silence(self, silent: tuple[str, ...]) -> None:
         for why in sorted(set(silent) - self._silent):
             self._log.warning(
-                Event.MEMORY_FACTS_MISSING, reason=why, effect="the turn is done with what there is"
+                Event.MEMORY_FACTS_MISSING, reason=why, effect="the agent goes on with what it knows"
             )
         self._silent = frozenset(silent)

@@ -72,10 +72,12 @@ class MemoryObserver:
         unknown: tuple[str, ...] = ()
         if holdings is None:
             silent.append(
-                "who holds which block is not known: neither podresources nor the checkpoint answers"
+                "the agent does not know which pods hold blocks: neither podresources nor the checkpoint answers"
             )
         else:
-            silent += [f"who holds which block is known in part: {why}" for why in holdings.silent]
+            silent += [
+                f"the agent knows only in part which pods hold blocks: {why}" for why in holdings.silent
+            ]
             holders = who_holds(
                 holdings, pods, self._resource, api_knows=self._cluster.is_synced, running=running
             )

@@ -147,7 +147,7 @@ class MemoryPart:
     def switch(self, off: bool) -> None:
         """Switch colocation off or on; a turn that does it follows at once, stored or not. See `switch_unstored`."""
         if self.dry_run:
-            raise UserError("this agent runs with --dry-run and changes nothing; run it without")
+            raise UserError("this agent runs with --dry-run and changes nothing; start it without --dry-run")
         self._off = off
         self._asked.changed()
         self._store_switch()
@@ -189,7 +189,7 @@ class MemoryPart:
                 action=SwitchDemotion.__name__,
                 result=str(ActionResult.FAILED),
                 message=str(error),
-                why="the agent ends: the kernel's demotion is to be off, as it was; its next start tries again",
+                why="the agent ends and must switch the kernel's demotion off again; its next start tries again",
             )
 
     async def begin(self) -> None:
@@ -316,7 +316,7 @@ class MemoryPart:
             self._log.error(
                 Event.MEMORY_STATE_UNSTORED,
                 reason=self._unstored,
-                effect="no block is offered or given out, and no pod is moved or evicted, until it can be",
+                effect="until it can be stored, no block is offered or given out and no pod is moved or evicted",
             )
         else:
             self._stored, self._unstored = state, ""

@@ -92,14 +92,14 @@ class MemoryPlugin(DevicePlugin):
         in_order = sorted(ids, key=block_place)
         if self._closed:
             raise Refused(
-                f"no block of {self.resource} is given out now: {self._closed}; mend that, and create "
+                f"the agent gives out no block of {self.resource} now: {self._closed}; repair that and create "
                 "the pod again"
             )
         healthy = {device.id for device in self._listed or () if device.health is Health.HEALTHY}
         if gone := [id for id in in_order if id not in healthy]:
             raise Refused(
-                f"{gone[0]} of {self.resource} was withdrawn while the pod was on its way: online work needs "
-                "its memory; the pod can be created again"
+                f"{gone[0]} of {self.resource} was withdrawn while the pod was starting, because online work "
+                "needs its memory; create the pod again"
             )
         self._check_namespace(len(in_order))
         self._promised |= dict.fromkeys(in_order, self._clock.monotonic())
@@ -139,6 +139,6 @@ class MemoryPlugin(DevicePlugin):
             return ""
         allowed = ", ".join(sorted(settings.namespaces))
         return (
-            f"{pod.key} may not use {self.resource}: on this node that is for namespace {allowed}; "
-            "run it there, or have its namespace added to memory.namespaces of the agent"
+            f"{pod.key} may not use {self.resource}: this node offers it only to namespace {allowed}; "
+            "run the pod there, or have its namespace added to memory.namespaces of the agent"
         )

@@ -63,8 +63,8 @@ def restore(
     ]
     if missing and container_groups(group):
         raise GroupMissing(
-            f"no control group is found in {group.folder} for {some(missing)}, which may run; its limit stays "
-            "until it is found or the container ends"
+            f"{group.folder} has no control group for {some(missing)}, which may be running; its limit stays until "
+            "the group appears or the container ends"
         )
     return changed
 
@@ -73,7 +73,9 @@ def throttle(group: MemoryGroup, action: Throttle | Ease, *, recorded: bool = Tr
     """Set memory.high, with a mark that it is ours; LimitRefused where neither mark nor record would say so."""
     marked = high_mark.mark(group.folder, action.before)
     if isinstance(action, Throttle) and not marked and not recorded:
-        raise LimitRefused("its group takes no mark, and the state cannot be stored: nobody would undo it")
+        raise LimitRefused(
+            "its control group takes no mark and the state cannot be stored, so it could never be undone"
+        )
     return _set(group, LimitChange(high=action.high))
 
 

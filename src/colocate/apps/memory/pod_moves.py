@@ -63,11 +63,11 @@ class PodMoves:
             if found is None or found["metadata"]["uid"] != pod.uid:
                 return ActionOutcome(action, ActionResult.GONE)
             if is_leaving(found):
-                return ActionOutcome(action, ActionResult.GONE, "it is on its way out already")
+                return ActionOutcome(action, ActionResult.GONE, "it is already being deleted")
             hostname = self._cluster.node.hostname if self._cluster.node else action.avoid
             if is_pinned(found, self._cluster.node_name, hostname):
                 return ActionOutcome(
-                    action, ActionResult.FAILED, "its own node selector or affinity leaves it no other node"
+                    action, ActionResult.FAILED, "its own node selector or affinity allows no other node"
                 )
             namespace: dict[str, Any] = await self._cluster.client.get(NAMESPACES, pod.namespace)
             note = elsewhere(found, hostname, namespace["metadata"]["uid"], self._clock.time())
@@ -82,7 +82,7 @@ class PodMoves:
             self._drop(note)
             why = self._store.why_not(error)
             return ActionOutcome(
-                action, ActionResult.BLOCKED, f"it cannot be written down before it goes: {why}"
+                action, ActionResult.BLOCKED, f"it cannot be recorded before it leaves: {why}"
             )
         self._over.pop(pod.uid, None)
         outcome = await send_off(self._cluster, action)
@@ -203,13 +203,15 @@ class PodMoves:
             Event.MEMORY_MOVE_UNFINISHED, pod=f"{note.namespace}/{note.name}", reason=why
         )
         if note.uid not in self._over and self._told.get(note.uid) != why:
-            message = f"It left {self._cluster.node_name} and is not created again yet, which is tried at every turn"
+            message = f"It left {self._cluster.node_name} and is not created again yet; the agent tries at every turn"
             self._tell(note, f"{message}: {why}")
         self._told[note.uid] = why
 
     def _tell_expired(self, note: PodNote, why: str) -> None:
         telemetry.logger().error(Event.MEMORY_MOVE_EXPIRED, pod=f"{note.namespace}/{note.name}", why=why)
-        message = f"It left {self._cluster.node_name} and is not created again any more; create it where it is wanted"
+        message = (
+            f"It left {self._cluster.node_name} and is not created again; create it if you still want it"
+        )
         self._tell(note, f"{message}: {why}")
 
     def _tell(self, note: PodNote, message: str) -> None:

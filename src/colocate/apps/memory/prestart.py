@@ -74,9 +74,9 @@ class PreStart:
             return known
         name = holding.key or f"pod {holding.uid}"
         raise Refused(
-            f"{name} holds {', '.join(sorted(ids))}, but its containers are not known, so neither is its limit: "
-            f"the API server has not told of it ({self._cluster.trouble or 'its watch is behind'}), or it is a "
-            "static pod that podresources and the kubelet's checkpoint do not both know; the kubelet tries again"
+            f"{name} holds {', '.join(sorted(ids))}, but the agent does not know its containers and so not its "
+            f"limit: the API server has not sent it ({self._cluster.trouble or 'its watch is behind'}), or it is a "
+            "static pod that podresources and the kubelet's checkpoint do not both list; the kubelet tries again"
         )
 
     async def _holding(self, ids: frozenset[str]) -> Holding:
@@ -84,7 +84,7 @@ class PreStart:
         holdings = await pods_holding(self._paths, self._clock, self._resource)
         if holdings is None:
             raise Refused(
-                "nobody can say which pod this is: neither podresources nor the kubelet's checkpoint answers; "
+                "the agent cannot tell which pod this is: neither podresources nor the kubelet's checkpoint answers; "
                 "the kubelet tries again"
             )
         holders = [each for each in holdings.pods if ids <= set(each.ids)]
@@ -94,13 +94,14 @@ class PreStart:
             return holders[0]
         whose = " and ".join(each.key or f"pod {each.uid}" for each in holders) or "no pod"
         raise Refused(
-            f"it cannot be said which pod this is: {whose} holds {', '.join(sorted(ids))}; the kubelet tries again"
+            f"the agent cannot tell which pod this is: {whose} holds {', '.join(sorted(ids))}; "
+            "the kubelet tries again"
         )
 
     async def _limit(self, pod: PodIdentity) -> None:
         wanted = limits_of(pod, self._block_size, self._swap)
         if wanted is None:
-            raise self._refused(pod, f"{pod.key} holds blocks of {self._resource} and asks for none")
+            raise self._refused(pod, f"{pod.key} holds blocks of {self._resource} but requests none")
         if self._is_off():
             return
         action = SetLimit(
@@ -119,7 +120,7 @@ class PreStart:
         if group is None:
             raise self._refused(
                 pod,
-                f"{pod.key} has no control group yet, or none where pods are looked for; see memory.cgroupRoot",
+                f"{pod.key} has no control group yet, or not where the agent looks; check memory.cgroupRoot",
             )
 
     def _refused(self, pod: PodIdentity, reason: str) -> Refused:

@@ -67,19 +67,19 @@ def verdict(
     if namespace is None or is_leaving(namespace):
         return NoteVerdict(NoteFate.DROP, f"its namespace {note.namespace} was deleted")
     if _is_later(namespace, note):
-        return NoteVerdict(
-            NoteFate.DROP, f"its namespace {note.namespace} was deleted, and the one of that name is another"
-        )
+        return NoteVerdict(NoteFate.DROP, f"its namespace {note.namespace} was deleted and created again")
     if age > expiry:
         return NoteVerdict(NoteFate.EXPIRE, f"it could not be created for {expiry:g} s")
     if age > _DOUBT and not note.accepted:
-        return NoteVerdict(NoteFate.EXPIRE, "nobody can say whether it was evicted or its owner deleted it")
+        return NoteVerdict(
+            NoteFate.EXPIRE, "the agent cannot tell whether it was evicted or its owner deleted it"
+        )
     return NoteVerdict(NoteFate.CREATE)
 
 
 def _while_there(note: PodNote, pod: Mapping[str, Any], age: float, expiry: float) -> NoteVerdict:
     if pod["metadata"]["uid"] != note.uid:
-        return NoteVerdict(NoteFate.DROP, "there is a pod of its name again")
+        return NoteVerdict(NoteFate.DROP, "there is another pod with its name")
     if not is_leaving(pod):
         return NoteVerdict(NoteFate.DROP, "it was not evicted")
     if not (note.accepted or was_evicted(pod)) or _is_another_deletion(note, pod):

@@ -143,6 +143,6 @@ def _done_to(uid: str, decision: MemoryDecision) -> tuple[str, ...]:
     done = (
         ("throttled", uid in ladder.throttled),
         ("pages on far nodes", uid in ladder.moved),
-        ("to go", uid in ladder.leaving),
+        ("to leave", uid in ladder.leaving),
     )
     return tuple(what for what, so in done if so)

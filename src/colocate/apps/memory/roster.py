@@ -28,7 +28,7 @@ class IdentityCollision(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         names = some([pod.key for pod in self.claimants])
-        whose = f"which is {self.owner}" if self.owner else "and nothing proves which of them is"
+        whose = f"which is {self.owner}" if self.owner else "and nothing proves which one it is"
         return f"{names} claim{'s' * (len(self.claimants) == 1)} to be pod {self.uid}, {whose}"
 
 

@@ -15,8 +15,8 @@ import msgspec
 
 from colocate.cluster.resources import Object
 from colocate.crashpoints import reached
-from colocate.errors import UserError
-from colocate.host.files import LeadsElsewhere, below, reason, sync_folder, write_atomically
+from colocate.errors import UserError, system_reason
+from colocate.host.files import LeadsElsewhere, below, sync_folder, write_atomically
 from colocate.memory import MemoryState, state_from_json, state_to_json
 from colocate.model.path_word import is_path_word
 
@@ -67,8 +67,8 @@ class MemoryStore:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"memory.stateFolder: cannot make {self._folder} ({reason(error)}); choose a folder that outlives "
-                "the agent"
+                f"memory.stateFolder: cannot make {self._folder} ({system_reason(error)}); "
+                "choose a folder that outlives the agent"
             ) from error
         file = self._folder / "memory-lock"
         try:
@@ -80,7 +80,8 @@ class MemoryStore:
             ) from None
         except OSError as error:
             raise UserError(
-                f"memory.stateFolder: cannot lock {file} ({reason(error)}); choose a folder on this node's own disk"
+                f"memory.stateFolder: cannot lock {file} ({system_reason(error)}); "
+                "choose a folder on this node's own disk"
             ) from error
         with suppress(OSError):
             # Of an agent that was killed while it wrote one; nobody else writes here now.
@@ -100,12 +101,12 @@ class MemoryStore:
             return MemoryState()
         except OSError as error:
             raise UserError(
-                f"memory: {self._state} cannot be read ({reason(error)}); let the agent's user read it"
+                f"memory: {self._state} cannot be read ({system_reason(error)}); let the agent's user read it"
             ) from error
 
     def why_not(self, error: OSError) -> str:
         """Why nothing can be stored, for people."""
-        return f"{self._folder}: {reason(error)}"
+        return f"{self._folder}: {system_reason(error)}"
 
     def save(self, state: MemoryState) -> None:
         """Store a state; OSError where that fails, and then the old one is still there."""
@@ -120,7 +121,8 @@ class MemoryStore:
             return False
         except OSError as error:
             raise UserError(
-                f"memory: {self._off} cannot be looked at ({reason(error)}); let the agent's user read its folder"
+                f"memory: {self._off} cannot be looked at ({system_reason(error)}); "
+                "let the agent's user read its folder"
             ) from error
         return True
 
@@ -141,7 +143,10 @@ class MemoryStore:
             return PodNotes()
         except OSError as error:
             return PodNotes(
-                lost=(f"which pods are to be created again: {self._folder} cannot be read ({reason(error)})",)
+                lost=(
+                    "pods that should be created again are unknown: "
+                    f"{self._folder} cannot be read ({system_reason(error)})",
+                )
             )
         notes = [file for file in files if file.name.startswith(_MOVE)]
         lost = [_lost(file) for file in notes if file.name.endswith(f".json{_UNREADABLE}")]
@@ -154,7 +159,8 @@ class MemoryStore:
                 continue
             except OSError as error:
                 lost.append(
-                    f"which pod is to be created again by {file}: {reason(error)}; let the agent read it"
+                    f"a pod that should be created again is unknown: {file}: {system_reason(error)}; "
+                    "let the agent read it"
                 )
             except ValueError:
                 lost.append(_lost(self._unreadable(file)))
@@ -200,7 +206,7 @@ class MemoryStore:
     def _manifest(self, uid: str) -> Path:
         """`LeadsElsewhere` where it is no uid that a pod can have."""
         if not is_path_word(uid):
-            raise LeadsElsewhere(f"{uid[:100]!r} is no uid of a pod: it would lead out of {self._folder}")
+            raise LeadsElsewhere(f"{uid[:100]!r} is not a uid of a pod: it would lead out of {self._folder}")
         return below(self._folder, f"{_MOVE}{uid}.json")
 
     def _remove(self, file: Path) -> None:
@@ -216,16 +222,16 @@ class MemoryStore:
 def _lost(file: Path) -> str:
     uid = file.name.removeprefix(_MOVE).partition(".json")[0]
     return (
-        f"which pod was to be created again on another node after pod {uid}: {file} makes no sense; create that pod "
-        "where it is missing, and remove the file"
+        f"pod {uid} should be created again on another node, but {file} is damaged; create the pod where it is "
+        "missing, and remove the file"
     )
 
 
 def _given_up(file: Path) -> str:
     uid = file.name.removeprefix(_MOVE).partition(".json")[0]
     return (
-        f"whether somebody still wants pod {uid} on another node: it was not created again in time; create it from "
-        f"the body in {file} where it is wanted, and remove the file"
+        f"pod {uid} was not created again on another node in time; if it is still wanted, create it from the body "
+        f"in {file}, and remove the file"
     )
 
 

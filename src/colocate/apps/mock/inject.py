@@ -70,7 +70,7 @@ def problems(inject: Allocation) -> Iterator[tuple[str, str]]:
             yield f"devices[{index}].permissions", "use the letters r (read), w (write) and m (mknod)"
     for index, name in enumerate(inject.cdi):
         if not _CDI_NAME.fullmatch(name):
-            yield f"cdi[{index}]", "a CDI device is named as in 'vendor.com/class=name'"
+            yield f"cdi[{index}]", "write a CDI device like 'vendor.com/class=name'"
         yield from _template_problems(f"cdi[{index}]", name)
 
 
@@ -88,9 +88,9 @@ def _template_problems(path: str, template: str) -> Iterator[tuple[str, str]]:
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError:
-        yield path, f"there is a brace without its partner; {_KNOWN}"
+        yield path, f"a brace has no partner; {_KNOWN}"
         return
     for _, name, spec, conversion in parts:
         if name is not None and (name not in PLACEHOLDERS or spec or conversion):
-            yield path, f"there is a placeholder that does not exist; {_KNOWN}"
+            yield path, f"a placeholder does not exist; {_KNOWN}"
             return

@@ -63,7 +63,7 @@ class MockPlugin(GatedPlugin):
             raise Refused(message)
         gone = [id for id in ids if id in self.faults.vanished or id not in self._devices]
         if gone:
-            raise Refused(f"{self.resource} has no device {gone[0]!r} any more: it has vanished")
+            raise Refused(f"{self.resource} no longer has the device {gone[0]!r}: it has vanished")
         return mock_inject.filled(self._config, ids)
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:

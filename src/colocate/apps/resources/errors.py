@@ -7,7 +7,7 @@ class NoNode(UserError):
     """The cluster has no node of that name."""
 
 
-class Refused(ColocateError):
+class RemovalRefused(ColocateError):
     """The cluster is not in a state in which this would do what is meant; nothing was changed."""
 
 

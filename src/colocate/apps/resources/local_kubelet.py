@@ -26,7 +26,7 @@ class NodeIdentity(msgspec.Struct, frozen=True, rename={"boot_id": "bootID", "ma
     machine_id: str = ""
 
 
-class NodeMarks(msgspec.Struct, frozen=True):
+class _NodeMarks(msgspec.Struct, frozen=True):
     """All by which a node can be known as this machine."""
 
     name: str
@@ -44,7 +44,7 @@ class LocalKubelet:
         self._clock = clock
         self._node = node
 
-    def may_be_of(self, node: NodeMarks) -> bool:
+    def may_be_of(self, node: _NodeMarks) -> bool:
         """Whether the node runs on this kernel; nodes that are containers share it with one another.
 
         An embedded kubelet has a boot id of its own, and with it another node than the machine's own kubelet.
@@ -60,11 +60,11 @@ class LocalKubelet:
         except (OSError, ValueError):
             return ""
 
-    def is_surely_of(self, node: NodeMarks) -> bool:
+    def is_surely_of(self, node: _NodeMarks) -> bool:
         """Whether the node calls itself as this machine does: then no other can be it."""
         return self.may_be_of(node) and node.hostname == self._machine.hostname.lower()
 
-    def which(self, nodes: Iterable[NodeMarks]) -> str | None:
+    def which(self, nodes: Iterable[_NodeMarks]) -> str | None:
         """Of all nodes of a cluster, the name of the one that is this machine.
 
         One folder is one kubelet's. Where several nodes share this kernel, one of them must agree in more than

@@ -11,17 +11,17 @@ from datetime import datetime
 import msgspec
 
 from colocate.apps.resources.errors import NoNode
-from colocate.apps.resources.local_kubelet import LocalKubelet, NodeIdentity, NodeMarks
+from colocate.apps.resources.local_kubelet import LocalKubelet, NodeIdentity, _NodeMarks
 from colocate.clock import Clock
 from colocate.cluster.client import Client
 from colocate.cluster.errors import Forbidden, NotFound
 from colocate.cluster.resources import NODES, PODS, Object, Selection
 from colocate.devices.extended_resources import Before, ExtendedResource, judge
-from colocate.devices.node_facts import KubeletFacts, NodeFacts, Writer
-from colocate.devices.requests import Pod
+from colocate.devices.node_facts import KubeletFacts, NodeRecords, Writer
+from colocate.devices.requests import RequestingPod
 
 _UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-_SHOWN_BY = "'colocate resource list' shows those that are"
+_SHOWN_BY = "'colocate resource list' shows the nodes"
 _READY = "Ready"
 _READY_FIELDS = 'k:{"type":"Ready"}'
 
@@ -74,15 +74,15 @@ class _Node(_Camel, frozen=True):
     metadata: _Marks
     status: _Status = _Status()
 
-    def marks(self) -> NodeMarks:
+    def marks(self) -> _NodeMarks:
         hostname = next((one.address for one in self.status.addresses if one.type == "Hostname"), "")
-        return NodeMarks(self.metadata.name, hostname, self.status.node_info)
+        return _NodeMarks(self.metadata.name, hostname, self.status.node_info)
 
 
-class Look(msgspec.Struct, frozen=True):
+class ResourceLook(msgspec.Struct, frozen=True):
     """One node and its extended resources at a moment."""
 
-    node: NodeFacts
+    node: NodeRecords
     version: str
     resources: tuple[ExtendedResource, ...]
 
@@ -97,17 +97,17 @@ class Look(msgspec.Struct, frozen=True):
         }
 
 
-class Observer:
+class ResourceObserver:
     """Looks at nodes."""
 
     def __init__(self, client: Client, kubelet: LocalKubelet, clock: Clock) -> None:
         self._client = client
         self._kubelet = kubelet
         self._clock = clock
-        self._all: list[NodeMarks] | None = None
+        self._all: list[_NodeMarks] | None = None
         """Every node, once one was looked at that may be this machine."""
 
-    async def node(self, name: str, before: Mapping[str, Before] | None = None) -> Look:
+    async def node(self, name: str, before: Mapping[str, Before] | None = None) -> ResourceLook:
         """One node; NoNode where there is none of that name."""
         if not name:
             raise NoNode(f"the name of the node is empty; {_SHOWN_BY}")
@@ -118,11 +118,11 @@ class Observer:
         pods = await self._pods(f"spec.nodeName={name},{_UNFINISHED}")
         return await self._judged(found, pods, before, here=await self._is_here(found.marks()))
 
-    async def all_nodes(self, before: Mapping[str, Mapping[str, Before]] | None = None) -> list[Look]:
+    async def all_nodes(self, before: Mapping[str, Mapping[str, Before]] | None = None) -> list[ResourceLook]:
         """Every node, by name; `before` by node."""
         found = await self._client.list(NODES.read_as(_Node))
         here = self._kubelet.which(node.marks() for node in found)
-        by_node: dict[str, list[Pod]] = {}
+        by_node: dict[str, list[RequestingPod]] = {}
         for pod in await self._pods(_UNFINISHED):
             by_node.setdefault(pod.spec.node_name, []).append(pod)
         known = before or {}
@@ -131,10 +131,10 @@ class Observer:
             for name, node in sorted({node.metadata.name: node for node in found}.items())
         ]
 
-    async def _pods(self, fields: str) -> list[Pod]:
-        return await self._client.list(PODS.read_as(Pod), Selection(fields=fields))
+    async def _pods(self, fields: str) -> list[RequestingPod]:
+        return await self._client.list(PODS.read_as(RequestingPod), Selection(fields=fields))
 
-    async def _is_here(self, node: NodeMarks) -> bool:
+    async def _is_here(self, node: _NodeMarks) -> bool:
         if not self._kubelet.may_be_of(node):
             return False
         if self._kubelet.is_surely_of(node):
@@ -147,17 +147,17 @@ class Observer:
         return self._kubelet.which(self._all) == node.name
 
     async def _judged(
-        self, node: _Node, pods: list[Pod], before: Mapping[str, Before] | None, *, here: bool
-    ) -> Look:
+        self, node: _Node, pods: list[RequestingPod], before: Mapping[str, Before] | None, *, here: bool
+    ) -> ResourceLook:
         facts = _facts(node, await self._kubelet.facts() if here else KubeletFacts())
         judged = judge(facts, pods, self._clock.time(), before)
-        return Look(facts, node.metadata.resource_version, tuple(judged))
+        return ResourceLook(facts, node.metadata.resource_version, tuple(judged))
 
 
-def _facts(node: _Node, kubelet: KubeletFacts) -> NodeFacts:
+def _facts(node: _Node, kubelet: KubeletFacts) -> NodeRecords:
     ready = next((one for one in node.status.conditions if one.type == _READY), None)
     entries = node.metadata.managed_fields
-    return NodeFacts(
+    return NodeRecords(
         name=node.metadata.name,
         capacity=node.status.capacity,
         allocatable=node.status.allocatable,

@@ -4,15 +4,15 @@ Not while a pod holds it or a plugin advertises it; and, unless somebody insists
 whether it stays away.
 """
 
-from colocate.apps.resources.errors import Refused
-from colocate.apps.resources.observe import Look
-from colocate.devices.extended_resources import ExtendedResource, State
+from colocate.apps.resources.errors import RemovalRefused
+from colocate.apps.resources.observe import ResourceLook
+from colocate.devices.extended_resources import ExtendedResource, ResourceState
 from colocate.errors import UserError
 
 _PODS_NAMED = 10
 
 
-def removable(look: Look, name: str, *, now: bool) -> ExtendedResource:
+def removable(look: ResourceLook, name: str, *, now: bool) -> ExtendedResource:
     """The resource, if it may be removed now or once the kubelet lets go; raises why not. `now`: somebody insists."""
     found, node = look.find(name), look.node.name
     if found is None:
@@ -22,23 +22,23 @@ def removable(look: Look, name: str, *, now: bool) -> ExtendedResource:
         )
     where = f"{name} on node {node}"
     if found.holders:
-        raise Refused(
-            f"{where} is held by {_pods(found)}; it stays until they are gone: delete them, or let them finish"
+        raise RemovalRefused(
+            f"{where} is held by {_pods(found)} and stays until they are gone; delete them, or let them finish"
         )
-    if found.state is State.ALIVE:
-        raise Refused(
-            f"{where} is advertised by a plugin that is alive ({found.reason}); stop the plugin, for instance by "
-            f"deleting its DaemonSet or keeping it off this node, and try again"
+    if found.state is ResourceState.ALIVE:
+        raise RemovalRefused(
+            f"{where} is advertised by a running plugin ({found.reason}); stop the plugin, for example by "
+            "deleting its DaemonSet or keeping it off this node, and try again"
         )
-    if found.state is State.UNKNOWN and not now:
-        raise Refused(
-            f"{where}: {found.reason}; look again in a while, or try it with --now: if a plugin is alive, "
-            f"it comes back"
+    if found.state is ResourceState.UNKNOWN and not now:
+        raise RemovalRefused(
+            f"{where}: {found.reason}; look again later, or try it with --now: if a plugin runs, the resource "
+            "comes back"
         )
-    if look.node.silent and found.state is not State.LEAVING and not now:
-        raise Refused(
-            f"the kubelet of node {node} is silent: nobody could see whether {name} stays away; "
-            f"start the kubelet, or use --now to remove it all the same"
+    if look.node.silent and found.state is not ResourceState.LEAVING and not now:
+        raise RemovalRefused(
+            f"the kubelet of node {node} is silent, so nothing shows whether {name} stays away; start the "
+            "kubelet, or use --now to remove it anyway"
         )
     return found
 

@@ -13,8 +13,8 @@ from enum import StrEnum
 import msgspec
 
 from colocate.aio import deadline
-from colocate.apps.resources.errors import NoNode, NotRemoved, Refused
-from colocate.apps.resources.observe import Look, Observer
+from colocate.apps.resources.errors import NoNode, NotRemoved, RemovalRefused
+from colocate.apps.resources.observe import ResourceLook, ResourceObserver
 from colocate.apps.resources.refusal import removable
 from colocate.apps.resources.steps import (
     POLL,
@@ -24,7 +24,7 @@ from colocate.apps.resources.steps import (
     PutBack,
     Report,
     Trouble,
-    Waiting,
+    WaitingStep,
     Watching,
 )
 from colocate.clock import Clock
@@ -39,7 +39,7 @@ from colocate.devices.extended_resources import (
     SYNC,
     Before,
     ExtendedResource,
-    State,
+    ResourceState,
     remember,
 )
 from colocate.errors import Unavailable
@@ -50,7 +50,7 @@ PATIENCE = GRACE + 2 * LATE
 """Seconds after which a kubelet that has not let go will not: a plugin is alive."""
 
 
-class Settings(msgspec.Struct, frozen=True):
+class RemovalSettings(msgspec.Struct, frozen=True):
     """How far to go."""
 
     timeout: float = 900.0
@@ -63,12 +63,12 @@ class Done(StrEnum):
     """What is known of the one write."""
 
     NOTHING = "nothing was changed"
-    PERHAPS = "the server was asked to remove it, and has not said whether it did"
+    PERHAPS = "the server was asked to remove it, but has not answered"
     REMOVED = "it was removed"
-    PUT_BACK = "it was removed, and put back"
+    PUT_BACK = "it was removed, but put back"
 
 
-_KEPT = (State.STALE, State.UNHEALTHY)
+_KEPT = (ResourceState.STALE, ResourceState.UNHEALTHY)
 """The kubelet would put it back, and may let go of it in time."""
 
 
@@ -78,11 +78,11 @@ class Removal:
     def __init__(
         self,
         client: Client,
-        observer: Observer,
+        observer: ResourceObserver,
         clock: Clock,
         node: str,
         name: str,
-        settings: Settings,
+        settings: RemovalSettings,
         report: Report,
         spent: float = 0.0,
     ) -> None:
@@ -134,7 +134,7 @@ class Removal:
             except NoNode:
                 if not self._seen:
                     raise
-                raise NotRemoved(f"node {self._node} was deleted meanwhile: {self.so_far}") from None
+                raise NotRemoved(f"node {self._node} was deleted in the meantime: {self.so_far}") from None
             except ApiError as error:
                 if self.done is Done.NOTHING:
                     raise
@@ -149,7 +149,7 @@ class Removal:
                 if found.state in _KEPT and not self._settings.now:
                     await self._wait(found)
                     continue
-                if found.state is not State.LEAVING and not await self._remove(look, found):
+                if found.state is not ResourceState.LEAVING and not await self._remove(look, found):
                     continue
             back = await self._came_back()
             if back is None:
@@ -166,17 +166,17 @@ class Removal:
             self._stale = found.capacity, now
         waited = now - self._stale[1]
         if waited > PATIENCE:
-            raise Refused(
-                f"the kubelet of node {self._node} has kept {self._name} for longer than it keeps the devices of a "
-                f"plugin that has gone: a plugin is alive that has no healthy device; stop it and try again"
+            raise RemovalRefused(
+                f"the kubelet of node {self._node} has kept {self._name} for longer than it keeps devices of a "
+                "stopped plugin: a plugin without healthy devices is running; stop it and try again"
             )
         if found.remaining is None:
             found = msgspec.structs.replace(found, remaining=max(0.0, GRACE - waited))
-        self._open = "the kubelet has not let go of it"
-        self._report(Waiting(found, self.spent))
+        self._open = "the kubelet has not forgotten it"
+        self._report(WaitingStep(found, self.spent))
         await self._clock.sleep(POLL)
 
-    async def _look(self) -> Look:
+    async def _look(self) -> ResourceLook:
         while True:
             try:
                 look = await self._observer.node(self._node, self._before)
@@ -192,7 +192,7 @@ class Removal:
                 self._before[self._name] = msgspec.structs.replace(known, put_back=put_back)
             return look
 
-    async def _remove(self, look: Look, found: ExtendedResource) -> bool:
+    async def _remove(self, look: ResourceLook, found: ExtendedResource) -> bool:
         """Whether it was done; where not, for a reason that may pass, look again."""
         patch = patch_for(look.document(), {self._name: None})
         self._report(Patching(patch, early=found.state in _KEPT))
@@ -208,7 +208,7 @@ class Removal:
             return False
         except Conflict:
             self.done = before
-            self._open = "somebody else keeps changing it"
+            self._open = "something else keeps changing it"
             self._report(Changed())
             await self._clock.sleep(STAYS_AWAY)  # The next sync shows whose it is now.
             return False
@@ -231,7 +231,7 @@ class Removal:
         begun = self._clock.monotonic()
         while True:
             watched = self._clock.monotonic() - begun
-            self._open = "whether it stays away has not been seen"
+            self._open = "it is not known whether it stays away"
             self._report(Watching(watched))
             await self._clock.sleep(POLL)
             look = await self._look()
@@ -244,29 +244,29 @@ class Removal:
             if watched >= UNCONFIRMED:
                 raise NotRemoved(
                     f"{self._name} is out of the capacity of node {self._node}, but its kubelet has not synced "
-                    f"within {watched:.0f} s and may put it back when it does; see whether it runs, and look with "
-                    f"'colocate resource list --node {self._node}'"
+                    f"within {watched:.0f} s and may put it back when it does; check that it runs, and look "
+                    f"with 'colocate resource list --node {self._node}'"
                 )
 
     def _weigh(self, back: ExtendedResource) -> None:
         """It was put back. Raises unless waiting longer helps."""
         where = f"{self._name} on node {self._node}"
-        if back.state is State.ALIVE:
+        if back.state is ResourceState.ALIVE:
             return  # The next look refuses, and says so.
-        if back.state is State.HAND_PATCHED:
-            raise NotRemoved(f"{where} was written again ({back.reason}); find out who advertises it")
+        if back.state is ResourceState.HAND_PATCHED:
+            raise NotRemoved(f"{where} was written again ({back.reason}); find out what advertises it")
         if self._settings.now:
             raise NotRemoved(
-                f"the kubelet put {where} back, at {back.capacity}: it has not let go of the plugin yet, which takes "
-                f"five minutes from when the plugin stopped or the kubelet started; run this again without --now, "
-                f"and it waits for that"
+                f"the kubelet put {where} back, at {back.capacity}: it forgets a plugin only five minutes "
+                "after the plugin stopped or the kubelet started; run this again without --now to wait for "
+                "that"
             )
         if back.capacity == 0:
             self._put_back_empty += 1
             if self._put_back_empty > 1:
                 raise NotRemoved(
-                    f"the kubelet put {where} back twice, five minutes apart: a plugin that has no devices is alive; "
-                    f"stop it and try again"
+                    f"the kubelet put {where} back twice, five minutes apart: a plugin without devices is "
+                    "running; stop it and try again"
                 )
             self._before[self._name] = Before(put_back=self._clock.time())
             self._stale = None
@@ -279,6 +279,6 @@ class Removal:
                 yield
         except TimeoutError:
             raise NotRemoved(
-                f"{self._settings.timeout:g} s were not enough to remove {self._name} from node {self._node}: "
-                f"{self.so_far}; give it longer with --timeout"
+                f"could not remove {self._name} from node {self._node} within {self._settings.timeout:g} s: "
+                f"{self.so_far}; give it more time with --timeout"
             ) from None

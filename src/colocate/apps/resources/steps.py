@@ -14,7 +14,7 @@ STAYS_AWAY = SYNC + POLL
 """Seconds for which it is watched: one sync, and a look after it."""
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class WaitingStep(msgspec.Struct, frozen=True):
     """The kubelet has not let go yet."""
 
     resource: ExtendedResource
@@ -51,5 +51,5 @@ class Trouble(msgspec.Struct, frozen=True):
     error: str
 
 
-Step: TypeAlias = Waiting | Patching | Watching | PutBack | Changed | Trouble
+Step: TypeAlias = WaitingStep | Patching | Watching | PutBack | Changed | Trouble
 Report: TypeAlias = Callable[[Step], None]

@@ -67,11 +67,11 @@ def check_ranges(load: LoadSettings) -> None:
     if bounds.aggregated is not None and bounds.aggregation is None:
         raise Problem(
             "load.filter.thresholds.aggregated",
-            f"it bounds nothing without an aggregation; add aggregation: one of {', '.join(Aggregation)}",
+            f"this needs an aggregation; add aggregation: one of {', '.join(Aggregation)}",
         )
     aware = load.load_aware
     if not (aware.cpu_weight or aware.memory_weight or aware.dominant_weight):
-        raise Problem("load.loadAware", "all weights are 0, and every node would get 0; raise one")
+        raise Problem("load.loadAware", "all weights are 0, so every node would get 0; raise one")
 
 
 def _stated(load: LoadSettings) -> Iterator[tuple[str, float, tuple[float, float]]]:

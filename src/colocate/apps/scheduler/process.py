@@ -14,16 +14,16 @@ import msgspec
 from colocate import __version__, telemetry
 from colocate.aio import first, with_signals
 from colocate.apps import metrics
-from colocate.apps.scheduler.decisions import DecisionLog
-from colocate.apps.scheduler.facts import Facts
-from colocate.apps.scheduler.heat_taints import REMOVAL, tainted
-from colocate.apps.scheduler.judge import Judge
-from colocate.apps.scheduler.listening import Listening
-from colocate.apps.scheduler.load_judge import LoadJudge
-from colocate.apps.scheduler.server import serving
+from colocate.apps.scheduler.loop.decision_log import DecisionLog
+from colocate.apps.scheduler.loop.load_judge import LoadJudge
+from colocate.apps.scheduler.loop.table_feed import TableFeed
+from colocate.apps.scheduler.loop.taint_levels import REMOVAL, tainted
+from colocate.apps.scheduler.loop.taints import Tainting
+from colocate.apps.scheduler.server.extender import serving
+from colocate.apps.scheduler.server.judge import Judge
+from colocate.apps.scheduler.server.queries import Telling
+from colocate.apps.scheduler.server.socket import Listening
 from colocate.apps.scheduler.settings import Act, SchedulerConfig
-from colocate.apps.scheduler.tainting import Tainting
-from colocate.apps.scheduler.telling import Telling
 from colocate.clock import Clock, SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.usage import MetricsApi, Prometheus, UsagePoller, queries
@@ -32,11 +32,11 @@ from colocate.load import LoadTable
 from colocate.telemetry import Event
 
 
-class Scheduler(msgspec.Struct, frozen=True):
+class SchedulerProcess(msgspec.Struct, frozen=True):
     """A scheduler that runs."""
 
     listening: Listening
-    facts: Facts
+    facts: TableFeed
     judge: Judge
     decisions: DecisionLog
     tainting: Tainting | None
@@ -54,7 +54,7 @@ async def run_scheduler(config: SchedulerConfig, client: Client, clock: Clock | 
         await stop.wait()
 
 
-async def _settle(facts: Facts) -> None:
+async def _settle(facts: TableFeed) -> None:
     """Once the first samples are there, tell so, and get ready for a long life."""
     await facts.sampled.beyond(0)
     spare_the_garbage_collector()
@@ -67,17 +67,17 @@ async def _settle(facts: Facts) -> None:
 
 
 @asynccontextmanager
-async def running(config: SchedulerConfig, client: Client, clock: Clock) -> AsyncIterator[Scheduler]:
+async def running(config: SchedulerConfig, client: Client, clock: Clock) -> AsyncIterator[SchedulerProcess]:
     """Run for as long as the body does; nothing is left behind."""
     usage = config.usage
     if not usage.prometheus.url and not usage.metrics_api:
         raise UserError(
-            "usage.prometheus.url: nothing says where samples come from; write http://HOST:PORT of Prometheus into "
+            "usage.prometheus.url: no source of samples is configured; write http://HOST:PORT of Prometheus into "
             "the configuration, or usage.metricsApi: true"
         )
     settings = config.load.settings(usage.window)
     decisions = DecisionLog(config.decisions, settings, shadow=config.shadow)
-    facts = Facts(LoadTable(settings), decisions, client, clock)
+    facts = TableFeed(LoadTable(settings), decisions, client, clock)
     judge = LoadJudge(facts, decisions, clock, nodes_kept=config.decisions.nodes, shadow=config.shadow)
     async with AsyncExitStack() as stack:
         prometheus = None
@@ -108,13 +108,13 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
             address=listening.url,
         )
         await stack.enter_async_context(_working(facts, poller, decisions, tainting))
-        yield Scheduler(listening, facts, judge, decisions, tainting)
+        yield SchedulerProcess(listening, facts, judge, decisions, tainting)
     telemetry.logger().info(Event.SCHEDULER_STOPPED)
 
 
 @asynccontextmanager
 async def _working(
-    facts: Facts, poller: UsagePoller, decisions: DecisionLog, tainting: Tainting | None
+    facts: TableFeed, poller: UsagePoller, decisions: DecisionLog, tainting: Tainting | None
 ) -> AsyncIterator[None]:
     """All that goes on by itself. Taints are left or removed while nodes are still followed."""
     async with asyncio.TaskGroup() as group:
@@ -140,7 +140,7 @@ async def _working(
                 task.cancel()
 
 
-async def _tell_of_taints(facts: Facts) -> None:
+async def _tell_of_taints(facts: TableFeed) -> None:
     """Whoever was not told to write taints does not remove those of another, who may be alive or was killed."""
     await facts.nodes.synced()
     if nodes := tainted(facts.nodes):
@@ -160,7 +160,7 @@ def spare_the_garbage_collector() -> None:
     gc.freeze()
 
 
-async def _poll(facts: Facts, poller: UsagePoller) -> None:
+async def _poll(facts: TableFeed, poller: UsagePoller) -> None:
     """Ask for samples once it is known of which nodes."""
     await facts.synced()
     await poller.run()

@@ -10,10 +10,9 @@ from pathlib import Path
 import msgspec
 
 from colocate.apps.config.schema import Section
-from colocate.apps.config.values import Seconds
+from colocate.apps.config.values import Seconds, Size
 from colocate.apps.config.words import Problem
 from colocate.apps.scheduler.load_ranges import check_ranges
-from colocate.apps.scheduler.sizes import Size
 from colocate.cluster.usage import PollSettings, Preset, PrometheusSettings, QuerySettings, Statistic, queries
 from colocate.cluster.usage import Window as AskedWindow
 from colocate.cluster.usage.presets import NODE_LABELS
@@ -56,7 +55,7 @@ class Policies(str):
 def to_policies(value: object) -> Policies:
     """Read a mix; ValueError says how one is written."""
     if not isinstance(value, str):
-        raise ValueError("a mix of policies; write one as in balanced, or balanced=3,oversell=1")
+        raise ValueError("a mix of policies; write it like balanced, or balanced=3,oversell=1")
     try:
         mix(value)
     except UserError as error:
@@ -64,7 +63,7 @@ def to_policies(value: object) -> Policies:
     return Policies(value)
 
 
-class Prometheus(Section, frozen=True):
+class PrometheusSection(Section, frozen=True):
     """Where Prometheus is, and how to log in. Files are read again when they change."""
 
     url: str = ""
@@ -85,17 +84,17 @@ class Prometheus(Section, frozen=True):
         return PrometheusSettings(**msgspec.structs.asdict(self))
 
 
-class Window(Section, frozen=True):
+class WindowSection(Section, frozen=True):
     """One more statistic to ask for, of CPU and of memory."""
 
     statistic: Statistic
     span: Seconds
 
 
-class Usage(Section, frozen=True):
+class UsageSection(Section, frozen=True):
     """Where samples come from."""
 
-    prometheus: Prometheus = Prometheus()
+    prometheus: PrometheusSection = PrometheusSection()
     metrics_api: bool = False
     """Fill in nodes that Prometheus says nothing of, or ask it alone where there is no Prometheus."""
     interval: Seconds = Seconds(15)
@@ -104,7 +103,7 @@ class Usage(Section, frozen=True):
     """The window of a node's use. Recording rules have their own: say here what it is."""
     shown_after: Seconds | None = None
     """How long after its binding a pod is wholly in the samples; the window of the average unless stated."""
-    windows: tuple[Window, ...] | None = None
+    windows: tuple[WindowSection, ...] | None = None
     """What the policies in use judge by, unless stated; see `windows`."""
     pods: bool = False
     """Ask for the use of every pod, so that estimates are corrected by what pods really use, and so that prod pods
@@ -168,7 +167,7 @@ class Load(Section, frozen=True):
         return LoadSettings(policy=self.policy.mix, policies=policies, ledger=ledger, **shared)
 
 
-class OnStop(StrEnum):
+class TaintsOnStop(StrEnum):
     """What becomes of the taints when the scheduler stops."""
 
     REMOVE = "remove"
@@ -194,7 +193,7 @@ class Taints(Section, frozen=True):
     """Writes to nodes, at most."""
     period: Seconds = Seconds(5)
     """From one look at the heat to the next."""
-    on_stop: OnStop = OnStop.REMOVE
+    on_stop: TaintsOnStop = TaintsOnStop.REMOVE
     lease: Lease = Lease()
 
 
@@ -215,7 +214,7 @@ class Decisions(Section, frozen=True):
     """Kept in all."""
 
 
-def check_usage(usage: Usage, asked: QuerySettings) -> None:
+def check_usage(usage: UsageSection, asked: QuerySettings) -> None:
     try:
         queries(asked)
         if usage.prometheus.url:
@@ -240,31 +239,31 @@ def check_load(load: Load) -> None:
     if load.ledger.window != LedgerSettings().window:
         raise Problem(
             "load.ledger.window",
-            "how long samples lag behind is a matter of usage; say it as usage.shownAfter",
+            "this is not set here; set usage.shownAfter to say how long samples lag behind",
         )
     check_ranges(load.settings(load.ledger.window))
 
 
-def check_times(usage: Usage, load: Load) -> None:
+def check_times(usage: UsageSection, load: Load) -> None:
     """Raise a Problem where samples, or pods in the ledger, would expire before the next ones can come."""
     after, expiry = load.staleness.after, load.ledger.expiry
     if after and usage.interval >= after:
         raise Problem(
             "usage.interval",
-            f"samples asked for every {usage.interval:g} s expire after {after:g} s (load.staleness.after), before "
-            f"the next ones come; ask more often, or write load.staleness.after: {3 * usage.interval:g}",
+            f"samples expire after {after:g} s (load.staleness.after), before the next ones come ({usage.interval:g} "
+            f"s); ask more often, or write load.staleness.after: {3 * usage.interval:g}",
         )
     if expiry and usage.window > expiry:
         raise Problem(
             "load.ledger.expiry",
-            f"pods are forgotten after {expiry:g} s, and samples show them only after {usage.window:g} s "
-            f"(usage.average or shownAfter); write {usage.window + _MARGIN:g} at least, or 0 for never",
+            f"the ledger forgets pods after {expiry:g} s, but samples show them only after {usage.window:g} s "
+            f"(usage.average or shownAfter); write at least {usage.window + _MARGIN:g}, or 0 for never",
         )
 
 
 def check_taints(taints: Taints) -> None:
     if taints.per_minute < 1:
-        raise Problem("taints.perMinute", f"{taints.per_minute} lets nothing be written; choose at least 1")
+        raise Problem("taints.perMinute", f"{taints.per_minute} would allow no write; choose at least 1")
     if not 0 < taints.period <= 600:
         raise Problem(
             "taints.period", f"{taints.period:g}s is out of range; choose more than 0s, at most 10m"
@@ -278,8 +277,9 @@ def check_taints(taints: Taints) -> None:
 def check_decisions(decisions: Decisions) -> None:
     for name, value in (("keep", decisions.keep), ("nodes", decisions.nodes), ("files", decisions.files)):
         if value < 1:
-            raise Problem(f"decisions.{name}", f"{value} keeps nothing; choose at least 1")
+            raise Problem(f"decisions.{name}", f"{value} would keep nothing; choose at least 1")
     if decisions.file_size < 4096:
         raise Problem(
-            "decisions.fileSize", f"{int(decisions.file_size)} holds no decision; choose 4Ki at least"
+            "decisions.fileSize",
+            f"{int(decisions.file_size)} bytes are too few for a decision; choose at least 4Ki",
         )

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from colocate.apps.config import values
-from colocate.apps.config.document import Document
+from colocate.apps.config.document import ConfigDocument
 from colocate.apps.config.schema import VERSION, Log, Metrics, Section
-from colocate.apps.config.values import Seconds
+from colocate.apps.config.values import Seconds, to_size
+from colocate.apps.config.values import Size as Size
 from colocate.apps.config.words import Problem, show
 from colocate.apps.http.places import PlaceLimits
 from colocate.apps.scheduler.sections import (
@@ -19,7 +20,7 @@ from colocate.apps.scheduler.sections import (
     Load,
     Policies,
     Taints,
-    Usage,
+    UsageSection,
     check_decisions,
     check_load,
     check_taints,
@@ -27,8 +28,6 @@ from colocate.apps.scheduler.sections import (
     check_usage,
     to_policies,
 )
-from colocate.apps.scheduler.sizes import Size as Size
-from colocate.apps.scheduler.sizes import to_size
 from colocate.apps.scheduler.windows import asked, check_windows
 from colocate.cluster.usage import QuerySettings
 from colocate.wire.rpc import MAX_SOCKET_PATH
@@ -36,7 +35,7 @@ from colocate.wire.rpc import MAX_SOCKET_PATH
 _UNIX = "unix:"
 
 
-class Endpoint(str):
+class ServerEndpoint(str):
     """Where the extender listens: 'host:port', or 'unix:/path' for a socket on this machine."""
 
     __slots__ = ()
@@ -52,7 +51,7 @@ class Endpoint(str):
         return host.strip("[]"), int(port)
 
 
-class Tls(Section, frozen=True):
+class ServerTls(Section, frozen=True):
     """HTTPS. The files are read again when they change; connections that are open go on as they are."""
 
     certificate: Path | None = None
@@ -70,7 +69,7 @@ DEFAULT_TOKEN_FILE = Path("/var/lib/colocate/scheduler-token")
 """Made at the start where nothing is said of callers, for its owner alone."""
 
 
-class Callers(Section, frozen=True):
+class CallerSettings(Section, frozen=True):
     """Who may ask, besides what `tls` demands of certificates. Health may be asked by anyone."""
 
     token_file: Path | None = None
@@ -81,7 +80,7 @@ class Callers(Section, frozen=True):
     """Let in whoever reaches the address, without a token."""
 
 
-class Limits(Section, frozen=True):
+class ServerLimits(Section, frozen=True):
     """What one caller can cost."""
 
     body: Size = Size(64 << 20)
@@ -121,10 +120,10 @@ class Limits(Section, frozen=True):
 class Server(Section, frozen=True):
     """The extender's HTTP server."""
 
-    address: Endpoint = Endpoint("127.0.0.1:8890")
-    tls: Tls = Tls()
-    callers: Callers = Callers()
-    limits: Limits = Limits()
+    address: ServerEndpoint = ServerEndpoint("127.0.0.1:8890")
+    tls: ServerTls = ServerTls()
+    callers: CallerSettings = CallerSettings()
+    limits: ServerLimits = ServerLimits()
     grace: Seconds = Seconds(10)
     """How long requests that are under way may take once the process is told to stop."""
 
@@ -158,7 +157,7 @@ class SchedulerConfig(Section, frozen=True):
     act: tuple[Act, ...] = (Act.EXTENDER,)
     shadow: bool = False
     """Answer neutrally and write nothing, but record what would have been done."""
-    usage: Usage = Usage()
+    usage: UsageSection = UsageSection()
     load: Load = Load()
     taints: Taints = Taints()
     decisions: Decisions = Decisions()
@@ -168,21 +167,21 @@ class SchedulerConfig(Section, frozen=True):
         return asked(self.usage, self.load) if Act.EXTENDER in self.act else self.usage.asked()
 
 
-def to_endpoint(value: object) -> Endpoint:
+def to_endpoint(value: object) -> ServerEndpoint:
     """Read where to listen; ValueError says how that is written."""
     if isinstance(value, str) and re.fullmatch(rf"{_UNIX}/[^\0]+", value):
-        return Endpoint(value)
+        return ServerEndpoint(value)
     try:
         if (address := values.to_address(value)) != "off":
-            return Endpoint(address)
+            return ServerEndpoint(address)
     except ValueError:
         pass
     raise ValueError(
-        "an address; write one as in 127.0.0.1:8890, [::1]:8890 or unix:/run/colocate/extender.sock"
+        "an address; write it like 127.0.0.1:8890, [::1]:8890 or unix:/run/colocate/extender.sock"
     )
 
 
-_READ = {Size: to_size, Endpoint: to_endpoint, Policies: to_policies}
+_READ = {Size: to_size, ServerEndpoint: to_endpoint, Policies: to_policies}
 
 
 def decode(kind: type, value: Any) -> Any:
@@ -194,7 +193,7 @@ def check(config: SchedulerConfig) -> None:
     """Raise a Problem where a scheduler could not run with this configuration."""
     _check_server(config.server)
     if not config.act:
-        raise Problem("act", f"nothing would be done; choose of {', '.join(Act)}")
+        raise Problem("act", f"the list is empty; choose at least one of {', '.join(Act)}")
     check_load(config.load)
     check_usage(config.usage, config.asked())
     check_times(config.usage, config.load)
@@ -209,28 +208,31 @@ def _check_server(server: Server) -> None:
     if socket is not None and len(bytes(socket)) > MAX_SOCKET_PATH:
         raise Problem(
             "server.address",
-            f"the path has {len(bytes(socket))} bytes and a unix socket allows {MAX_SOCKET_PATH}; "
+            f"the path has {len(bytes(socket))} bytes, but a unix socket allows {MAX_SOCKET_PATH}; "
             f"choose a shorter one",
         )
     if socket is None and server.address.host_and_port[1] > 65535:
         raise Problem(
             "server.address",
-            f"there is no port {server.address.host_and_port[1]}; choose one up to 65535",
+            f"{server.address.host_and_port[1]} is not a port; choose one up to 65535",
         )
     tls = server.tls
     if (tls.certificate is None) != (tls.key is None):
         missing = "key" if tls.key is None else "certificate"
-        raise Problem(f"server.tls.{missing}", "it is missing, and the other is given; name both or neither")
+        raise Problem(
+            f"server.tls.{missing}", "this is missing, but the other is given; give both or neither"
+        )
     if tls.client_authority is not None and tls.certificate is None:
         raise Problem(
-            "server.tls.clientAuthority", "callers show no certificate over HTTP; add certificate and key"
+            "server.tls.clientAuthority",
+            "callers cannot send a certificate over HTTP; add certificate and key",
         )
     if tls.client_names and tls.client_authority is None:
-        raise Problem("server.tls.clientNames", "without clientAuthority nobody vouches for a name; add it")
+        raise Problem("server.tls.clientNames", "names are worth nothing without clientAuthority; add it")
     if server.callers.anyone and (server.callers.token_file or tls.client_authority):
         raise Problem(
             "server.callers.anyone",
-            "callers must show what tokenFile or tls.clientAuthority says, too; leave one of the two out",
+            "this contradicts tokenFile or tls.clientAuthority, which callers must satisfy; leave one out",
         )
     limits = server.limits
     for name, value in (
@@ -243,19 +245,19 @@ def _check_server(server: Server) -> None:
     ):
         if value is not None and value < 1:
             raise Problem(
-                f"server.limits.{name}", f"{show(int(value))} lets nothing through; choose more than 0"
+                f"server.limits.{name}", f"{show(int(value))} would allow nothing; choose more than 0"
             )
     places = limits.places(showing=True)
     if places.strangers < 1:
         raise Problem(
             "server.limits.connections",
-            f"{places.connections} leaves no place for a caller that comes: {places.known} are reserved and "
-            f"{places.probes} for probes; choose more",
+            f"{places.connections} leaves no connection for a new caller: {places.known} are reserved and "
+            f"{places.probes} are for probes; choose more",
         )
     if limits.bodies < limits.body:
         raise Problem(
             "server.limits.bodies",
-            f"{limits.bodies} is less than one body may have ({limits.body}); raise it",
+            f"{limits.bodies} is less than the limit of one body ({limits.body}); raise it",
         )
     for name, seconds in (
         ("headerTimeout", limits.header_timeout),
@@ -271,4 +273,4 @@ def _check_server(server: Server) -> None:
         raise Problem("server.grace", f"{server.grace:g}s is out of range; choose 0s to 1h")
 
 
-SCHEDULER = Document(SchedulerConfig, check, decode, "docs/scheduling.md shows one to start from")
+SCHEDULER = ConfigDocument(SchedulerConfig, check, decode, "docs/scheduling.md has an example")

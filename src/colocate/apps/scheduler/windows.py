@@ -9,32 +9,32 @@ import msgspec
 
 from colocate.apps.config.values import Seconds
 from colocate.apps.config.words import Problem
-from colocate.apps.scheduler.sections import Load, Usage, Window
+from colocate.apps.scheduler.sections import Load, UsageSection, WindowSection
 from colocate.cluster.usage import QuerySettings
 from colocate.cluster.usage.presets import Window as AskedWindow
 from colocate.cluster.usage.signals import Measured, Statistic, duration
 from colocate.load import Mix, PolicyName, mix
 
 _PERCENTILE_SPAN = 3600.0
-_DEVIATION = Window(Statistic.DEVIATION, Seconds(900))
+_DEVIATION = WindowSection(Statistic.DEVIATION, Seconds(900))
 
 
 class Need(msgspec.Struct, frozen=True):
     """What one setting judges by."""
 
     whose: str
-    window: Window
+    window: WindowSection
     exact: bool = False
     """Whether a statistic over another window would not do."""
     hollow: bool = False
     """Whether it would judge by something else altogether without it."""
 
-    def met(self, windows: tuple[Window, ...]) -> bool:
+    def met(self, windows: tuple[WindowSection, ...]) -> bool:
         alike = [one for one in windows if one.statistic is self.window.statistic]
         return self.window in alike if self.exact else bool(alike)
 
 
-def windows(usage: Usage, load: Load) -> tuple[Window, ...]:
+def windows(usage: UsageSection, load: Load) -> tuple[WindowSection, ...]:
     """What is asked for: what is stated, else what is needed. Of queries of the user's own nothing is derived."""
     if usage.windows is not None:
         return usage.windows
@@ -43,13 +43,13 @@ def windows(usage: Usage, load: Load) -> tuple[Window, ...]:
     return tuple(dict.fromkeys(need.window for need in needs(load)))
 
 
-def asked(usage: Usage, load: Load) -> QuerySettings:
+def asked(usage: UsageSection, load: Load) -> QuerySettings:
     """All that is asked of Prometheus where pods are judged by policies."""
     found = tuple(AskedWindow(one.statistic, float(one.span)) for one in windows(usage, load))
     return msgspec.structs.replace(usage.asked(), windows=found)
 
 
-def check_windows(usage: Usage, load: Load) -> None:
+def check_windows(usage: UsageSection, load: Load) -> None:
     """Raise a Problem where a policy would judge by what nobody asks for."""
     _check_pods(usage, load)
     there = windows(usage, load)
@@ -89,19 +89,20 @@ def needs(load: Load) -> Iterator[Need]:
         yield _aggregate("load.filter", bounds.aggregation, bounds.window, hollow=True)
 
 
-def _check_pods(usage: Usage, load: Load) -> None:
+def _check_pods(usage: UsageSection, load: Load) -> None:
     whose = _by_prod_usage(load)
     if not whose:
         return
     if usage.metrics_api and not usage.prometheus.url:
         raise Problem(
             whose,
-            "it judges by what prod pods use, which the metrics API is not asked for; add usage.prometheus.url and "
-            "usage.pods: true, or leave it out",
+            "it judges by what prod pods use, which Colocate does not read from the metrics API; add "
+            "usage.prometheus.url and usage.pods: true, or leave it out",
         )
     if not usage.pods:
         raise Problem(
-            whose, "it judges by what prod pods use, which is not asked for; write usage.pods: true"
+            whose,
+            "it judges by what prod pods use, which Colocate does not ask for yet; write usage.pods: true",
         )
 
 
@@ -116,7 +117,7 @@ def _by_prod_usage(load: Load) -> str:
 
 def _aggregate(whose: str, aggregation: str, window: float, *, hollow: bool) -> Need:
     span = Seconds(window or _PERCENTILE_SPAN)
-    return Need(whose, Window(Statistic(aggregation), span), exact=bool(window), hollow=hollow)
+    return Need(whose, WindowSection(Statistic(aggregation), span), exact=bool(window), hollow=hollow)
 
 
 def _mixes(load: Load) -> list[Mix]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import msgspec
 
-from colocate.cluster.errors import Doing, ServerError, Status, unreadable
+from colocate.cluster.errors import ApiStatus, Doing, ServerError, unreadable
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -29,6 +29,9 @@ _LONGEST_PIECE = 256 << 10
 """Where no other series begins in so many, what is there is none."""
 _LEAST = 29
 """Bytes of a series without labels: a piece that has more parts than this allows is made of something else."""
+_MOST_ODD = 10_000
+"""Series of an answer that cannot be read, each of which takes as long as many that can: after so many the rest is
+passed over, a piece at a time."""
 _BETWEEN = re.compile(rb'\}\s*(,)\s*\{\s*"(?:metric|value)"')
 """Where one series ends and another begins. It cannot be within a text: the quote that follows the brace would end
 it, and no name follows the end of a text."""
@@ -49,11 +52,14 @@ class Vector(msgspec.Struct, frozen=True):
     def __iter__(self) -> "Iterator[Series | None]":
         """Each series; None for one that cannot be read."""
         whole = memoryview(self.result)[1:-1]
+        odd = 0
         for begin, end in _pieces(whole):
-            if end - begin <= _LONGEST_PIECE:
-                yield from _some(b"".join((b"[", whole[begin:end], b"]")))
-            else:
+            if end - begin > _LONGEST_PIECE or odd > _MOST_ODD:
                 yield None
+                continue
+            for series in _some(b"".join((b"[", whole[begin:end], b"]"))):
+                odd += series is None
+                yield series
 
 
 class _Data(msgspec.Struct, frozen=True):
@@ -89,9 +95,9 @@ def decode(doing: Doing, body: bytes) -> Vector:
         raise unreadable(doing, f"{error}{_shown(body)}") from error
     if answer.status == "error":
         said = (answer.error or answer.errorType)[:_MOST_SAID]
-        raise ServerError(doing, Status(said, answer.errorType[:_MOST_SAID], 200))
+        raise ServerError(doing, ApiStatus(said, answer.errorType[:_MOST_SAID], 200))
     if answer.status != "success" or answer.data is None:
-        raise unreadable(doing, f"it is none of Prometheus{_shown(body)}")
+        raise unreadable(doing, f"it is not from Prometheus{_shown(body)}")
     if answer.data.resultType != "vector":
         raise unreadable(doing, _other_type(answer.data.resultType[:_MOST_SAID]))
     result = answer.data.result
@@ -99,9 +105,9 @@ def decode(doing: Doing, body: bytes) -> Vector:
     if beginning == b"null":
         result = msgspec.Raw(b"[]")
     elif not beginning.startswith(b"["):
-        raise unreadable(doing, f"its result is no list{_shown(beginning)}")
+        raise unreadable(doing, f"its result is not a list{_shown(beginning)}")
     elif len(memoryview(result)) > _LONGEST_PIECE and not _BETWEEN.search(beginning):
-        raise unreadable(doing, f"its result is no list of series{_shown(beginning)}")
+        raise unreadable(doing, f"its result is not a list of series{_shown(beginning)}")
     return Vector(result, (*_notes(doing, answer.warnings), *_notes(doing, answer.infos)))
 
 
@@ -111,7 +117,7 @@ def _notes(doing: Doing, sent: msgspec.Raw) -> tuple[str, ...]:
     try:
         return tuple(text[:_MOST_SAID] for text in _texts.decode(sent) or ())
     except (ValueError, RecursionError) as error:
-        raise unreadable(doing, f"its warnings are no texts: {error}") from error
+        raise unreadable(doing, f"its warnings are not texts: {error}") from error
 
 
 def _pieces(whole: memoryview) -> Iterator[tuple[int, int]]:
@@ -156,7 +162,9 @@ def _other_type(found: str) -> str:
                 "it is a matrix; the query must not end in a range such as [5m]: wrap it in avg_over_time()"
             )
         case "scalar" | "string":
-            return f"it is a {found}, and of no node; the query must answer with one series for each node"
+            return (
+                f"it is a {found}, which belongs to no node; the query must return one series for each node"
+            )
     return f"its resultType is {found!r} and not vector"
 
 

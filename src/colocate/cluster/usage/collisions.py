@@ -22,7 +22,7 @@ _LONGEST = 200
 """Characters of a label that are shown."""
 
 
-class Collision(msgspec.Struct, frozen=True):
+class SeriesCollision(msgspec.Struct, frozen=True):
     """Two series of one node that disagree."""
 
     node: str
@@ -42,7 +42,7 @@ def collisions(
     answer: Iterable[Series | None],
     directory: Directory,
     labels: Sequence[str],
-) -> tuple[Collision, ...]:
+) -> tuple[SeriesCollision, ...]:
     """Some of the disputes, with the labels of both sides from the answer that they were found in."""
     some = disputes[:_EXAMPLES]
     wanted = {claim.series for _, *claims in some for claim in claims}
@@ -61,7 +61,7 @@ def collisions(
     }
     shared = _shared(answer, directory, labels, apart)
     return tuple(
-        Collision(
+        SeriesCollision(
             node,
             high.sample.value,
             _shown(found[high.series]),

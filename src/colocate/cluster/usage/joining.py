@@ -13,7 +13,7 @@ import msgspec
 
 from colocate.cluster.usage.answers import Series
 from colocate.cluster.usage.claims import Claim, Claims, Sample, highest, identity
-from colocate.cluster.usage.collisions import Collision
+from colocate.cluster.usage.collisions import SeriesCollision
 from colocate.cluster.usage.directory import Directory
 
 _ROUNDING = -1.0
@@ -58,7 +58,7 @@ class Joined(msgspec.Struct, frozen=True):
     """The nodes that have no value."""
     strangers: tuple[Mapping[str, str], ...] = ()
     """The labels of some series of no node that we know."""
-    collisions: tuple[Collision, ...] = ()
+    collisions: tuple[SeriesCollision, ...] = ()
     """Some of the nodes that are contested."""
 
 

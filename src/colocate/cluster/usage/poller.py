@@ -154,10 +154,10 @@ class UsagePoller:
             if answer is None:
                 continue
             joined = await asyncio.to_thread(self._take, query.signal, answer, directory, times, asked)
+            evaluated = await asyncio.to_thread(_evaluated, answer)
             if query.recorded:
                 recorded[query.signal] = [sample.value for sample in joined.samples.values()]
             self._record.succeeded(str(query.signal), joined, answer)
-            evaluated = next((series.time for series in answer if series is not None), None)
             self._offset = self._offset if evaluated is None else evaluated - asked
         self._record.looked_at_units({str(signal): so for signal, so in ratios(recorded).items()})
 
@@ -245,3 +245,8 @@ class UsagePoller:
             clock_offset=self._offset,
         )
         self.changed.changed()
+
+
+def _evaluated(answer: Vector) -> float | None:
+    """When Prometheus has worked it out, on its clock; None where no series can be read."""
+    return next((series.time for series in answer if series is not None), None)

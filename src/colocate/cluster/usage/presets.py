@@ -80,7 +80,7 @@ def signals(settings: QuerySettings) -> tuple[Signal, ...]:
     for window in settings.windows:
         if window.statistic in (Statistic.USE, Statistic.POD) or window.seconds <= 0:
             raise UserError(
-                f"windows: {window.statistic} over {window.seconds:g} s cannot be asked for; name one of "
+                f"windows: {window.statistic} over {window.seconds:g} s cannot be asked for; give one of "
                 f"{', '.join([*_OVER_TIME, *_QUANTILES])} and a number of seconds"
             )
         wanted += [Signal(measured, window.statistic, window.seconds) for measured in Measured]
@@ -94,8 +94,8 @@ def queries(settings: QuerySettings) -> Queries:
     wanted = {str(signal): signal for signal in signals(settings)}
     if unknown := settings.queries.keys() - wanted.keys() - {TIME}:
         raise UserError(
-            f"queries: {', '.join(sorted(unknown))} is no signal that is asked for; "
-            f"there are {', '.join([*wanted, TIME])}"
+            f"queries: {', '.join(sorted(unknown))} is not one of the signals; these are "
+            f"{', '.join([*wanted, TIME])}"
         )
     preset = _Promql(settings)
     return Queries(

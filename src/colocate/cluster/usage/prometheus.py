@@ -56,19 +56,19 @@ def connection_to(settings: PrometheusSettings, environ: Mapping[str, str] | Non
         address = urlsplit(settings.url)
         port = f":{address.port}" if address.port else ""
     except ValueError as error:
-        raise UserError(f"prometheus: url is no address: {error}; write it as http://HOST:PORT") from error
-    if address.query or address.fragment:
         raise UserError(
-            "prometheus: url has a ? or # in it; name the address alone, as http://HOST:PORT/PATH"
-        )
+            f"prometheus: url is not an address: {error}; write it as http://HOST:PORT"
+        ) from error
+    if address.query or address.fragment:
+        raise UserError("prometheus: url has a ? or # in it; give only the address, as http://HOST:PORT/PATH")
     host = address.hostname or ""
     place = f"{f'[{host}]' if ':' in host else host}{port}"
     # Rebuilt without user and password, which would else be in every message.
     server = urlunsplit((address.scheme, place, address.path.rstrip("/"), "", ""))
     if settings.token_file and (settings.username or address.username):
-        raise UserError("prometheus: tokenFile and username exclude each other; name one of them")
+        raise UserError("prometheus: tokenFile and username exclude each other; give one of them")
     if settings.password_file and not settings.username:
-        raise UserError("prometheus: passwordFile needs a username; name it, too")
+        raise UserError("prometheus: passwordFile needs a username; give it, too")
     environ = os.environ if environ is None else environ
     proxy = settings.proxy or proxy_for(server, environ)
     return checked(

@@ -8,7 +8,7 @@ from colocate import telemetry
 from colocate.clock import Clock
 from colocate.cluster.errors import ApiError, ClusterError, Unreachable
 from colocate.cluster.usage.answers import Vector
-from colocate.cluster.usage.collisions import Collision
+from colocate.cluster.usage.collisions import SeriesCollision
 from colocate.cluster.usage.joining import Joined
 from colocate.cluster.usage.snapshot import SignalHealth
 from colocate.errors import UserError
@@ -84,7 +84,7 @@ class Record:
                 some_labels=health.strangers[:1],
             )
 
-    def _tell_of(self, name: str, nodes: int, collision: Collision) -> None:
+    def _tell_of(self, name: str, nodes: int, collision: SeriesCollision) -> None:
         """Once it was so twice in a row: two that tell the truth may differ for a moment."""
         if self._told.get(name) == collision.matcher:
             return
@@ -111,7 +111,7 @@ class Record:
                 Event.USAGE_RATIO,
                 signals=begun,
                 found="no node uses more than 1 % of its memory: these look like ratios, from 0 to 1",
-                remedy="let the rule or query say percents: multiply by 100",
+                remedy="make the rule or query return percentages: multiply by 100",
             )
 
     def failed(self, name: str, error: ClusterError | UserError) -> None:

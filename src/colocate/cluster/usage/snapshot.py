@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from colocate.cluster.usage.claims import Sample
-from colocate.cluster.usage.collisions import Collision
+from colocate.cluster.usage.collisions import SeriesCollision
 from colocate.cluster.usage.joining import Counts, Joined
 from colocate.cluster.usage.signals import Measured, Signal, Statistic
 from colocate.model.load import Aggregate, NodeLoad, PodUsage, Usage
@@ -31,7 +31,7 @@ class SignalHealth(msgspec.Struct, frozen=True):
     """The nodes that have no value."""
     strangers: tuple[Mapping[str, str], ...] = ()
     """The labels of some series of no node that we know."""
-    collisions: tuple[Collision, ...] = ()
+    collisions: tuple[SeriesCollision, ...] = ()
     """Some of the nodes of which two series say different things; the higher counts."""
     warnings: tuple[str, ...] = ()
     """What Prometheus says about its own answer."""

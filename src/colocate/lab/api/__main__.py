@@ -12,12 +12,12 @@ import uvloop
 from colocate.errors import exit_on_user_error
 from colocate.lab.api.disk import Disk
 from colocate.lab.api.server import ApiServer
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 
 
 async def serve(options: argparse.Namespace) -> None:
     """Serve until SIGINT or SIGTERM."""
-    store = Store(Disk(options.state) if options.state else None)
+    store = ObjectStore(Disk(options.state) if options.state else None)
     server = ApiServer(store)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()

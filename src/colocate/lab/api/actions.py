@@ -7,17 +7,17 @@ import msgspec
 
 from colocate.lab.api import bodies, events, patch, pods, scale
 from colocate.lab.api.changes import Stored
-from colocate.lab.api.deletion import DeleteOptions, Outcome, delete, read_options
+from colocate.lab.api.deletion import DeleteOptions, DeletionOutcome, delete, read_options
 from colocate.lab.api.listing import Lister, select
-from colocate.lab.api.managed_fields import Writer
-from colocate.lab.api.metrics import Metrics
+from colocate.lab.api.managed_fields import FieldWriter
+from colocate.lab.api.metrics import MetricsServer
 from colocate.lab.api.objects import Object, encode, name_of, uid_of
 from colocate.lab.api.patch import PatchType
 from colocate.lab.api.paths import Target
-from colocate.lab.api.query import Query
-from colocate.lab.api.registry import Registry
-from colocate.lab.api.representation import Renderer, View
-from colocate.lab.api.resources import BINDINGS, EVENTS, EVENTS_V1, NAMESPACES, PODS, Resource
+from colocate.lab.api.query import ListQuery
+from colocate.lab.api.registry import ObjectRegistry
+from colocate.lab.api.representation import ObjectView, Renderer
+from colocate.lab.api.resources import BINDINGS, EVENTS, EVENTS_V1, NAMESPACES, PODS, ServedResource
 from colocate.lab.api.reviews import Reviews
 from colocate.lab.api.status import bad_request, details_of, method_not_allowed, not_found, success
 from colocate.lab.api.users import User
@@ -27,8 +27,8 @@ class Call(msgspec.Struct, frozen=True):
     """A request, read and allowed."""
 
     target: Target
-    query: Query
-    view: View
+    query: ListQuery
+    view: ObjectView
     user: User
     content_type: str = ""
     body: bytes = b""
@@ -36,8 +36,8 @@ class Call(msgspec.Struct, frozen=True):
     """The name by which what is written is signed."""
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.manager, self.target.subresource)
+    def writer(self) -> FieldWriter:
+        return FieldWriter(self.manager, self.target.subresource)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -50,7 +50,9 @@ class Answer(msgspec.Struct, frozen=True):
 class Actions:
     """The verbs."""
 
-    def __init__(self, registry: Registry, lister: Lister, reviews: Reviews, metrics: Metrics) -> None:
+    def __init__(
+        self, registry: ObjectRegistry, lister: Lister, reviews: Reviews, metrics: MetricsServer
+    ) -> None:
         self._registry = registry
         self._lister = lister
         self._reviews = reviews
@@ -214,7 +216,7 @@ def _plain(code: int, body: Object) -> Answer:
     return Answer(code, [encode(body)])
 
 
-def _read(resource: Resource, namespace: str, body: Any) -> Object:
+def _read(resource: ServedResource, namespace: str, body: Any) -> Object:
     bare = bodies.read_object(resource, namespace, body)
     if resource is EVENTS_V1:
         bare = events.from_v1(bare)
@@ -233,5 +235,5 @@ def _delete_options(call: Call) -> DeleteOptions:
     return read_options(given)
 
 
-def _deleted(resource: Resource, outcome: Outcome) -> Object:
+def _deleted(resource: ServedResource, outcome: DeletionOutcome) -> Object:
     return details_of(resource.qualified, outcome.stored.key.name, uid=uid_of(outcome.stored.body))

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from colocate.clock import Clock
-from colocate.lab.api.changes import Key
+from colocate.lab.api.changes import StoreKey
 from colocate.lab.api.objects import uid_of
 from colocate.lab.api.resources import SERVICE_ACCOUNTS
 from colocate.lab.api.status import unauthorized
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 from colocate.lab.api.users import ANONYMOUS, SERVICE_ACCOUNT, User, known, service_account
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
@@ -37,7 +37,7 @@ class _Claims(msgspec.Struct):
 class Authenticator:
     """Knows the cluster's users by what they show."""
 
-    def __init__(self, store: Store, clock: Clock, tokens: Mapping[str, User] | None = None) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock, tokens: Mapping[str, User] | None = None) -> None:
         self._store = store
         self._clock = clock
         self._tokens: dict[str, User] = dict(tokens or {})
@@ -80,7 +80,7 @@ class Authenticator:
         if claims.exp <= self._clock.time():
             return None
         namespace, _, name = claims.sub.removeprefix(SERVICE_ACCOUNT).partition(":")
-        account = self._store.get(Key(SERVICE_ACCOUNTS.storage, namespace, name))
+        account = self._store.get(StoreKey(SERVICE_ACCOUNTS.storage, namespace, name))
         if account is None or uid_of(account.body) != claims.uid:
             return None
         return service_account(namespace, name, claims.uid)

@@ -8,7 +8,7 @@ import yaml
 from colocate.lab.api import protobuf
 from colocate.lab.api.objects import Object, decode, encode, namespace_of
 from colocate.lab.api.registry import wrong_namespace
-from colocate.lab.api.resources import Resource
+from colocate.lab.api.resources import ServedResource
 from colocate.lab.api.status import bad_request, unsupported_media_type
 
 ACCEPTED = ("application/json", "application/yaml", protobuf.MEDIA_TYPE)
@@ -42,7 +42,7 @@ def parse(data: bytes, as_yaml: bool) -> Any:
         raise bad_request("the request body cannot be read: it is nested too deeply") from None
 
 
-def read_object(resource: Resource, namespace: str, body: Any) -> Object:
+def read_object(resource: ServedResource, namespace: str, body: Any) -> Object:
     """The bare object of a body that is meant for a resource, after its kind and namespace were checked."""
     check_kind(resource.kind, resource.api_version, body)
     if not isinstance(body.get("metadata") or {}, dict):

@@ -2,8 +2,8 @@
 
 from colocate.lab.api import resources
 from colocate.lab.api.objects import Object
-from colocate.lab.api.registry import Registry
-from colocate.lab.api.resources import Resource
+from colocate.lab.api.registry import ObjectRegistry
+from colocate.lab.api.resources import ServedResource
 from colocate.lab.api.users import AUTHENTICATED, MASTERS, UNAUTHENTICATED
 
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
@@ -20,7 +20,7 @@ _VIEWED = {
 }
 
 
-def fill(registry: Registry) -> None:
+def fill(registry: ObjectRegistry) -> None:
     """Create what is missing; what is there already is left as it is."""
     for name in NAMESPACES:
         _ensure(registry, resources.NAMESPACES, {}, name)
@@ -66,6 +66,6 @@ def _roles() -> dict[str, list[Object]]:
     }
 
 
-def _ensure(registry: Registry, resource: Resource, body: Object, name: str) -> None:
+def _ensure(registry: ObjectRegistry, resource: ServedResource, body: Object, name: str) -> None:
     if registry.find(resource, "", name) is None:
         registry.create(resource, "", {"metadata": {"name": name}, **body})

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 
 _YEARS = timedelta(days=3650)
 _HOUR = timedelta(hours=1)
@@ -36,7 +36,7 @@ class Authority:
         self._key = key
 
     @classmethod
-    def of(cls, store: Store) -> "Authority":
+    def of(cls, store: ObjectStore) -> "Authority":
         """The authority that the cluster keeps in its store."""
         return cls(msgspec.msgpack.decode(store.keep("ca", _new_authority), type=Pair))
 

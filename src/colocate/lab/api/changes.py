@@ -10,7 +10,7 @@ import msgspec
 from colocate.lab.api.objects import Object, decode
 
 
-class Key(NamedTuple):
+class StoreKey(NamedTuple):
     """Where an object is kept. The namespace of a cluster-scoped object is empty."""
 
     resource: str
@@ -21,7 +21,7 @@ class Key(NamedTuple):
 class Stored(msgspec.Struct, frozen=True, eq=False):
     """One version of an object. Versions are shared by every reader: nobody may change a body."""
 
-    key: Key
+    key: StoreKey
     revision: int
     body: Object
     encoded: bytes

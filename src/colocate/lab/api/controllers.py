@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from colocate import telemetry
 from colocate.lab.api import deployments, disruption, garbage, namespaces, replica_sets, resources
-from colocate.lab.api.changes import Change, Key, Stored, Type
+from colocate.lab.api.changes import Change, Stored, StoreKey, Type
 from colocate.lab.api.deletion import DeleteOptions, delete
 from colocate.lab.api.objects import Object, controller_of, metadata, uid_of
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
@@ -20,7 +20,7 @@ from colocate.lab.api.resources import (
     NODES,
     PODS,
     REPLICA_SETS,
-    Resource,
+    ServedResource,
 )
 from colocate.lab.api.store import NODE
 from colocate.telemetry import Event
@@ -36,14 +36,14 @@ _AT_ONCE = DeleteOptions(gracePeriodSeconds=0)
 class Controllers:
     """Runs the controllers until it is cancelled."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: ObjectRegistry) -> None:
         self._registry = registry
         self._store = registry.store
         self._kinds = {resource.storage: resource for resource in resources.stored()}
         self._positions = {storage: self._store.changes(storage).end for storage in self._kinds}
-        self._queue: dict[Key, None] = {}
+        self._queue: dict[StoreKey, None] = {}
         self._orphaned: dict[str, None] = {}
-        self._timers: dict[Key, asyncio.Task[None]] = {}
+        self._timers: dict[StoreKey, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._seen = self._store.changed.count
         self._read_at = (-1, -1)
@@ -117,7 +117,7 @@ class Controllers:
             for budget in disruption.budgets_of(self._store, body, key.namespace):
                 self._queue[budget.key] = None
         if key.namespace and change.type is Type.DELETED:
-            namespace = self._store.get(Key(NAMESPACES.storage, "", key.namespace))
+            namespace = self._store.get(StoreKey(NAMESPACES.storage, "", key.namespace))
             if namespace is not None and metadata(namespace.body).get("deletionTimestamp"):
                 self._queue[namespace.key] = None
 
@@ -126,7 +126,7 @@ class Controllers:
         resource = resources.of_kind(owner["apiVersion"], owner["kind"])
         if resource is None:
             return
-        key = Key(resource.storage, namespace if resource.namespaced else "", owner["name"])
+        key = StoreKey(resource.storage, namespace if resource.namespaced else "", owner["name"])
         self._queue[key] = None
         stored = self._store.get(key) if and_theirs else None
         for further in metadata(stored.body).get("ownerReferences") or [] if stored else []:
@@ -136,13 +136,13 @@ class Controllers:
         if self._orphaned:
             uid = next(iter(self._orphaned))
             del self._orphaned[uid]
-            self._guarded(Key("", "", uid), lambda: garbage.collect_dependents(self._registry, uid))
+            self._guarded(StoreKey("", "", uid), lambda: garbage.collect_dependents(self._registry, uid))
             return
         key = next(iter(self._queue))
         del self._queue[key]
         self._guarded(key, lambda: self._reconcile(key))
 
-    def _guarded(self, key: Key, work: Callable[[], None]) -> None:
+    def _guarded(self, key: StoreKey, work: Callable[[], None]) -> None:
         """One object that cannot be dealt with holds up no other; it is tried again later."""
         try:
             work()
@@ -152,7 +152,7 @@ class Controllers:
             )
             self._later(key, _RETRY_SECONDS)
 
-    def _reconcile(self, key: Key) -> None:
+    def _reconcile(self, key: StoreKey) -> None:
         stored = self._store.get(key)
         resource = self._kinds[key.resource]
         if stored is None:
@@ -166,7 +166,7 @@ class Controllers:
         if current is not None:
             self._control(resource, current)
 
-    def _control(self, resource: Resource, stored: Stored) -> None:
+    def _control(self, resource: ServedResource, stored: Stored) -> None:
         if resource is DEPLOYMENTS:
             deployments.carry_out(self._registry, stored)
         elif resource is REPLICA_SETS:
@@ -195,7 +195,7 @@ class Controllers:
         for stored in self._store.lookup(PODS.storage, NODE, node):
             delete(self._registry, PODS, stored.key.namespace, stored.key.name, _AT_ONCE)
 
-    def _later(self, key: Key, seconds: float) -> None:
+    def _later(self, key: StoreKey, seconds: float) -> None:
         if key in self._timers or not key.resource:
             return
 

@@ -6,11 +6,11 @@ Left out: the service account's token volume, and every field that nothing here 
 from collections.abc import Callable, Mapping
 
 from colocate.lab.api import resources
-from colocate.lab.api.changes import Key
+from colocate.lab.api.changes import StoreKey
 from colocate.lab.api.objects import Object, name_of
 from colocate.lab.api.pod_defaults import fill_amounts, fill_pod, fill_template, qos_class
 from colocate.lab.api.status import forbidden
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 
 _NULLS_KEPT = ("status", "eventTime", "firstTimestamp", "lastTimestamp")
 
@@ -35,7 +35,7 @@ def _pruned(value: object) -> object:
     return value
 
 
-def on_create(storage: str, body: Object, store: Store) -> None:
+def on_create(storage: str, body: Object, store: ObjectStore) -> None:
     """Fill in what a new object lacks, and take away the status that only a controller may set."""
     if fill := _CREATE.get(storage):
         fill(body, store)
@@ -48,19 +48,19 @@ def on_write(storage: str, body: Object) -> None:
         fill(body)
 
 
-def _create_pod(body: Object, store: Store) -> None:
+def _create_pod(body: Object, store: ObjectStore) -> None:
     spec = body.setdefault("spec", {})
     fill_pod(spec)
     _resolve_priority(body, store)
     body["status"] = {"phase": "Pending", "qosClass": qos_class(spec)}
 
 
-def _resolve_priority(body: Object, store: Store) -> None:
+def _resolve_priority(body: Object, store: ObjectStore) -> None:
     spec = body["spec"]
     wanted = spec.get("priorityClassName")
     classes = resources.PRIORITY_CLASSES.storage
     if wanted:
-        found = store.get(Key(classes, "", wanted))
+        found = store.get(StoreKey(classes, "", wanted))
         if found is None:
             raise forbidden("pods", name_of(body), f"no PriorityClass with name {wanted} was found")
         chosen: Object = found.body
@@ -81,19 +81,19 @@ def _resolve_priority(body: Object, store: Store) -> None:
     spec["preemptionPolicy"] = chosen.get("preemptionPolicy") or "PreemptLowerPriority"
 
 
-def _create_node(body: Object, _: Store) -> None:
+def _create_node(body: Object, _: ObjectStore) -> None:
     body.setdefault("spec", {})
     body.setdefault("status", {})
 
 
-def _create_namespace(body: Object, _: Store) -> None:
+def _create_namespace(body: Object, _: ObjectStore) -> None:
     labels = body["metadata"].setdefault("labels", {})
     labels["kubernetes.io/metadata.name"] = name_of(body)
     body["spec"] = {"finalizers": ["kubernetes"]}
     body["status"] = {"phase": "Active"}
 
 
-def _without_status(body: Object, _: Store) -> None:
+def _without_status(body: Object, _: ObjectStore) -> None:
     body.setdefault("spec", {})
     body["status"] = {}
 
@@ -145,7 +145,7 @@ def _write_priority_class(body: Object) -> None:
     body.setdefault("preemptionPolicy", "PreemptLowerPriority")
 
 
-_CREATE: Mapping[str, Callable[[Object, Store], None]] = {
+_CREATE: Mapping[str, Callable[[Object, ObjectStore], None]] = {
     "pods": _create_pod,
     "nodes": _create_node,
     "namespaces": _create_namespace,

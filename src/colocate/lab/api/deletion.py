@@ -10,8 +10,8 @@ import msgspec
 
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.objects import Object, at, is_terminating, metadata, parse_time, rfc3339, uid_of
-from colocate.lab.api.registry import Registry, is_finished
-from colocate.lab.api.resources import NAMESPACES, PODS, Resource
+from colocate.lab.api.registry import ObjectRegistry, is_finished
+from colocate.lab.api.resources import NAMESPACES, PODS, ServedResource
 from colocate.lab.api.status import bad_request, conflict, forbidden
 from colocate.lab.api.store import NotThere
 
@@ -57,7 +57,7 @@ def read_options(body: Any) -> DeleteOptions:
     return options
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class DeletionOutcome(msgspec.Struct, frozen=True):
     """What became of the object."""
 
     stored: Stored
@@ -65,13 +65,13 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def delete(
-    registry: Registry,
-    resource: Resource,
+    registry: ObjectRegistry,
+    resource: ServedResource,
     namespace: str,
     name: str,
     options: DeleteOptions = DeleteOptions(),  # noqa: B008 - frozen
     dry_run: bool = False,
-) -> Outcome:
+) -> DeletionOutcome:
     """Delete an object, or set it on its way out."""
     current = registry.get(resource, namespace, name)
     _check(resource, current, options)
@@ -80,12 +80,12 @@ def delete(
     wanted = options.finalizer
     held = bool(marks.get("finalizers") or wanted or at(current.body, "spec", "finalizers"))
     if dry_run:
-        return Outcome(current, gone=not grace and not held)
+        return DeletionOutcome(current, gone=not grace and not held)
     if is_terminating(current.body):
         return _hasten(registry, resource, current, grace, held)
     # A pod is always marked before it goes, so that a watch shows both steps; other kinds just go.
     if not grace and not held and resource is not PODS:
-        return Outcome(registry.store.remove(current.key), gone=True)
+        return DeletionOutcome(registry.store.remove(current.key), gone=True)
     now = registry.clock.time()
 
     def mark(body: Object) -> None:
@@ -100,10 +100,10 @@ def delete(
             body["status"] = {**(body.get("status") or {}), "phase": "Terminating"}
 
     stored = registry.force(resource, current, mark)
-    return Outcome(stored, gone=is_finished(stored.body))
+    return DeletionOutcome(stored, gone=is_finished(stored.body))
 
 
-def _check(resource: Resource, current: Stored, options: DeleteOptions) -> None:
+def _check(resource: ServedResource, current: Stored, options: DeleteOptions) -> None:
     name = current.key.name
     if resource is NAMESPACES and name in LASTING_NAMESPACES:
         raise forbidden("namespaces", name, "this namespace may not be deleted")
@@ -120,7 +120,7 @@ def _check(resource: Resource, current: Stored, options: DeleteOptions) -> None:
         raise conflict(resource.qualified, name, why)
 
 
-def _grace(resource: Resource, current: Stored, options: DeleteOptions) -> int:
+def _grace(resource: ServedResource, current: Stored, options: DeleteOptions) -> int:
     """Seconds that the object is given. Only a pod on a node has anything to stop."""
     if resource is not PODS:
         return 0
@@ -133,17 +133,19 @@ def _grace(resource: Resource, current: Stored, options: DeleteOptions) -> int:
     return 30 if given is None else int(given)
 
 
-def _hasten(registry: Registry, resource: Resource, current: Stored, grace: int, held: bool) -> Outcome:
+def _hasten(
+    registry: ObjectRegistry, resource: ServedResource, current: Stored, grace: int, held: bool
+) -> DeletionOutcome:
     """A second deletion can only make the first one faster."""
     marks = metadata(current.body)
     left = int(marks.get("deletionGracePeriodSeconds") or 0)
     if grace >= left and not (grace == 0 and not held):
-        return Outcome(current, gone=False)
+        return DeletionOutcome(current, gone=False)
     if grace == 0 and not held:
         try:
-            return Outcome(registry.store.remove(current.key), gone=True)
+            return DeletionOutcome(registry.store.remove(current.key), gone=True)
         except NotThere:
-            return Outcome(current, gone=True)
+            return DeletionOutcome(current, gone=True)
     started = (parse_time(marks["deletionTimestamp"]) or 0.0) - left
 
     def shorten(body: Object) -> None:
@@ -151,4 +153,4 @@ def _hasten(registry: Registry, resource: Resource, current: Stored, grace: int,
         body["metadata"]["deletionGracePeriodSeconds"] = grace
 
     stored = registry.force(resource, current, shorten)
-    return Outcome(stored, gone=is_finished(stored.body))
+    return DeletionOutcome(stored, gone=is_finished(stored.body))

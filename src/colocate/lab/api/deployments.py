@@ -22,7 +22,7 @@ from colocate.lab.api.objects import (
     uid_of,
 )
 from colocate.lab.api.recorder import record
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.replica_sets import owner_reference, pods_of
 from colocate.lab.api.resources import DEPLOYMENTS, REPLICA_SETS
 from colocate.lab.api.store import OWNER
@@ -31,7 +31,7 @@ COMPONENT = "deployment-controller"
 _NOT_COPIED = (rollout.REVISION, "kubectl.kubernetes.io/last-applied-configuration")
 
 
-def carry_out(registry: Registry, stored: Stored) -> None:
+def carry_out(registry: ObjectRegistry, stored: Stored) -> None:
     """Bring a Deployment one step on; every further step follows from the changes that this one makes."""
     deployment = stored.body
     if is_terminating(deployment):
@@ -48,7 +48,7 @@ def carry_out(registry: Registry, stored: Stored) -> None:
     _tell(registry, registry.get(DEPLOYMENTS, namespace_of(deployment), name_of(deployment)), new)
 
 
-def _sets_of(registry: Registry, deployment: Object) -> list[Object]:
+def _sets_of(registry: ObjectRegistry, deployment: Object) -> list[Object]:
     """Its sets, by revision."""
     uid = uid_of(deployment)
     found = registry.store.lookup(REPLICA_SETS.storage, OWNER, uid)
@@ -56,7 +56,7 @@ def _sets_of(registry: Registry, deployment: Object) -> list[Object]:
     return sorted(owned, key=lambda one: (rollout.revision_of(one), name_of(one)))
 
 
-def _create(registry: Registry, deployment: Object, sets: list[Object]) -> Object:
+def _create(registry: ObjectRegistry, deployment: Object, sets: list[Object]) -> Object:
     namespace = namespace_of(deployment)
     collisions = int(at(deployment, "status", "collisionCount") or 0)
     template = clone(deployment["spec"]["template"])
@@ -94,7 +94,7 @@ def _annotations(deployment: Object, revision: int) -> dict[str, str]:
     return copied | {rollout.REVISION: str(revision)}
 
 
-def _promote(registry: Registry, deployment: Object, sets: list[Object], new: Object) -> Object:
+def _promote(registry: ObjectRegistry, deployment: Object, sets: list[Object], new: Object) -> Object:
     """Give a set the newest revision where an older template has come back."""
     highest = max((rollout.revision_of(one) for one in sets if uid_of(one) != uid_of(new)), default=0)
     revision = rollout.revision_of(new)
@@ -110,7 +110,7 @@ def _promote(registry: Registry, deployment: Object, sets: list[Object], new: Ob
     return new
 
 
-def _set_revision(registry: Registry, deployment: Object, revision: int) -> None:
+def _set_revision(registry: ObjectRegistry, deployment: Object, revision: int) -> None:
     if rollout.revision_of(deployment) == revision:
         return
 
@@ -121,7 +121,7 @@ def _set_revision(registry: Registry, deployment: Object, revision: int) -> None
     registry.modify(DEPLOYMENTS, namespace_of(deployment), name_of(deployment), mark)
 
 
-def _resize(registry: Registry, deployment: Object, new: Object, old: list[Object]) -> None:
+def _resize(registry: ObjectRegistry, deployment: Object, new: Object, old: list[Object]) -> None:
     limits = rollout.bounds(deployment)
     (newest,) = _sizes(registry, [new])
     sizes = rollout.resize(limits, newest, _sizes(registry, old))
@@ -130,11 +130,11 @@ def _resize(registry: Registry, deployment: Object, new: Object, old: list[Objec
         _scale(registry, deployment, by_name[name], size)
 
 
-def _sizes(registry: Registry, sets: list[Object]) -> list[rollout.Sizes]:
+def _sizes(registry: ObjectRegistry, sets: list[Object]) -> list[rollout.Sizes]:
     return [rollout.sizes_of(one, pods_of(registry, one)) for one in sets]
 
 
-def _scale_paused(registry: Registry, deployment: Object, sets: list[Object]) -> None:
+def _scale_paused(registry: ObjectRegistry, deployment: Object, sets: list[Object]) -> None:
     """A paused Deployment does not roll, but its newest set that has pods still follows its size."""
     active = [one for one in sets if at(one, "spec", "replicas")] or sets[-1:]
     if not active:
@@ -145,7 +145,7 @@ def _scale_paused(registry: Registry, deployment: Object, sets: list[Object]) ->
         _scale(registry, deployment, active[-1], size)
 
 
-def _scale(registry: Registry, deployment: Object, replica_set: Object, size: int) -> None:
+def _scale(registry: ObjectRegistry, deployment: Object, replica_set: Object, size: int) -> None:
     before = int(at(replica_set, "spec", "replicas") or 0)
 
     def change(body: Object) -> None:
@@ -155,13 +155,15 @@ def _scale(registry: Registry, deployment: Object, replica_set: Object, size: in
     _say_scaled(registry, deployment, replica_set, before, size)
 
 
-def _say_scaled(registry: Registry, deployment: Object, replica_set: Object, before: int, size: int) -> None:
+def _say_scaled(
+    registry: ObjectRegistry, deployment: Object, replica_set: Object, before: int, size: int
+) -> None:
     way = "up" if size > before else "down"
     message = f"Scaled {way} replica set {name_of(replica_set)} from {before} to {size}"
     record(registry, DEPLOYMENTS, deployment, COMPONENT, "ScalingReplicaSet", message)
 
 
-def _forget_oldest(registry: Registry, deployment: Object, old: list[Object]) -> None:
+def _forget_oldest(registry: ObjectRegistry, deployment: Object, old: list[Object]) -> None:
     """Delete empty sets beyond those that are kept to go back to."""
     limit = int(at(deployment, "spec", "revisionHistoryLimit") or 0)
     empty = [one for one in old if not at(one, "spec", "replicas") and not at(one, "status", "replicas")]
@@ -169,7 +171,7 @@ def _forget_oldest(registry: Registry, deployment: Object, old: list[Object]) ->
         delete(registry, REPLICA_SETS, namespace_of(one), name_of(one))
 
 
-def _tell(registry: Registry, stored: Stored, new: Object | None) -> None:
+def _tell(registry: ObjectRegistry, stored: Stored, new: Object | None) -> None:
     """Write the status, where it has changed."""
     deployment = stored.body
     sets = _sets_of(registry, deployment)

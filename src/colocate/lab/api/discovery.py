@@ -6,7 +6,7 @@ plain content type of the answer and falls back, as it does with an older server
 
 from colocate.lab.api import resources
 from colocate.lab.api.objects import Object
-from colocate.lab.api.resources import Resource, Subresource
+from colocate.lab.api.resources import ServedResource, Subresource
 
 
 def core_versions(server_address: str) -> Object:
@@ -44,11 +44,11 @@ def _group(name: str, version: str) -> Object:
     return {"name": name, "versions": [served], "preferredVersion": served}
 
 
-def _entries(resource: Resource) -> list[Object]:
+def _entries(resource: ServedResource) -> list[Object]:
     return [_resource(resource), *(_subresource(resource, part) for part in resource.subresources)]
 
 
-def _resource(resource: Resource) -> Object:
+def _resource(resource: ServedResource) -> Object:
     entry: Object = {
         "name": resource.plural,
         "singularName": resource.singular,
@@ -65,7 +65,7 @@ def _resource(resource: Resource) -> Object:
     return entry
 
 
-def _subresource(resource: Resource, part: Subresource) -> Object:
+def _subresource(resource: ServedResource, part: Subresource) -> Object:
     entry: Object = {
         "name": f"{resource.plural}/{part.name}",
         "singularName": "",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from colocate.errors import UserError
-from colocate.lab.api.changes import Key, Stored
+from colocate.lab.api.changes import Stored, StoreKey
 
 _FORMAT = 1
 _APPLICATION = 0x434F4C4F  # "COLO": tells our file from anybody else's
@@ -76,10 +76,10 @@ class Disk:
         row = self._sql.execute("SELECT value FROM kept WHERE name = 'revision'").fetchone()
         return int(row[0]) if row else 0
 
-    def objects(self) -> Iterator[tuple[Key, int, bytes]]:
+    def objects(self) -> Iterator[tuple[StoreKey, int, bytes]]:
         rows = self._sql.execute("SELECT resource, namespace, name, revision, body FROM object")
         for resource, namespace, name, revision, body in rows:
-            yield Key(resource, namespace, name), revision, bytes(body)
+            yield StoreKey(resource, namespace, name), revision, bytes(body)
 
     def begin(self) -> None:
         self._execute("BEGIN")

@@ -3,12 +3,12 @@
 import msgspec
 
 from colocate.lab.api import selectors
-from colocate.lab.api.changes import Key, Stored
+from colocate.lab.api.changes import Stored, StoreKey
 from colocate.lab.api.objects import Object, at, controller_of, is_ready, is_terminating, labels_of, uid_of
 from colocate.lab.api.pod_defaults import share_of
 from colocate.lab.api.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, PODS, REPLICA_SETS
-from colocate.lab.api.status import Cause, internal, too_many_requests
-from colocate.lab.api.store import Store
+from colocate.lab.api.status import StatusCause, internal, too_many_requests
+from colocate.lab.api.store import ObjectStore
 
 _REFUSED = "Cannot evict pod as it would violate the pod's disruption budget."
 _SEVERAL = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
@@ -26,7 +26,7 @@ class Count(msgspec.Struct, frozen=True):
         return max(0, self.currentHealthy - self.desiredHealthy) if self.expectedPods else 0
 
 
-def count(store: Store, namespace: str, budget: Object) -> Count:
+def count(store: ObjectStore, namespace: str, budget: Object) -> Count:
     """How a budget stands at this moment."""
     selector = selectors.from_object(at(budget, "spec", "selector"))
     pods = [
@@ -47,7 +47,7 @@ def count(store: Store, namespace: str, budget: Object) -> Count:
     return Count(expected, healthy, desired)
 
 
-def budgets_of(store: Store, pod: Object, namespace: str) -> list[Stored]:
+def budgets_of(store: ObjectStore, pod: Object, namespace: str) -> list[Stored]:
     """The budgets that a pod falls under."""
     labels = labels_of(pod)
     return [
@@ -57,7 +57,7 @@ def budgets_of(store: Store, pod: Object, namespace: str) -> list[Stored]:
     ]
 
 
-def check_eviction(store: Store, pod: Object, namespace: str) -> None:
+def check_eviction(store: ObjectStore, pod: Object, namespace: str) -> None:
     """Raise the Status of an eviction that a budget forbids."""
     if _is_over(pod) or at(pod, "status", "phase") == "Pending" or is_terminating(pod):
         return
@@ -73,7 +73,7 @@ def check_eviction(store: Store, pod: Object, namespace: str) -> None:
                 f"The disruption budget {stored.key.name} needs {found.desiredHealthy} healthy pods "
                 f"and has {found.currentHealthy} currently"
             )
-            raise too_many_requests(_REFUSED, [Cause("DisruptionBudget", words)])
+            raise too_many_requests(_REFUSED, [StatusCause("DisruptionBudget", words)])
 
 
 def _lets_unready_go(budget: Object, found: Count) -> bool:
@@ -87,7 +87,7 @@ def _is_over(pod: Object) -> bool:
     return at(pod, "status", "phase") in ("Succeeded", "Failed")
 
 
-def _expected(store: Store, namespace: str, pods: list[Object]) -> int:
+def _expected(store: ObjectStore, namespace: str, pods: list[Object]) -> int:
     """How many pods there should be: what their controllers want, and each pod that has none."""
     wanted: dict[str, int] = {}
     for pod in pods:
@@ -96,11 +96,11 @@ def _expected(store: Store, namespace: str, pods: list[Object]) -> int:
     return sum(wanted.values())
 
 
-def _top_controller(store: Store, namespace: str, pod: Object) -> tuple[str, int]:
+def _top_controller(store: ObjectStore, namespace: str, pod: Object) -> tuple[str, int]:
     uid, replicas, owned = uid_of(pod), 1, pod
     for resource in (REPLICA_SETS, DEPLOYMENTS):
         owner = controller_of(owned)
-        found = owner and store.get(Key(resource.storage, namespace, owner["name"]))
+        found = owner and store.get(StoreKey(resource.storage, namespace, owner["name"]))
         if not found or owner is None or uid_of(found.body) != owner["uid"]:
             break
         owned = found.body

@@ -19,23 +19,23 @@ _PROTOBUF_OF_OLD = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 """What clients up to 1.26 ask for. It is no media type, so that none of them can read it in an answer."""
 
 
-class Document(msgspec.Struct, frozen=True):
+class ApiDocument(msgspec.Struct, frozen=True):
     """Bytes and what they are."""
 
     content_type: str
     body: bytes
 
 
-def find(method: str, path: str, accept: str, address: str) -> Document | None:
+def find(method: str, path: str, accept: str, address: str) -> ApiDocument | None:
     """The document at a path, or None."""
     path = path.rstrip("/") or "/"
     if path in _HEALTH or path.startswith(tuple(f"{root}/" for root in _HEALTH)):
-        found: Document | None = Document("text/plain", b"ok")
+        found: ApiDocument | None = ApiDocument("text/plain", b"ok")
     elif path == "/openapi/v2" and (_PROTOBUF in accept or _PROTOBUF_OF_OLD in accept):
-        found = Document(_PROTOBUF, openapi.version_2_protobuf(VERSION))
+        found = ApiDocument(_PROTOBUF, openapi.version_2_protobuf(VERSION))
     else:
         shown = _json(path, address)
-        found = Document(JSON, encode(shown)) if shown is not None else None
+        found = ApiDocument(JSON, encode(shown)) if shown is not None else None
         if found is not None:
             negotiate(accept)
     if found is not None and method not in ("GET", "HEAD"):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from colocate.lab.api.objects import encode
-from colocate.lab.api.status import Cause
+from colocate.lab.api.status import StatusCause
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
@@ -13,26 +13,26 @@ _QUALIFIED = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _LABEL_VALUE = rf"({_QUALIFIED})?"
 
 
-def required(field: str, why: str = "") -> Cause:
-    return Cause("FieldValueRequired", f"Required value: {why}" if why else "Required value", field)
+def required(field: str, why: str = "") -> StatusCause:
+    return StatusCause("FieldValueRequired", f"Required value: {why}" if why else "Required value", field)
 
 
-def invalid(field: str, value: object, why: str) -> Cause:
-    return Cause("FieldValueInvalid", f"Invalid value: {_shown(value)}: {why}", field)
+def invalid(field: str, value: object, why: str) -> StatusCause:
+    return StatusCause("FieldValueInvalid", f"Invalid value: {_shown(value)}: {why}", field)
 
 
-def unsupported(field: str, value: object, supported: Sequence[str]) -> Cause:
+def unsupported(field: str, value: object, supported: Sequence[str]) -> StatusCause:
     listed = ", ".join(f'"{one}"' for one in supported)
     words = f"Unsupported value: {_shown(value)}: supported values: {listed}"
-    return Cause("FieldValueNotSupported", words, field)
+    return StatusCause("FieldValueNotSupported", words, field)
 
 
-def refused(field: str, why: str) -> Cause:
-    return Cause("FieldValueForbidden", f"Forbidden: {why}", field)
+def refused(field: str, why: str) -> StatusCause:
+    return StatusCause("FieldValueForbidden", f"Forbidden: {why}", field)
 
 
-def duplicate(field: str, value: object) -> Cause:
-    return Cause("FieldValueDuplicate", f"Duplicate value: {_shown(value)}", field)
+def duplicate(field: str, value: object) -> StatusCause:
+    return StatusCause("FieldValueDuplicate", f"Duplicate value: {_shown(value)}", field)
 
 
 def _shown(value: object) -> str:

@@ -4,21 +4,21 @@ Owners of kinds that are not served here are taken to exist.
 """
 
 from colocate.lab.api import resources
-from colocate.lab.api.changes import Key, Stored
+from colocate.lab.api.changes import Stored, StoreKey
 from colocate.lab.api.deletion import FOREGROUND, ORPHAN, DeleteOptions, delete
 from colocate.lab.api.objects import Object, is_terminating, metadata, uid_of
-from colocate.lab.api.registry import Registry
-from colocate.lab.api.resources import Resource
+from colocate.lab.api.registry import ObjectRegistry
+from colocate.lab.api.resources import ServedResource
 from colocate.lab.api.store import OWNER
 
 
-def collect_dependents(registry: Registry, uid: str) -> None:
+def collect_dependents(registry: ObjectRegistry, uid: str) -> None:
     """Look at everything that the object with this uid owned."""
     for resource, stored in _dependents(registry, uid):
         collect(registry, resource, stored)
 
 
-def collect(registry: Registry, resource: Resource, stored: Stored) -> None:
+def collect(registry: ObjectRegistry, resource: ServedResource, stored: Stored) -> None:
     """Delete an object whose owners are all gone; take away those of its references that lead nowhere."""
     owners: list[Object] = metadata(stored.body).get("ownerReferences") or []
     left = [owner for owner in owners if _exists(registry, owner, stored.key.namespace)]
@@ -30,7 +30,7 @@ def collect(registry: Registry, resource: Resource, stored: Stored) -> None:
         delete(registry, resource, stored.key.namespace, stored.key.name)
 
 
-def see_to_finalizers(registry: Registry, resource: Resource, stored: Stored) -> None:
+def see_to_finalizers(registry: ObjectRegistry, resource: ServedResource, stored: Stored) -> None:
     """Let an object go on that was deleted with the wish to orphan its dependents, or to go after them."""
     held = metadata(stored.body).get("finalizers") or []
     if not is_terminating(stored.body) or not {FOREGROUND, ORPHAN} & set(held):
@@ -52,7 +52,7 @@ def see_to_finalizers(registry: Registry, resource: Resource, stored: Stored) ->
         _drop_finalizer(registry, resource, stored, FOREGROUND)
 
 
-def _dependents(registry: Registry, uid: str) -> list[tuple[Resource, Stored]]:
+def _dependents(registry: ObjectRegistry, uid: str) -> list[tuple[ServedResource, Stored]]:
     return [
         (resource, stored)
         for resource in resources.stored()
@@ -60,12 +60,12 @@ def _dependents(registry: Registry, uid: str) -> list[tuple[Resource, Stored]]:
     ]
 
 
-def _exists(registry: Registry, owner: Object, namespace: str) -> bool:
+def _exists(registry: ObjectRegistry, owner: Object, namespace: str) -> bool:
     resource = resources.of_kind(owner["apiVersion"], owner["kind"])
     if resource is None:
         return True
     place = namespace if resource.namespaced else ""
-    found = registry.store.get(Key(resource.storage, place, owner["name"]))
+    found = registry.store.get(StoreKey(resource.storage, place, owner["name"]))
     return found is not None and uid_of(found.body) == owner["uid"]
 
 
@@ -78,7 +78,7 @@ def _set_owners(body: Object, owners: list[Object]) -> None:
     body["metadata"]["ownerReferences"] = owners
 
 
-def _drop_finalizer(registry: Registry, resource: Resource, stored: Stored, name: str) -> None:
+def _drop_finalizer(registry: ObjectRegistry, resource: ServedResource, stored: Stored, name: str) -> None:
     current = registry.store.get(stored.key)
     if current is None:
         return

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from colocate.lab.api.changes import Key, Stored
+from colocate.lab.api.changes import Stored, StoreKey
 from colocate.lab.api.objects import Object, metadata
 
 
@@ -21,7 +21,7 @@ class Index:
 
     def __init__(self, values: Callable[[Object], tuple[str, ...]]) -> None:
         self._values = values
-        self._found: dict[str, dict[Key, Stored]] = {}
+        self._found: dict[str, dict[StoreKey, Stored]] = {}
 
     def get(self, value: str) -> list[Stored]:
         return list(self._found.get(value, {}).values())
@@ -44,12 +44,12 @@ class Shelf:
 
     def __init__(self, indexes: Mapping[str, Index]) -> None:
         self._indexes = indexes
-        self._all: dict[Key, Stored] = {}
-        self._namespaces: dict[str, dict[Key, Stored]] = {}
-        self._order: dict[str, list[Key]] = {}
+        self._all: dict[StoreKey, Stored] = {}
+        self._namespaces: dict[str, dict[StoreKey, Stored]] = {}
+        self._order: dict[str, list[StoreKey]] = {}
         """Sorted keys by namespace, kept until an object comes or goes; "" is all of them."""
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: StoreKey) -> Stored | None:
         return self._all.get(key)
 
     def count(self, namespace: str = "") -> int:
@@ -76,7 +76,7 @@ class Shelf:
         for index in self._indexes.values():
             index.put(stored)
 
-    def drop(self, key: Key) -> None:
+    def drop(self, key: StoreKey) -> None:
         stored = self._all.pop(key)
         held = self._namespaces[key.namespace]
         del held[key]
@@ -86,6 +86,6 @@ class Shelf:
         for index in self._indexes.values():
             index.drop(stored)
 
-    def _forget_order(self, key: Key) -> None:
+    def _forget_order(self, key: StoreKey) -> None:
         self._order.pop("", None)
         self._order.pop(key.namespace, None)

@@ -8,13 +8,13 @@ import base64
 
 import msgspec
 
-from colocate.lab.api.changes import Key, Stored
+from colocate.lab.api.changes import Stored, StoreKey
 from colocate.lab.api.objects import Object
-from colocate.lab.api.query import Query
-from colocate.lab.api.resources import Resource
-from colocate.lab.api.selectors import Selection
+from colocate.lab.api.query import ListQuery
+from colocate.lab.api.resources import ServedResource
+from colocate.lab.api.selectors import ObjectSelection
 from colocate.lab.api.status import bad_request, expired, too_large_version
-from colocate.lab.api.store import NODE, Store
+from colocate.lab.api.store import NODE, ObjectStore
 
 _KEPT_LISTS = 32
 _TOO_OLD = (
@@ -29,14 +29,16 @@ class _Token(msgspec.Struct):
     start: str
 
 
-class Page(msgspec.Struct, frozen=True):
+class ListPage(msgspec.Struct, frozen=True):
     """Objects, and what is said about the list."""
 
     found: list[Stored]
     metadata: Object
 
 
-def select(store: Store, resource: Resource, namespace: str, selection: Selection) -> list[Stored]:
+def select(
+    store: ObjectStore, resource: ServedResource, namespace: str, selection: ObjectSelection
+) -> list[Stored]:
     """The objects of a selection, in order; found by an index where there is one."""
     storage = resource.storage
     if selection.is_everything:
@@ -44,7 +46,7 @@ def select(store: Store, resource: Resource, namespace: str, selection: Selectio
     name = selection.fields.required("metadata.name")
     node = selection.fields.required("spec.nodeName")
     if name is not None and (namespace or not resource.namespaced):
-        one = store.get(Key(storage, namespace, name))
+        one = store.get(StoreKey(storage, namespace, name))
         candidates = [one] if one else []
     elif node and storage == "pods":
         held = store.lookup(storage, NODE, node)
@@ -59,12 +61,14 @@ def select(store: Store, resource: Resource, namespace: str, selection: Selectio
 class Lister:
     """Answers lists."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._rests: dict[tuple[int, str], list[Stored]] = {}
         self._generation = store.generation
 
-    def page(self, resource: Resource, namespace: str, selection: Selection, query: Query) -> Page:
+    def page(
+        self, resource: ServedResource, namespace: str, selection: ObjectSelection, query: ListQuery
+    ) -> ListPage:
         query.check_list()
         revision = query.revision()
         limit = query.number("limit") or 0
@@ -83,16 +87,16 @@ class Lister:
 
     def _page(
         self,
-        resource: Resource,
+        resource: ServedResource,
         namespace: str,
         found: list[Stored],
         limit: int,
         revision: int,
         counted: bool,
-    ) -> Page:
+    ) -> ListPage:
         listed: Object = {"resourceVersion": str(revision)}
         if not limit or len(found) <= limit:
-            return Page(found, listed)
+            return ListPage(found, listed)
         shown, rest = found[:limit], found[limit:]
         last = shown[-1].key
         # The place is the key below what was asked for: a name, or namespace and name.
@@ -102,14 +106,14 @@ class Lister:
         listed["continue"] = token
         if counted:
             listed["remainingItemCount"] = len(rest)
-        return Page(shown, listed)
+        return ListPage(shown, listed)
 
     def _keep(self, token: str, rest: list[Stored]) -> None:
         self._rests[self._store.generation, token] = rest
         while len(self._rests) > _KEPT_LISTS:
             del self._rests[next(iter(self._rests))]
 
-    def _continue(self, resource: Resource, namespace: str, token: str, limit: int) -> Page:
+    def _continue(self, resource: ServedResource, namespace: str, token: str, limit: int) -> ListPage:
         read = _decode(token)
         rest = self._rests.get((self._store.generation, token))
         if rest is None:
@@ -117,7 +121,7 @@ class Lister:
         return self._page(resource, namespace, rest, limit, read.rv, counted=True)
 
 
-def _key(stored: Stored) -> Key:
+def _key(stored: Stored) -> StoreKey:
     return stored.key
 
 

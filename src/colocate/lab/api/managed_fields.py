@@ -21,7 +21,7 @@ _LONGEST_NAME = 128
 _MISSING = object()
 
 
-class Writer(msgspec.Struct, frozen=True):
+class FieldWriter(msgspec.Struct, frozen=True):
     """Whoever writes, by the name that they give themselves, and the subresource through which."""
 
     manager: str
@@ -33,7 +33,7 @@ def manager_of(field_manager: str, user_agent: str) -> str:
     return (field_manager or user_agent.partition("/")[0])[:_LONGEST_NAME] or "unknown"
 
 
-def recorded(entries: list[Object], old: Object, new: Object, writer: Writer, now: str) -> list[Object]:
+def recorded(entries: list[Object], old: Object, new: Object, writer: FieldWriter, now: str) -> list[Object]:
     """The entries after a write that made `new` of `old`.
 
     A cluster of thousands of nodes has as many heartbeats: only what differs is walked, and an entry that owns
@@ -60,7 +60,7 @@ def recorded(entries: list[Object], old: Object, new: Object, writer: Writer, no
     return signed
 
 
-def _entry(writer: Writer, now: str, owned: set[Path]) -> Object:
+def _entry(writer: FieldWriter, now: str, owned: set[Path]) -> Object:
     part = {"subresource": writer.subresource} if writer.subresource else {}
     return {
         "manager": writer.manager,

@@ -11,22 +11,22 @@ from typing import Protocol
 import msgspec
 
 from colocate.clock import Clock
-from colocate.lab.api.changes import Key, Stored
+from colocate.lab.api.changes import Stored, StoreKey
 from colocate.lab.api.listing import select
 from colocate.lab.api.objects import Object, annotations_of, encode, metadata, name_of, rfc3339, uid_of
 from colocate.lab.api.quantities import in_binary, in_decimal, parse
-from colocate.lab.api.resources import NODE_METRICS, NODES, POD_METRICS, PODS, Resource
-from colocate.lab.api.selectors import Selection
+from colocate.lab.api.resources import NODE_METRICS, NODES, POD_METRICS, PODS, ServedResource
+from colocate.lab.api.selectors import ObjectSelection
 from colocate.lab.api.status import not_found
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 
 RESOLUTION = 15.0
 """Seconds from one measurement to the next, as of a metrics-server."""
 ANNOTATION = "lab.colocate.dev/usage-"
-_MEASURED_OF: Mapping[Resource, Resource] = {NODE_METRICS: NODES, POD_METRICS: PODS}
+_MEASURED_OF: Mapping[ServedResource, ServedResource] = {NODE_METRICS: NODES, POD_METRICS: PODS}
 
 
-class Usage(msgspec.Struct, frozen=True):
+class MetricsUsage(msgspec.Struct, frozen=True):
     """What something uses."""
 
     cpu: float = 0.0
@@ -40,7 +40,7 @@ class NodeReading(msgspec.Struct, frozen=True):
 
     time: float
     window: float
-    usage: Usage
+    usage: MetricsUsage
 
 
 class PodReading(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class PodReading(msgspec.Struct, frozen=True):
 
     time: float
     window: float
-    containers: Mapping[str, Usage]
+    containers: Mapping[str, MetricsUsage]
 
 
 class Meter(Protocol):
@@ -59,18 +59,18 @@ class Meter(Protocol):
     def pod(self, uid: str) -> PodReading | None: ...
 
 
-class Metrics:
+class MetricsServer:
     """Answers what is asked of the metrics API."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self.meter: Meter | None = None
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Stored:
+    def get(self, resource: ServedResource, namespace: str, name: str) -> Stored:
         """The metrics of one node or pod; raises the Status of one that has none."""
         of = _MEASURED_OF[resource]
-        subject = self._store.get(Key(of.storage, namespace, name))
+        subject = self._store.get(StoreKey(of.storage, namespace, name))
         if subject is None:
             raise not_found(of.qualified, name)
         found = self._of(resource, [subject])
@@ -79,11 +79,11 @@ class Metrics:
             raise not_found(f"{resource.kind.lower()}.{resource.group}", place)
         return found[0]
 
-    def select(self, resource: Resource, namespace: str, selection: Selection) -> list[Stored]:
+    def select(self, resource: ServedResource, namespace: str, selection: ObjectSelection) -> list[Stored]:
         """The metrics of a selection of nodes or pods, without those that have none."""
         return self._of(resource, select(self._store, _MEASURED_OF[resource], namespace, selection))
 
-    def _of(self, resource: Resource, subjects: Iterable[Stored]) -> list[Stored]:
+    def _of(self, resource: ServedResource, subjects: Iterable[Stored]) -> list[Stored]:
         told = self._node if resource is NODE_METRICS else self._pod
         found: list[Stored] = []
         for subject in subjects:
@@ -100,7 +100,7 @@ class Metrics:
         if reading is None:
             if not claimed:
                 return None
-            reading = NodeReading(self._clock.time(), RESOLUTION, Usage())
+            reading = NodeReading(self._clock.time(), RESOLUTION, MetricsUsage())
         return self._opening(node, reading) | {"usage": _shown(reading.usage) | claimed}
 
     def _pod(self, pod: Object) -> Object | None:
@@ -119,7 +119,7 @@ class Metrics:
         return {"metadata": kept, "timestamp": rfc3339(reading.time), "window": _span(reading.window)}
 
 
-def _shown(usage: Usage) -> Object:
+def _shown(usage: MetricsUsage) -> Object:
     nanos = Fraction(round(usage.cpu * 1e9), 10**9)
     return {"cpu": in_decimal(nanos), "memory": in_binary(Fraction(usage.memory))}
 

@@ -4,11 +4,11 @@ from colocate.lab.api import resources
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import delete
 from colocate.lab.api.objects import Object, is_terminating
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import NAMESPACES, SERVICE_ACCOUNTS
 
 
-def carry_out(registry: Registry, stored: Stored) -> None:
+def carry_out(registry: ObjectRegistry, stored: Stored) -> None:
     """Bring a namespace one step on."""
     name = stored.key.name
     if not is_terminating(stored.body):
@@ -22,7 +22,7 @@ def carry_out(registry: Registry, stored: Stored) -> None:
         registry.force(NAMESPACES, current, _let_go)
 
 
-def _clear(registry: Registry, namespace: str) -> int:
+def _clear(registry: ObjectRegistry, namespace: str) -> int:
     """Delete everything in a namespace; returns how much is still there, such as pods that have to stop."""
     left = 0
     for resource in resources.stored():

@@ -8,25 +8,25 @@ from collections.abc import Iterator
 
 from colocate.lab.api import resources
 from colocate.lab.api.objects import Object
-from colocate.lab.api.resources import Resource
+from colocate.lab.api.resources import ServedResource
 
 PARAMETERS = ("dryRun", "fieldManager", "fieldValidation", "force")
 _TITLE = "Kubernetes, as far as Colocate's lab serves it"
 GVK = "x-kubernetes-group-version-kind"
 
 
-def path_of(resource: Resource) -> str:
+def path_of(resource: ServedResource) -> str:
     """The path of one object."""
     root = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
     scope = "/namespaces/{namespace}" if resource.namespaced else ""
     return f"{root}{scope}/{resource.plural}/{{name}}"
 
 
-def gvk_of(resource: Resource) -> dict[str, str]:
+def gvk_of(resource: ServedResource) -> dict[str, str]:
     return {"group": resource.group, "kind": resource.kind, "version": resource.version}
 
 
-def patchable(group: str | None = None) -> Iterator[Resource]:
+def patchable(group: str | None = None) -> Iterator[ServedResource]:
     """The resources that have a patch operation, of all groups or of one."""
     for resource in resources.RESOURCES:
         if resource.is_stored and group in (None, resource.group):
@@ -71,17 +71,17 @@ def version_3(root: str, version: str) -> Object | None:
     return {"openapi": "3.0.0", "info": {"title": _TITLE, "version": version}, "paths": paths}
 
 
-def _operation_2(resource: Resource) -> Object:
+def _operation_2(resource: ServedResource) -> Object:
     listed = [{"name": name, "in": "query", "type": "string"} for name in PARAMETERS]
     return {"operationId": f"patch{resource.kind}", "parameters": listed, GVK: gvk_of(resource)}
 
 
-def _operation_3(resource: Resource) -> Object:
+def _operation_3(resource: ServedResource) -> Object:
     listed = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in PARAMETERS]
     return {"operationId": f"patch{resource.kind}", "parameters": listed, GVK: gvk_of(resource)}
 
 
-def _operation_protobuf(resource: Resource) -> bytes:
+def _operation_protobuf(resource: ServedResource) -> bytes:
     parameters = b"".join(_field(8, _query_parameter(name)) for name in PARAMETERS)
     shown = "".join(f"{key}: {value}\n" for key, value in gvk_of(resource).items() if value)
     extension = _named(GVK, _text(2, shown))

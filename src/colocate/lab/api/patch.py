@@ -5,7 +5,7 @@ from typing import Any
 
 from colocate.lab.api import patch_apply, patch_merge, patch_strategic
 from colocate.lab.api.objects import Object
-from colocate.lab.api.status import ApiError, bad_request, rejected, unsupported_media_type
+from colocate.lab.api.status import StatusError, bad_request, rejected, unsupported_media_type
 from colocate.model import json_patch
 
 
@@ -45,7 +45,7 @@ def _apply(type: PatchType, document: Object | None, patch: Any) -> Any:
         if len(patch) > json_patch.MAX_OPERATIONS:
             limit = json_patch.MAX_OPERATIONS
             words = f"The allowed maximum operations in a JSON patch is {limit}, got {len(patch)}"
-            raise ApiError(413, "RequestEntityTooLarge", words)
+            raise StatusError(413, "RequestEntityTooLarge", words)
         return json_patch.apply(document, patch)
     if not isinstance(patch, dict):
         raise ValueError("a merge patch is an object")

@@ -4,7 +4,7 @@ import msgspec
 
 from colocate.lab.api import resources
 from colocate.lab.api.rbac import Deed
-from colocate.lab.api.resources import NAMESPACES, Resource
+from colocate.lab.api.resources import NAMESPACES, ServedResource
 from colocate.lab.api.status import method_not_allowed, no_such_path
 
 _ONE = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "POST": "create"}
@@ -15,7 +15,7 @@ class Target(msgspec.Struct, frozen=True):
     """A request for a resource."""
 
     verb: str
-    resource: Resource
+    resource: ServedResource
     namespace: str = ""
     name: str = ""
     subresource: str = ""
@@ -59,7 +59,7 @@ def _is_namespace_part(step: str) -> bool:
 
 
 def _target(
-    method: str, resource: Resource, namespace: str, name: str, subresource: str, watch: bool
+    method: str, resource: ServedResource, namespace: str, name: str, subresource: str, watch: bool
 ) -> Target:
     verb = (_ONE if name else _MANY).get(method)
     if verb is None or (verb == "create" and name and not subresource):

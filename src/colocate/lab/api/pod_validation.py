@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from colocate.lab.api import faults, quantities
 from colocate.lab.api.objects import Object, clone
-from colocate.lab.api.status import Cause
+from colocate.lab.api.status import StatusCause
 
 _RESTART = ("Always", "OnFailure", "Never")
 _PULL = ("Always", "IfNotPresent", "Never")
@@ -15,7 +15,7 @@ _IMMUTABLE = (
 )
 
 
-def spec_faults(spec: Object, path: str = "spec") -> Iterator[Cause]:
+def spec_faults(spec: Object, path: str = "spec") -> Iterator[StatusCause]:
     """What is wrong with a pod's spec."""
     if not spec.get("containers"):
         yield faults.required(f"{path}.containers")
@@ -34,7 +34,7 @@ def spec_faults(spec: Object, path: str = "spec") -> Iterator[Cause]:
         yield faults.invalid(f"{path}.nodeName", spec["nodeName"], why)
 
 
-def _container_faults(container: Object, path: str, names: set[str]) -> Iterator[Cause]:
+def _container_faults(container: Object, path: str, names: set[str]) -> Iterator[StatusCause]:
     name = container.get("name")
     if not name:
         yield faults.required(f"{path}.name")
@@ -54,7 +54,7 @@ def _container_faults(container: Object, path: str, names: set[str]) -> Iterator
     yield from _resource_faults(container.get("resources") or {}, f"{path}.resources")
 
 
-def _resource_faults(resources: Object, path: str) -> Iterator[Cause]:
+def _resource_faults(resources: Object, path: str) -> Iterator[StatusCause]:
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     sound = True
     for part, amounts in (("limits", limits), ("requests", requests)):
@@ -76,7 +76,7 @@ def _resource_faults(resources: Object, path: str) -> Iterator[Cause]:
             yield faults.invalid(f"{path}.requests", request, why)
 
 
-def amount_faults(name: str, value: object, path: str) -> Iterator[Cause]:
+def amount_faults(name: str, value: object, path: str) -> Iterator[StatusCause]:
     """What is wrong with an amount of a resource."""
     field = f"{path}[{name}]"
     if why := faults.qualified_name_fault(name):
@@ -92,7 +92,7 @@ def amount_faults(name: str, value: object, path: str) -> Iterator[Cause]:
         yield faults.invalid(field, value, "must be an integer")
 
 
-def update_faults(new: Object, old: Object) -> Iterator[Cause]:
+def update_faults(new: Object, old: Object) -> Iterator[StatusCause]:
     """What of a pod's spec was changed that may not be."""
     allowed = clone(old)
     for group in ("initContainers", "containers"):

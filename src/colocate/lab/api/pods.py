@@ -7,14 +7,14 @@ from colocate.lab.api import disruption, faults
 from colocate.lab.api.bodies import check_kind
 from colocate.lab.api.deletion import delete, read_options
 from colocate.lab.api.objects import Object, at, condition, is_terminating, metadata, rfc3339, uid_of
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import PODS
-from colocate.lab.api.status import ApiError, bad_request, conflict, invalid
+from colocate.lab.api.status import StatusError, bad_request, conflict, invalid
 
 _EVICTED = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
 
 
-def bind(registry: Registry, namespace: str, name: str, body: Any, dry_run: bool) -> None:
+def bind(registry: ObjectRegistry, namespace: str, name: str, body: Any, dry_run: bool) -> None:
     """Put a pod on a node, once."""
     check_kind("Binding", "v1", body)
     node = at(body, "target", "name")
@@ -63,11 +63,11 @@ def set_condition(
         held.append(new)
 
 
-def _refusal(name: str, why: str) -> ApiError:
+def _refusal(name: str, why: str) -> StatusError:
     return conflict("pods/binding", name, why)
 
 
-def evict(registry: Registry, namespace: str, name: str, body: Any, dry_run: bool) -> None:
+def evict(registry: ObjectRegistry, namespace: str, name: str, body: Any, dry_run: bool) -> None:
     """Delete a pod if its disruption budget allows it, with a condition that says how it came to its end."""
     # Old clients still call it policy/v1beta1; it was the same thing.
     version = "policy/v1beta1" if at(body, "apiVersion") == "policy/v1beta1" else "policy/v1"

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 import msgspec
 
 from colocate.lab.api import faults, selectors
-from colocate.lab.api.selectors import Selection
-from colocate.lab.api.status import ApiError, Cause, bad_request, invalid
+from colocate.lab.api.selectors import ObjectSelection
+from colocate.lab.api.status import StatusCause, StatusError, bad_request, invalid
 
 _TRUE = ("true", "1", "")
 _MAX_NUMBER = 2**63 - 1
 
 
-class Query(msgspec.Struct, frozen=True):
+class ListQuery(msgspec.Struct, frozen=True):
     """What a client may say after the question mark; unknown parameters are ignored, as they always were."""
 
     given: Mapping[str, str]
@@ -48,9 +48,9 @@ class Query(msgspec.Struct, frozen=True):
             raise _bad_option("resourceVersion", faults.invalid("", text, "it is not a version").message)
         return int(text)
 
-    def selection(self, storage: str) -> Selection:
+    def selection(self, storage: str) -> ObjectSelection:
         try:
-            return Selection(
+            return ObjectSelection(
                 selectors.parse_labels(self.text("labelSelector")),
                 selectors.parse_fields(self.text("fieldSelector"), storage),
             )
@@ -80,6 +80,6 @@ class Query(msgspec.Struct, frozen=True):
             raise _bad_option("resourceVersionMatch", f"Forbidden: {why}")
 
 
-def _bad_option(field: str, words: str) -> ApiError:
+def _bad_option(field: str, words: str) -> StatusError:
     reason = "FieldValueForbidden" if words.startswith("Forbidden") else "FieldValueInvalid"
-    return invalid("ListOptions", "meta.k8s.io", "", [Cause(reason, words, field)])
+    return invalid("ListOptions", "meta.k8s.io", "", [StatusCause(reason, words, field)])

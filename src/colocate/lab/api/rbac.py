@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from colocate.lab.api.changes import Key
+from colocate.lab.api.changes import StoreKey
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES
-from colocate.lab.api.status import ApiError, forbidden, forbidden_path
-from colocate.lab.api.store import Store
+from colocate.lab.api.status import StatusError, forbidden, forbidden_path
+from colocate.lab.api.store import ObjectStore
 from colocate.lab.api.users import SERVICE_ACCOUNT, User
 
 
@@ -35,7 +35,7 @@ class Deed(msgspec.Struct, frozen=True):
 class Authorizer:
     """Reads the roles of the store at every question: a binding holds from the moment it is applied."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def check(self, user: User, deed: Deed) -> None:
@@ -58,13 +58,13 @@ class Authorizer:
 
     def _role_rules(self, reference: Object, namespace: str) -> list[Object]:
         if reference["kind"] == "ClusterRole":
-            role = self._store.get(Key(CLUSTER_ROLES.storage, "", reference["name"]))
+            role = self._store.get(StoreKey(CLUSTER_ROLES.storage, "", reference["name"]))
         else:
-            role = self._store.get(Key(ROLES.storage, namespace, reference["name"]))
+            role = self._store.get(StoreKey(ROLES.storage, namespace, reference["name"]))
         return (role.body.get("rules") or []) if role else []
 
 
-def refusal(user: User, deed: Deed) -> ApiError:
+def refusal(user: User, deed: Deed) -> StatusError:
     """The Status of a deed that is not allowed, in the recorded words."""
     if deed.path:
         return forbidden_path(user.name, deed.verb, deed.path)

@@ -1,12 +1,17 @@
 """Events that the controllers write about what they do."""
 
 from colocate.lab.api.objects import Object, metadata, name_of, rfc3339, uid_of
-from colocate.lab.api.registry import Registry
-from colocate.lab.api.resources import EVENTS, Resource
+from colocate.lab.api.registry import ObjectRegistry
+from colocate.lab.api.resources import EVENTS, ServedResource
 
 
 def record(
-    registry: Registry, resource: Resource, about: Object, component: str, reason: str, message: str
+    registry: ObjectRegistry,
+    resource: ServedResource,
+    about: Object,
+    component: str,
+    reason: str,
+    message: str,
 ) -> None:
     """Write a Normal event about an object."""
     namespace = metadata(about).get("namespace") or "default"

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from colocate.clock import Clock
 from colocate.lab.api import defaults, shapes, validation
-from colocate.lab.api.changes import Key, Stored
+from colocate.lab.api.changes import Stored, StoreKey
 from colocate.lab.api.identities import Identities
-from colocate.lab.api.managed_fields import Writer, recorded
+from colocate.lab.api.managed_fields import FieldWriter, recorded
 from colocate.lab.api.objects import (
     Object,
     encode,
@@ -21,9 +21,9 @@ from colocate.lab.api.objects import (
     rfc3339,
     uid_of,
 )
-from colocate.lab.api.resources import NAMESPACES, NODES, Resource
+from colocate.lab.api.resources import NAMESPACES, NODES, ServedResource
 from colocate.lab.api.status import (
-    Cause,
+    StatusCause,
     already_exists,
     bad_request,
     conflict,
@@ -31,7 +31,7 @@ from colocate.lab.api.status import (
     modified,
     not_found,
 )
-from colocate.lab.api.store import AlreadyThere, NotThere, Stale, Store
+from colocate.lab.api.store import AlreadyThere, NotThere, ObjectStore, Stale
 
 _SERVER_OWNED = (
     "uid",
@@ -49,34 +49,34 @@ _PARTS = {"status": "status", "finalize": "spec"}
 _NEVER_KEPT = ("selfLink", "clusterName")
 
 
-def key_of(resource: Resource, namespace: str, name: str) -> Key:
-    return Key(resource.storage, namespace if resource.namespaced else "", name)
+def key_of(resource: ServedResource, namespace: str, name: str) -> StoreKey:
+    return StoreKey(resource.storage, namespace if resource.namespaced else "", name)
 
 
-class Registry:
+class ObjectRegistry:
     """Reads and writes of objects, by the rules of their kinds."""
 
-    def __init__(self, store: Store, clock: Clock, identities: Identities | None = None) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock, identities: Identities | None = None) -> None:
         self.store = store
         self.clock = clock
         self.identities = identities or Identities()
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Stored:
+    def get(self, resource: ServedResource, namespace: str, name: str) -> Stored:
         found = self.store.get(key_of(resource, namespace, name))
         if found is None:
             raise not_found(resource.qualified, name)
         return found
 
-    def find(self, resource: Resource, namespace: str, name: str) -> Stored | None:
+    def find(self, resource: ServedResource, namespace: str, name: str) -> Stored | None:
         return self.store.get(key_of(resource, namespace, name))
 
     def create(
         self,
-        resource: Resource,
+        resource: ServedResource,
         namespace: str,
         body: Object,
         dry_run: bool = False,
-        writer: Writer | None = None,
+        writer: FieldWriter | None = None,
     ) -> Stored:
         """A new object. The body stays the caller's."""
         shapes.check(resource, body)
@@ -98,13 +98,13 @@ class Registry:
 
     def update(
         self,
-        resource: Resource,
+        resource: ServedResource,
         namespace: str,
         name: str,
         body: Object,
         subresource: str = "",
         dry_run: bool = False,
-        writer: Writer | None = None,
+        writer: FieldWriter | None = None,
     ) -> Stored:
         """A new version of an object; where nothing changes, there is none. The body stays the caller's."""
         current = self.get(resource, namespace, name)
@@ -122,7 +122,7 @@ class Registry:
 
     def modify(
         self,
-        resource: Resource,
+        resource: ServedResource,
         namespace: str,
         name: str,
         change: Callable[[Object], Object | None],
@@ -138,10 +138,10 @@ class Registry:
 
     def force(
         self,
-        resource: Resource,
+        resource: ServedResource,
         current: Stored,
         change: Callable[[Object], None],
-        writer: Writer | None = None,
+        writer: FieldWriter | None = None,
     ) -> Stored:
         """Write what no request may, such as a deletion's marks or a pod's node."""
         new = current.copy()
@@ -149,7 +149,7 @@ class Registry:
         self._sign(resource, current.body, new, writer)
         return self._replace(resource, current, new, dry_run=False)
 
-    def _sign(self, resource: Resource, old: Object, new: Object, writer: Writer | None) -> None:
+    def _sign(self, resource: ServedResource, old: Object, new: Object, writer: FieldWriter | None) -> None:
         """Put down who makes `new` of `old`; a write of the server's own leaves no trace."""
         if writer is None or resource is not NODES:
             return
@@ -160,7 +160,7 @@ class Registry:
         else:
             new["metadata"].pop("managedFields", None)
 
-    def _replace(self, resource: Resource, current: Stored, new: Object, dry_run: bool) -> Stored:
+    def _replace(self, resource: ServedResource, current: Stored, new: Object, dry_run: bool) -> Stored:
         if new == current.body:
             return current
         if dry_run:
@@ -176,7 +176,7 @@ class Registry:
         except NotThere:
             raise not_found(resource.qualified, current.key.name) from None
 
-    def _with_identity(self, resource: Resource, namespace: str, new: Object) -> Object:
+    def _with_identity(self, resource: ServedResource, namespace: str, new: Object) -> Object:
         given = metadata(new)
         if given.get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
@@ -194,19 +194,19 @@ class Registry:
         marks["creationTimestamp"] = rfc3339(self.clock.time())
         return {"metadata": marks} | {key: value for key, value in new.items() if key != "metadata"}
 
-    def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
+    def _check_namespace(self, resource: ServedResource, namespace: str, name: str) -> None:
         if not resource.namespaced:
             return
-        found = self.store.get(Key(NAMESPACES.storage, "", namespace))
+        found = self.store.get(StoreKey(NAMESPACES.storage, "", namespace))
         if found is None:
             raise not_found(NAMESPACES.qualified, namespace)
         if is_terminating(found.body):
             why = f"unable to create new content in namespace {namespace} because it is being terminated"
-            cause = Cause("NamespaceTerminating", f"namespace {namespace} is being terminated")
+            cause = StatusCause("NamespaceTerminating", f"namespace {namespace} is being terminated")
             shown = {"reason": cause.reason, "message": cause.message, "field": "metadata.namespace"}
             raise forbidden(resource.qualified, name, why, causes=[shown])
 
-    def _check_versions(self, resource: Resource, current: Stored, body: Object) -> None:
+    def _check_versions(self, resource: ServedResource, current: Stored, body: Object) -> None:
         given = metadata(body)
         name = current.key.name
         if given.get("resourceVersion") and given["resourceVersion"] != str(current.revision):
@@ -224,7 +224,7 @@ class Registry:
         if namespace_of(body) not in ("", current.key.namespace):
             raise wrong_namespace()
 
-    def _merged(self, resource: Resource, current: Object, new: Object, part: str | None) -> Object:
+    def _merged(self, resource: ServedResource, current: Object, new: Object, part: str | None) -> Object:
         """The new object with everything that this path may not change as it was."""
         old, given = metadata(current), metadata(new)
         marks = {

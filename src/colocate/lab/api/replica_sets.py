@@ -25,9 +25,9 @@ from colocate.lab.api.objects import (
     uid_of,
 )
 from colocate.lab.api.recorder import record
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import PODS, REPLICA_SETS
-from colocate.lab.api.status import ApiError
+from colocate.lab.api.status import StatusError
 from colocate.lab.api.store import OWNER
 
 COMPONENT = "replicaset-controller"
@@ -36,7 +36,7 @@ _FREE_FAILURES = 3
 _LONGEST_WAIT = 60.0
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ReplicaPlan(msgspec.Struct, frozen=True):
     """What is to be done about one ReplicaSet."""
 
     create: int
@@ -46,7 +46,7 @@ class Plan(msgspec.Struct, frozen=True):
     """When to look again although nothing may have changed."""
 
 
-def plan(replica_set: Object, pods: list[Object], now: float) -> Plan:
+def plan(replica_set: Object, pods: list[Object], now: float) -> ReplicaPlan:
     """Decide what a set of these pods needs."""
     active = [pod for pod in pods if is_active(pod)]
     patience = float(at(replica_set, "spec", "minReadySeconds") or 0)
@@ -58,7 +58,7 @@ def plan(replica_set: Object, pods: list[Object], now: float) -> Plan:
     if pause:
         waiting.append(pause)
     surplus = sorted(active, key=_worth)[: max(0, -missing)]
-    return Plan(
+    return ReplicaPlan(
         create=0 if pause else max(0, missing),
         delete=[name_of(pod) for pod in surplus],
         status=_status(replica_set, active, available),
@@ -116,7 +116,7 @@ def _status(replica_set: Object, active: list[Object], available: int) -> Object
     return {"replicas": len(active)} | {key: value for key, value in counts.items() if value}
 
 
-def pods_of(registry: Registry, replica_set: Object) -> list[Object]:
+def pods_of(registry: ObjectRegistry, replica_set: Object) -> list[Object]:
     found = registry.store.lookup(PODS.storage, OWNER, uid_of(replica_set))
     return [
         stored.body
@@ -125,7 +125,7 @@ def pods_of(registry: Registry, replica_set: Object) -> list[Object]:
     ]
 
 
-def carry_out(registry: Registry, stored: Stored) -> float | None:
+def carry_out(registry: ObjectRegistry, stored: Stored) -> float | None:
     """Bring a ReplicaSet to where it should be; returns when to look again."""
     replica_set = stored.body
     if is_terminating(replica_set):
@@ -135,7 +135,7 @@ def carry_out(registry: Registry, stored: Stored) -> float | None:
     for _ in range(decided.create):
         try:
             pod = registry.create(PODS, namespace, _pod(replica_set))
-        except ApiError as error:
+        except StatusError as error:
             record(registry, REPLICA_SETS, replica_set, COMPONENT, "FailedCreate", f"Error creating: {error}")
             return _LONGEST_WAIT
         message = f"Created pod: {pod.key.name}"
@@ -152,7 +152,7 @@ def carry_out(registry: Registry, stored: Stored) -> float | None:
     return decided.again_in
 
 
-def set_status(registry: Registry, stored: Stored, status: Object) -> None:
+def set_status(registry: ObjectRegistry, stored: Stored, status: Object) -> None:
     if stored.body.get("status") != status:
         registry.force(REPLICA_SETS, stored, lambda body: body.update(status=status))
 

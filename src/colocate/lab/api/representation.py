@@ -11,7 +11,7 @@ import msgspec
 from colocate.lab.api import events, tables
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.objects import Object, encode
-from colocate.lab.api.resources import EVENTS_V1, Resource
+from colocate.lab.api.resources import EVENTS_V1, ServedResource
 from colocate.lab.api.status import bad_request, not_acceptable
 
 JSON = "application/json"
@@ -27,7 +27,7 @@ class Form(Enum):
     METADATA = "PartialObjectMetadata"
 
 
-class View(msgspec.Struct, frozen=True):
+class ObjectView(msgspec.Struct, frozen=True):
     """What a client wants to see."""
 
     form: Form = Form.OBJECT
@@ -35,7 +35,7 @@ class View(msgspec.Struct, frozen=True):
     """How much of each object a table's rows carry."""
 
 
-def negotiate(accept: str, include: str = "") -> View:
+def negotiate(accept: str, include: str = "") -> ObjectView:
     """The first form that the client accepts and that is offered. An empty header accepts all."""
     if include not in ("", "None", "Metadata", "Object"):
         raise bad_request(f'unrecognized includeObject value: "{include}"')
@@ -46,19 +46,19 @@ def negotiate(accept: str, include: str = "") -> View:
             continue
         form = given.get("as")
         if form is None or given.get("g") == "apidiscovery.k8s.io":
-            return View()
+            return ObjectView()
         if given.get("g") == _META and given.get("v") == "v1":
             if form == "Table":
-                return View(Form.TABLE, include or "Metadata")
+                return ObjectView(Form.TABLE, include or "Metadata")
             if form in ("PartialObjectMetadata", "PartialObjectMetadataList"):
-                return View(Form.METADATA)
+                return ObjectView(Form.METADATA)
     raise not_acceptable([JSON])
 
 
 class Renderer:
     """Shows objects of one resource in one form."""
 
-    def __init__(self, resource: Resource, view: View, now: float) -> None:
+    def __init__(self, resource: ServedResource, view: ObjectView, now: float) -> None:
         self.resource = resource
         self.view = view
         self._now = now

@@ -24,7 +24,7 @@ class Subresource(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-class Resource(msgspec.Struct, frozen=True):
+class ServedResource(msgspec.Struct, frozen=True):
     """A kind of object, as the API names it."""
 
     plural: str
@@ -105,10 +105,10 @@ _READ = ("get", "list", "watch")
 _NAMESPACE_VERBS = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
 _NAMESPACE_PARTS = (Subresource("finalize", ("update",)), _STATUS)
 
-BINDINGS = Resource("bindings", "Binding", verbs=_CREATE)
-CONFIG_MAPS = Resource("configmaps", "ConfigMap", short=("cm",))
-EVENTS = Resource("events", "Event", short=("ev",))
-NAMESPACES = Resource(
+BINDINGS = ServedResource("bindings", "Binding", verbs=_CREATE)
+CONFIG_MAPS = ServedResource("configmaps", "ConfigMap", short=("cm",))
+EVENTS = ServedResource("events", "Event", short=("ev",))
+NAMESPACES = ServedResource(
     "namespaces",
     "Namespace",
     namespaced=False,
@@ -116,10 +116,12 @@ NAMESPACES = Resource(
     verbs=_NAMESPACE_VERBS,
     subresources=_NAMESPACE_PARTS,
 )
-NODES = Resource("nodes", "Node", namespaced=False, short=("no",), subresources=(_STATUS,))
-PODS = Resource("pods", "Pod", short=("po",), categories=("all",), subresources=_POD_PARTS, generation=True)
-SERVICE_ACCOUNTS = Resource("serviceaccounts", "ServiceAccount", short=("sa",), subresources=(_TOKEN,))
-DEPLOYMENTS = Resource(
+NODES = ServedResource("nodes", "Node", namespaced=False, short=("no",), subresources=(_STATUS,))
+PODS = ServedResource(
+    "pods", "Pod", short=("po",), categories=("all",), subresources=_POD_PARTS, generation=True
+)
+SERVICE_ACCOUNTS = ServedResource("serviceaccounts", "ServiceAccount", short=("sa",), subresources=(_TOKEN,))
+DEPLOYMENTS = ServedResource(
     "deployments",
     "Deployment",
     "apps",
@@ -128,7 +130,7 @@ DEPLOYMENTS = Resource(
     subresources=(_SCALE, _STATUS),
     generation=True,
 )
-REPLICA_SETS = Resource(
+REPLICA_SETS = ServedResource(
     "replicasets",
     "ReplicaSet",
     "apps",
@@ -137,9 +139,9 @@ REPLICA_SETS = Resource(
     subresources=(_SCALE, _STATUS),
     generation=True,
 )
-EVENTS_V1 = Resource("events", "Event", "events.k8s.io", short=("ev",), stored_as="events")
-LEASES = Resource("leases", "Lease", "coordination.k8s.io")
-DISRUPTION_BUDGETS = Resource(
+EVENTS_V1 = ServedResource("events", "Event", "events.k8s.io", short=("ev",), stored_as="events")
+LEASES = ServedResource("leases", "Lease", "coordination.k8s.io")
+DISRUPTION_BUDGETS = ServedResource(
     "poddisruptionbudgets",
     "PodDisruptionBudget",
     "policy",
@@ -147,35 +149,35 @@ DISRUPTION_BUDGETS = Resource(
     subresources=(_STATUS,),
     generation=True,
 )
-PRIORITY_CLASSES = Resource(
+PRIORITY_CLASSES = ServedResource(
     "priorityclasses", "PriorityClass", "scheduling.k8s.io", namespaced=False, short=("pc",), generation=True
 )
-CLUSTER_ROLES = Resource("clusterroles", "ClusterRole", _RBAC, namespaced=False)
-CLUSTER_ROLE_BINDINGS = Resource("clusterrolebindings", "ClusterRoleBinding", _RBAC, namespaced=False)
-ROLES = Resource("roles", "Role", _RBAC)
-ROLE_BINDINGS = Resource("rolebindings", "RoleBinding", _RBAC)
+CLUSTER_ROLES = ServedResource("clusterroles", "ClusterRole", _RBAC, namespaced=False)
+CLUSTER_ROLE_BINDINGS = ServedResource("clusterrolebindings", "ClusterRoleBinding", _RBAC, namespaced=False)
+ROLES = ServedResource("roles", "Role", _RBAC)
+ROLE_BINDINGS = ServedResource("rolebindings", "RoleBinding", _RBAC)
 
-NODE_METRICS = Resource(
+NODE_METRICS = ServedResource(
     "nodes", "NodeMetrics", _METRICS, "v1beta1", namespaced=False, verbs=_ASK, measured=True
 )
-POD_METRICS = Resource("pods", "PodMetrics", _METRICS, "v1beta1", verbs=_ASK, measured=True)
+POD_METRICS = ServedResource("pods", "PodMetrics", _METRICS, "v1beta1", verbs=_ASK, measured=True)
 
 NEVER_ANY = (
-    Resource("persistentvolumeclaims", "PersistentVolumeClaim", verbs=_READ, short=("pvc",)),
-    Resource("persistentvolumes", "PersistentVolume", namespaced=False, verbs=_READ, short=("pv",)),
-    Resource(
+    ServedResource("persistentvolumeclaims", "PersistentVolumeClaim", verbs=_READ, short=("pvc",)),
+    ServedResource("persistentvolumes", "PersistentVolume", namespaced=False, verbs=_READ, short=("pv",)),
+    ServedResource(
         "replicationcontrollers", "ReplicationController", verbs=_READ, short=("rc",), categories=("all",)
     ),
-    Resource("services", "Service", verbs=_READ, short=("svc",), categories=("all",)),
-    Resource("statefulsets", "StatefulSet", "apps", verbs=_READ, short=("sts",), categories=("all",)),
-    Resource("deviceclasses", "DeviceClass", _DRA, namespaced=False, verbs=_READ),
-    Resource("resourceclaims", "ResourceClaim", _DRA, verbs=_READ),
-    Resource("resourceslices", "ResourceSlice", _DRA, namespaced=False, verbs=_READ),
-    Resource("csidrivers", "CSIDriver", _STORAGE, namespaced=False, verbs=_READ),
-    Resource("csinodes", "CSINode", _STORAGE, namespaced=False, verbs=_READ),
-    Resource("csistoragecapacities", "CSIStorageCapacity", _STORAGE, verbs=_READ),
-    Resource("storageclasses", "StorageClass", _STORAGE, namespaced=False, verbs=_READ, short=("sc",)),
-    Resource("volumeattachments", "VolumeAttachment", _STORAGE, namespaced=False, verbs=_READ),
+    ServedResource("services", "Service", verbs=_READ, short=("svc",), categories=("all",)),
+    ServedResource("statefulsets", "StatefulSet", "apps", verbs=_READ, short=("sts",), categories=("all",)),
+    ServedResource("deviceclasses", "DeviceClass", _DRA, namespaced=False, verbs=_READ),
+    ServedResource("resourceclaims", "ResourceClaim", _DRA, verbs=_READ),
+    ServedResource("resourceslices", "ResourceSlice", _DRA, namespaced=False, verbs=_READ),
+    ServedResource("csidrivers", "CSIDriver", _STORAGE, namespaced=False, verbs=_READ),
+    ServedResource("csinodes", "CSINode", _STORAGE, namespaced=False, verbs=_READ),
+    ServedResource("csistoragecapacities", "CSIStorageCapacity", _STORAGE, verbs=_READ),
+    ServedResource("storageclasses", "StorageClass", _STORAGE, namespaced=False, verbs=_READ, short=("sc",)),
+    ServedResource("volumeattachments", "VolumeAttachment", _STORAGE, namespaced=False, verbs=_READ),
 )
 """Kinds that a stock kube-scheduler watches and waits for. Nobody can create one here: nothing would act on it."""
 
@@ -190,12 +192,16 @@ RESOURCES = (
     DEPLOYMENTS,
     REPLICA_SETS,
     EVENTS_V1,
-    Resource("selfsubjectreviews", "SelfSubjectReview", _AUTHN, namespaced=False, verbs=_CREATE),
-    Resource("tokenreviews", "TokenReview", _AUTHN, namespaced=False, verbs=_CREATE),
-    Resource("localsubjectaccessreviews", "LocalSubjectAccessReview", _AUTHZ, verbs=_CREATE),
-    Resource("selfsubjectaccessreviews", "SelfSubjectAccessReview", _AUTHZ, namespaced=False, verbs=_CREATE),
-    Resource("selfsubjectrulesreviews", "SelfSubjectRulesReview", _AUTHZ, namespaced=False, verbs=_CREATE),
-    Resource("subjectaccessreviews", "SubjectAccessReview", _AUTHZ, namespaced=False, verbs=_CREATE),
+    ServedResource("selfsubjectreviews", "SelfSubjectReview", _AUTHN, namespaced=False, verbs=_CREATE),
+    ServedResource("tokenreviews", "TokenReview", _AUTHN, namespaced=False, verbs=_CREATE),
+    ServedResource("localsubjectaccessreviews", "LocalSubjectAccessReview", _AUTHZ, verbs=_CREATE),
+    ServedResource(
+        "selfsubjectaccessreviews", "SelfSubjectAccessReview", _AUTHZ, namespaced=False, verbs=_CREATE
+    ),
+    ServedResource(
+        "selfsubjectrulesreviews", "SelfSubjectRulesReview", _AUTHZ, namespaced=False, verbs=_CREATE
+    ),
+    ServedResource("subjectaccessreviews", "SubjectAccessReview", _AUTHZ, namespaced=False, verbs=_CREATE),
     DISRUPTION_BUDGETS,
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
@@ -212,17 +218,17 @@ _BY_PATH = {(one.group, one.version, one.plural): one for one in RESOURCES}
 _BY_KIND = {(one.api_version, one.kind): one for one in RESOURCES}
 
 
-def find(group: str, version: str, plural: str) -> Resource | None:
+def find(group: str, version: str, plural: str) -> ServedResource | None:
     """The resource that a path names."""
     return _BY_PATH.get((group, version, plural))
 
 
-def of_kind(api_version: str, kind: str) -> Resource | None:
+def of_kind(api_version: str, kind: str) -> ServedResource | None:
     """The resource of an object, as an owner reference names it."""
     return _BY_KIND.get((api_version, kind))
 
 
-def in_group(group: str, version: str) -> Iterator[Resource]:
+def in_group(group: str, version: str) -> Iterator[ServedResource]:
     return (one for one in RESOURCES if (one.group, one.version) == (group, version))
 
 
@@ -231,6 +237,6 @@ def groups() -> list[tuple[str, str]]:
     return list(dict.fromkeys((one.group, one.version) for one in RESOURCES if one.group))
 
 
-def stored() -> Iterator[Resource]:
+def stored() -> Iterator[ServedResource]:
     """Every resource whose objects are kept, each place once."""
     return (one for one in RESOURCES if one.is_stored and not one.stored_as)

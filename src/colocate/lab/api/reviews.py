@@ -8,9 +8,9 @@ from colocate.lab.api.auth import Authenticator
 from colocate.lab.api.bodies import check_kind
 from colocate.lab.api.objects import Object, metadata, rfc3339, uid_of
 from colocate.lab.api.rbac import Authorizer, Deed
-from colocate.lab.api.registry import Registry
-from colocate.lab.api.resources import SERVICE_ACCOUNTS, Resource
-from colocate.lab.api.status import ApiError, bad_request
+from colocate.lab.api.registry import ObjectRegistry
+from colocate.lab.api.resources import SERVICE_ACCOUNTS, ServedResource
+from colocate.lab.api.status import StatusError, bad_request
 from colocate.lab.api.users import User, from_name
 
 _HOUR = 3600
@@ -47,12 +47,14 @@ class _Spec(msgspec.Struct):
 class Reviews:
     """Answers them."""
 
-    def __init__(self, registry: Registry, authenticator: Authenticator, authorizer: Authorizer) -> None:
+    def __init__(
+        self, registry: ObjectRegistry, authenticator: Authenticator, authorizer: Authorizer
+    ) -> None:
         self._registry = registry
         self._authenticator = authenticator
         self._authorizer = authorizer
 
-    def answer(self, resource: Resource, namespace: str, body: Any, user: User) -> Object:
+    def answer(self, resource: ServedResource, namespace: str, body: Any, user: User) -> Object:
         """The review with its status filled in."""
         check_kind(resource.kind, resource.api_version, body)
         spec = _spec(resource.kind, body)
@@ -95,7 +97,7 @@ class Reviews:
     def _token_status(self, token: str) -> Object:
         try:
             user = self._authenticator.bearer(token)
-        except ApiError:
+        except StatusError:
             return {"user": {}, "error": "the token is not known"}
         return {"authenticated": True, "user": _shown(user)}
 

@@ -5,8 +5,8 @@ from typing import Any
 from colocate.lab.api.bodies import check_kind
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.objects import Object, at, metadata
-from colocate.lab.api.registry import Registry
-from colocate.lab.api.resources import Resource
+from colocate.lab.api.registry import ObjectRegistry
+from colocate.lab.api.resources import ServedResource
 from colocate.lab.api.selectors import to_text
 from colocate.lab.api.status import bad_request
 
@@ -32,7 +32,7 @@ def show(stored: Stored) -> Object:
 
 
 def update(
-    registry: Registry, resource: Resource, namespace: str, name: str, body: Any, dry_run: bool
+    registry: ObjectRegistry, resource: ServedResource, namespace: str, name: str, body: Any, dry_run: bool
 ) -> Stored:
     """Set the number of replicas."""
     check_kind(KIND, API_VERSION, body)

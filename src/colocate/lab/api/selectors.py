@@ -19,7 +19,7 @@ _EXISTS = re.compile(rf"(!?)\s*({_KEY})")
 _BARE_VALUE = re.compile(_VALUE)
 
 
-class Requirement(msgspec.Struct, frozen=True):
+class SelectorRequirement(msgspec.Struct, frozen=True):
     """One condition on one label."""
 
     key: str
@@ -46,7 +46,7 @@ class Requirement(msgspec.Struct, frozen=True):
 class LabelSelector(msgspec.Struct, frozen=True):
     """Conditions on labels that must all hold; without any, everything matches."""
 
-    requirements: tuple[Requirement, ...] = ()
+    requirements: tuple[SelectorRequirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         return all(requirement.holds(labels) for requirement in self.requirements)
@@ -66,7 +66,7 @@ class FieldSelector(msgspec.Struct, frozen=True):
         return next((value for name, equal, value in self.terms if equal and name == field), None)
 
 
-class Selection(msgspec.Struct, frozen=True):
+class ObjectSelection(msgspec.Struct, frozen=True):
     """Which objects of a resource are meant."""
 
     labels: LabelSelector = LabelSelector()
@@ -82,7 +82,7 @@ class Selection(msgspec.Struct, frozen=True):
 
 def parse_labels(text: str) -> LabelSelector:
     """Read `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>5`."""
-    found: list[Requirement] = []
+    found: list[SelectorRequirement] = []
     rest = text.strip()
     while rest:
         requirement, rest = _next_requirement(rest, text)
@@ -95,21 +95,21 @@ def parse_labels(text: str) -> LabelSelector:
     return LabelSelector(tuple(found))
 
 
-def _next_requirement(rest: str, text: str) -> tuple[Requirement, str]:
+def _next_requirement(rest: str, text: str) -> tuple[SelectorRequirement, str]:
     if match := _SET.match(rest):
         key, operator, listed = match.groups()
         values = [value.strip() for value in listed.split(",")]
         if not all(_BARE_VALUE.fullmatch(value) for value in values):
             raise ValueError(f"unable to parse requirement: a value in {match.group()!r} is no label value")
-        requirement = Requirement(key, operator, frozenset(values))
+        requirement = SelectorRequirement(key, operator, frozenset(values))
     elif match := _EQUALITY.match(rest):
         key, operator, value = match.groups()
-        requirement = Requirement(key, "notin" if operator == "!=" else "in", frozenset([value]))
+        requirement = SelectorRequirement(key, "notin" if operator == "!=" else "in", frozenset([value]))
     elif match := _COMPARISON.match(rest):
         key, operator, value = match.groups()
-        requirement = Requirement(key, "gt" if operator == ">" else "lt", frozenset([value]))
+        requirement = SelectorRequirement(key, "gt" if operator == ">" else "lt", frozenset([value]))
     elif match := _EXISTS.match(rest):
-        requirement = Requirement(match.group(2), "!" if match.group(1) else "exists")
+        requirement = SelectorRequirement(match.group(2), "!" if match.group(1) else "exists")
     else:
         raise ValueError(f"unable to parse requirement: found {rest!r} in {text!r}")
     return requirement, rest[match.end() :]
@@ -119,7 +119,7 @@ def from_object(selector: Object | None) -> LabelSelector:
     """The selector of a Deployment or a disruption budget: matchLabels and matchExpressions."""
     selector = selector or {}
     found = [
-        Requirement(key, "in", frozenset([value]))
+        SelectorRequirement(key, "in", frozenset([value]))
         for key, value in (selector.get("matchLabels") or {}).items()
     ]
     operators = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
@@ -128,7 +128,9 @@ def from_object(selector: Object | None) -> LabelSelector:
         if operator is None:
             raise ValueError(f"{expression.get('operator')!r} is not a valid label selector operator")
         found.append(
-            Requirement(str(expression.get("key")), operator, frozenset(expression.get("values") or []))
+            SelectorRequirement(
+                str(expression.get("key")), operator, frozenset(expression.get("values") or [])
+            )
         )
     return LabelSelector(tuple(found))
 

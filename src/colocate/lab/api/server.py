@@ -21,15 +21,15 @@ from colocate.lab.api.identities import Identities
 from colocate.lab.api.kubeconfig import Credential
 from colocate.lab.api.listing import Lister
 from colocate.lab.api.managed_fields import manager_of
-from colocate.lab.api.metrics import Metrics
+from colocate.lab.api.metrics import MetricsServer
 from colocate.lab.api.objects import encode
-from colocate.lab.api.query import Query
+from colocate.lab.api.query import ListQuery
 from colocate.lab.api.rbac import Authorizer, Deed
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.representation import JSON, Renderer, negotiate
 from colocate.lab.api.reviews import Reviews
-from colocate.lab.api.status import ApiError, bad_request, body_too_large, internal, no_such_path
-from colocate.lab.api.store import Store
+from colocate.lab.api.status import StatusError, bad_request, body_too_large, internal, no_such_path
+from colocate.lab.api.store import ObjectStore
 from colocate.lab.api.users import MASTERS, User, from_name
 from colocate.lab.api.watch import Watch, subject
 from colocate.telemetry import Event
@@ -44,18 +44,18 @@ class ApiServer:
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectStore,
         clock: Clock | None = None,
         identities: Identities | None = None,
         tokens: Mapping[str, User] | None = None,
     ) -> None:
         self.store = store
         self.clock = clock or SystemClock()
-        self.registry = Registry(store, self.clock, identities)
+        self.registry = ObjectRegistry(store, self.clock, identities)
         self.authenticator = Authenticator(store, self.clock, tokens)
         self.authorizer = Authorizer(store)
         reviews = Reviews(self.registry, self.authenticator, self.authorizer)
-        self.metrics = Metrics(store, self.clock)
+        self.metrics = MetricsServer(store, self.clock)
         self._actions = Actions(self.registry, Lister(store), reviews, self.metrics)
         self._authority: Authority | None = None
         self._runner: web.AppRunner | None = None
@@ -131,7 +131,7 @@ class ApiServer:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         try:
             return await self._serve(request)
-        except ApiError as error:
+        except StatusError as error:
             return _failure(error)
         except web.HTTPRequestEntityTooLarge:
             return _failure(body_too_large(MAX_BODY))
@@ -148,7 +148,7 @@ class ApiServer:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         user = self._user(request)
         accept = ",".join(request.headers.getall("Accept", []))
-        query = Query(dict(request.query))
+        query = ListQuery(dict(request.query))
         target = paths.parse(request.method, request.path, query.flag("watch"))
         if target is None:
             verb = "get" if request.method in ("GET", "HEAD") else request.method.lower()
@@ -190,7 +190,7 @@ class ApiServer:
         return from_name(name, frozenset(groups))
 
     async def _watch(
-        self, request: web.Request, target: paths.Target, query: Query, renderer: Renderer
+        self, request: web.Request, target: paths.Target, query: ListQuery, renderer: Renderer
     ) -> web.StreamResponse:
         watched = subject(target.resource, target.namespace, query)
         response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
@@ -229,7 +229,7 @@ async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
     return response
 
 
-def _failure(error: ApiError) -> web.Response:
+def _failure(error: StatusError) -> web.Response:
     headers = {}
     if error.code in (429, 504):
         headers["Retry-After"] = str((error.details or {}).get("retryAfterSeconds") or 1)

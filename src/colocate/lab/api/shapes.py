@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from colocate.lab.api.objects import Object
-from colocate.lab.api.resources import Resource
+from colocate.lab.api.resources import ServedResource
 from colocate.lab.api.status import bad_request
 
 Text = str | None
@@ -279,7 +279,7 @@ _SHAPES: dict[str, type[msgspec.Struct]] = {
 }
 
 
-def check(resource: Resource, body: Object) -> None:
+def check(resource: ServedResource, body: Object) -> None:
     """Raise the Status of an object whose fields are not of their types."""
     try:
         msgspec.convert(body, _SHAPES.get(resource.storage, _Any))

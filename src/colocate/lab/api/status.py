@@ -8,7 +8,7 @@ from colocate.errors import ColocateError
 from colocate.lab.api.objects import Object
 
 
-class Cause(msgspec.Struct, frozen=True):
+class StatusCause(msgspec.Struct, frozen=True):
     """One fault of an object: which field, what kind of fault, in words."""
 
     reason: str
@@ -19,7 +19,7 @@ class Cause(msgspec.Struct, frozen=True):
         return f"{self.field}: {self.message}" if self.field else self.message
 
 
-class ApiError(ColocateError):
+class StatusError(ColocateError):
     """A request that is refused: raised anywhere below the server, answered in one place."""
 
     def __init__(self, code: int, reason: str, message: str, details: Object | None = None) -> None:
@@ -62,104 +62,108 @@ def details_of(qualified: str, name: str = "", **more: object) -> Object:
     return {key: value for key, value in given.items() if value not in ("", None)}
 
 
-def not_found(qualified: str, name: str) -> ApiError:
-    return ApiError(404, "NotFound", f'{qualified} "{name}" not found', details_of(qualified, name))
+def not_found(qualified: str, name: str) -> StatusError:
+    return StatusError(404, "NotFound", f'{qualified} "{name}" not found', details_of(qualified, name))
 
 
-def no_such_path() -> ApiError:
-    return ApiError(404, "NotFound", "the server could not find the requested resource", {})
+def no_such_path() -> StatusError:
+    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 
-def method_not_allowed() -> ApiError:
+def method_not_allowed() -> StatusError:
     words = "the server does not allow this method on the requested resource"
-    return ApiError(405, "MethodNotAllowed", words, {})
+    return StatusError(405, "MethodNotAllowed", words, {})
 
 
-def already_exists(qualified: str, name: str) -> ApiError:
-    return ApiError(409, "AlreadyExists", f'{qualified} "{name}" already exists', details_of(qualified, name))
+def already_exists(qualified: str, name: str) -> StatusError:
+    return StatusError(
+        409, "AlreadyExists", f'{qualified} "{name}" already exists', details_of(qualified, name)
+    )
 
 
-def conflict(qualified: str, name: str, why: str) -> ApiError:
+def conflict(qualified: str, name: str, why: str) -> StatusError:
     """`qualified` may name a subresource: pods/binding."""
     words = f'Operation cannot be fulfilled on {qualified} "{name}": {why}'
-    return ApiError(409, "Conflict", words, details_of(qualified, name))
+    return StatusError(409, "Conflict", words, details_of(qualified, name))
 
 
-def modified(qualified: str, name: str) -> ApiError:
+def modified(qualified: str, name: str) -> StatusError:
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(qualified, name, why)
 
 
-def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> ApiError:
+def invalid(kind: str, group: str, name: str, causes: Sequence[StatusCause]) -> StatusError:
     """An object that breaks the rules of its kind."""
     faults = [str(cause) for cause in causes]
     listed = faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]"
     qualified = f"{kind}.{group}" if group else kind
     shown = [msgspec.to_builtins(cause) for cause in causes]
     words = f'{qualified} "{name}" is invalid: {listed}'
-    return ApiError(422, "Invalid", words, details_of(qualified, name, causes=shown))
+    return StatusError(422, "Invalid", words, details_of(qualified, name, causes=shown))
 
 
-def rejected() -> ApiError:
+def rejected() -> StatusError:
     """What a real server says of a JSON patch that cannot be applied, a failed `test` among them."""
-    return ApiError(422, "Invalid", "the server rejected our request due to an error in our request", {})
+    return StatusError(422, "Invalid", "the server rejected our request due to an error in our request", {})
 
 
-def bad_request(words: str) -> ApiError:
-    return ApiError(400, "BadRequest", words)
+def bad_request(words: str) -> StatusError:
+    return StatusError(400, "BadRequest", words)
 
 
-def unauthorized() -> ApiError:
-    return ApiError(401, "Unauthorized", "Unauthorized")
+def unauthorized() -> StatusError:
+    return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def forbidden(qualified: str, name: str, why: str, **more: object) -> ApiError:
+def forbidden(qualified: str, name: str, why: str, **more: object) -> StatusError:
     subject = f'{qualified} "{name}"' if name else qualified
-    return ApiError(403, "Forbidden", f"{subject} is forbidden: {why}", details_of(qualified, name, **more))
+    return StatusError(
+        403, "Forbidden", f"{subject} is forbidden: {why}", details_of(qualified, name, **more)
+    )
 
 
-def forbidden_path(user: str, verb: str, path: str) -> ApiError:
-    return ApiError(403, "Forbidden", f'forbidden: User "{user}" cannot {verb} path "{path}"', {})
+def forbidden_path(user: str, verb: str, path: str) -> StatusError:
+    return StatusError(403, "Forbidden", f'forbidden: User "{user}" cannot {verb} path "{path}"', {})
 
 
-def expired(words: str) -> ApiError:
-    return ApiError(410, "Expired", words)
+def expired(words: str) -> StatusError:
+    return StatusError(410, "Expired", words)
 
 
-def too_old(asked: int, oldest: int) -> ApiError:
+def too_old(asked: int, oldest: int) -> StatusError:
     return expired(f"too old resource version: {asked} ({oldest})")
 
 
-def too_large_version(asked: int, current: int) -> ApiError:
+def too_large_version(asked: int, current: int) -> StatusError:
     words = f"Too large resource version: {asked}, current: {current}"
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     details = {"causes": [cause], "retryAfterSeconds": 1}
-    return ApiError(504, "Timeout", f"Timeout: {words}", details)
+    return StatusError(504, "Timeout", f"Timeout: {words}", details)
 
 
-def body_too_large(limit: int) -> ApiError:
+def body_too_large(limit: int) -> StatusError:
     words = f"Request entity too large: limit is {limit}"
-    return ApiError(413, "RequestEntityTooLarge", words)
+    return StatusError(413, "RequestEntityTooLarge", words)
 
 
-def unsupported_media_type(accepted: Sequence[str]) -> ApiError:
+def unsupported_media_type(accepted: Sequence[str]) -> StatusError:
     words = "the body of the request was in an unknown format - accepted media types include: "
-    return ApiError(415, "UnsupportedMediaType", words + ", ".join(accepted))
+    return StatusError(415, "UnsupportedMediaType", words + ", ".join(accepted))
 
 
-def not_acceptable(offered: Sequence[str]) -> ApiError:
+def not_acceptable(offered: Sequence[str]) -> StatusError:
     words = f"only the following media types are accepted: {', '.join(offered)}"
-    return ApiError(406, "NotAcceptable", words)
+    return StatusError(406, "NotAcceptable", words)
 
 
-def too_many_requests(words: str, causes: Sequence[Cause]) -> ApiError:
+def too_many_requests(words: str, causes: Sequence[StatusCause]) -> StatusError:
     shown = [msgspec.to_builtins(cause) for cause in causes]
     for cause in shown:
         if not cause["field"]:
             del cause["field"]
-    return ApiError(429, "TooManyRequests", words, {"causes": shown})
+    return StatusError(429, "TooManyRequests", words, {"causes": shown})
 
 
-def internal(words: str) -> ApiError:
+def internal(words: str) -> StatusError:
     cause = {"message": words}
-    return ApiError(500, "InternalError", f"Internal error occurred: {words}", {"causes": [cause]})
+    return StatusError(500, "InternalError", f"Internal error occurred: {words}", {"causes": [cause]})

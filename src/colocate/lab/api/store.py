@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from colocate.aio import Watched
 from colocate.errors import ColocateError
-from colocate.lab.api.changes import Change, Changes, Key, Stored, Type
+from colocate.lab.api.changes import Change, Changes, Stored, StoreKey, Type
 from colocate.lab.api.disk import Disk
 from colocate.lab.api.index import Index, Shelf, by_node, by_owner
 from colocate.lab.api.objects import Object, arrange_metadata, decode, encode
@@ -33,7 +33,7 @@ class Stale(ColocateError):
     """The object has changed since the caller read it."""
 
 
-class Store:
+class ObjectStore:
     """All objects, in memory; written through to a disk where there is one."""
 
     def __init__(self, disk: Disk | None = None, history: int = HISTORY) -> None:
@@ -52,7 +52,7 @@ class Store:
             for key, revision, encoded in disk.objects():
                 self._shelf(key.resource).put(Stored(key, revision, decode(encoded), encoded))
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: StoreKey) -> Stored | None:
         return self._shelf(key.resource).get(key)
 
     def items(self, resource: str, namespace: str = "") -> list[Stored]:
@@ -72,17 +72,17 @@ class Store:
             changes = self._changes[resource] = Changes(self._history, self._opened_at)
         return changes
 
-    def create(self, key: Key, body: Object) -> Stored:
+    def create(self, key: StoreKey, body: Object) -> Stored:
         """Keep a new object. The body becomes the store's own."""
         if self.get(key) is not None:
             raise AlreadyThere(str(key))
         return self._write(Type.ADDED, key, body, None)
 
-    def replace(self, key: Key, body: Object, expected: int | None = None) -> Stored:
+    def replace(self, key: StoreKey, body: Object, expected: int | None = None) -> Stored:
         """Keep a new version, provided that the current one is the `expected` revision."""
         return self._write(Type.MODIFIED, key, body, self._current(key, expected))
 
-    def remove(self, key: Key, expected: int | None = None) -> Stored:
+    def remove(self, key: StoreKey, expected: int | None = None) -> Stored:
         """Remove an object; returns its last state, with the revision of its removal."""
         before = self._current(key, expected)
         return self._write(Type.DELETED, key, dict(before.body), before)
@@ -140,7 +140,7 @@ class Store:
             shelf = self._shelves[resource] = Shelf(indexes)
         return shelf
 
-    def _current(self, key: Key, expected: int | None) -> Stored:
+    def _current(self, key: StoreKey, expected: int | None) -> Stored:
         current = self.get(key)
         if current is None:
             raise NotThere(str(key))
@@ -148,7 +148,7 @@ class Store:
             raise Stale(str(key))
         return current
 
-    def _write(self, type: Type, key: Key, body: Object, before: Stored | None) -> Stored:
+    def _write(self, type: Type, key: StoreKey, body: Object, before: Stored | None) -> Stored:
         with self.transaction():
             self.revision += 1
             stamp = {"resourceVersion": str(self.revision)}

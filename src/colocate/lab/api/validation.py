@@ -4,20 +4,20 @@ from collections.abc import Callable, Iterator, Mapping
 
 from colocate.lab.api import faults, pod_validation, selectors
 from colocate.lab.api.objects import Object, labels_of, name_of
-from colocate.lab.api.resources import Resource
-from colocate.lab.api.status import Cause, invalid
+from colocate.lab.api.resources import ServedResource
+from colocate.lab.api.status import StatusCause, invalid
 
-Faults = Iterator[Cause]
+Faults = Iterator[StatusCause]
 _MAX_ANNOTATIONS = 256 * 1024
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
-def check_new(resource: Resource, body: Object) -> None:
+def check_new(resource: ServedResource, body: Object) -> None:
     """Raise the Status of a new object that breaks a rule."""
     _refuse(resource, body, [*_metadata_faults(resource, body), *_kind_faults(resource, body)])
 
 
-def check_change(resource: Resource, body: Object, old: Object) -> None:
+def check_change(resource: ServedResource, body: Object, old: Object) -> None:
     """Raise the Status of a change that breaks a rule."""
     changed = _CHANGE.get(resource.storage)
     found = list(_metadata_faults(resource, body))
@@ -27,17 +27,17 @@ def check_change(resource: Resource, body: Object, old: Object) -> None:
     _refuse(resource, body, found)
 
 
-def _refuse(resource: Resource, body: Object, found: list[Cause]) -> None:
+def _refuse(resource: ServedResource, body: Object, found: list[StatusCause]) -> None:
     if found:
         raise invalid(resource.kind, resource.group, name_of(body), found)
 
 
-def _kind_faults(resource: Resource, body: Object) -> Faults:
+def _kind_faults(resource: ServedResource, body: Object) -> Faults:
     rules = _RULES.get(resource.storage)
     return rules(body) if rules else iter(())
 
 
-def _metadata_faults(resource: Resource, body: Object) -> Faults:
+def _metadata_faults(resource: ServedResource, body: Object) -> Faults:
     metadata = body["metadata"]
     name = name_of(body)
     if not name:
@@ -54,14 +54,14 @@ def _metadata_faults(resource: Resource, body: Object) -> Faults:
         if why := faults.qualified_name_fault(key.lower()):
             yield faults.invalid("metadata.annotations", key, why)
     if sum(len(key) + len(value) for key, value in annotations.items()) > _MAX_ANNOTATIONS:
-        yield Cause(
+        yield StatusCause(
             "FieldValueTooLong",
             f"Too long: may not be more than {_MAX_ANNOTATIONS} bytes",
             "metadata.annotations",
         )
 
 
-def _name_fault(resource: Resource) -> Callable[[str], str]:
+def _name_fault(resource: ServedResource) -> Callable[[str], str]:
     if resource.group == "rbac.authorization.k8s.io":
         return faults.path_segment_fault
     return faults.label_fault if resource.kind == "Namespace" else faults.subdomain_fault

@@ -13,12 +13,12 @@ from colocate.clock import Clock
 from colocate.lab.api.changes import Change, Stored, Type
 from colocate.lab.api.listing import select
 from colocate.lab.api.objects import encode
-from colocate.lab.api.query import Query
+from colocate.lab.api.query import ListQuery
 from colocate.lab.api.representation import Renderer
-from colocate.lab.api.resources import Resource
-from colocate.lab.api.selectors import Selection
+from colocate.lab.api.resources import ServedResource
+from colocate.lab.api.selectors import ObjectSelection
 from colocate.lab.api.status import too_old
-from colocate.lab.api.store import Store
+from colocate.lab.api.store import ObjectStore
 
 BOOKMARK_SECONDS = 60.0
 LONGEST_SECONDS = 1800.0
@@ -30,9 +30,9 @@ _CHUNK = 256
 class Subject(msgspec.Struct, frozen=True):
     """What is watched, and from when on."""
 
-    resource: Resource
+    resource: ServedResource
     namespace: str
-    selection: Selection
+    selection: ObjectSelection
     revision: int | None = None
     """Only what came after it; None begins with everything that is there."""
     initial: bool = True
@@ -42,7 +42,7 @@ class Subject(msgspec.Struct, frozen=True):
     seconds: float = LONGEST_SECONDS
 
 
-def subject(resource: Resource, namespace: str, query: Query) -> Subject:
+def subject(resource: ServedResource, namespace: str, query: ListQuery) -> Subject:
     """What a request wants to watch."""
     query.check_list()
     revision = query.revision()
@@ -63,7 +63,7 @@ def subject(resource: Resource, namespace: str, query: Query) -> Subject:
 class Watch:
     """One watch. `lines` gives what to send, as many changes at a time as there are."""
 
-    def __init__(self, store: Store, clock: Clock, subject: Subject, renderer: Renderer) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock, subject: Subject, renderer: Renderer) -> None:
         self._store = store
         self._clock = clock
         self._subject = subject

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from colocate.lab.api.changes import Stored, Type
 from colocate.lab.api.objects import at
 from colocate.lab.api.resources import PODS
-from colocate.lab.api.store import NODE, Store
+from colocate.lab.api.store import NODE, ObjectStore
 
 
 class FollowedPods:
@@ -13,7 +13,7 @@ class FollowedPods:
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectStore,
         mine: Callable[[str], bool],
         nodes: Callable[[], list[str]],
         seen: Callable[[Stored], None],

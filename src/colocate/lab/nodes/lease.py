@@ -1,15 +1,15 @@
 """The lease by which a node shows that it lives, in the namespace kube-node-lease."""
 
 from colocate.lab.api.objects import Object
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import LEASES
-from colocate.lab.api.status import ApiError
+from colocate.lab.api.status import StatusError
 
 NAMESPACE = "kube-node-lease"
 DURATION = 40
 
 
-def renew(registry: Registry, node: str, now: str) -> None:
+def renew(registry: ObjectRegistry, node: str, now: str) -> None:
     """Make or renew a node's lease."""
     moment = now.replace("Z", ".000000Z")
     spec = {"holderIdentity": node, "leaseDurationSeconds": DURATION, "renewTime": moment}
@@ -22,5 +22,5 @@ def renew(registry: Registry, node: str, now: str) -> None:
             registry.create(LEASES, NAMESPACE, {"metadata": {"name": node}, "spec": spec})
         else:
             registry.modify(LEASES, NAMESPACE, node, change)
-    except ApiError:
+    except StatusError:
         pass  # Its namespace was deleted; a lease is no reason to stop.

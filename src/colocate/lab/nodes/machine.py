@@ -10,16 +10,16 @@ from colocate.host.identity import this_machine
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import DeleteOptions, Preconditions, delete
 from colocate.lab.api.objects import Object, at, is_terminating, rfc3339
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import EVENTS, NODES, PODS
-from colocate.lab.api.status import ApiError
+from colocate.lab.api.status import StatusError
 from colocate.lab.kubelet import EmbeddedKubelet, KubeletEvent
 from colocate.lab.nodes import resources
 from colocate.lab.nodes.followed_pods import FollowedPods
 from colocate.lab.nodes.lease import renew
 from colocate.lab.nodes.pod_status import status_object
 from colocate.lab.nodes.resources import zeroed
-from colocate.lab.nodes.shape import KUBELET, KUBELET_STATUS, NodeShape, conditions, node_object
+from colocate.lab.nodes.shape import KUBELET, KUBELET_STATUS, LabNodeShape, conditions, node_object
 from colocate.lab.pod_worker import PodRecord
 from colocate.model.pod import Phase, Pod
 
@@ -36,10 +36,10 @@ class MachineNode:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: ObjectRegistry,
         clock: Clock,
         kubelet: EmbeddedKubelet,
-        shape: NodeShape,
+        shape: LabNodeShape,
         *,
         address: str = "127.0.0.1",
     ) -> None:
@@ -166,7 +166,7 @@ class MachineNode:
         options = DeleteOptions(gracePeriodSeconds=0, preconditions=Preconditions(uid=uid))
         try:
             delete(self._registry, PODS, namespace, name, options)
-        except ApiError:
+        except StatusError:
             pass  # Deleted already, or another pod has its name by now.
 
     def _tell(self, namespace: str, about: Object, kind: str, reason: str, message: str) -> None:
@@ -192,7 +192,7 @@ class MachineNode:
         }
         try:
             self._registry.create(EVENTS, namespace, body)
-        except ApiError:
+        except StatusError:
             pass  # The namespace is being deleted; nobody will read it.
 
     def _now(self) -> str:

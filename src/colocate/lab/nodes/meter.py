@@ -8,7 +8,7 @@ from collections.abc import Container
 from pathlib import Path
 
 from colocate.clock import Clock
-from colocate.lab.api.metrics import RESOLUTION, NodeReading, PodReading, Usage
+from colocate.lab.api.metrics import RESOLUTION, MetricsUsage, NodeReading, PodReading
 from colocate.lab.kubelet import EmbeddedKubelet
 from colocate.lab.nodes.processes import PROC, Used, used
 
@@ -34,7 +34,9 @@ class NodesMeter:
     def node(self, name: str) -> NodeReading | None:
         if name == self._kubelet.node:
             return self._machine
-        return NodeReading(self._clock.time(), RESOLUTION, Usage()) if name in self._simulated else None
+        return (
+            NodeReading(self._clock.time(), RESOLUTION, MetricsUsage()) if name in self._simulated else None
+        )
 
     def pod(self, uid: str) -> PodReading | None:
         return self._pods.get(uid)
@@ -60,7 +62,7 @@ class NodesMeter:
             for uid, containers in self._since_last(points, window).items()
         }
         uses = [use for pod in self._pods.values() for use in pod.containers.values()]
-        total = Usage(sum(use.cpu for use in uses), sum(use.memory for use in uses))
+        total = MetricsUsage(sum(use.cpu for use in uses), sum(use.memory for use in uses))
         self._machine = NodeReading(now, window, total)
         self._last, self._moment = points, moment
 
@@ -74,12 +76,12 @@ class NodesMeter:
                     places.append((uid, container.name, running.pid))
         return places
 
-    def _since_last(self, points: dict[_Place, Used], window: float) -> dict[str, dict[str, Usage]]:
+    def _since_last(self, points: dict[_Place, Used], window: float) -> dict[str, dict[str, MetricsUsage]]:
         """By pod and container. A pod with a container that was not there the last time is left out."""
-        pods: dict[str, dict[str, Usage]] = {}
+        pods: dict[str, dict[str, MetricsUsage]] = {}
         for place, point in points.items():
             if (before := self._last.get(place)) is not None:
                 cpu = max(0.0, point.seconds - before.seconds) / window
-                pods.setdefault(place[0], {})[place[1]] = Usage(cpu, point.memory)
+                pods.setdefault(place[0], {})[place[1]] = MetricsUsage(cpu, point.memory)
         fresh = {place[0] for place in points if place not in self._last}
         return {uid: containers for uid, containers in pods.items() if uid not in fresh}

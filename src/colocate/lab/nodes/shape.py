@@ -8,7 +8,7 @@ import yaml
 
 from colocate.errors import UserError
 from colocate.host.identity import Identity
-from colocate.lab.api.managed_fields import Writer
+from colocate.lab.api.managed_fields import FieldWriter
 from colocate.lab.api.objects import Object
 from colocate.model import quantity
 
@@ -17,12 +17,12 @@ MAX_PODS = 110
 MOST = 5000
 NOWHERE = Identity("", "", "")
 """What simulated nodes run on."""
-KUBELET = Writer("kubelet")
-KUBELET_STATUS = Writer("kubelet", "status")
+KUBELET = FieldWriter("kubelet")
+KUBELET_STATUS = FieldWriter("kubelet", "status")
 """How a node's own writes are signed."""
 
 
-class Taint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ShapeTaint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Keeps pods away that do not tolerate it."""
 
     key: str
@@ -30,7 +30,7 @@ class Taint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     value: str = ""
 
 
-class NodeShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LabNodeShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One node, or a group of equal ones."""
 
     name: str
@@ -43,9 +43,9 @@ class NodeShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Extended resources, as if a device plugin had registered them."""
     labels: dict[str, str] = {}
     roles: tuple[str, ...] = ()
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[ShapeTaint, ...] = ()
 
-    def each(self) -> list["NodeShape"]:
+    def each(self) -> list["LabNodeShape"]:
         """The nodes of a group, one by one."""
         if not self.count:
             return [self]
@@ -61,17 +61,17 @@ class NodeShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    nodes: tuple[NodeShape, ...]
+    nodes: tuple[LabNodeShape, ...]
 
 
-def generated(count: int) -> list[NodeShape]:
+def generated(count: int) -> list[LabNodeShape]:
     """So many equal nodes."""
     if count < 0 or count > MOST:
-        raise UserError(f"--nodes: {count} is not between 0 and {MOST}; say how many simulated nodes to make")
-    return NodeShape(name="node", count=count, roles=("worker",)).each() if count else []
+        raise UserError(f"--nodes: {count} is not between 0 and {MOST}; give the number of simulated nodes")
+    return LabNodeShape(name="node", count=count, roles=("worker",)).each() if count else []
 
 
-def from_file(path: Path) -> list[NodeShape]:
+def from_file(path: Path) -> list[LabNodeShape]:
     """The nodes that a YAML file lists under `nodes`."""
     try:
         tree = yaml.safe_load(path.read_text())
@@ -80,7 +80,7 @@ def from_file(path: Path) -> list[NodeShape]:
         raise UserError(f"{path}: cannot be read ({error}); check the path") from error
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"{path}: {reason}; examples/nodes.yaml shows what nodes look like") from error
+        raise UserError(f"{path}: {reason}; see examples/nodes.yaml") from error
     for group in groups:
         if not 0 <= group.count <= MOST:
             raise UserError(
@@ -100,14 +100,16 @@ def from_file(path: Path) -> list[NodeShape]:
     return shapes
 
 
-def this_machine(name: str) -> NodeShape:
+def this_machine(name: str) -> LabNodeShape:
     """The machine that the lab runs on."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return NodeShape(name=name, cpu=str(os.cpu_count() or 1), memory=f"{pages // 1024}Ki", roles=("worker",))
+    return LabNodeShape(
+        name=name, cpu=str(os.cpu_count() or 1), memory=f"{pages // 1024}Ki", roles=("worker",)
+    )
 
 
 def node_object(
-    shape: NodeShape, now: str, *, address: str, runtime: str, identity: Identity = NOWHERE
+    shape: LabNodeShape, now: str, *, address: str, runtime: str, identity: Identity = NOWHERE
 ) -> Object:
     """The Node as its kubelet registers it."""
     labels = {

@@ -4,13 +4,13 @@ from colocate.clock import Clock
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import DeleteOptions, Preconditions, delete
 from colocate.lab.api.objects import Object, at, is_terminating, rfc3339, uid_of
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import NODES, PODS
-from colocate.lab.api.status import ApiError
+from colocate.lab.api.status import StatusError
 from colocate.lab.nodes.followed_pods import FollowedPods
 from colocate.lab.nodes.lease import renew
 from colocate.lab.nodes.resources import synced
-from colocate.lab.nodes.shape import KUBELET, KUBELET_STATUS, NodeShape, conditions, node_object
+from colocate.lab.nodes.shape import KUBELET, KUBELET_STATUS, LabNodeShape, conditions, node_object
 
 RUNTIME = "simulated://0"
 STATUS_SYNC = 10.0
@@ -21,7 +21,7 @@ HEARTBEAT = 300.0
 class SimulatedNodes:
     """A whole park of nodes, looked after by one task."""
 
-    def __init__(self, registry: Registry, clock: Clock, shapes: list[NodeShape]) -> None:
+    def __init__(self, registry: ObjectRegistry, clock: Clock, shapes: list[LabNodeShape]) -> None:
         self._registry = registry
         self._clock = clock
         self._shapes = {shape.name: shape for shape in shapes}
@@ -101,7 +101,7 @@ class SimulatedNodes:
                         _running(body, now, host, address)
 
                 self._registry.modify(PODS, namespace, name, run, "status")
-        except ApiError:
+        except StatusError:
             pass  # It has changed or gone meanwhile; that change comes here too.
 
 

@@ -11,18 +11,18 @@ from colocate.lab.api import disruption, pods
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import delete
 from colocate.lab.api.objects import at, uid_of
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import DISRUPTION_BUDGETS, PODS
 from colocate.lab.api.selectors import from_object
-from colocate.lab.api.status import ApiError
+from colocate.lab.api.status import StatusError
 from colocate.lab.scheduler import messages, preemption, statuses
-from colocate.lab.scheduler.cluster import Cluster
-from colocate.lab.scheduler.cycle import Cycle, Verdict
+from colocate.lab.scheduler.cluster import SchedulerCache
+from colocate.lab.scheduler.cycle import Cycle, CycleVerdict
 from colocate.lab.scheduler.extender import Extender, ExtenderFailed
-from colocate.lab.scheduler.facts import PodFacts
+from colocate.lab.scheduler.facts import SchedulablePod
 from colocate.lab.scheduler.feed import Feed
-from colocate.lab.scheduler.preemption import Budget, Plan
-from colocate.lab.scheduler.queue import Queue, Waiting
+from colocate.lab.scheduler.preemption import Budget, PreemptionPlan
+from colocate.lab.scheduler.queue import Queue, WaitingPod
 from colocate.lab.scheduler.recorder import Recorder
 from colocate.telemetry import Event
 
@@ -32,9 +32,9 @@ class Attempts:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: ObjectRegistry,
         feed: Feed,
-        cluster: Cluster,
+        cluster: SchedulerCache,
         queue: Queue,
         cycle: Cycle,
         extenders: Sequence[Extender],
@@ -50,7 +50,7 @@ class Attempts:
         self.binding: set[asyncio.Task[None]] = set()
         """Binds by an extender that are under way; other pods do not wait for them."""
 
-    async def attempt(self, waiting: Waiting) -> None:
+    async def attempt(self, waiting: WaitingPod) -> None:
         """Find a node for a pod and bind it, or say why not."""
         pod = waiting.pod
         try:
@@ -70,7 +70,7 @@ class Attempts:
                 self._bind(waiting, stored, verdict.node)
         except ExtenderFailed as error:
             self._break_off(waiting, str(error))
-        except ApiError as error:
+        except StatusError as error:
             self._break_off(waiting, f"binding rejected: {error}")
         except Exception as error:  # noqa: BLE001 - whatever one pod does to it, the scheduler serves the others
             telemetry.logger().exception(Event.LAB_ATTEMPT_FAILED, pod=pod.key)
@@ -87,14 +87,14 @@ class Attempts:
     def _now(self) -> float:
         return self._registry.clock.monotonic()
 
-    def _current(self, pod: PodFacts) -> Stored | None:
+    def _current(self, pod: SchedulablePod) -> Stored | None:
         """The newest version of a pod, as long as it still wants a node."""
         stored = self._registry.find(PODS, pod.namespace, pod.name)
         if stored is None or uid_of(stored.body) != pod.uid or at(stored.body, "spec", "nodeName"):
             return None
         return stored
 
-    def _bind(self, waiting: Waiting, stored: Stored, node: str) -> None:
+    def _bind(self, waiting: WaitingPod, stored: Stored, node: str) -> None:
         pod = waiting.pod
         binder = next((one for one in self._binders if one.is_interested(pod)), None)
         if binder is not None:
@@ -107,7 +107,7 @@ class Attempts:
         pods.bind(self._registry, pod.namespace, pod.name, body, dry_run=False)
         self._bound(pod, stored, node)
 
-    async def _bind_elsewhere(self, binder: Extender, waiting: Waiting, stored: Stored, node: str) -> None:
+    async def _bind_elsewhere(self, binder: Extender, waiting: WaitingPod, stored: Stored, node: str) -> None:
         pod = waiting.pod
         try:
             await binder.bind(pod, node)
@@ -119,12 +119,12 @@ class Attempts:
         else:
             self._bound(pod, stored, node)
 
-    def _bound(self, pod: PodFacts, stored: Stored, node: str) -> None:
+    def _bound(self, pod: SchedulablePod, stored: Stored, node: str) -> None:
         self._queue.drop(pod.uid)
         said = messages.scheduled(pod.namespace, pod.name, node)
         self._recorder.record(stored.body, "Scheduled", "Binding", said)
 
-    def _break_off(self, waiting: Waiting, why: str) -> None:
+    def _break_off(self, waiting: WaitingPod, why: str) -> None:
         """Something other than the cluster's room stood in the way: try again by the back-off alone."""
         stored = self._current(waiting.pod)
         if stored is None:
@@ -134,9 +134,9 @@ class Attempts:
         statuses.not_scheduled(self._registry, stored, statuses.FAULT, why)
         self._queue.retry(waiting, self._now)
 
-    def _fail(self, waiting: Waiting, stored: Stored, verdict: Verdict) -> None:
+    def _fail(self, waiting: WaitingPod, stored: Stored, verdict: CycleVerdict) -> None:
         pod = waiting.pod
-        outcome = preemption.Outcome(keep_nomination=True)
+        outcome = preemption.PreemptionOutcome(keep_nomination=True)
         if verdict.nodes:
             budgets = self._budgets() if self._might_preempt(pod) else []
             outcome = preemption.decide(
@@ -150,7 +150,7 @@ class Attempts:
         if outcome.plan is not None:
             self._make_room(pod, stored, outcome.plan)
 
-    def _might_preempt(self, pod: PodFacts) -> bool:
+    def _might_preempt(self, pod: SchedulablePod) -> bool:
         return pod.may_preempt and any(one.has_below(pod.priority) for one in self._cluster.nodes)
 
     def _budgets(self) -> list[Budget]:
@@ -164,7 +164,7 @@ class Attempts:
             for stored in store.items(DISRUPTION_BUDGETS.storage)
         ]
 
-    def _make_room(self, pod: PodFacts, stored: Stored, plan: Plan) -> None:
+    def _make_room(self, pod: SchedulablePod, stored: Stored, plan: PreemptionPlan) -> None:
         """Delete the victims, and end the hopes of lesser pods that wait for the same node."""
         for victim in plan.victims:
             found = self._registry.find(PODS, victim.namespace, victim.name)

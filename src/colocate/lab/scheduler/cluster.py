@@ -1,8 +1,8 @@
 """The cluster as the scheduler sees it: nodes and what their pods hold, kept in step change by change."""
 
 from colocate.lab.api.changes import Stored
-from colocate.lab.scheduler.facts import NodeFacts, PodFacts
-from colocate.lab.scheduler.filters import Cause
+from colocate.lab.scheduler.facts import SchedulableNode, SchedulablePod
+from colocate.lab.scheduler.filters import FilterCause
 from colocate.lab.scheduler.requests import Account
 
 
@@ -11,16 +11,16 @@ class ClusterNode:
 
     __slots__ = ("_priorities", "account", "node", "nominated", "pods", "stored")
 
-    def __init__(self, node: NodeFacts, stored: Stored) -> None:
+    def __init__(self, node: SchedulableNode, stored: Stored) -> None:
         self.node = node
         self.stored = stored
         self.account = Account()
-        self.pods: dict[str, PodFacts] = {}
-        self.nominated: dict[str, PodFacts] = {}
+        self.pods: dict[str, SchedulablePod] = {}
+        self.nominated: dict[str, SchedulablePod] = {}
         """Pods that are not here yet, for which others were made to leave."""
         self._priorities: dict[int, int] = {}
 
-    def enter(self, pod: PodFacts) -> None:
+    def enter(self, pod: SchedulablePod) -> None:
         self.leave(pod.uid)
         self.pods[pod.uid] = pod
         self.account.enter(pod.uid, pod.requests)
@@ -40,7 +40,7 @@ class ClusterNode:
         """Whether any pod here is of a lower priority."""
         return any(one < priority for one in self._priorities)
 
-    def account_for(self, pod: PodFacts) -> Account:
+    def account_for(self, pod: SchedulablePod) -> Account:
         """The account as a pod must see it: what is left for others no less important is taken."""
         if not self.nominated:
             return self.account
@@ -55,7 +55,7 @@ class ClusterNode:
         return account
 
 
-class Cluster:
+class SchedulerCache:
     """All nodes, and which pod is where."""
 
     def __init__(self) -> None:
@@ -79,13 +79,13 @@ class Cluster:
     def find(self, name: str) -> ClusterNode | None:
         return self._nodes.get(name)
 
-    def put_node(self, node: NodeFacts, stored: Stored) -> Cause:
+    def put_node(self, node: SchedulableNode, stored: Stored) -> FilterCause:
         """A node is new or has changed. Returns what it is better at now; a new one has no pods yet."""
         known = self._nodes.get(node.name)
         if known is None:
             known = self._nodes[node.name] = ClusterNode(node, stored)
             self._order = None
-            return Cause.anything()
+            return FilterCause.anything()
         better = improvement(known.node, node)
         known.node, known.stored = node, stored
         return better
@@ -97,37 +97,37 @@ class Cluster:
             for uid in gone.pods:
                 self._placed.pop(uid, None)
 
-    def put_pod(self, pod: PodFacts) -> Cause:
+    def put_pod(self, pod: SchedulablePod) -> FilterCause:
         """A pod is new or has changed. Returns what became better by it."""
         self._nominate(pod)
         if pod.is_over:
             return self._take_away(pod.uid)
         if not pod.node_name:
-            return Cause(0) if pod.uid in self._assumed else self._take_away(pod.uid)
+            return FilterCause(0) if pod.uid in self._assumed else self._take_away(pod.uid)
         self._assumed.discard(pod.uid)
         self._place(pod, pod.node_name)
-        return Cause(0)
+        return FilterCause(0)
 
-    def drop_pod(self, uid: str) -> Cause:
+    def drop_pod(self, uid: str) -> FilterCause:
         """A pod is gone."""
         self._assumed.discard(uid)
         if (node := self._nodes.get(self._nominated.pop(uid, ""))) is not None:
             node.nominated.pop(uid, None)
         return self._take_away(uid)
 
-    def assume(self, pod: PodFacts, node: str) -> None:
+    def assume(self, pod: SchedulablePod, node: str) -> None:
         """Count a pod as placed while somebody else binds it."""
         self._assumed.add(pod.uid)
         self._place(pod, node)
 
-    def forget(self, uid: str) -> Cause:
+    def forget(self, uid: str) -> FilterCause:
         """It was not bound after all, unless it is seen to be."""
         if uid not in self._assumed:
-            return Cause(0)
+            return FilterCause(0)
         self._assumed.discard(uid)
         return self._take_away(uid)
 
-    def _place(self, pod: PodFacts, name: str) -> None:
+    def _place(self, pod: SchedulablePod, name: str) -> None:
         before = self._placed.get(pod.uid)
         if before is not None and before != name:
             self._take_away(pod.uid)
@@ -135,11 +135,11 @@ class Cluster:
             self._placed[pod.uid] = name
             node.enter(pod)
 
-    def _take_away(self, uid: str) -> Cause:
+    def _take_away(self, uid: str) -> FilterCause:
         node = self._nodes.get(self._placed.pop(uid, ""))
-        return Cause.RESOURCES if node is not None and node.leave(uid) else Cause(0)
+        return FilterCause.RESOURCES if node is not None and node.leave(uid) else FilterCause(0)
 
-    def _nominate(self, pod: PodFacts) -> None:
+    def _nominate(self, pod: SchedulablePod) -> None:
         wanted = "" if pod.node_name or pod.is_over else pod.nominated
         held = self._nominated.get(pod.uid, "")
         if held and held != wanted:
@@ -151,15 +151,15 @@ class Cluster:
             node.nominated[pod.uid] = pod
 
 
-def improvement(before: NodeFacts, now: NodeFacts) -> Cause:
+def improvement(before: SchedulableNode, now: SchedulableNode) -> FilterCause:
     """What pods may gain by a node's change; a heartbeat gives them nothing."""
-    better = Cause(0)
+    better = FilterCause(0)
     if before.unschedulable and not now.unschedulable:
-        better |= Cause.CORDON
+        better |= FilterCause.CORDON
     if before.taints != now.taints:
-        better |= Cause.TAINTS
+        better |= FilterCause.TAINTS
     if before.labels != now.labels:
-        better |= Cause.LABELS
+        better |= FilterCause.LABELS
     if any(amount > before.allocatable.get(name, 0) for name, amount in now.allocatable.items()):
-        better |= Cause.RESOURCES
-    return better | Cause.EXTENDER if better else better
+        better |= FilterCause.RESOURCES
+    return better | FilterCause.EXTENDER if better else better

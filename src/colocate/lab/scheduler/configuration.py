@@ -23,7 +23,7 @@ class _Settings(msgspec.Struct, frozen=True, rename="camel"):
     """Field names are kube-scheduler's, in our own spelling."""
 
 
-class Tls(_Settings, frozen=True):
+class ExtenderTls(_Settings, frozen=True):
     """How an extender is known and how we are known to it. The `data` fields hold PEM in base64."""
 
     insecure: bool = False
@@ -53,7 +53,7 @@ class ExtenderSettings(_Settings, frozen=True):
     bind_verb: str = ""
     weight: int = 0
     enable_https: bool = msgspec.field(name="enableHTTPS", default=False)
-    tls: Tls = msgspec.field(name="tlsConfig", default=Tls())
+    tls: ExtenderTls = msgspec.field(name="tlsConfig", default=ExtenderTls())
     http_timeout: float = msgspec.field(name="httpTimeout", default=DEFAULT_TIMEOUT)
     """Seconds for each call."""
     node_cache_capable: bool = False
@@ -111,12 +111,12 @@ def read(text: str | bytes, where: str = "the scheduler's configuration") -> Con
     except yaml.YAMLError as error:
         raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(given, dict):
-        raise UserError(f"{where} holds no {KIND}: it is {'empty' if given is None else 'no mapping'}")
+        raise UserError(f"{where} is not a {KIND}: it is {'empty' if given is None else 'not a mapping'}")
     version, kind = given.pop("apiVersion", None), given.pop("kind", None)
     if kind != KIND or not str(version).startswith(_GROUP):
         raise UserError(
-            f"{where} holds no {KIND} of {_GROUP}v1: its kind is {kind or 'not said'}, its apiVersion is "
-            f"{version or 'not said'}"
+            f"{where} is not a {KIND} of {_GROUP}v1: its kind is {kind or 'missing'}, its apiVersion is "
+            f"{version or 'missing'}"
         )
     ignored = tuple(_unknown(given, Configuration, ""))
     try:
@@ -169,14 +169,14 @@ _NESTED: Mapping[str, type[msgspec.Struct]] = {
     "profiles": Profile,
     "extenders": ExtenderSettings,
     "managedResources": ManagedResource,
-    "tlsConfig": Tls,
+    "tlsConfig": ExtenderTls,
 }
 
 
 def _faults(read_: Configuration) -> Iterator[str]:
     names = [profile.scheduler_name for profile in read_.profiles]
     if not names:
-        yield "profiles is empty: name at least one schedulerName"
+        yield "profiles is empty: give at least one schedulerName"
     for name in names:
         if names.count(name) > 1:
             yield f"schedulerName {name} appears twice: each profile needs its own"
@@ -185,7 +185,7 @@ def _faults(read_: Configuration) -> Iterator[str]:
     for number, extender in enumerate(read_.extenders):
         where = f"extenders[{number}]"
         if not extender.url_prefix.startswith(("http://", "https://")):
-            yield f"{where}.urlPrefix {extender.url_prefix!r} is no http or https address"
+            yield f"{where}.urlPrefix {extender.url_prefix!r} is not an http or https address"
         if extender.prioritize_verb and extender.weight <= 0:
             yield f"{where}.weight is {extender.weight}: an extender that prioritizes needs a positive one"
     if not 0 < read_.pod_initial_backoff_seconds <= read_.pod_max_backoff_seconds:

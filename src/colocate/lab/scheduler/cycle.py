@@ -9,11 +9,11 @@ import msgspec
 from colocate import telemetry
 from colocate.lab.api.changes import Stored
 from colocate.lab.scheduler import messages, scores
-from colocate.lab.scheduler.cluster import Cluster, ClusterNode
+from colocate.lab.scheduler.cluster import ClusterNode, SchedulerCache
 from colocate.lab.scheduler.configuration import Configuration
 from colocate.lab.scheduler.extender import Extender, ExtenderFailed
-from colocate.lab.scheduler.facts import PodFacts
-from colocate.lab.scheduler.filters import Cause, Rejection, check
+from colocate.lab.scheduler.facts import SchedulablePod
+from colocate.lab.scheduler.filters import FilterCause, Rejection, check
 from colocate.lab.scheduler.search import Search
 from colocate.telemetry import Event
 
@@ -21,7 +21,7 @@ _EXTENDER_SCALE = 10
 """Extenders score 0 to 10, plugins 0 to 100."""
 
 
-class Verdict(msgspec.Struct, frozen=True, eq=False):
+class CycleVerdict(msgspec.Struct, frozen=True, eq=False):
     """The node for a pod or, where there is none, why not which."""
 
     node: str = ""
@@ -33,14 +33,14 @@ class Verdict(msgspec.Struct, frozen=True, eq=False):
         return [reason for one in self.rejections.values() for reason in one.reasons]
 
     @property
-    def cause(self) -> Cause:
+    def cause(self) -> FilterCause:
         """What must change before another attempt is worth it."""
-        found = Cause(0)
+        found = FilterCause(0)
         for one in self.rejections.values():
             found |= one.cause
         # Nobody knows what an extender goes by, nor why it left out a node without a word.
-        if found & Cause.EXTENDER or len(self.rejections) < self.nodes or not self.nodes:
-            return Cause.anything()
+        if found & FilterCause.EXTENDER or len(self.rejections) < self.nodes or not self.nodes:
+            return FilterCause.anything()
         return found
 
     def message(self, preemption: str) -> str:
@@ -53,7 +53,11 @@ class Cycle:
     """Chooses nodes, one pod at a time."""
 
     def __init__(
-        self, configuration: Configuration, extenders: Sequence[Extender], cluster: Cluster, random: Random
+        self,
+        configuration: Configuration,
+        extenders: Sequence[Extender],
+        cluster: SchedulerCache,
+        random: Random,
     ) -> None:
         self._configuration = configuration
         self._extenders = extenders
@@ -62,28 +66,28 @@ class Cycle:
         self._search = Search()
         self.ignored = configuration.ignored_resources
 
-    async def choose(self, pod: PodFacts, stored: Stored) -> Verdict:
+    async def choose(self, pod: SchedulablePod, stored: Stored) -> CycleVerdict:
         """A node for a pod. ExtenderFailed where one that must be heard cannot be."""
         nodes = self._cluster.nodes
         if not nodes:
-            return Verdict()
+            return CycleVerdict()
         feasible, rejections = await self._feasible(pod, stored, nodes)
         if not feasible:
-            return Verdict("", len(nodes), rejections)
+            return CycleVerdict("", len(nodes), rejections)
         if len(feasible) == 1:
-            return Verdict(feasible[0].node.name, len(nodes))
+            return CycleVerdict(feasible[0].node.name, len(nodes))
         found = scores.totals(pod, feasible)
         if self._extenders:
             await self._add_priorities(pod, stored, feasible, found)
-        return Verdict(scores.pick(found, self._random), len(nodes))
+        return CycleVerdict(scores.pick(found, self._random), len(nodes))
 
-    def still_fits(self, pod: PodFacts, node: str) -> bool:
+    def still_fits(self, pod: SchedulablePod, node: str) -> bool:
         """Whether a node that was chosen would be chosen now: an extender may have taken its time."""
         found = self._cluster.find(node)
         return found is not None and check(pod, found.node, found.account_for(pod), self.ignored) is None
 
     async def _feasible(
-        self, pod: PodFacts, stored: Stored, nodes: Sequence[ClusterNode]
+        self, pod: SchedulablePod, stored: Stored, nodes: Sequence[ClusterNode]
     ) -> tuple[list[ClusterNode], dict[str, Rejection]]:
         nominated = self._cluster.find(pod.nominated) if pod.nominated else None
         if nominated is not None and self.still_fits(pod, pod.nominated):
@@ -98,7 +102,7 @@ class Cycle:
 
     async def _ask_extenders(
         self,
-        pod: PodFacts,
+        pod: SchedulablePod,
         stored: Stored,
         feasible: list[ClusterNode],
         rejections: dict[str, Rejection],
@@ -117,15 +121,15 @@ class Cycle:
                 telemetry.logger().warning(Event.LAB_EXTENDER_PASSED_OVER, pod=pod.key, error=str(error))
                 continue
             for name, reason in answer.failed.items():
-                rejections[name] = Rejection((reason,), Cause.EXTENDER, curable=True)
+                rejections[name] = Rejection((reason,), FilterCause.EXTENDER, curable=True)
             for name, reason in answer.unresolvable.items():
-                rejections[name] = Rejection((reason,), Cause.EXTENDER)
+                rejections[name] = Rejection((reason,), FilterCause.EXTENDER)
             accepted = set(answer.names)
             feasible = [one for one in feasible if one.node.name in accepted]
         return feasible
 
     async def _add_priorities(
-        self, pod: PodFacts, stored: Stored, feasible: Sequence[ClusterNode], found: dict[str, int]
+        self, pod: SchedulablePod, stored: Stored, feasible: Sequence[ClusterNode], found: dict[str, int]
     ) -> None:
         asked = [one for one in self._extenders if one.settings.prioritize_verb and one.is_interested(pod)]
         nodes = [one.stored for one in feasible]
@@ -136,7 +140,7 @@ class Cycle:
                     found[name] += score * _EXTENDER_SCALE
 
     async def _priorities(
-        self, extender: Extender, pod: PodFacts, stored: Stored, nodes: Sequence[Stored]
+        self, extender: Extender, pod: SchedulablePod, stored: Stored, nodes: Sequence[Stored]
     ) -> dict[str, int]:
         try:
             return await extender.prioritize(stored.encoded, nodes)

@@ -5,6 +5,7 @@ Deciding what a failure means is left to the caller. Preemption is not asked abo
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 import msgspec
@@ -16,7 +17,7 @@ from colocate.errors import ColocateError
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.objects import encode
 from colocate.lab.scheduler.configuration import ExtenderSettings
-from colocate.lab.scheduler.facts import PodFacts
+from colocate.lab.scheduler.facts import SchedulablePod
 from colocate.lab.scheduler.tls import client_context
 
 HEADERS: Mapping[str, str] = {
@@ -90,7 +91,7 @@ class Extender:
         self._tls = client_context(settings)
         self._managed = frozenset(resource.name for resource in settings.managed_resources)
 
-    def is_interested(self, pod: PodFacts) -> bool:
+    def is_interested(self, pod: SchedulablePod) -> bool:
         """Whether a pod concerns it: whether it asks for a resource that the extender manages."""
         return not self._managed or not self._managed.isdisjoint(pod.requests.amounts)
 
@@ -121,7 +122,7 @@ class Extender:
             added[one.host] = added.get(one.host, 0) + one.score * self.settings.weight
         return added
 
-    async def bind(self, pod: PodFacts, node: str) -> None:
+    async def bind(self, pod: SchedulablePod, node: str) -> None:
         """Have it bind the pod."""
         body = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid, "Node": node}
         answer = await self._post(self.settings.bind_verb, encode(body))
@@ -153,7 +154,7 @@ class Extender:
         except TimeoutError:
             raise self._failure(verb, f"has not answered within {self.settings.http_timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise self._failure(verb, f"cannot be asked: {in_words(error)}") from None
+            raise self._failure(verb, f"cannot be reached: {in_words(error)}") from None
         if status != 200:
             raise self._failure(verb, f"answers with HTTP status {status}")
         try:
@@ -167,14 +168,15 @@ class Extender:
             return msgspec.convert({} if answer is None and type in _OBJECTS else answer, type)
         except msgspec.ValidationError as error:
             raise ExtenderFailed(
-                f"the extender at {self.settings.url_prefix} answers what cannot be read: {error}"
+                f"the extender at {_without_login(self.settings.url_prefix)} sent an answer "
+                f"that cannot be read: {error}"
             ) from None
 
     def _url(self, verb: str) -> str:
         return f"{self.settings.url_prefix.rstrip('/')}/{verb}"
 
     def _failure(self, verb: str, what: str) -> ExtenderFailed:
-        return ExtenderFailed(f"the extender at {self._url(verb)} {what}")
+        return ExtenderFailed(f"the extender at {_without_login(self._url(verb))} {what}")
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -199,3 +201,9 @@ def _small_keys(value: Any, depth: int = 0) -> Any:
     if isinstance(value, dict) and depth == 0:
         return {key.lower(): one for key, one in value.items() if one is not None}
     return value
+
+
+def _without_login(url: str) -> str:
+    """As it may be shown: what it may have of a password is a secret."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -4,10 +4,10 @@ import msgspec
 
 from colocate.lab.api.objects import Object, parse_time
 from colocate.lab.scheduler.requests import (
-    Container,
     PodRequests,
     Quantities,
-    Resources,
+    RequestedResources,
+    ScheduledContainer,
     amounts_of,
     pod_requests,
 )
@@ -17,19 +17,19 @@ class _Wire(msgspec.Struct, frozen=True, rename="camel"):
     """Field names are the API's, in our own spelling; what is not listed is passed over."""
 
 
-class Taint(_Wire, frozen=True):
+class NodeTaint(_Wire, frozen=True):
     key: str
     effect: str
     value: str = ""
 
 
-class Toleration(_Wire, frozen=True):
+class PodToleration(_Wire, frozen=True):
     key: str = ""
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
 
-    def tolerates(self, taint: Taint) -> bool:
+    def tolerates(self, taint: NodeTaint) -> bool:
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:
@@ -37,7 +37,7 @@ class Toleration(_Wire, frozen=True):
         return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
 
 
-class Requirement(_Wire, frozen=True):
+class NodeRequirement(_Wire, frozen=True):
     key: str
     operator: str
     values: tuple[str, ...] = ()
@@ -46,8 +46,8 @@ class Requirement(_Wire, frozen=True):
 class Term(_Wire, frozen=True):
     """What a node must have, all of it. A term that says nothing matches nothing."""
 
-    match_expressions: tuple[Requirement, ...] = ()
-    match_fields: tuple[Requirement, ...] = ()
+    match_expressions: tuple[NodeRequirement, ...] = ()
+    match_fields: tuple[NodeRequirement, ...] = ()
 
 
 class PreferredTerm(_Wire, frozen=True):
@@ -82,14 +82,14 @@ class _Metadata(_Wire, frozen=True):
 
 
 class _PodSpec(_Wire, frozen=True):
-    containers: tuple[Container, ...] = ()
-    init_containers: tuple[Container, ...] = ()
+    containers: tuple[ScheduledContainer, ...] = ()
+    init_containers: tuple[ScheduledContainer, ...] = ()
     overhead: Quantities = {}
-    resources: Resources = Resources()
+    resources: RequestedResources = RequestedResources()
     node_name: str = ""
     node_selector: dict[str, str] = {}
     affinity: _Affinity = _Affinity()
-    tolerations: tuple[Toleration, ...] = ()
+    tolerations: tuple[PodToleration, ...] = ()
     priority: int = 0
     preemption_policy: str = "PreemptLowerPriority"
     scheduler_name: str = "default-scheduler"
@@ -114,7 +114,7 @@ class _Pod(_Wire, frozen=True):
     status: _PodStatus = _PodStatus()
 
 
-class PodFacts(msgspec.Struct, frozen=True, eq=False):
+class SchedulablePod(msgspec.Struct, frozen=True, eq=False):
     """A pod: who it is, what it asks of a node, and how it stands."""
 
     namespace: str
@@ -127,7 +127,7 @@ class PodFacts(msgspec.Struct, frozen=True, eq=False):
     required_terms: tuple[Term, ...] | None = None
     """None asks for nothing; an empty tuple matches no node."""
     preferred_terms: tuple[PreferredTerm, ...] = ()
-    tolerations: tuple[Toleration, ...] = ()
+    tolerations: tuple[PodToleration, ...] = ()
     priority: int = 0
     may_preempt: bool = True
     scheduler_name: str = "default-scheduler"
@@ -144,12 +144,12 @@ class PodFacts(msgspec.Struct, frozen=True, eq=False):
         return f"{self.namespace}/{self.name}"
 
 
-class NodeFacts(msgspec.Struct, frozen=True, eq=False):
+class SchedulableNode(msgspec.Struct, frozen=True, eq=False):
     """A node: what it offers, and what it keeps away."""
 
     name: str
     labels: dict[str, str] = {}
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[NodeTaint, ...] = ()
     unschedulable: bool = False
     allocatable: dict[str, int] = {}
 
@@ -161,7 +161,7 @@ class NodeFacts(msgspec.Struct, frozen=True, eq=False):
 
 class _NodeSpec(_Wire, frozen=True):
     unschedulable: bool = False
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[NodeTaint, ...] = ()
 
 
 class _NodeStatus(_Wire, frozen=True):
@@ -174,13 +174,13 @@ class _Node(_Wire, frozen=True):
     status: _NodeStatus = _NodeStatus()
 
 
-def read_pod(body: Object) -> PodFacts:
+def read_pod(body: Object) -> SchedulablePod:
     """A pod from its JSON. ValueError (msgspec's among them) where a field cannot be read."""
     wire = msgspec.convert(body, _Pod)
     spec, status = wire.spec, wire.status
     affinity = spec.affinity.node_affinity
     started = parse_time(status.start_time) or parse_time(wire.metadata.creation_timestamp)
-    return PodFacts(
+    return SchedulablePod(
         namespace=wire.metadata.namespace,
         name=wire.metadata.name,
         uid=wire.metadata.uid,
@@ -206,10 +206,10 @@ def read_pod(body: Object) -> PodFacts:
     )
 
 
-def read_node(body: Object) -> NodeFacts:
+def read_node(body: Object) -> SchedulableNode:
     """A node from its JSON. ValueError where a field cannot be read."""
     wire = msgspec.convert(body, _Node)
-    return NodeFacts(
+    return SchedulableNode(
         name=wire.metadata.name,
         labels=wire.metadata.labels,
         taints=wire.spec.taints,

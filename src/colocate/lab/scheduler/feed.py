@@ -3,14 +3,14 @@
 from colocate import telemetry
 from colocate.lab.api.changes import Change, Stored, Type
 from colocate.lab.api.objects import uid_of
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import NODES, PODS
-from colocate.lab.api.status import ApiError
+from colocate.lab.api.status import StatusError
 from colocate.lab.api.store import NODE
 from colocate.lab.scheduler import messages, statuses
-from colocate.lab.scheduler.cluster import Cluster
-from colocate.lab.scheduler.facts import PodFacts, read_node, read_pod
-from colocate.lab.scheduler.filters import Cause
+from colocate.lab.scheduler.cluster import SchedulerCache
+from colocate.lab.scheduler.facts import SchedulablePod, read_node, read_pod
+from colocate.lab.scheduler.filters import FilterCause
 from colocate.lab.scheduler.queue import Queue
 from colocate.telemetry import Event
 
@@ -18,7 +18,9 @@ from colocate.telemetry import Event
 class Feed:
     """Reads on from where it stopped."""
 
-    def __init__(self, registry: Registry, cluster: Cluster, queue: Queue, names: frozenset[str]) -> None:
+    def __init__(
+        self, registry: ObjectRegistry, cluster: SchedulerCache, queue: Queue, names: frozenset[str]
+    ) -> None:
         self._registry = registry
         self._store = registry.store
         self._cluster = cluster
@@ -29,7 +31,7 @@ class Feed:
 
     def read(self) -> None:
         """Take in what has happened; cheap where nothing has."""
-        better = Cause(0)
+        better = FilterCause(0)
         for resource in (NODES, PODS):
             changes = self._store.changes(resource.storage)
             position = self._positions.get(resource.storage, -1)
@@ -43,7 +45,7 @@ class Feed:
         if better:
             self._queue.happened(better, self._registry.clock.monotonic())
 
-    def _read_all(self, storage: str) -> Cause:
+    def _read_all(self, storage: str) -> FilterCause:
         """Begin anew: at the start, and where so much has happened that some of it is forgotten."""
         current = self._store.items(storage)
         if storage == NODES.storage:
@@ -56,9 +58,9 @@ class Feed:
                 self._drop_pod(uid)
         for stored in current:
             self._read(Change(Type.ADDED, stored, None))
-        return Cause.anything()
+        return FilterCause.anything()
 
-    def _read(self, change: Change) -> Cause:
+    def _read(self, change: Change) -> FilterCause:
         stored = change.now
         try:
             if stored.key.resource == NODES.storage:
@@ -66,27 +68,27 @@ class Feed:
             if change.type is Type.DELETED:
                 return self._drop_pod(uid_of(stored.body))
             return self._read_pod(stored, change.before)
-        except (ValueError, ApiError) as error:
+        except (ValueError, StatusError) as error:
             # The API server lets much pass that nobody but a scheduler reads.
             telemetry.logger().warning(Event.LAB_OBJECT_UNREADABLE, key=str(stored.key), error=str(error))
-            return Cause(0)
+            return FilterCause(0)
 
-    def _read_node(self, stored: Stored, type: Type) -> Cause:
+    def _read_node(self, stored: Stored, type: Type) -> FilterCause:
         name = stored.key.name
         if type is Type.DELETED:
             self._cluster.drop_node(name)
-            return Cause(0)
+            return FilterCause(0)
         known = self._cluster.find(name) is not None
         better = self._cluster.put_node(read_node(stored.body), stored)
         for held in [] if known else self._store.lookup(PODS.storage, NODE, name):
             self._read(Change(Type.ADDED, held, None))
         return better
 
-    def _drop_pod(self, uid: str) -> Cause:
+    def _drop_pod(self, uid: str) -> FilterCause:
         self._queue.drop(uid)
         return self._cluster.drop_pod(uid)
 
-    def _read_pod(self, stored: Stored, before: Stored | None) -> Cause:
+    def _read_pod(self, stored: Stored, before: Stored | None) -> FilterCause:
         pod = read_pod(stored.body)
         better = self._cluster.put_pod(pod)
         if not self._is_mine(pod):
@@ -98,6 +100,6 @@ class Feed:
             statuses.not_scheduled(self._registry, stored, statuses.GATED, messages.GATED)
         return better
 
-    def _is_mine(self, pod: PodFacts) -> bool:
+    def _is_mine(self, pod: SchedulablePod) -> bool:
         unplaced = not (pod.node_name or pod.is_over or pod.is_terminating)
         return unplaced and pod.scheduler_name in self._names

@@ -9,15 +9,22 @@ from enum import Flag, auto
 
 import msgspec
 
-from colocate.lab.scheduler.facts import NodeFacts, PodFacts, Requirement, Taint, Term, Toleration
+from colocate.lab.scheduler.facts import (
+    NodeRequirement,
+    NodeTaint,
+    PodToleration,
+    SchedulableNode,
+    SchedulablePod,
+    Term,
+)
 from colocate.lab.scheduler.requests import Account
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
-_CORDON = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
+_CORDON = NodeTaint("node.kubernetes.io/unschedulable", "NoSchedule")
 
 
-class Cause(Flag):
+class FilterCause(Flag):
     """What stands in a pod's way: which changes of the cluster may clear it."""
 
     CORDON = auto()
@@ -28,7 +35,7 @@ class Cause(Flag):
     EXTENDER = auto()
 
     @classmethod
-    def anything(cls) -> "Cause":
+    def anything(cls) -> "FilterCause":
         return ~cls(0)
 
 
@@ -36,18 +43,18 @@ class Rejection(msgspec.Struct, frozen=True):
     """Why a node is out of the question."""
 
     reasons: tuple[str, ...]
-    cause: Cause
+    cause: FilterCause
     curable: bool = False
     """Whether it might do once pods have left it: whether preemption is worth a thought."""
 
 
-_CORDONED = Rejection(("node(s) were unschedulable",), Cause.CORDON)
-_OTHER_NAME = Rejection(("node(s) didn't match the requested node name",), Cause.NAME)
-_OTHER_LABELS = Rejection(("node(s) didn't match Pod's node affinity/selector",), Cause.LABELS)
+_CORDONED = Rejection(("node(s) were unschedulable",), FilterCause.CORDON)
+_OTHER_NAME = Rejection(("node(s) didn't match the requested node name",), FilterCause.NAME)
+_OTHER_LABELS = Rejection(("node(s) didn't match Pod's node affinity/selector",), FilterCause.LABELS)
 
 
 def check(
-    pod: PodFacts, node: NodeFacts, account: Account, ignored: frozenset[str] = frozenset()
+    pod: SchedulablePod, node: SchedulableNode, account: Account, ignored: frozenset[str] = frozenset()
 ) -> Rejection | None:
     """None where the pod may go to the node. `ignored` resources are somebody else's business."""
     if node.unschedulable and not _tolerated(pod.tolerations, _CORDON):
@@ -56,13 +63,13 @@ def check(
         return _OTHER_NAME
     if node.taints and (taint := untolerated(pod.tolerations, node.taints)):
         reason = f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
-        return Rejection((reason,), Cause.TAINTS)
+        return Rejection((reason,), FilterCause.TAINTS)
     if (pod.node_selector or pod.required_terms is not None) and not selects(pod, node):
         return _OTHER_LABELS
     return room(pod, node, account, ignored)
 
 
-def untolerated(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> Taint | None:
+def untolerated(tolerations: Iterable[PodToleration], taints: Iterable[NodeTaint]) -> NodeTaint | None:
     """The first taint that keeps the pod away."""
     for taint in taints:
         if taint.effect in _KEEPS_AWAY and not _tolerated(tolerations, taint):
@@ -70,11 +77,11 @@ def untolerated(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> T
     return None
 
 
-def _tolerated(tolerations: Iterable[Toleration], taint: Taint) -> bool:
+def _tolerated(tolerations: Iterable[PodToleration], taint: NodeTaint) -> bool:
     return any(toleration.tolerates(taint) for toleration in tolerations)
 
 
-def selects(pod: PodFacts, node: NodeFacts) -> bool:
+def selects(pod: SchedulablePod, node: SchedulableNode) -> bool:
     """Whether a node has the labels that a pod requires."""
     labels = node.labels
     if any(labels.get(key) != value for key, value in pod.node_selector.items()):
@@ -82,7 +89,7 @@ def selects(pod: PodFacts, node: NodeFacts) -> bool:
     return pod.required_terms is None or any(matches(term, node) for term in pod.required_terms)
 
 
-def matches(term: Term, node: NodeFacts) -> bool:
+def matches(term: Term, node: SchedulableNode) -> bool:
     """Whether a node meets every requirement of a term."""
     if not term.match_expressions and not term.match_fields:
         return False
@@ -92,7 +99,7 @@ def matches(term: Term, node: NodeFacts) -> bool:
     )
 
 
-def _meets(wanted: Requirement, found: str | None) -> bool:
+def _meets(wanted: NodeRequirement, found: str | None) -> bool:
     match wanted.operator:
         case "In":
             return found is not None and found in wanted.values
@@ -107,7 +114,7 @@ def _meets(wanted: Requirement, found: str | None) -> bool:
     return False
 
 
-def _compares(wanted: Requirement, found: str) -> bool:
+def _compares(wanted: NodeRequirement, found: str) -> bool:
     if len(wanted.values) != 1 or not _INTEGER.fullmatch(found) or not _INTEGER.fullmatch(wanted.values[0]):
         return False
     bound = int(wanted.values[0])
@@ -115,7 +122,7 @@ def _compares(wanted: Requirement, found: str) -> bool:
 
 
 def room(
-    pod: PodFacts, node: NodeFacts, account: Account, ignored: frozenset[str] = frozenset()
+    pod: SchedulablePod, node: SchedulableNode, account: Account, ignored: frozenset[str] = frozenset()
 ) -> Rejection | None:
     """Whether what is left of a node is enough."""
     short: list[str] = []
@@ -130,4 +137,4 @@ def room(
             short.append(f"Insufficient {name}")
             # Who wants more than all of a node is not helped by emptying it.
             curable = curable and amount <= whole
-    return Rejection(tuple(short), Cause.RESOURCES, curable) if short else None
+    return Rejection(tuple(short), FilterCause.RESOURCES, curable) if short else None

@@ -10,9 +10,9 @@ from types import TracebackType
 
 from colocate import telemetry
 from colocate.aio import Watched, first
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.scheduler.attempts import Attempts
-from colocate.lab.scheduler.cluster import Cluster
+from colocate.lab.scheduler.cluster import SchedulerCache
 from colocate.lab.scheduler.configuration import Configuration
 from colocate.lab.scheduler.cycle import Cycle
 from colocate.lab.scheduler.extender import Extender
@@ -30,7 +30,7 @@ class Scheduler:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: ObjectRegistry,
         configuration: Configuration | None = None,
         random: Random | None = None,
         host: str = "lab",
@@ -40,7 +40,7 @@ class Scheduler:
         settings = self._configuration = configuration or Configuration()
         self._extenders = [Extender(one, self._clock) for one in settings.extenders]
         self._queue = Queue(settings.pod_initial_backoff_seconds, settings.pod_max_backoff_seconds)
-        cluster = Cluster()
+        cluster = SchedulerCache()
         names = frozenset(profile.scheduler_name for profile in settings.profiles)
         self._feed = Feed(registry, cluster, self._queue, names)
         cycle = Cycle(settings, self._extenders, cluster, random or Random())

@@ -11,7 +11,7 @@ import msgspec
 from colocate.lab.api.selectors import LabelSelector
 from colocate.lab.scheduler import messages
 from colocate.lab.scheduler.cluster import ClusterNode
-from colocate.lab.scheduler.facts import PodFacts
+from colocate.lab.scheduler.facts import SchedulablePod
 from colocate.lab.scheduler.filters import Rejection, check
 
 _ABOVE_ALL = 2**31
@@ -25,15 +25,15 @@ class Budget(msgspec.Struct, frozen=True, eq=False):
     selector: LabelSelector
     allowed: int
 
-    def covers(self, pod: PodFacts) -> bool:
+    def covers(self, pod: SchedulablePod) -> bool:
         return self.namespace == pod.namespace and self.selector.matches(pod.labels)
 
 
-class Plan(msgspec.Struct, frozen=True, eq=False):
+class PreemptionPlan(msgspec.Struct, frozen=True, eq=False):
     """Take these pods from this node."""
 
     node: str
-    victims: tuple[PodFacts, ...]
+    victims: tuple[SchedulablePod, ...]
     violations: int
     """How many of the victims a budget would have kept."""
 
@@ -49,28 +49,28 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-class Outcome(msgspec.Struct, frozen=True, eq=False):
+class PreemptionOutcome(msgspec.Struct, frozen=True, eq=False):
     """A plan, or in words why there is none."""
 
-    plan: Plan | None = None
+    plan: PreemptionPlan | None = None
     message: str = ""
     keep_nomination: bool = False
     """Whether the pod goes on waiting for the node that it waits for."""
 
 
 def decide(
-    pod: PodFacts,
+    pod: SchedulablePod,
     nodes: Sequence[ClusterNode],
     rejections: Mapping[str, Rejection],
     budgets: Sequence[Budget],
     ignored: frozenset[str] = frozenset(),
-) -> Outcome:
+) -> PreemptionOutcome:
     """Whom to take away for a pod that fits nowhere."""
     if not pod.may_preempt:
-        return Outcome(message=messages.NEVER, keep_nomination=True)
+        return PreemptionOutcome(message=messages.NEVER, keep_nomination=True)
     if _has_made_room(pod, nodes, rejections):
-        return Outcome(message=messages.ALREADY_PREEMPTING, keep_nomination=True)
-    plans: list[Plan] = []
+        return PreemptionOutcome(message=messages.ALREADY_PREEMPTING, keep_nomination=True)
+    plans: list[PreemptionPlan] = []
     reasons: list[str] = []
     for one in nodes:
         rejection = rejections.get(one.node.name)
@@ -81,11 +81,13 @@ def decide(
         else:
             reasons.append(messages.NO_VICTIMS)
     if not plans:
-        return Outcome(message=messages.preemption_failed(len(nodes), reasons))
-    return Outcome(min(plans, key=Plan.cost))
+        return PreemptionOutcome(message=messages.preemption_failed(len(nodes), reasons))
+    return PreemptionOutcome(min(plans, key=PreemptionPlan.cost))
 
 
-def _has_made_room(pod: PodFacts, nodes: Sequence[ClusterNode], rejections: Mapping[str, Rejection]) -> bool:
+def _has_made_room(
+    pod: SchedulablePod, nodes: Sequence[ClusterNode], rejections: Mapping[str, Rejection]
+) -> bool:
     """Whether pods are leaving for this one already: it must not drive away others meanwhile."""
     if not pod.nominated or not (rejection := rejections.get(pod.nominated)) or not rejection.curable:
         return False
@@ -96,8 +98,8 @@ def _has_made_room(pod: PodFacts, nodes: Sequence[ClusterNode], rejections: Mapp
 
 
 def on_node(
-    pod: PodFacts, on: ClusterNode, budgets: Sequence[Budget], ignored: frozenset[str] = frozenset()
-) -> Plan | None:
+    pod: SchedulablePod, on: ClusterNode, budgets: Sequence[Budget], ignored: frozenset[str] = frozenset()
+) -> PreemptionPlan | None:
     """The fewest and least important pods of one node that must go; None where even all would not do."""
     account = on.account_for(pod).copy()
     lower = [one for one in on.pods.values() if one.priority < pod.priority]
@@ -109,7 +111,7 @@ def on_node(
     kept_by_budget = _protected(lower, budgets)
     # Those whom a budget protects are let back in first: as many of them as possible stay.
     lower.sort(key=lambda one: one.uid not in kept_by_budget)
-    victims: list[PodFacts] = []
+    victims: list[SchedulablePod] = []
     for one in lower:
         account.enter(one.uid, one.requests)
         if check(pod, on.node, account, ignored) is not None:
@@ -118,10 +120,10 @@ def on_node(
     if not victims:
         return None
     violations = sum(one.uid in kept_by_budget for one in victims)
-    return Plan(on.node.name, tuple(victims), violations)
+    return PreemptionPlan(on.node.name, tuple(victims), violations)
 
 
-def _protected(pods: Sequence[PodFacts], budgets: Sequence[Budget]) -> set[str]:
+def _protected(pods: Sequence[SchedulablePod], budgets: Sequence[Budget]) -> set[str]:
     """Those of the pods that, taken in this order, some budget would no longer let go."""
     left = {id(budget): budget.allowed for budget in budgets}
     found: set[str] = set()

@@ -4,9 +4,9 @@ from collections import OrderedDict
 
 from colocate import telemetry
 from colocate.lab.api.objects import Object, metadata, rfc3339_micro
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import EVENTS
-from colocate.lab.api.status import ApiError
+from colocate.lab.api.status import StatusError
 from colocate.telemetry import Event
 
 _REMEMBERED = 8192
@@ -15,7 +15,7 @@ _REMEMBERED = 8192
 class Recorder:
     """Writes events about pods under the name of the scheduler that a pod asked for."""
 
-    def __init__(self, registry: Registry, host: str) -> None:
+    def __init__(self, registry: ObjectRegistry, host: str) -> None:
         self._registry = registry
         self._host = host
         self._newest = 0
@@ -55,7 +55,7 @@ class Recorder:
                 }
                 self._registry.create(EVENTS, about["namespace"], body)
                 self._remember(same, name)
-        except ApiError as error:
+        except StatusError as error:
             telemetry.logger().warning(
                 Event.LAB_EVENT_NOT_RECORDED, pod=about["name"], reason=reason, error=str(error)
             )

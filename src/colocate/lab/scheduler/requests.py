@@ -23,14 +23,14 @@ filtered."""
 _POD_LEVEL = (CPU, MEMORY)
 
 
-class Resources(msgspec.Struct, frozen=True):
+class RequestedResources(msgspec.Struct, frozen=True):
     requests: Quantities = {}
 
 
-class Container(msgspec.Struct, frozen=True, rename="camel"):
+class ScheduledContainer(msgspec.Struct, frozen=True, rename="camel"):
     """A container, as much of it as counts here."""
 
-    resources: Resources = Resources()
+    resources: RequestedResources = RequestedResources()
     restart_policy: str | None = None
 
     @property
@@ -65,8 +65,8 @@ def amounts_of(quantities: Quantities) -> Amounts:
 
 
 def pod_requests(
-    containers: Iterable[Container],
-    init_containers: Iterable[Container] = (),
+    containers: Iterable[ScheduledContainer],
+    init_containers: Iterable[ScheduledContainer] = (),
     overhead: Quantities | None = None,
     pod_level: Quantities | None = None,
 ) -> PodRequests:
@@ -87,7 +87,9 @@ def pod_requests(
 
 
 def _peak(
-    containers: tuple[Container, ...], init_containers: tuple[Container, ...], assumed: Mapping[str, int]
+    containers: tuple[ScheduledContainer, ...],
+    init_containers: tuple[ScheduledContainer, ...],
+    assumed: Mapping[str, int],
 ) -> Amounts:
     running = [_requests(container, assumed) for container in containers]
     init = [(_requests(container, assumed), container.is_sidecar) for container in init_containers]
@@ -101,7 +103,7 @@ def _peak(
     }
 
 
-def _requests(container: Container, assumed: Mapping[str, int]) -> Amounts:
+def _requests(container: ScheduledContainer, assumed: Mapping[str, int]) -> Amounts:
     return {**assumed, **amounts_of(container.resources.requests)}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Protocol
 
-from colocate.lab.scheduler.facts import NodeFacts, PodFacts, Toleration
+from colocate.lab.scheduler.facts import PodToleration, SchedulableNode, SchedulablePod
 from colocate.lab.scheduler.filters import matches
 from colocate.lab.scheduler.requests import CPU, MEMORY, Account
 
@@ -20,13 +20,13 @@ class Candidate(Protocol):
     """A node that a pod may go to, and what it has promised already."""
 
     @property
-    def node(self) -> NodeFacts: ...
+    def node(self) -> SchedulableNode: ...
 
     @property
     def account(self) -> Account: ...
 
 
-def totals(pod: PodFacts, candidates: Sequence[Candidate]) -> dict[str, int]:
+def totals(pod: SchedulablePod, candidates: Sequence[Candidate]) -> dict[str, int]:
     """The sum of the weighted scores of every candidate, by its name."""
     taints = taint_scores(pod, candidates)
     affinity = affinity_scores(pod, candidates)
@@ -45,7 +45,7 @@ def pick(scores: Mapping[str, int], random: Random) -> str:
     return tied[0] if len(tied) == 1 else random.choice(tied)
 
 
-def room_score(pod: PodFacts, candidate: Candidate) -> int:
+def room_score(pod: SchedulablePod, candidate: Candidate) -> int:
     """The free share of CPU and memory once the pod is there; who does not say uses a little."""
     offered, account = candidate.node.allocatable, candidate.account
     sum_, count = 0, 0
@@ -59,7 +59,7 @@ def room_score(pod: PodFacts, candidate: Candidate) -> int:
     return sum_ // count if count else 0
 
 
-def balance_score(pod: PodFacts, candidate: Candidate) -> int:
+def balance_score(pod: SchedulablePod, candidate: Candidate) -> int:
     """How alike the used shares of CPU and memory are once the pod is there."""
     offered, requested = candidate.node.allocatable, candidate.account.requested
     cpu, memory = offered.get(CPU, 0), offered.get(MEMORY, 0)
@@ -71,7 +71,7 @@ def balance_score(pod: PodFacts, candidate: Candidate) -> int:
     return int((1 - abs(share_of_cpu - share_of_memory) / 2) * BEST)
 
 
-def taint_scores(pod: PodFacts, candidates: Sequence[Candidate]) -> list[int]:
+def taint_scores(pod: SchedulablePod, candidates: Sequence[Candidate]) -> list[int]:
     """Most for the nodes with the fewest PreferNoSchedule taints that the pod does not tolerate."""
     tolerations = [one for one in pod.tolerations if one.effect in ("", "PreferNoSchedule")]
     counts = [_disliked(one.node, tolerations) if one.node.taints else 0 for one in candidates]
@@ -79,7 +79,7 @@ def taint_scores(pod: PodFacts, candidates: Sequence[Candidate]) -> list[int]:
     return [BEST - BEST * count // worst if worst else BEST for count in counts]
 
 
-def _disliked(node: NodeFacts, tolerations: Sequence[Toleration]) -> int:
+def _disliked(node: SchedulableNode, tolerations: Sequence[PodToleration]) -> int:
     return sum(
         1
         for taint in node.taints
@@ -87,7 +87,7 @@ def _disliked(node: NodeFacts, tolerations: Sequence[Toleration]) -> int:
     )
 
 
-def affinity_scores(pod: PodFacts, candidates: Sequence[Candidate]) -> list[int]:
+def affinity_scores(pod: SchedulablePod, candidates: Sequence[Candidate]) -> list[int]:
     """Most for the nodes that meet the weightiest preferences."""
     if not pod.preferred_terms:
         return [0] * len(candidates)

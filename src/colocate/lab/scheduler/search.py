@@ -6,7 +6,7 @@ from itertools import chain
 import msgspec
 
 from colocate.lab.scheduler.cluster import ClusterNode
-from colocate.lab.scheduler.facts import PodFacts
+from colocate.lab.scheduler.facts import SchedulablePod
 from colocate.lab.scheduler.filters import Rejection, check
 
 _ALWAYS_ALL = 100
@@ -36,7 +36,7 @@ class Search:
         self._start = 0
 
     def find(
-        self, pod: PodFacts, nodes: Sequence[ClusterNode], percentage: int, ignored: frozenset[str]
+        self, pod: SchedulablePod, nodes: Sequence[ClusterNode], percentage: int, ignored: frozenset[str]
     ) -> Found:
         """Where none will do, every node has been looked at."""
         wanted = enough(len(nodes), percentage)

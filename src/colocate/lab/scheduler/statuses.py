@@ -5,9 +5,9 @@ from collections.abc import Callable
 from colocate import telemetry
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.objects import Object, condition, metadata, rfc3339, uid_of
-from colocate.lab.api.registry import Registry
+from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import PODS
-from colocate.lab.api.status import ApiError
+from colocate.lab.api.status import StatusError
 from colocate.telemetry import Event
 
 UNSCHEDULABLE = "Unschedulable"
@@ -16,7 +16,7 @@ GATED = "SchedulingGated"
 
 
 def not_scheduled(
-    registry: Registry, stored: Stored, reason: str, message: str, nominated: str | None = None
+    registry: ObjectRegistry, stored: Stored, reason: str, message: str, nominated: str | None = None
 ) -> None:
     """Say why a pod has no node. `nominated` is the one that it waits for or "", None leaves it as it is."""
     now = rfc3339(registry.clock.time())
@@ -31,7 +31,7 @@ def not_scheduled(
     _write(registry, stored, write)
 
 
-def without_nomination(registry: Registry, stored: Stored) -> None:
+def without_nomination(registry: ObjectRegistry, stored: Stored) -> None:
     """Somebody more important has taken the room that was being made for this pod."""
 
     def write(pod: Object) -> None:
@@ -40,7 +40,7 @@ def without_nomination(registry: Registry, stored: Stored) -> None:
     _write(registry, stored, write)
 
 
-def preempted(registry: Registry, stored: Stored, message: str) -> None:
+def preempted(registry: ObjectRegistry, stored: Stored, message: str) -> None:
     """Say why a pod is about to go."""
     now = rfc3339(registry.clock.time())
     reason = "PreemptionByScheduler"
@@ -64,7 +64,7 @@ def set_condition(pod: Object, type: str, status: str, now: str, reason: str, me
     held[held.index(old)] = new
 
 
-def _write(registry: Registry, stored: Stored, change: Callable[[Object], None]) -> None:
+def _write(registry: ObjectRegistry, stored: Stored, change: Callable[[Object], None]) -> None:
     """Change the newest version of a pod, if it is still the same pod."""
     _, namespace, name = stored.key
     current = registry.find(PODS, namespace, name)
@@ -72,6 +72,6 @@ def _write(registry: Registry, stored: Stored, change: Callable[[Object], None])
         return
     try:
         registry.modify(PODS, namespace, name, change, "status")
-    except ApiError as error:
+    except StatusError as error:
         # What is said about a pod holds up neither that pod nor any other.
         telemetry.logger().warning(Event.LAB_STATUS_NOT_WRITTEN, pod=f"{namespace}/{name}", error=str(error))

@@ -7,13 +7,13 @@ import tempfile
 from pathlib import Path
 
 from colocate.errors import UserError
-from colocate.lab.scheduler.configuration import ExtenderSettings, Tls
+from colocate.lab.scheduler.configuration import ExtenderSettings, ExtenderTls
 
 
 def client_context(settings: ExtenderSettings) -> ssl.SSLContext | bool:
     """How to call an extender: True leaves it to the system's authorities."""
     tls = settings.tls
-    if tls == Tls() and not settings.enable_https:
+    if tls == ExtenderTls() and not settings.enable_https:
         return True
     try:
         return _context(tls, unknown_is_fine=settings.enable_https)
@@ -24,7 +24,7 @@ def client_context(settings: ExtenderSettings) -> ssl.SSLContext | bool:
         ) from None
 
 
-def _context(tls: Tls, unknown_is_fine: bool) -> ssl.SSLContext:
+def _context(tls: ExtenderTls, unknown_is_fine: bool) -> ssl.SSLContext:
     has_authority = bool(tls.ca_file or tls.ca_data)
     authority = base64.b64decode(tls.ca_data, validate=True).decode() if tls.ca_data else None
     context = ssl.create_default_context(cafile=tls.ca_file or None, cadata=authority)
@@ -39,7 +39,7 @@ def _context(tls: Tls, unknown_is_fine: bool) -> ssl.SSLContext:
     return context
 
 
-def _load_pair(context: ssl.SSLContext, tls: Tls) -> None:
+def _load_pair(context: ssl.SSLContext, tls: ExtenderTls) -> None:
     # The ssl module reads certificates from files only.
     with tempfile.TemporaryDirectory() as folder:
         pair = Path(folder) / "pair.pem"

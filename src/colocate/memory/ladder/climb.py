@@ -42,11 +42,11 @@ def reclaim(ladder: Ladder, situation: Situation) -> LadderStep:
             continue
         if situation.facts.controls.cgroup == 1 and not each.may_be_bound:
             notes.append(
-                f"{each.ref} is not reclaimed from: a limit would bind containers without blocks, too."
+                f"No memory is reclaimed from {each.ref}: the limit would also bind containers without blocks."
             )
             continue
         if _suffers(reading, situation):
-            notes.append(f"{each.ref} is not reclaimed from: {_suffering(reading, situation)}.")
+            notes.append(f"No memory is reclaimed from {each.ref}: {_suffering(reading, situation)}.")
             continue
         reason = f"{_needed(situation)}; {each.ref} has {amount(reading.file)} of page cache."
         actions.append(Reclaim(pod=each.ref, bytes=size, leave=leave, reason=reason))
@@ -66,11 +66,13 @@ def throttle(ladder: Ladder, situation: Situation) -> LadderStep:
         if ladder.has_given_up(Rung.THROTTLE, each.uid):
             continue
         if not each.may_be_bound:
-            notes.append(f"{each.ref} is not throttled: containers without blocks would be slowed down, too.")
+            notes.append(f"{each.ref} is not throttled: that would also slow down containers without blocks.")
             continue
         done = ladder.throttled.get(each.uid)
         if _suffers(reading, situation):
-            notes.append(f"{each.ref} is held at what it uses: {_suffering(reading, situation)}.")
+            notes.append(
+                f"{each.ref} is throttled at what it uses, no lower: {_suffering(reading, situation)}."
+            )
         high = _high(reading, remaining, situation)
         if done is not None:
             high = min(high, done.to)
@@ -78,7 +80,7 @@ def throttle(ladder: Ladder, situation: Situation) -> LadderStep:
         busy = True
         if done is not None and done.to == high == reading.high:
             continue
-        reason = f"{_needed(situation)}; {each.ref} uses {amount(reading.usage)} and is to grow no more."
+        reason = f"{_needed(situation)}; {each.ref} uses {amount(reading.usage)} and may not grow."
         before = done.before if done is not None else reading.high
         actions.append(Throttle(pod=each.ref, high=high, before=before, reason=reason))
         ladder = msgspec.structs.replace(
@@ -97,7 +99,7 @@ def throttle_again(ladder: Ladder, situation: Situation) -> LadderStep:
         if ladder.has_given_up(Rung.THROTTLE, each.uid) or not each.may_be_bound:
             continue
         high = max(done.to, _high(reading, reading.usage, situation))
-        reason = f"{each.ref} was to grow no more, and nobody holds it to that."
+        reason = f"{each.ref} may not grow, but its memory.high is not set."
         actions.append(Throttle(pod=each.ref, high=high, before=done.before, reason=reason))
         throttled = put(ladder.throttled, each.uid, Throttled(done.before, high))
         ladder = msgspec.structs.replace(ladder, throttled=throttled)
@@ -118,8 +120,8 @@ def _suffers(reading: PodMemory, situation: Situation) -> bool:
 
 def _suffering(reading: PodMemory, situation: Situation) -> str:
     return (
-        f"it loses {_lost(reading):g} % of its time to memory pressure already, and "
-        f"{situation.settings.reclaim_pressure:g} % is the bound"
+        f"it already loses {_lost(reading):g} % of its time to memory pressure, more than the "
+        f"{situation.settings.reclaim_pressure:g} % allowed"
     )
 
 
@@ -172,7 +174,7 @@ def far(ladder: Ladder, situation: Situation) -> LadderStep:
         )
         remaining -= size
     if not actions:
-        notes.append(f"Far NUMA nodes have room for {amount(sum(room.values()))}: no pages go there.")
+        notes.append(f"Far NUMA nodes have room for {amount(sum(room.values()))}; no pages are moved there.")
     return LadderStep(ladder, tuple(actions), tuple(notes), busy=bool(actions))
 
 
@@ -220,16 +222,16 @@ def up(ladder: Ladder, situation: Situation) -> LadderTurn:
     if rung is None:
         rung = Rung.WITHDRAW
         ladder = stand(ladder, rung, situation.now)
-        notes.append(f"There is a debt of {amount(situation.debt)}: free blocks are withdrawn.")
+        notes.append(f"There is a debt of {amount(situation.debt)}, so free blocks are withdrawn.")
     higher = _next(ladder, rung, situation)
     if higher is None and not situation.presses:
         ladder = msgspec.structs.replace(ladder, since=situation.now)
         if ladder.throttled:
             notes.append(
-                f"{amount(situation.due)} is due, for which nobody is evicted: throttled pods stay so."
+                f"{amount(situation.due)} is due, too little to evict a pod; throttled pods stay throttled."
             )
     elif higher is not None and (why := _is_over(ladder, rung, situation)):
-        notes.append(f"{why}: {higher} comes next.")
+        notes.append(f"{why}; {higher} comes next.")
         rung, ladder = higher, stand(ladder, higher, situation.now)
     actions: tuple[PodAction, ...] = ()
     stood_on = []
@@ -242,9 +244,9 @@ def up(ladder: Ladder, situation: Situation) -> LadderTurn:
             break
         higher = situation.above(rung)
         if higher is None:
-            notes.append(f"No rung is left to try: a debt of {amount(situation.debt)} stays.")
+            notes.append(f"No rung is left to try; a debt of {amount(situation.debt)} remains.")
             break
-        notes.append(f"{rung} has nothing to try: {higher} comes next.")
+        notes.append(f"{rung} has nothing left to try; {higher} comes next.")
         rung, ladder = higher, stand(ladder, higher, situation.now)
     if height(rung) > height(Rung.THROTTLE) and situation.here(Rung.THROTTLE).is_here:
         again = throttle_again(ladder, situation)
@@ -264,7 +266,7 @@ def _try(rung: Rung, ladder: Ladder, situation: Situation) -> LadderStep:
     here = situation.here(rung)
     if not here.is_here:
         # It was, when it was reached.
-        return LadderStep(ladder, notes=(f"{rung} cannot be used any more: {here.missing}.",))
+        return LadderStep(ladder, notes=(f"{rung} is no longer available: {here.missing}.",))
     return GIVE[rung](ladder, situation)
 
 
@@ -275,5 +277,5 @@ def _is_over(ladder: Ladder, rung: Rung, situation: Situation) -> str:
         return f"{rung} has not paid {amount(situation.due)} within {situation.here(rung).deadline:g} s"
     if situation.hurries and (rung is Rung.WITHDRAW or waited > 0):
         share = situation.settings.hurry
-        return f"{amount(situation.due)} is due, more than {share:.0%} of the margin, so {rung} is given no more time"
+        return f"{amount(situation.due)} is due, more than {share:.0%} of the margin, so {rung} gets no more time"
     return ""

@@ -27,7 +27,7 @@ def why_no_demotion(controls: MemoryControls, far: Collection[int], settings: Me
         return "no far NUMA node is in a lower memory tier than all others"
     if astray := [id for id, tier in demotion.tiers.items() if tier > min(near) and id not in far]:
         names = some([str(id) for id in astray])
-        return f"the kernel would demote to NUMA {names}, too, which memory.farNodes leaves out"
+        return f"the kernel would also demote to NUMA {names}, which memory.farNodes does not list"
     return "" if settings.demotion else "memory.demotion does not allow it"
 
 
@@ -47,8 +47,8 @@ def way_back(controls: MemoryControls) -> str:
     if controls.migrate:
         return "pages are moved back"
     if controls.demotion.promotes:
-        return "the kernel brings back what is used (kernel.numa_balancing has 2)"
-    return "none before they are freed: kernel.numa_balancing with 2, or the right to move pages, would bring them"
+        return "the kernel brings back pages that are used (kernel.numa_balancing is 2)"
+    return "none until the pod frees them; set kernel.numa_balancing to 2, or grant the right to move pages"
 
 
 def switch_demotion(
@@ -58,12 +58,12 @@ def switch_demotion(
     if any(isinstance(action, Demote) for action in actions):
         if demotion.enabled:
             return ladder, ()
-        reason = "Memory of colocated pods is to go to a lower memory tier."
+        reason = "The ladder demotes memory of colocated pods to a lower memory tier."
         return _ours(ladder, True), (SwitchDemotion(on=True, reason=reason),)
     if not ladder.demotion_is_ours or not demotion.enabled:
         return _ours(ladder, False), ()
     reason = (
-        "No memory of colocated pods is to go to a lower memory tier any more: demotion is off, as it was."
+        "The ladder no longer demotes memory of colocated pods, so demotion is off again, as it was before."
     )
     return ladder, (SwitchDemotion(on=False, reason=reason),)
 

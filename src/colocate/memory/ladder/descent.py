@@ -38,7 +38,9 @@ def pages_back(ladder: Ladder, situation: Situation) -> LadderStep:
         if each.reading is None or each.reading.numa is None:
             if _has_waited_for_figures(ladder, situation):
                 ladder = msgspec.structs.replace(ladder, moved=drop(ladder.moved, each.uid))
-                notes.append(f"Nobody can say where the memory of {each.ref} lies: it stays on far nodes.")
+                notes.append(
+                    f"The agent cannot read on which nodes the memory of {each.ref} is: it stays far."
+                )
             continue
         away = each.far - moved.before
         from_far = tuple(id for id in moved.targets if id in present)
@@ -52,10 +54,12 @@ def pages_back(ladder: Ladder, situation: Situation) -> LadderStep:
             continue
         size = min(away, room)
         if size < WORTH_IT:
-            notes.append(f"{amount(away)} of {each.ref} stays on far nodes: there is no room for it yet.")
+            notes.append(
+                f"{amount(away)} of {each.ref} stays on far nodes: near nodes have no room for it yet."
+            )
             continue
         to_near = tuple(id for id in moved.sources if id in present)
-        reason = f"There is {amount(situation.slack)} in nobody's use again."
+        reason = f"{amount(situation.slack)} is unused again."
         actions.append(
             ReturnPages(pod=each.ref, sources=from_far, targets=to_near, bytes=size, reason=reason)
         )
@@ -85,7 +89,7 @@ def unthrottle(ladder: Ladder, situation: Situation) -> LadderStep:
             actions.append(Unthrottle(pod=each.ref, to=done.before, reason=_why(each, situation)))
             room -= growth
             continue
-        notes.append(f"{each.ref} is not let go yet: it may grow by {amount(growth)}.")
+        notes.append(f"{each.ref} stays throttled for now: it may grow by {amount(growth)}.")
         eased = _eased(each, done, max(0, room - keep))
         if eased is not None:
             actions.append(Ease(pod=each.ref, high=eased, before=done.before, reason=_why(each, situation)))
@@ -113,7 +117,7 @@ def _why(each: Colocated, situation: Situation) -> str:
     if situation.facts.off:
         return "Memory colocation is switched off on this node."
     return (
-        f"There is {amount(situation.slack)} in nobody's use again; {each.ref} may grow by "
+        f"{amount(situation.slack)} is unused again; {each.ref} may grow by "
         f"{amount(_growth(each, situation))}."
     )
 

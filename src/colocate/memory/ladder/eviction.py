@@ -43,14 +43,14 @@ def send_away(ladder: Ladder, situation: Situation) -> LadderStep:
         if not situation.here(by).is_here:
             continue
         if obstacle := _obstacle(each, situation):
-            notes.append(f"{each.ref} cannot be asked to go: {obstacle}.")
+            notes.append(f"{each.ref} cannot be evicted: {obstacle}.")
             # Chosen before that was known: it keeps nobody waiting.
             ladder = msgspec.structs.replace(ladder, leaving=drop(ladder.leaving, each.uid))
             continue
         leaving = known or LeavingPod(by, situation.now)
         if not situation.facts.api:
             leaving = msgspec.structs.replace(leaving, waits_for="the API server does not answer")
-            notes.append(f"{each.ref} is to go ({by}) as soon as the API server answers.")
+            notes.append(f"{each.ref} has to leave ({by}) as soon as the API server answers.")
         elif leaving.again_at > situation.now:
             notes.append(f"{each.ref} stays for now: {leaving.waits_for}.")
             continue
@@ -85,18 +85,20 @@ def _way_out(each: Colocated, ladder: Ladder, situation: Situation) -> Rung:
 
 def _obstacle(each: Colocated, situation: Situation) -> str:
     if not each.pod.name:
-        return "its name is not known yet"
+        return "the agent does not know its name yet"
     if each.pod.namespace in situation.facts.without_eviction:
-        return f"this agent may evict nobody in the namespace {each.pod.namespace}"
-    return "it is a static pod, which only its file on the node ends" if each.pod.static else ""
+        return f"this agent may not evict pods of namespace {each.pod.namespace}"
+    return (
+        "it is a static pod, which ends only when its file on the node is removed" if each.pod.static else ""
+    )
 
 
 def _action(by: Rung, each: Colocated, situation: Situation) -> PodAction:
     reason = (
-        f"Online work needs {amount(situation.due)}, which no lower rung paid; {each.ref} (priority "
+        f"Online work needs {amount(situation.due)}, which no lower rung freed; {each.ref} (priority "
         f"{each.pod.priority}) gives back {amount(each.near)}"
-        f"{', by its blocks, as it cannot be read' if each.reading is None else ''}"
-        f"{f' of blocks, and {amount(each.besides)} besides' if each.besides else ''}"
+        f"{', going by its blocks, because its use cannot be read' if each.reading is None else ''}"
+        f"{f' of blocks, and {amount(each.besides)} that it requested besides' if each.besides else ''}"
     )
     if by is Rung.RECREATE:
         reason += ", and may be created again on another node."

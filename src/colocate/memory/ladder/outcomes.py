@@ -93,7 +93,7 @@ def _refused(known: LeavingPod, why: str, situation: Situation) -> LeavingPod:
     """To be asked for again, after a pause that doubles: a right may be granted, a webhook mended."""
     refusals = known.refusals + 1
     pause = min(_LONGEST_PAUSE, situation.settings.retry * 2.0 ** min(refusals - 1, _DOUBLINGS))
-    often = f"{count(refusals, 'time')} in a row; it is asked for again after {pause:g} s"
+    often = f"{count(refusals, 'time')} in a row; the agent tries again after {pause:g} s"
     waits_for = f"the API refused {often}" + (f" ({why.rstrip('.')})" if why else "")
     return LeavingPod(Rung.EVICT, known.since, False, situation.now + pause, waits_for, refusals)
 

@@ -38,7 +38,7 @@ def rungs_here(
             how=_how(rung, controls, far, settings),
             way_back=way_back(controls) if rung is Rung.FAR else _WAY_BACK[rung],
             deadline=settings.deadlines.of(rung),
-            missing="left out by the configuration"
+            missing="the configuration leaves it out"
             if rung in settings.without
             else _missing(rung, controls, far, settings) or ("" if stores else _UNRECORDED.get(rung, "")),
         )
@@ -48,32 +48,32 @@ def rungs_here(
 
 def _how(rung: Rung, controls: MemoryControls, far: frozenset[int], settings: MemorySettings) -> str:
     if rung is Rung.FAR and not why_no_demotion(controls, far, settings):
-        return "the kernel demotes pages to far NUMA nodes, by memory.reclaim in steps, as far as these have room"
+        return "the kernel demotes pages to far NUMA nodes, by memory.reclaim in steps, while they have room"
     if rung is Rung.RECLAIM and controls.cgroup == 1:
-        return "the pod's limit is lowered to below what it uses and put back at once, in steps"
+        return "the pod's limit is lowered below what it uses and restored at once, in steps"
     return _HOW[rung]
 
 
 _HOW = {
     Rung.WITHDRAW: "free blocks become Unhealthy, at once",
-    Rung.RECLAIM: "memory.reclaim, while the pod's pressure is bearable",
+    Rung.RECLAIM: "memory.reclaim, while the pod's memory pressure is low enough",
     Rung.THROTTLE: "memory.high at what the pod uses, less what is due",
-    Rung.FAR: "pages are moved to far NUMA nodes, process by process, as far as these have room",
-    Rung.EVICT: "eviction through the API, which keeps to disruption budgets",
+    Rung.FAR: "pages are moved to far NUMA nodes, process by process, while they have room",
+    Rung.EVICT: "eviction through the API, which respects disruption budgets",
     Rung.RECREATE: "a bare pod that allows it is created again with an affinity against this node",
 }
 _WAY_BACK = {
     Rung.WITHDRAW: "blocks become Healthy again after the cool-down",
-    Rung.RECLAIM: "none is needed: no limit stays lowered",
+    Rung.RECLAIM: "not needed: no limit stays lowered",
     Rung.THROTTLE: "memory.high is restored",
-    Rung.EVICT: "none; what was not carried out yet is called off",
-    Rung.RECREATE: "none; what was not carried out yet is called off",
+    Rung.EVICT: "none; pods that have not left yet stay",
+    Rung.RECREATE: "none; pods that have not left yet stay",
 }
 
 _UNRECORDED = {
-    Rung.FAR: "the state cannot be stored, and without it nobody would bring the pages back",
+    Rung.FAR: "the state cannot be stored, and without it the pages would never come back",
     Rung.EVICT: "the state cannot be stored, and an eviction cannot be undone",
-    Rung.RECREATE: "the state cannot be stored, and a pod that is not written down would be lost",
+    Rung.RECREATE: "the state cannot be stored, and a pod that is not recorded would be lost",
 }
 """Reclaiming leaves nothing to undo, and a memory.high is found again by its mark."""
 
@@ -82,16 +82,16 @@ def _missing(rung: Rung, controls: MemoryControls, far: frozenset[int], settings
     if rung in (Rung.RECLAIM, Rung.THROTTLE) and not controls.writable:
         return "the control groups cannot be written"
     if rung is Rung.RECLAIM and controls.cgroup == 2 and not controls.reclaim:
-        return "this kernel has no memory.reclaim (Linux 5.19 has); throttling makes it reclaim instead"
+        return "this kernel has no memory.reclaim (Linux 5.19 or later has it); throttling reclaims instead"
     if rung is Rung.THROTTLE and controls.cgroup == 1:
         return "cgroup v1 has no memory.high"
     if rung is Rung.THROTTLE and not controls.high:
         return "the pods' control groups have no memory.high"
     if rung is Rung.FAR and not far:
-        return "there is no far NUMA node: none is without CPUs, and none is configured"
+        return "there is no far NUMA node: every node has CPUs, and none is configured as far"
     if rung is Rung.FAR and not controls.migrate and (why := why_no_demotion(controls, far, settings)):
         return (
-            "pages of other processes may not be moved (`colocate doctor memory` says which right is missing), "
+            "the agent may not move pages of other processes (`colocate doctor memory` names the missing right), "
             f"and the kernel does not demote them: {why}"
         )
     return ""

@@ -1,0 +1,1 @@
+"""The extender's HTTP server: sockets, callers, bodies, and what people may ask of it."""

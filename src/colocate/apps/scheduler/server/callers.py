@@ -1,0 +1,101 @@
+"""Who may ask: checks the token and the certificate that a caller shows. What is configured must all hold."""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+from aiohttp import web
+
+from colocate.apps.http.places import LOCAL, address_of
+from colocate.apps.scheduler.server.refusal import RequestOutcome, RequestRefused
+from colocate.apps.scheduler.server.tokens import TokenFile, make_token
+from colocate.apps.scheduler.settings import Server
+from colocate.cluster.secret import Secret
+
+
+class Callers:
+    """The callers that are let in."""
+
+    def __init__(self, settings: Server) -> None:
+        file = settings.token_file
+        if file is not None and settings.callers.token_file is None:
+            make_token(file)
+        self._tokens = TokenFile(file) if file is not None else None
+        self._by_certificate = settings.tls.client_authority is not None
+        self._names = frozenset(settings.tls.client_names)
+
+    @property
+    def demanding(self) -> bool:
+        """Whether callers must show anything."""
+        return self._by_certificate or self._tokens is not None
+
+    def check(self, request: web.BaseRequest) -> None:
+        """RequestRefused where this caller is not one of them."""
+        if self._by_certificate:
+            self._check_certificate(request)
+        if self._tokens is not None:
+            shown = _token(request.headers.get("Authorization", ""))
+            if not self._tokens.knows(shown):
+                raise RequestRefused(
+                    401,
+                    RequestOutcome.UNAUTHORIZED,
+                    "this caller sends no valid token; send 'Authorization: Bearer TOKEN', or put the token into "
+                    "the URL as its password",
+                    WWW_Authenticate="Bearer",
+                )
+
+    def check_curious(self, request: web.BaseRequest) -> None:
+        """RequestRefused where this caller may not see what is known here.
+
+        Where callers need show nothing, only those on this machine may: pods' names are not for everyone.
+        """
+        self.check(request)
+        if not self.demanding and address_of(_peer(request)) != LOCAL:
+            raise RequestRefused(
+                403,
+                RequestOutcome.UNAUTHORIZED,
+                "only callers on this machine get this answer while server.callers and server.tls let in anyone; ask "
+                "from here (kubectl exec, kubectl port-forward), or configure server.callers.tokenFile instead of "
+                "server.callers.anyone",
+            )
+
+    def _check_certificate(self, request: web.BaseRequest) -> None:
+        transport = request.transport
+        shown = transport.get_extra_info("peercert") if transport is not None else None
+        if not shown:
+            raise RequestRefused(
+                401,
+                RequestOutcome.UNAUTHORIZED,
+                "this caller sends no client certificate; set certFile and keyFile in its tlsConfig",
+            )
+        if self._names and self._names.isdisjoint(_names(shown)):
+            raise RequestRefused(
+                403,
+                RequestOutcome.UNAUTHORIZED,
+                "this caller's certificate has none of the names in server.tls.clientNames",
+            )
+
+
+def _token(authorization: str) -> Secret:
+    scheme, _, shown = authorization.partition(" ")
+    shown = shown.strip()
+    if scheme.lower() == "bearer":
+        return Secret(shown)
+    if scheme.lower() == "basic":
+        try:
+            return Secret(base64.b64decode(shown, validate=True).decode().partition(":")[2])
+        except ValueError:
+            # It is not base64, or what it holds is not text.
+            pass
+    return Secret("")
+
+
+def _peer(request: web.BaseRequest) -> object:
+    """What its socket says of a caller; a path, or nothing, where that is a unix socket."""
+    return request.transport.get_extra_info("peername") if request.transport is not None else ("unknown",)
+
+
+def _names(certificate: dict[str, Any]) -> Iterator[str]:
+    for part in certificate.get("subject", ()):
+        yield from (value for key, value in part if key == "commonName")
+    yield from (value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")

@@ -1,0 +1,252 @@
+"""The extender over HTTP: reads what kube-scheduler asks, has it judged, answers. Decides nothing itself.
+
+    POST /filter, /prioritize, /preempt     the verbs; a fault costs the one request that it happens in
+    GET  /healthz, /readyz                  whether the process answers; whether it can judge, and if not why
+    GET  whatever else it is given to tell  for people who ask; see `telling`
+
+Preemption is passed through: what kube-scheduler would evict is right by us.
+"""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import cache
+
+from aiohttp import web
+from prometheus_client import Counter, Histogram
+
+from colocate import telemetry
+from colocate.aio import Watched, deadline
+from colocate.apps.http.connections import ConnectionLimits, Connections, connection_of, send, text_page
+from colocate.apps.http.listener import connections_within_files
+from colocate.apps.http.places import Rank
+from colocate.apps.scheduler.server.bodies import Bodies
+from colocate.apps.scheduler.server.callers import Callers
+from colocate.apps.scheduler.server.judge import Judge
+from colocate.apps.scheduler.server.refusal import RequestOutcome, RequestRefused
+from colocate.apps.scheduler.server.socket import Listening, listen
+from colocate.apps.scheduler.settings import Server
+from colocate.clock import Clock
+from colocate.telemetry import Event
+from colocate.wire import extender_answers as answers
+from colocate.wire.extender_questions import Asked, TooMany, Unreadable, read_preemption, read_question
+
+Tell = Callable[[Mapping[str, str]], Awaitable[bytes]]
+"""From the query of a URL to JSON; Refused where it asks for what is not there."""
+
+_JSON = "application/json"
+_OTHER = "other"
+_LAST_MOMENT = 0.5
+"""Seconds for handlers that are cancelled at the end of the grace to say goodbye."""
+
+
+class ExtenderServer:
+    """Answers requests. One judge, any number of connections."""
+
+    def __init__(self, settings: Server, judge: Judge, told: Mapping[str, Tell]) -> None:
+        self._settings = settings
+        self._judge = judge
+        self._bodies = Bodies(settings.limits)
+        self.callers = Callers(settings)
+        self._verbs: Mapping[str, Callable[[bytes, str], bytes]] = {
+            "/filter": self._filter,
+            "/prioritize": self._prioritize,
+            "/preempt": self._preempt,
+        }
+        self._pages: Mapping[str, Callable[[], web.Response]] = {
+            "/healthz": self._health,
+            "/readyz": self._readiness,
+        }
+        self._told = told
+        self.stopping = False
+        self.under_way = 0
+        self.ended = Watched()
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request, whatever it is."""
+        path = request.rel_url.raw_path
+        known = path in self._verbs or path in self._pages or path in self._told
+        verb = path[1:] if known else _OTHER
+        started = time.perf_counter()
+        self.under_way += 1
+        try:
+            response, outcome = await self._answer(request, path)
+            if self.stopping or not self._may_stay(request):
+                response.force_close()
+            sent = await send(request, response, self._settings.limits.answer_timeout)
+            outcome = RequestOutcome(sent) if sent else outcome
+        finally:
+            self.under_way -= 1
+            self.ended.changed()
+        counted, timed = _counters(verb, outcome)
+        counted.inc()
+        timed.observe(time.perf_counter() - started)
+        return response
+
+    def _may_stay(self, request: web.BaseRequest) -> bool:
+        """Whether its connection waits for another request: not after a probe, nor without having shown what callers
+        must show."""
+        rank = connection_of(request).rank
+        return rank is Rank.KNOWN or (rank is Rank.STRANGER and not self.callers.demanding)
+
+    def _let_in(self, request: web.BaseRequest) -> None:
+        if self.callers.demanding:
+            connection_of(request).raise_to(Rank.KNOWN)
+
+    async def _answer(self, request: web.BaseRequest, path: str) -> tuple[web.Response, RequestOutcome]:
+        try:
+            if page := self._pages.get(path):
+                connection_of(request).raise_to(Rank.PROBE)
+                _check_method(request, "GET", "HEAD")
+                return page(), RequestOutcome.OK
+            if tell := self._told.get(path):
+                _check_method(request, "GET", "HEAD")
+                self.callers.check_curious(request)
+                self._let_in(request)
+                return web.Response(
+                    body=await tell(request.rel_url.query), content_type=_JSON
+                ), RequestOutcome.OK
+            judged = self._verbs.get(path)
+            if judged is None:
+                known = ", ".join((*self._verbs, *self._pages, *self._told))
+                raise RequestRefused(
+                    404, RequestOutcome.UNKNOWN, f"{path[:80]!r} does not exist; available: {known}"
+                )
+            _check_method(request, "POST")
+            self.callers.check(request)
+            self._let_in(request)
+            body = await self._bodies.read(request)
+            try:
+                answer = judged(body, connection_of(request).address)
+                return web.Response(body=answer, content_type=_JSON), RequestOutcome.OK
+            finally:
+                self._bodies.release(len(body))
+        except RequestRefused as refused:
+            telemetry.logger().debug(
+                Event.EXTENDER_REFUSED, path=path[:80], status=refused.status, reason=str(refused)
+            )
+            return _refusal(refused), refused.outcome
+        except Unreadable as error:
+            telemetry.logger().debug(Event.EXTENDER_REFUSED, path=path[:80], status=400, reason=str(error))
+            return _refusal(
+                RequestRefused(400, RequestOutcome.UNREADABLE, str(error))
+            ), RequestOutcome.UNREADABLE
+        except TooMany as error:
+            telemetry.logger().debug(Event.EXTENDER_REFUSED, path=path[:80], status=413, reason=str(error))
+            return _refusal(
+                RequestRefused(413, RequestOutcome.TOO_LARGE, str(error))
+            ), RequestOutcome.TOO_LARGE
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the next request must be answered
+            telemetry.logger().error(Event.EXTENDER_FAULT, where=path, exc_info=error)
+            sentence = _fault(error)
+            if path == "/filter":
+                # The one verb whose answer has a place for it: kube-scheduler shows it in the pod's events.
+                return web.Response(
+                    body=answers.filter_error(sentence), content_type=_JSON
+                ), RequestOutcome.FAULT
+            return text_page(500, sentence), RequestOutcome.FAULT
+
+    def _prioritize(self, body: bytes, caller: str) -> bytes:
+        asked = self._asked(body)
+        return answers.priorities(asked.names, self._judge.prioritize(asked, caller), plain=asked.plain)
+
+    def _filter(self, body: bytes, caller: str) -> bytes:
+        asked = self._asked(body)
+        sieved = self._judge.filter(asked, caller)
+        return answers.filtered(asked, sieved.failed, sieved.unresolvable)
+
+    def _asked(self, body: bytes) -> Asked:
+        return read_question(body, self._judge.most_candidates())
+
+    def _preempt(self, body: bytes, caller: str) -> bytes:
+        return answers.preempting(read_preemption(body).victims)
+
+    def _health(self) -> web.Response:
+        return text_page(200, "ok")
+
+    def _readiness(self) -> web.Response:
+        reasons = self._judge.unready()
+        return text_page(503, *reasons) if reasons else text_page(200, "ok")
+
+
+@asynccontextmanager
+async def serving(
+    settings: Server, judge: Judge, clock: Clock, told: Mapping[str, Tell] | None = None
+) -> AsyncIterator[Listening]:
+    """Serve for as long as the body runs; yields where. At its end, requests under way are seen through.
+
+    `told` is what else may be asked, by path.
+    """
+    answering = ExtenderServer(settings, judge, told or {})
+    if settings.callers.anyone:
+        telemetry.logger().warning(
+            Event.EXTENDER_OPEN,
+            address=str(settings.address),
+            reason="server.callers.anyone is true: anyone who can reach the address may ask",
+        )
+    connections = Connections("extender", answering.handle, _connection_limits(settings, answering.callers))
+    async with listen(settings, connections) as listening:
+        telemetry.logger().info(Event.EXTENDER_SERVING, address=listening.url)
+        try:
+            yield listening
+        finally:
+            answering.stopping = True
+            listening.close()
+            connections.close_idle()
+            with suppress(TimeoutError):
+                async with deadline(clock, settings.grace):
+                    seen = 0
+                    while answering.under_way:
+                        seen = await answering.ended.beyond(seen)
+            left = answering.under_way
+            await connections.shutdown(_LAST_MOMENT)
+            telemetry.logger().info(Event.EXTENDER_STOPPED, address=listening.url, given_up=left)
+
+
+def _connection_limits(settings: Server, callers: Callers) -> ConnectionLimits:
+    limits = settings.limits
+    places = limits.places(showing=callers.demanding or settings.address.socket is not None)
+    allowed = connections_within_files(places.connections)
+    if allowed < places.connections:
+        telemetry.logger().warning(
+            Event.HTTP_FEWER_CONNECTIONS,
+            server="extender",
+            connections=allowed,
+            reason=f"server.limits.connections is {places.connections}, but the process may not open so many files",
+            remedy="raise the limit of open files (ulimit -Hn), or lower server.limits.connections",
+        )
+    return ConnectionLimits(
+        places=places.within(allowed),
+        header_timeout=limits.header_timeout,
+        idle_timeout=limits.idle_timeout,
+        answer_timeout=limits.answer_timeout,
+    )
+
+
+@cache
+def _counters(verb: str, outcome: RequestOutcome) -> tuple[Counter, Histogram]:
+    """Of one verb and one outcome; both are few, and to look them up costs more than to count."""
+    return telemetry.EXTENDER_REQUESTS.labels(verb, outcome), telemetry.EXTENDER_REQUEST_SECONDS.labels(verb)
+
+
+def _check_method(request: web.BaseRequest, *allowed: str) -> None:
+    if request.method not in allowed:
+        raise RequestRefused(
+            405,
+            RequestOutcome.UNKNOWN,
+            f"{request.rel_url.raw_path} takes {' and '.join(allowed)}, not {request.method[:20]}",
+            Allow=", ".join(allowed),
+        )
+
+
+def _refusal(refused: RequestRefused) -> web.Response:
+    response = text_page(refused.status, str(refused))
+    response.headers.update(refused.headers)
+    if refused.status != 404:
+        # Most have a body that nobody has read, and nobody will.
+        response.force_close()
+    return response
+
+
+def _fault(error: Exception) -> str:
+    return f"the extender failed with an internal error ({type(error).__name__}); see its log"

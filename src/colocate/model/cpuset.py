@@ -1,0 +1,177 @@
+"""Sets of CPU numbers: the kernel's lists (`0-3,64-67`) and masks, read and written, and the algebra on them.
+
+Text is bounded before it is read, and a number is compared before it becomes a bit: `0-99999999999` is an error,
+never an allocation. Nothing here knows what a CPU is.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+LARGEST_CPU = 16383
+"""The largest number that is read: twice what Linux can be built for."""
+_LONGEST_TEXT = 1 << 17
+_LONGEST_SHOWN = 40
+_MASK_WORD = 32
+_WORD = re.compile(r"[0-9a-fA-F]{1,8}", re.ASCII)
+_MOST_WORDS = (LARGEST_CPU + 1) // _MASK_WORD
+
+
+class CpuSet:
+    """An immutable set of CPU numbers, kept as the bits of one integer."""
+
+    __slots__ = ("_mask",)
+    _mask: int
+
+    def __init__(self, mask: int = 0) -> None:
+        if mask < 0 or mask.bit_length() > LARGEST_CPU + 1:
+            raise ValueError(f"a set of CPUs holds numbers from 0 to {LARGEST_CPU}")
+        object.__setattr__(self, "_mask", mask)
+
+    @classmethod
+    def of(cls, cpus: Iterable[int]) -> "CpuSet":
+        """The set of these numbers."""
+        mask = 0
+        for cpu in cpus:
+            if not 0 <= cpu <= LARGEST_CPU:
+                raise ValueError(f"a CPU number lies between 0 and {LARGEST_CPU}, {cpu} does not")
+            mask |= 1 << cpu
+        return cls(mask)
+
+    @classmethod
+    def parse(cls, text: str) -> "CpuSet":
+        """A list as the kernel writes it; empty text is the empty set, ValueError anything else."""
+        _check_length(text)
+        mask = 0
+        for part in text.strip().split(",") if text.strip() else ():
+            first, dash, last = part.strip().partition("-")
+            start = _number(first, text)
+            end = _number(last, text) if dash else start
+            if end < start:
+                raise ValueError(f"{_shown(part)} runs backwards; write {end}-{start}")
+            mask |= ((1 << (end - start + 1)) - 1) << start
+        return cls(mask)
+
+    @classmethod
+    def parse_mask(cls, text: str) -> "CpuSet":
+        """A mask as the kernel writes it: words of 32 bits in hexadecimal, the highest first."""
+        _check_length(text)
+        words = text.strip().split(",")
+        if len(words) > _MOST_WORDS:
+            raise ValueError(f"a mask of {len(words)} words is too wide; at most {_MOST_WORDS} are read")
+        mask = 0
+        for word in words:
+            if not _WORD.fullmatch(word):
+                raise ValueError(f"{_shown(text)} is not a mask of CPUs such as 00000000,0000000f")
+            mask = mask << _MASK_WORD | int(word, 16)
+        return cls(mask)
+
+    @property
+    def mask(self) -> int:
+        """The numbers as bits."""
+        return self._mask
+
+    @property
+    def first(self) -> int:
+        """The lowest number; ValueError for the empty set."""
+        if not self._mask:
+            raise ValueError("an empty set of CPUs has no first one")
+        return (self._mask & -self._mask).bit_length() - 1
+
+    @property
+    def mask_text(self) -> str:
+        """The mask as the kernel writes it."""
+        words = max(1, -(-self._mask.bit_length() // _MASK_WORD))
+        shifts = range((words - 1) * _MASK_WORD, -1, -_MASK_WORD)
+        return ",".join(f"{self._mask >> shift & 0xFFFFFFFF:08x}" for shift in shifts)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a CpuSet does not change")
+
+    def __reduce__(self) -> tuple[type["CpuSet"], tuple[int]]:
+        return CpuSet, (self._mask,)
+
+    def __iter__(self) -> Iterator[int]:
+        mask = self._mask
+        while mask:
+            lowest = mask & -mask
+            yield lowest.bit_length() - 1
+            mask ^= lowest
+
+    def __len__(self) -> int:
+        return self._mask.bit_count()
+
+    def __bool__(self) -> bool:
+        return self._mask != 0
+
+    def __contains__(self, cpu: int) -> bool:
+        return cpu >= 0 and bool(self._mask >> cpu & 1)
+
+    def __or__(self, other: "CpuSet") -> "CpuSet":
+        return CpuSet(self._mask | other._mask)
+
+    def __and__(self, other: "CpuSet") -> "CpuSet":
+        return CpuSet(self._mask & other._mask)
+
+    def __sub__(self, other: "CpuSet") -> "CpuSet":
+        return CpuSet(self._mask & ~other._mask)
+
+    def __le__(self, other: "CpuSet") -> bool:
+        """Whether every CPU of this set is in the other."""
+        return not self._mask & ~other._mask
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CpuSet) and self._mask == other._mask
+
+    def __hash__(self) -> int:
+        return hash(self._mask)
+
+    def isdisjoint(self, other: "CpuSet") -> bool:
+        return not self._mask & other._mask
+
+    def __str__(self) -> str:
+        return ",".join(str(start) if start == end else f"{start}-{end}" for start, end in self._ranges())
+
+    def __repr__(self) -> str:
+        return f"CpuSet({str(self)!r})"
+
+    def _ranges(self) -> Iterator[tuple[int, int]]:
+        mask, shift = self._mask, 0
+        while mask:
+            zeros = (mask & -mask).bit_length() - 1
+            mask >>= zeros
+            ones = (~mask & (mask + 1)).bit_length() - 1
+            yield shift + zeros, shift + zeros + ones - 1
+            mask >>= ones
+            shift += zeros + ones
+
+
+EMPTY = CpuSet()
+
+
+def union(sets: Iterable[CpuSet]) -> CpuSet:
+    """All CPUs of all sets."""
+    mask = 0
+    for each in sets:
+        mask |= each.mask
+    return CpuSet(mask)
+
+
+def _check_length(text: str) -> None:
+    if len(text) > _LONGEST_TEXT:
+        raise ValueError(
+            f"{len(text)} characters are too many for a set of CPUs; at most {_LONGEST_TEXT} are read"
+        )
+
+
+def _number(text: str, whole: str) -> int:
+    text = text.strip()
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{_shown(whole)} is not a list of CPUs such as 0-3,64-67")
+    if len(text) > 9 or int(text) > LARGEST_CPU:
+        raise ValueError(f"CPU {_shown(text)} is beyond {LARGEST_CPU}, the largest number that is read")
+    return int(text)
+
+
+def _shown(text: str) -> str:
+    text = text.strip()
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")

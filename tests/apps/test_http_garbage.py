@@ -1,0 +1,59 @@
+"""Whoever sends what is no HTTP to a port of ours: it is turned away, counted, and never told to the log."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import REGISTRY
+from tests.scheduler.asking import SteeredJudge, asking
+from tests.scheduler.story import logged
+
+from colocate import telemetry
+from colocate.apps.http import metrics_server
+
+GARBAGE = {
+    "a token with a control character": (
+        b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret\x01\r\n\r\n"
+    ),
+    "a token without end": b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret" + b"x" * 9000,
+    "a password in an address": b"GET http://user:secret@a:bad/ HTTP/1.1\r\nHost: a\r\n\r\n",
+    "no host": b"GET /metrics?secret HTTP/1.1\r\n\r\n",
+    "an escape sequence": b"GET /secret\x1b[31m HTTP/1.1\r\nHost: a\r\n\r\n",
+}
+
+
+@asynccontextmanager
+async def port(server: str) -> AsyncIterator[int]:
+    if server == "extender":
+        async with asking(SteeredJudge()) as ask:
+            yield ask.listening.port
+        return
+    listener = await metrics_server.listen("127.0.0.1", 0)
+    try:
+        yield listener.port
+    finally:
+        await listener.end()
+
+
+def counted(server: str) -> float:
+    telemetry.register_metrics()
+    labels = {"server": server, "reason": "not http"}
+    return REGISTRY.get_sample_value("colocate_http_connections_closed_total", labels) or 0.0
+
+
+@pytest.mark.parametrize("server", ["extender", "metrics"])
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+async def test_garbage_from_anybody_fills_no_log_and_tells_no_token(server: str, garbage: bytes) -> None:
+    before = counted(server)
+    with logged() as logs:
+        async with port(server) as where:
+            reader, writer = await asyncio.open_connection("127.0.0.1", where)
+            writer.write(garbage)
+            answer = await reader.read()
+            writer.close()
+    assert answer.startswith(b"HTTP/1.0 400 ")
+    assert b"secret" not in answer
+    assert [line for line in logs if line["log_level"] not in ("debug", "info", "warning")] == []
+    assert "secret" not in str(logs)
+    assert counted(server) == before + 1
