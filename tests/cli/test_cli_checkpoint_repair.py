@@ -158,7 +158,7 @@ def test_standard_input_and_a_checksum_that_cannot_be_are_refused(
     assert "give a file" in checkpoint(capsys, "repair", "-", "--fix-checksum").err
     path = tmp_path / "old"
     path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, ("a",), b""),), {}), Format.PLAIN))
-    assert "knows no checksum" in checkpoint(capsys, "repair", path, "--fix-checksum", "--yes").err
+    assert "has no checksum" in checkpoint(capsys, "repair", path, "--fix-checksum", "--yes").err
     assert checkpoint(capsys, "repair", path, "--drop-pod", "u", "--yes").code == 0
     assert path.read_bytes() == b'{"PodDeviceEntries":[],"RegisteredDevices":{}}'
 

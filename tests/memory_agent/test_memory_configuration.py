@@ -32,7 +32,7 @@ def kubeconfig(server: str = "https://far:6443", current: str = "one", **cluster
         ),
         (kubeconfig("http://far:80"), "would get the credential in clear text; use https"),
         (kubeconfig(current=""), "current-context is not set; set it (one)"),
-        (None, "name a kubeconfig with memory.kubeconfig or KUBECONFIG, or run in a pod"),
+        (None, "give a kubeconfig with memory.kubeconfig or KUBECONFIG, or run in a pod"),
     ],
     ids=["insecure", "in the clear", "no context", "nothing at all"],
 )

@@ -252,7 +252,7 @@ profiles:
             ("- a", "is not a KubeSchedulerConfiguration"),
             ("kind: Pod\napiVersion: v1", "this is a Pod of v1"),
             ("kind: Pod", "this is a Pod without apiVersion; give a KubeSchedulerConfiguration of"),
-            ("version: 1", "holds a mapping without apiVersion and kind"),
+            ("version: 1", "this is a mapping without apiVersion and kind"),
             (HEAD, "no profile enables MemRealUsage or CpuRealUsage"),
             (HEAD + "profiles: 3", "profiles: 3 is not a list; write it as"),
             (HEAD + "profiles: [a]", r"profiles\[0\]: 'a' is not a mapping; write 'field: value' lines"),
