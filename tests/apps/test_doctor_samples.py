@@ -176,7 +176,7 @@ async def test_two_series_that_claim_one_node_are_told_with_the_matcher_to_add()
     [told] = [result for result in found if "two series" in result.reason]
     assert told.verdict is CheckVerdict.WARN
     assert told.reason == (
-        'memory: a: two series say different things, 95 % {"node": "a", "job": "node-exporter"} and 0 % '
+        'memory: a: two series differ, 95 % {"node": "a", "job": "node-exporter"} and 0 % '
         '{"node": "a", "job": "tenant"}; the higher counts'
     )
     assert told.remedy == (
