@@ -40,6 +40,7 @@ class Server(Client):
 
 
 EVICT, GET, CREATE = "create pods/eviction", "get pods", "create pods"
+GET_NAMESPACE = "get namespaces"
 
 
 @asynccontextmanager
@@ -61,12 +62,14 @@ async def test_of_a_namespace_that_nobody_asked_about_nothing_is_known_and_nothi
 
 async def test_rights_are_told_apart_by_namespace() -> None:
     server = Server()
-    server.allowed = {(EVICT, "a"), (EVICT, "b"), (GET, "b"), (CREATE, "b"), (EVICT, "d"), (CREATE, "d")}
+    server.allowed = {(EVICT, "a"), (EVICT, "d"), (CREATE, "d")}
+    server.allowed |= {(right, "b") for right in (EVICT, GET, CREATE, GET_NAMESPACE)}
+    server.allowed |= {(right, "e") for right in (EVICT, GET, CREATE)}
     async with asking(server) as rights:
-        rights.want(["a", "b", "c", "d", ""])
-        await until(lambda: len(rights.without_creation) == 3, "all answers")
+        rights.want(["a", "b", "c", "d", "e", ""])
+        await until(lambda: len(rights.without_creation) == 4, "all answers")
         assert rights.without_eviction == {"c"}
-        assert rights.without_creation == {"a", "c", "d"}, "who moves a pod has to read it, too"
+        assert rights.without_creation == {"a", "c", "d", "e"}, "who moves a pod reads it and its namespace"
         assert (CREATE, "c") not in server.asked, "who may evict nobody moves nobody"
 
 

@@ -36,8 +36,9 @@ async def test_a_pod_bound_here_that_the_kubelet_has_not_taken_in_requests_nothi
         return MachineReading(NODE, PodsReading((runs,)), MemoryControls(cgroup=2))
 
     machine: Any = SimpleNamespace(read=read)
+    rights = SimpleNamespace(without_eviction=frozenset(), without_creation=frozenset())
     cluster: Any = SimpleNamespace(
-        is_synced=True, answers=True, node=None, node_name="here", pods=pods, kubelet=None
+        is_synced=True, answers=True, node=None, node_name="here", pods=pods, kubelet=None, rights=rights
     )
     observer = MemoryObserver(machine, KubeletPaths(tmp_path), cluster, ManualClock(), "test.com/memory")
     look = await observer.look(off=False, outcomes=(), promised=lambda ids: ())

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 import yaml
 
@@ -10,7 +11,7 @@ from colocate.lab.api import deletion
 from colocate.lab.api.resources import NAMESPACES, ROLE_BINDINGS
 from colocate.memory.actions import Evict, Recreate
 from colocate.memory.facts import ActionResult
-from tests.memory_agent.driving import MIB, Driven
+from tests.memory_agent.driving import MIB, SETTINGS, Driven
 from tests.memory_agent.eating import Eater
 from tests.memory_agent.lab import NAMESPACE, MemoryLab, memory_lab
 from tests.support.rights import Right, account_token, apply, rights
@@ -112,7 +113,8 @@ async def test_nobody_is_evicted_where_no_binding_allows_it_and_status_names_the
     async with memory_lab() as lab:
         lab.cluster.registry.create(NAMESPACES, "", {"metadata": {"name": "unbound"}})
         grant(lab, *SELLING)
-        async with Driven(lab, namespaces=(NAMESPACE, "unbound")).running() as node:
+        sold_to_two = msgspec.structs.replace(SETTINGS, namespaces=(NAMESPACE, "unbound"))
+        async with Driven(lab, sold_to_two).running() as node:
             await node.listed(await node.turn())
             rights = node.cluster.rights
             await until(lambda: rights.without_eviction == {"unbound"}, "the API server's word on rights")
