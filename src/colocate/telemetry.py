@@ -18,6 +18,8 @@ import prometheus_client
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from colocate.errors import visible
+
 Metric = prometheus_client.Counter | prometheus_client.Gauge | prometheus_client.Histogram
 
 # Declared here, and in no registry before `register_metrics`: whoever imports this module may have others in theirs.
@@ -347,9 +349,8 @@ def configure_logs(style: str = "auto", level: str = "info", stream: TextIO | No
     render: list[structlog.typing.Processor] = (
         # Plain tracebacks: the pretty ones print local variables, and with them secrets.
         [
-            structlog.dev.ConsoleRenderer(
-                colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback
-            )
+            _visible_values,
+            structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=_visible_traceback),
         ]
         if as_text
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
@@ -365,6 +366,30 @@ def configure_logs(style: str = "auto", level: str = "info", stream: TextIO | No
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _LossyStream(out))),
         cache_logger_on_first_use=False,
     )
+
+
+class _Quoted:
+    """A text that a renderer is to show as Python writes it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return repr(self._text)
+
+
+def _visible_values(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Texts from servers must not steer the terminal that shows the log: structlog quotes those with blanks only."""
+    return {
+        name: _Quoted(value) if isinstance(value, str) and not value.isprintable() else value
+        for name, value in event.items()
+    }
+
+
+def _visible_traceback(out: TextIO, found: structlog.typing.ExcInfo) -> None:
+    lines = io.StringIO()
+    structlog.dev.plain_traceback(lines, found)
+    out.write("\n".join(map(visible, lines.getvalue().split("\n"))))
 
 
 def configure_logs_once(style: str) -> None:

@@ -1,5 +1,6 @@
 """`colocate resource` as a person uses it: a process against an embedded cluster, with kubectl beside it."""
 
+import argparse
 import asyncio
 import json
 import os
@@ -8,6 +9,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,11 @@ from tests.support import components
 from tests.support.plugins import FAN, Fans
 from tests.support.waiting import until
 
+from colocate.apps.resources.observe import ResourceLook
+from colocate.cli import resource
 from colocate.cli.resource import EXIT_CODES
 from colocate.clock import ManualClock, SystemClock
+from colocate.errors import Unavailable
 from colocate.host.identity import this_machine
 from colocate.kubelet import Plugins
 from colocate.lab.api.objects import Object
@@ -323,3 +328,26 @@ async def test_a_watch_goes_on_where_the_server_was_away_for_a_while(lab: Lab) -
         terminal.process.send_signal(signal.SIGINT)
         assert await terminal.ends() == 130
         assert "Traceback" not in terminal.seen
+
+
+async def test_what_a_server_says_while_it_is_watched_steers_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = iter([None, Unavailable("\x1b]0;title\x07 \x9b2J")])
+
+    @asynccontextmanager
+    async def observing(args: argparse.Namespace) -> AsyncIterator[tuple[None, None]]:
+        yield None, None
+
+    async def look(*asked: object) -> list[ResourceLook]:
+        if (error := next(answers, KeyboardInterrupt())) is not None:
+            raise error
+        return []
+
+    monkeypatch.setattr(resource, "_observing", observing)
+    monkeypatch.setattr(resource, "_look", look)
+    monkeypatch.setattr(resource, "_WATCH_EVERY", 0)
+    monkeypatch.setattr(resource, "_print", lambda *what: None)
+    with pytest.raises(KeyboardInterrupt):
+        await resource._show(argparse.Namespace(node=None, watch=True, output="table"))
+    assert capsys.readouterr().out == "\\x1b]0;title\\x07 \\x9b2J; trying again\n"

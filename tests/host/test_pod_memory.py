@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.cgroup_trees import LAYOUTS, FakeTree, as_read
 
+from colocate.host import pod_groups
 from colocate.host.cgroups import Naming
 from colocate.host.pod_groups import container_groups
 from colocate.host.pod_memory import PodMemoryReader
@@ -291,3 +292,33 @@ def test_refaults_of_an_old_kernel(fake: FakeTree) -> None:
 
 def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("naming", Naming)
+def test_a_user_who_makes_a_group_of_pods_in_a_group_of_its_own_is_no_kubelet(
+    naming: Naming, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd gives each user's manager a group, and the user makes others in it, of any name."""
+    tree = FakeTree(tmp_path, 2, naming)
+    tree.write(pod(usage=100 * MIB))
+    theirs = Path("user.slice", "user-1000.slice", "user@1000.service")
+    for planted in Naming:
+        user = tree.another_kubelet(planted, theirs)
+        user.write(pod(usage=900 * MIB))
+        user.write(pod(UIDS[1]))
+
+    def owner(folder: Path) -> int:
+        return 1000 if (tmp_path / theirs) in (folder, *folder.parents) else 0
+
+    monkeypatch.setattr(pod_groups, "_owner", owner)
+    reader = PodMemoryReader(tree.tree)
+    assert [(read.uid, read.usage) for read in reader.read().pods] == [(UIDS[0], 100 * MIB)]
+    assert reader.find(UIDS[1]) is None
+    found = reader.find(UIDS[0])
+    assert found is not None
+    assert found.group.folder == tree.folder(pod())
+
+
+def test_a_group_is_its_owners(tmp_path: Path) -> None:
+    assert pod_groups._owner(tmp_path) == os.geteuid()
+    assert pod_groups._owner(tmp_path / "gone") is None

@@ -220,6 +220,9 @@ async def test_a_pod_that_is_refused_everywhere_is_explained_listed_and_written(
                 await questions.ask(where, "/explain", pod=pod.name, node="n9")
             [listed] = questions.decoded(await questions.ask(where, "/decisions"), list[Told])
             assert listed.explanation.pod == f"default/{pod.name}"
+            for number in ("0", "1001", "-1", "0000000019999", "1" + "0" * 5000, "٣"):
+                with pytest.raises(UserError, match="write a number from 1 to 1000"):
+                    await questions.ask(where, "/decisions", last=number)
     line = json.loads(file.read_text().splitlines()[0])
     assert line["happened"] == "refused"
     assert {one["node"] for one in line["told"]["refused"]} == set(NAMES)

@@ -136,7 +136,8 @@ async def _show(args: argparse.Namespace) -> None:
             except (Unavailable, ServerError) as error:
                 if looks is None:
                     raise
-                print(f"{error}; trying again", flush=True)  # Whoever watches a countdown sees it to its end.
+                # Whoever watches a countdown sees it to its end.
+                print(f"{visible(str(error))}; trying again", flush=True)
             else:
                 _print([one for look in looks for one in look.resources], args)
             if not args.watch:

@@ -110,13 +110,25 @@ def subfolders(folder: Path) -> list[str]:
 
 
 def _roots(folder: Path, depth: int) -> Iterator[Path]:
-    """The groups of all pods, nearest first within each branch; never one inside another."""
-    names = sorted(subfolders(folder))
+    """The groups of all pods, nearest first within each branch; never one inside another.
+
+    What is not root's, or this process's own, is passed by: users may be given a group to make others in, by systemd
+    or by a rootless runtime, and one of them could make a group of pods with the uid of somebody else's.
+    """
+    names = [name for name in sorted(subfolders(folder)) if _owner(folder / name) in (0, os.geteuid())]
     yield from (folder / name for name in names if _ROOT.fullmatch(name))
     if depth > 1:
         for name in names:
             if not _ROOT.fullmatch(name):
                 yield from _roots(folder / name, depth - 1)
+
+
+def _owner(folder: Path) -> int | None:
+    try:
+        return folder.stat(follow_symlinks=False).st_uid
+    except OSError:
+        # It is gone, or on its way.
+        return None
 
 
 def _tiers(root: Path) -> Iterator[PodTier]:

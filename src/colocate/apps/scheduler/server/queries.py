@@ -9,6 +9,7 @@ GET /state                          whether it is ready, how the caches and each
 """
 
 import asyncio
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -128,7 +129,7 @@ class Telling:
 
     async def _latest(self, query: Mapping[str, str]) -> bytes:
         text = query.get("last", "20")
-        if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= _MOST:
+        if not re.fullmatch("[0-9]{1,10}", text) or not 0 < int(text) <= _MOST:
             raise RequestRefused(
                 400, RequestOutcome.UNREADABLE, f"last is {text[:20]!r}; write a number from 1 to {_MOST}"
             )
