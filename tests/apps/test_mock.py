@@ -89,7 +89,7 @@ async def test_a_slow_allocate_takes_its_time() -> None:
 async def test_a_vanished_device_is_given_to_nobody() -> None:
     mock = MockPlugin(gpus(1), ManualClock())
     mock.change(Vanish(("gpu-0000",)))
-    with pytest.raises(Refused, match="no device 'gpu-0000' any more"):
+    with pytest.raises(Refused, match="no longer has the device 'gpu-0000'"):
         await mock.allocate(["gpu-0000"])
 
 
