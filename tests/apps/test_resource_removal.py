@@ -262,9 +262,7 @@ async def test_a_look_in_flight_is_cut_at_the_deadline_and_nothing_is_written_af
     await lab.sync()
     begun = lab.clock.monotonic()
     async with lab.slow_client(verb, after=120) as client:
-        with pytest.raises(
-            NotRemoved, match=r"60 s: nothing was changed \(the API server has not answered"
-        ):
+        with pytest.raises(NotRemoved, match=r"60 s: nothing was changed \(the API server has not answered"):
             await lab.removal(client, FAN, timeout=60).run()
     assert lab.clock.monotonic() - begun == 60
     assert lab.capacity(FAN)[0] == "7"
