@@ -326,9 +326,9 @@ async def test_it_is_ready_when_all_is_known_and_not_before() -> None:
     closed = Load(filter=FilterSettings(enabled=True), staleness=Staleness(filter=MissingFilter.CLOSED))
     for load in (Load(), closed):
         judge, _, _ = judging(ManualClock(), load)
-        assert [reason.split(" are ")[0] for reason in judge.unready()] == [
-            "the cluster's nodes",
-            "the cluster's pods",
+        assert [reason.partition(" yet")[0] for reason in judge.unready()] == [
+            "the scheduler has not read all nodes of the cluster",
+            "the scheduler has not read all pods of the cluster",
         ]
 
 
