@@ -122,6 +122,8 @@ async def test_explain_says_why() -> None:
         (["--request", "8", "--taken", "x"], "is not a list of CPUs"),
         (["--request", "8", "--taken", "0", "--reserved", "0-1"], "both name CPUs 0"),
         (["--request", "8", "--reserved", "0-127"], "leave at least one"),
+        (["--request", "8", "--taken", "0-127"], "leaves no CPU to put containers on"),
+        (["--request", "8", "--taken", "1-127", "--reserved", "0"], "leaves no CPU to put containers on"),
         (["--request", "8", "--limit", "4"], "less than a request"),
         (["--request", "8", "--memory", "lots"], "is not a quantity"),
         (["--request", "8", "--beside", "9"], "there is no NUMA node 9"),

@@ -79,6 +79,14 @@ class TestLimits:
 
 
 class TestSystem:
+    def test_a_wider_burst_is_advised_only_where_it_would_help(self, hygon: CpuAllocator) -> None:
+        hygon.assign(shared(6, pod="narrow", limit=80_000))
+        assert "burst=node gives it more" in " ".join(hygon.explain(("narrow", "main")))
+        hygon.assign(shared(200, pod="wide", limit=200_000))
+        told = " ".join(hygon.explain(("wide", "main")))
+        assert "it can run on 128 only." in told
+        assert "burst=" not in told
+
     def test_reserved_cpus_are_for_the_system_alone(self) -> None:
         settings = CpuSettings(reserved=CpuSet.parse("0,64"))
         allocator = CpuAllocator(machine(HYGON), settings)
@@ -142,11 +150,19 @@ class TestSystem:
                 ),
                 "two pools have the name a",
             ),
+            (CpuSettings(pools=(NamedPool(name="", size=2, namespaces=("x",)),)), "a pool has no name"),
         ],
     )
     def test_settings_that_cannot_be_are_one_sentence(self, settings: CpuSettings, said: str) -> None:
         with pytest.raises(UserError, match=said):
             CpuAllocator(machine(HYGON), settings)
+
+    def test_isolated_cpus_are_not_there_for_sizes(self) -> None:
+        topology = machine(CpuShape(ccx_cores=(2, 2), isolated=CpuSet.parse("0-4")))
+        pool = NamedPool(name="a", size=2, namespaces=("x",))
+        with pytest.raises(UserError, match="3 are neither named nor isolated"):
+            CpuAllocator(topology, CpuSettings(reserved_size=1000, pools=(pool,)))
+        assert len(CpuAllocator(topology, CpuSettings(pools=(pool,))).sets.ordinary) == 1
 
 
 class TestNamedPools:
@@ -402,6 +418,29 @@ class TestLife:
         assert halved.assignment.mode is CpuMode.SHARED
         assert not halved.cpus.isdisjoint(shrunk.cpus)
         assert len(hygon.occupancy().exclusive) == 0
+
+    @pytest.mark.parametrize("count", [4, 6, 12])
+    def test_a_running_container_keeps_its_cpus_beside_what_init_containers_left(
+        self, count: int, hygon: CpuAllocator
+    ) -> None:
+        side = hygon.assign(guaranteed(4, "side", pod="p", role=ContainerRole.SIDECAR))
+        hygon.assign(guaranteed(4, pod="other"))
+        init = hygon.assign(guaranteed(8, "init", pod="p", role=ContainerRole.INIT))
+        hygon.end(("p", "init"))
+        sized = hygon.resize(guaranteed(count, "side", pod="p", role=ContainerRole.SIDECAR, memory=1))
+        assert side.cpus <= sized.cpus
+        assert len(sized.cpus) == count
+        assert sized.cpus <= side.cpus | init.cpus
+
+    def test_the_fewest_places_are_claimed_only_where_they_are(self, hygon: CpuAllocator) -> None:
+        hygon.assign(guaranteed(4, pod="p"))
+        assert "the fewest that can hold them now" in " ".join(hygon.explain(("p", "main")))
+        hygon.assign(guaranteed(4, pod="other"))
+        grown = hygon.resize(guaranteed(8, pod="p"))
+        assert spread_of(hygon.tree, grown.cpus)[2] == 2
+        told = " ".join(hygon.explain(("p", "main")))
+        assert "the fewest" not in told
+        assert "It keeps CPUs that it had" in told
 
     def test_shared_containers_move_only_as_far_as_they_must(self, hygon: CpuAllocator) -> None:
         for n in range(5):

@@ -17,7 +17,7 @@ from colocate.cpus import (
 from colocate.host.cpu_topology import read_topology
 from colocate.model.cpu_shapes import HYGON, CpuShape, machine
 from colocate.model.cpuset import CpuSet, union
-from tests.cpus.asking import guaranteed, shared
+from tests.cpus.asking import guaranteed, shared, wishing
 from tests.support import sysfs
 
 GIB = 1 << 30
@@ -135,6 +135,29 @@ def test_a_changed_machine_or_configuration_takes_the_state_up() -> None:
             key for key, each in restored.assignments.items() if each.cpus == allocator.assignments[key].cpus
         ]
         assert set(kept) >= set(allocator.assignments) - {move.key for move in moves}
+
+
+@pytest.mark.parametrize("isolated", ["", "0-7"])
+def test_those_that_share_have_a_cpu_when_the_last_shared_one_goes_off(isolated: str) -> None:
+    shape = CpuShape(ccx_cores=(2, 2), isolated=CpuSet.parse(isolated))
+    before = CpuAllocator(machine(shape), CpuSettings(wish_namespaces=("default",)))
+    wishes = wishing(isolated=bool(isolated))
+    first = before.assign(guaranteed(4, pod="first", wishes=wishes))
+    before.assign(guaranteed(3, pod="last", wishes=wishes))
+    before.assign(shared(0, pod="idle"))
+    before.assign(shared(0.5, pod="shared"))
+    alone = before.occupancy().exclusive
+    assert len(alone) == 7
+    gone = msgspec.structs.replace(shape, offline=before.tree.machine.cpus - alone)
+    after, moves = before.reconfigured(machine(gone), before.settings)
+    assert after.cpus_of(after.assignments["first", "main"]) == first.cpus
+    rest = alone - first.cpus
+    assert {
+        key[0]: str(after.cpus_of(each)) for key, each in after.assignments.items() if key[0] != "first"
+    } == {name: str(rest) for name in ("last", "idle", "shared")}
+    assert "last" in {move.key[0] for move in moves}
+    again, _ = CpuAllocator.restored(machine(gone), before.settings, after.state())
+    assert again.state() == after.state()
 
 
 def test_two_that_lose_a_cpu_keep_what_is_left_of_theirs() -> None:

@@ -252,6 +252,30 @@ def test_sizes_that_lie_and_bombs_are_refused(tmp_path: Path, monkeypatch: pytes
         read_topology(path)
 
 
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.REGTYPE])
+def test_names_and_links_count_as_what_is_kept(
+    kind: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system_files, "_LARGEST_KEPT", 1 << 18)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", format=tarfile.GNU_FORMAT) as tar:
+        for number in range(100):
+            member = tarfile.TarInfo(f"{'a/' * 1500}{number}/{CPU}/online")
+            member.type, member.linkname = kind, "x" * 3000 if kind == tarfile.SYMTYPE else ""
+            tar.addfile(member)
+    path = tmp_path / "dump.tar.gz"
+    path.write_bytes(packed.getvalue())
+    with pytest.raises(UserError, match="larger than those of any machine"):
+        read_topology(path)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "\0\0\0"])
+def test_an_empty_list_of_cpus_is_told_from_a_missing_one(text: str, tmp_path: Path) -> None:
+    contents = {**sysfs.files(machine(CpuShape())), f"{CPU}/online": text}
+    with pytest.raises(UserError, match="names no CPU"):
+        read_topology(sysfs.write(tmp_path / "dump", contents))
+
+
 def test_two_machines_in_an_archive_are_refused(tmp_path: Path) -> None:
     contents = sysfs.files(machine(CpuShape()))
     both = {f"{name}/{path}": text for name in ("a", "b") for path, text in contents.items()}

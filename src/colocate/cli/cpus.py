@@ -146,6 +146,8 @@ def _planned(args: argparse.Namespace) -> tuple[CpuAllocator, list[PlannedContai
         reserved=reserved, wish_namespaces=("default",), burst=BurstLevel(args.burst), reserved_namespaces=()
     )
     allocator = CpuAllocator(topology, settings)
+    if taken and allocator.sets.ordinary <= taken:
+        raise UserError("--taken: it leaves no CPU to put containers on; leave some of them free")
     if taken:
         own = CpuRequest(pod=_TAKEN, container=_TAKEN, cpu=len(taken) * 1000)
         allocator.put(CpuAssignment(request=own, mode=CpuMode.EXCLUSIVE, cpus=taken))

@@ -28,6 +28,7 @@ from colocate.errors import UserError
 from colocate.model.cpu_topology import CpuTopology
 from colocate.model.cpuset import EMPTY, CpuSet, union
 from colocate.model.memory import PodUid
+from colocate.model.pod import QosClass
 
 
 class CpuAllocator:
@@ -64,7 +65,7 @@ class CpuAllocator:
             return self.resize(request)
         _check(request)
         handed = self._handed.get(request.pod, EMPTY)
-        given = place(request, self.occupancy(), self.settings, self._known(request, kept=handed))
+        given = place(request, self.occupancy(), self.settings, self._known(request, handed))
         self._assignments[request.key] = given
         self._use_handed(request.pod, given.cpus)
         return self._change(request.key)
@@ -77,11 +78,11 @@ class CpuAllocator:
         _check(request)
         handed = self._handed.get(request.pod, EMPTY)
         near = self.cpus_of(old)
-        known = self._known(request, kept=old.cpus | handed, near=EMPTY if old.cpus else near)
+        known = self._known(request, handed, kept=old.cpus, near=EMPTY if old.cpus else near)
         given = place(request, self.occupancy(old.key, held=old.cpus), self.settings, known)
         if old.cpus and not given.cpus:
             # It shares from now on, or cannot grow where it is: what it had is free for it, too.
-            known = self._known(request, kept=handed, near=near)
+            known = self._known(request, handed, near=near)
             given = place(request, self.occupancy(old.key), self.settings, known)
         self._assignments[request.key] = given
         self._use_handed(request.pod, given.cpus)
@@ -179,10 +180,10 @@ class CpuAllocator:
             sentences.append(f"These are CPUs {cpus}.")
         if self._is_below_limit(found, now):
             limit = (found.request.limit or 0) / 1000
-            sentences.append(
-                f"Its limit is {limit:g} CPUs, and it can run on {len(cpus)} only; "
-                "burst=numa or burst=node gives it more."
-            )
+            sentence = f"Its limit is {limit:g} CPUs, and it can run on {len(cpus)} only"
+            wider = found.request.qos is QosClass.BURSTABLE and not found.short and cpus != now.shared
+            more = "; burst=numa or burst=node gives it more" if wider and found.parts else ""
+            sentences.append(f"{sentence}{more}.")
         if mems := self.mems_of(found):
             names = ", ".join(map(str, mems))
             sentences.append(f"Its memory is on NUMA node{'s' if len(mems) > 1 else ''} {names}.")
@@ -233,12 +234,14 @@ class CpuAllocator:
         """The same containers on a changed machine or under other settings."""
         return self.restored(topology, settings, self.state())
 
-    def _known(self, request: CpuRequest, kept: CpuSet, near: CpuSet = EMPTY) -> Neighbourhood:
+    def _known(
+        self, request: CpuRequest, handed: CpuSet, *, kept: CpuSet = EMPTY, near: CpuSet = EMPTY
+    ) -> Neighbourhood:
         companion: CpuSet | None = EMPTY
         if request.wishes.affinity:
             other = self._assignments.get((request.pod, request.wishes.affinity))
             companion = None if other is None or other.key == request.key else self.cpus_of(other)
-        return Neighbourhood(kept=kept, near=near, companion=companion)
+        return Neighbourhood(kept=kept, handed=handed, near=near, companion=companion)
 
     def _use_handed(self, pod: PodUid, used: CpuSet) -> None:
         left = self._handed.get(pod, EMPTY) - used

@@ -59,8 +59,10 @@ def burst_reason(request: CpuRequest, choice: SharedChoice, level: str) -> str:
     return f"It may spread to {_A[choice.rung]}, because {limit} and burst is {level}."
 
 
-def exclusive_reasons(tree: PoolTree, cpus: CpuSet, count: int, taste: Taste) -> tuple[str, ...]:
-    """Why these CPUs."""
+def exclusive_reasons(
+    tree: PoolTree, cpus: CpuSet, taste: Taste, *, free_choice: bool = True
+) -> tuple[str, ...]:
+    """Why these CPUs; without a free choice the fewest places may not have been to be had."""
     sockets, nodes, l3s, split = spread_of(tree, cpus)
     cells = [tree.pools[cell.pool] for cell in tree.cells if cell.mask & cpus.mask]
     places = _listed([pool.title for pool in cells[:8]]) + (
@@ -69,7 +71,7 @@ def exclusive_reasons(tree: PoolTree, cpus: CpuSet, count: int, taste: Taste) ->
     homes = sorted({node for pool in cells for node in pool.nodes})
     shown = _listed([f"NUMA node {node}" for node in homes[:8]])
     sentences = [
-        f"It gets {cpus_text(count * 1000)} of its own: {cpus}.",
+        f"It gets {cpus_text(len(cpus) * 1000)} of its own: {cpus}.",
         f"They are on {places}, on {shown}."
         if l3s <= 8
         else f"They are on {l3s} CCXs of {nodes} NUMA nodes.",
@@ -78,7 +80,10 @@ def exclusive_reasons(tree: PoolTree, cpus: CpuSet, count: int, taste: Taste) ->
     cores = (
         "no core is split" if not split else f"{_count(split, 'core')} {'is' if split == 1 else 'are'} split"
     )
-    sentences.append(f"That touches {_listed(ways)}, the fewest that can hold them now, and {cores}.")
+    # Room for its memory and its devices go before L3s.
+    fewest = free_choice and not taste.beside and not taste.avoided
+    held = ", the fewest that can hold them now, and" if fewest else ";"
+    sentences.append(f"That touches {_listed(ways)}{held} {cores}.")
     if taste.beside and set(homes) <= taste.beside:
         sentences.append("They are beside its devices.")
     elif taste.beside:

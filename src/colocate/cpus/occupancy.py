@@ -12,6 +12,7 @@ from colocate.cpus.assignment import CpuAssignment, CpuMode, MemoryShare, MilliC
 from colocate.cpus.exclusive import find_exclusive
 from colocate.cpus.pools import PoolKind, PoolTree
 from colocate.cpus.settings import CpuSettings, check_settings
+from colocate.errors import UserError
 from colocate.model.cpuset import CpuSet, union
 from colocate.model.memory import Bytes
 
@@ -33,6 +34,12 @@ def fixed_sets(tree: PoolTree, settings: CpuSettings) -> FixedSets:
     explicit = union([settings.reserved, *(pool.cpus for pool in settings.pools)])
     isolated = (tree.topology.isolated & online) - explicit
     left = online - isolated - explicit
+    sized = -(-settings.reserved_size // 1000) + sum(pool.size for pool in settings.pools)
+    if sized and sized >= len(left):
+        raise UserError(
+            f"{sized} CPUs are reserved or in pools by size, and {len(left)} are neither named nor isolated; "
+            "leave at least one for all others"
+        )
     reserved = settings.reserved
     if settings.reserved_size:
         reserved = find_exclusive(tree, left, -(-settings.reserved_size // 1000)) or left

@@ -30,7 +30,9 @@ class Neighbourhood(msgspec.Struct, frozen=True, kw_only=True):
     """What a container has or knows already when it is placed."""
 
     kept: CpuSet = EMPTY
-    """CPUs that are its own already: those of before a resize, or of an init container before it."""
+    """CPUs that are its own already, before a resize."""
+    handed: CpuSet = EMPTY
+    """CPUs that init containers of its pod have left it: free for it, and for nobody else."""
     near: CpuSet = EMPTY
     """Where it was, if it shares."""
     companion: CpuSet | None = None
@@ -133,12 +135,14 @@ class _Placement:
         count = self._request.cpu // 1000
         sets, occupancy = self._occupancy.sets, self._occupancy
         if self._wishes.isolated:
-            found = self._take(count, sets.isolated - occupancy.exclusive, {}, sets.isolated)
+            free = sets.isolated - occupancy.exclusive
+            # Where all CPUs are isolated, one of them stays for those that share.
+            limits = {} if sets.ordinary or sets.reserved else {self._tree.machine.index: len(free) - 1}
+            found = self._take(count, free, limits, sets.isolated)
             if found is not None:
                 return self._exclusively(found, named="")
             self._warnings.append(
-                f"It wishes for {count} isolated CPUs, and {len(sets.isolated - occupancy.exclusive)} are free; "
-                "it gets others."
+                f"It wishes for {count} isolated CPUs, and {len(free)} are free; it gets others."
             )
         if named:
             own = sets.named[named]
@@ -160,6 +164,7 @@ class _Placement:
     def _take(self, count: int, free: CpuSet, limits: dict[int, int], domain: CpuSet) -> CpuSet | None:
         """CPUs that are its own already as far as they go, and more beside them."""
         kept = self._known.kept & domain
+        kept = self._with_handed(kept, self._known.handed & domain, count)
         if not kept:
             found = find_exclusive(self._tree, free, count, limits, self._taste)
         elif len(kept) >= count:
@@ -172,12 +177,22 @@ class _Placement:
             return found if found is not None and spread_of(self._tree, found)[2] == 1 else None
         return found
 
+    def _with_handed(self, kept: CpuSet, handed: CpuSet, count: int) -> CpuSet:
+        """What it has goes before what it is handed: it runs there already."""
+        more = min(count - len(kept), len(handed))
+        if not kept or more <= 0:
+            return kept or handed
+        return grow_exclusive(self._tree, kept, handed, more, None, self._taste) or kept
+
     def _exclusively(self, cpus: CpuSet, named: str) -> CpuAssignment:
         nodes = {cell.node for cell in self._tree.cells if cell.mask & cpus.mask}
         memory = self._memory(nodes)
-        reasons = exclusive_reasons(self._tree, cpus, len(cpus), self._taste)
-        if self._known.kept and self._known.kept <= cpus:
-            reasons = (*reasons, f"It keeps the CPUs that it had, {self._known.kept}.")
+        had = self._known.kept | self._known.handed
+        reasons = exclusive_reasons(self._tree, cpus, self._taste, free_choice=not had)
+        if kept := self._known.kept & cpus:
+            reasons = (*reasons, f"It keeps CPUs that it had, {kept}.")
+        if handed := self._known.handed & cpus:
+            reasons = (*reasons, f"Of an init container of its pod it has {handed}.")
         if named:
             reasons = (*reasons, f"They are of the pool {named}, which its namespace has.")
         return self._made(CpuMode.EXCLUSIVE, cpus=cpus, pool=named, memory=memory, rung="", reasons=reasons)

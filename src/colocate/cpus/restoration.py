@@ -4,7 +4,7 @@ What still fits stays as it is; what does not is placed again, as near to where 
 left of its own CPUs. No container is lost, and none is refused: it runs already.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -49,13 +49,14 @@ class Restoration:
         claims = self._claims(lost.values(), taken)
         for key, each in lost.items():
             self._place_again(each, claims.pop(key), union(claims.values()))
+        order = {each.key: place for place, each in reversed(list(enumerate(state.assignments)))}
+        self._leave_some(order)
         # Only now is it known what the others leave to those that share.
         crowded = self._crowded()
         for each in crowded:
             del self.assignments[each.key]
         for each in crowded:
             self._place_again(each, EMPTY, EMPTY)
-        order = {each.key: place for place, each in reversed(list(enumerate(state.assignments)))}
         self.assignments = dict(sorted(self.assignments.items(), key=lambda item: order[item[0]]))
 
     def _claims(self, lost: Iterable[CpuAssignment], taken: CpuSet) -> dict[ContainerKey, CpuSet]:
@@ -104,6 +105,20 @@ class Restoration:
             tuple(share for share in each.memory if share.node in known) if self._settings.pin_memory else ()
         )
         return msgspec.structs.replace(each, parts=parts, memory=memory)
+
+    def _leave_some(self, order: Mapping[ContainerKey, int]) -> None:
+        """CPUs for those that share: where none is left or reserved, the last that came gives its own up."""
+        common = self._sets.reserved or self._sets.ordinary or self._tree.machine.cpus
+        while common <= self._occupancy(self.assignments.values()).exclusive:
+            if self.handed:
+                self.handed.popitem()
+                continue
+            own = [each for each in self.assignments.values() if not each.cpus.isdisjoint(common)]
+            if not own:
+                return
+            last = max(own, key=lambda each: order[each.key])
+            del self.assignments[last.key]
+            self._place_again(last, EMPTY, EMPTY)
 
     def _crowded(self) -> list[CpuAssignment]:
         """The shared containers that a pool has no more room for, in the order in which they came.

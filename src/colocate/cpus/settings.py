@@ -57,6 +57,8 @@ def check_settings(settings: CpuSettings, online: CpuSet) -> None:
     taken = settings.reserved
     needed = len(taken) + -(-settings.reserved_size // 1000)
     for pool in settings.pools:
+        if not pool.name:
+            raise UserError("a pool has no name; give it one")
         if bool(pool.cpus) == bool(pool.size) or pool.size < 0:
             raise UserError(f"pool {pool.name}: give its CPUs or a size above 0, one of them")
         if not pool.cpus.isdisjoint(taken):

@@ -45,7 +45,7 @@ class _Reader:
 
     def topology(self) -> CpuTopology:
         online = self._set(f"{_CPU}/online")
-        if online is None:
+        if self._files.read(f"{_CPU}/online") is None:
             raise UserError(
                 f"{self._files.name}: there is no {_CPU}/online, so its CPUs cannot be told; dump the whole of "
                 "/sys/devices/system"
@@ -279,7 +279,7 @@ class _Reader:
 
     def _set(self, path: str, parse: Callable[[str], CpuSet] = CpuSet.parse) -> CpuSet | None:
         text = self._files.read(path)
-        if text is None or (parse is not CpuSet.parse and not text.strip()):
+        if text is None or not text.strip():
             return None
         try:
             return parse(text)

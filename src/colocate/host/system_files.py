@@ -31,6 +31,8 @@ _LARGEST_ARCHIVE = 4 << 30
 _FIRST_OF_CPUINFO = 1 << 16
 """Bytes: the first of its CPUs says what all are."""
 _LARGEST_KEPT = 256 << 20
+_MEMBER_COST = 256
+"""Bytes that it takes to remember a member, beside its name and content."""
 _MOST_MEMBERS = 4_000_000
 _LONGEST_NAME = 4096
 _BLOCK = 512
@@ -163,6 +165,9 @@ def _kept(file: BinaryIO, name: str) -> dict[str, bytes]:
             if f"/{_normal(member.name)}".endswith(f"/{CPUINFO}") and member.isreg():
                 cpuinfo = data.read(_FIRST_OF_CPUINFO)
             continue
+        total += _MEMBER_COST + len(member.name) + len(member.linkname)
+        if total > _LARGEST_KEPT:
+            raise _too_large(name)
         if member.islnk() or member.issym():
             links.append((match["root"], match["path"], _target(member)))
         elif member.isreg():
@@ -172,12 +177,14 @@ def _kept(file: BinaryIO, name: str) -> dict[str, bytes]:
                 )
             total += member.size
             if total > _LARGEST_KEPT:
-                raise UserError(
-                    f"{name}: its files are larger than those of any machine; give a dump of one machine"
-                )
+                raise _too_large(name)
             files.setdefault(match["root"], {})[match["path"]] = data.read(member.size)
     kept = _one_root(files, links, name)
     return kept if cpuinfo is None else {**kept, CPUINFO: cpuinfo}
+
+
+def _too_large(name: str) -> UserError:
+    return UserError(f"{name}: its files are larger than those of any machine; give a dump of one machine")
 
 
 def _one_root(
