@@ -325,7 +325,7 @@ async def test_a_stream_is_closed_before_the_next_one_starts(node: TestNode) -> 
     [
         (5, "a list of devices was expected"),
         ("abc", "a list of devices was expected"),
-        ([None], "is no device"),
+        ([None], "is not a device"),
     ],
 )
 async def test_a_list_that_is_none_says_how_to_write_one(
