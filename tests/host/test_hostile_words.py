@@ -133,7 +133,7 @@ def test_a_uid_with_dots_after_a_pods_own_does_not_find_the_group_of_a_whole_qos
     assert found.group.folder == fake.folder(victim)
     hostile = f"{UID.replace('-', '_') if naming is Naming.SYSTEMD else UID}"
     for word in (f"{hostile}/..", f"{hostile}.slice/..", f"{hostile}/../..", f"{hostile}.slice/../x"):
-        with pytest.raises(LeadsElsewhere, match="no uid of a pod"):
+        with pytest.raises(LeadsElsewhere, match="not a uid of a pod"):
             find_pod(fake.tree, tiers, word)
 
 
