@@ -180,7 +180,7 @@ async def test_two_series_that_claim_one_node_are_told_with_the_matcher_to_add()
         '{"node": "a", "job": "tenant"}; the higher counts'
     )
     assert told.remedy == (
-        r'write usage.matchers: "job=\"node-exporter\"" where job="node-exporter" is your own exporter'
+        r'write usage.matchers: "job=\"node-exporter\"" if job="node-exporter" is your own exporter'
     )
 
 

@@ -38,7 +38,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         (["lab", "--port", "-5"], "--port: -5 is not a port"),
         (["lab", "--port", "99999"], "--port: 99999 is not a port"),
         (["lab", "--plugin-grace", "soon"], "--plugin-grace: 'soon' is not a span"),
-        (["lab", "--status-sync", "0"], "--status-sync: '0' is no time at all"),
+        (["lab", "--status-sync", "0"], "--status-sync: '0' is not more than 0"),
         (["lab", "--nodes", "-1"], "--nodes: -1 is not between"),
         (["lab", "--nodes-file", "/nonexistent.yaml"], "cannot be read"),
         (["lab", "--scheduler-config", "/nonexistent.yaml"], "cannot be read"),

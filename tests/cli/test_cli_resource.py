@@ -121,7 +121,7 @@ async def test_a_cluster_without_any_says_so_and_bad_words_are_one_sentence(lab:
         (["advertise", "", f"{FAN}=1"], "the name of the node is empty"),
         (["list", "--watch", "-o", "json"], "--watch prints tables"),
         (["advertise", "other", "fan=1"], "it needs a domain"),
-        (["advertise", "other", f"{FAN}=1"], "add --yes"),
+        (["advertise", "other", f"{FAN}=1"], "Add --yes"),
         (["remove", "other", FAN], "has no extended resource"),
         (["remove", "other", FAN, "--timeout", "soon"], "--timeout: 'soon' is not"),
         (["remove", "other", FAN, "--timeout", "0"], "no time at all"),
@@ -200,7 +200,7 @@ async def test_the_story_a_killed_plugin_is_stale_too_early_is_told_and_then_it_
     assert lab.amounts(FAN)[0] == "2"
     early = await lab.resource("remove", MACHINE, FAN, "--now", "--yes")
     assert early.code == 1
-    assert "it will put it back with its next sync" in early.out
+    assert "the kubelet will put it back with its next sync" in early.out
     assert "it is back, with capacity 2" in early.out
     assert "run this again without --now" in early.err
     assert lab.amounts(FAN)[0] == "2"

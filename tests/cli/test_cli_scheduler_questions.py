@@ -125,7 +125,7 @@ async def test_why_a_pod_went_where_it_went_and_not_elsewhere(tmp_path: Path) ->
         ):
             ended = await colocate("scheduler", *words, "--url", scheduler.url)
             assert (ended.code, ended.out, ended.err) == (2, "", f"colocate: {said}\n")
-        with pytest.raises(UserError, match="all is 'maybe'; say true or false"):
+        with pytest.raises(UserError, match="all is 'maybe'; write true or false"):
             await questions.ask(Where(url=scheduler.url), "/explain", pod=pods[0].name, all="maybe")
 
 
@@ -306,7 +306,7 @@ async def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
             1,
             "cannot reach the scheduler at http://127.0.0.1:9 (connection refused);",
         ),
-        (["top", "--snapshot", nothing], 2, "cannot be read"),
+        (["top", "--snapshot", nothing], 2, "cannot read"),
         (["top", "--url", "nowhere"], 2, "is not an address"),
         (
             ["compare", "best", "balanced", "--pod", nothing, "--snapshot", nothing],

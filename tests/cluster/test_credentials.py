@@ -55,7 +55,7 @@ async def test_a_token_file_that_gives_nothing_is_a_users_fault(tmp_path: Path, 
     with pytest.raises(UserError, match=r"the token file .* cannot be read: no such file"):
         await credentials.current()
     token.write_text("\n")
-    with pytest.raises(UserError, match="is empty; put a token there"):
+    with pytest.raises(UserError, match="is empty; put a token into it"):
         await credentials.current()
 
 
@@ -196,7 +196,7 @@ async def test_a_command_that_hangs_is_killed(tmp_path: Path, clock: ManualClock
     work = asyncio.create_task(exec_plugin.run(spec("./login", tmp_path), clock, seconds=5))
     pid = int(await asyncio.to_thread((tmp_path / "pid").read_text))
     await clock.advance(5)
-    with pytest.raises(UserError, match="has not ended within 5 s; see why it hangs"):
+    with pytest.raises(UserError, match="has not ended within 5 s; find out why it hangs"):
         await work
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

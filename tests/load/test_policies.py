@@ -246,13 +246,13 @@ def test_halves_are_rounded_away_from_zero_as_go_does(value: float, rounded: int
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0, 1e300])
 def test_what_is_no_measure_gets_into_no_fact(value: float) -> None:
-    with pytest.raises(ValueError, match="no measure"):
+    with pytest.raises(ValueError, match="not a measure"):
         Usage(value, NOW)
-    with pytest.raises(ValueError, match="no measure"):
+    with pytest.raises(ValueError, match="not a measure"):
         Usage(1, NOW, value)
-    with pytest.raises(ValueError, match="no measure"):
+    with pytest.raises(ValueError, match="not a measure"):
         Usage(1, value)
-    with pytest.raises(ValueError, match="no measure"):
+    with pytest.raises(ValueError, match="not a measure"):
         Aggregate(Aggregation.P95, 60, value)
 
 

@@ -93,7 +93,7 @@ async def test_the_resource_of_a_killed_plugin_is_stale_comes_back_too_early_and
     assert 0 < stale["remaining"] <= 300
     code, out = await resource_command(cluster, "remove", node, resource, "--now", "--yes")
     assert code == 1, out
-    assert "it will put it back" in out
+    assert "will put it back" in out
     assert "it is back, with capacity 3" in out
     later = await listed(cluster, resource, lambda one: True)
     assert later["state"] == "stale"

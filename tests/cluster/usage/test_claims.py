@@ -162,7 +162,7 @@ def test_the_doctors_remedy_is_a_matcher_to_be_written() -> None:
     told = SignalHealth("cpu", "node_cpu_usage_avg_5m", collisions=(collision,))
     remedies = LabelRemedies(UsageSection(matchers='cluster="prod"'), NODES, [told])
     matchers = json.dumps('cluster="prod",job="node-exporter"')
-    assert remedies.of_collision(told, collision).startswith(f"write usage.matchers: {matchers} where")
+    assert remedies.of_collision(told, collision).startswith(f"write usage.matchers: {matchers} if")
     own = LabelRemedies(UsageSection(queries={"cpu": "mine"}), NODES, [told])
     assert own.of_collision(told, collision).endswith('by job="node-exporter" in usage.queries.cpu')
 

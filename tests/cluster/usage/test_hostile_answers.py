@@ -100,7 +100,7 @@ def test_nonsense_takes_at_most_five_times_the_memory_of_its_bytes(body: bytes, 
 def test_sixteen_megabytes_of_zeros_are_refused_at_once(tmp_path: Path) -> None:
     found = cost(READ, HEAD + b"0," * (BYTES - 1) + b"0" + TAIL, tmp_path)
     assert found.outcome.startswith(
-        "cannot query prometheus cpu: the answer cannot be read: its result is no list of series: [0,0,0"
+        "cannot query prometheus cpu: the answer cannot be read: its result is not a list of series: [0,0,0"
     )
     assert found.memory < 0.2
     assert found.passes < 3
