@@ -35,7 +35,7 @@ async def test_the_worst_verdict_is_the_exit_code(node: TestNode, short: Path) -
     assert "→" in warned.out
     missing = await colocate("doctor", *OF_THE_KUBELET, "--kubelet-root", short / "none", "--no-cluster")
     assert missing.code == 2
-    assert "✗ presence: there is no" in missing.out
+    assert "✗ presence: " in missing.out
 
 
 async def test_on_a_terminal_sentences_fit_and_hang_below_their_beginning(short: Path) -> None:
