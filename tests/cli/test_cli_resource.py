@@ -124,7 +124,7 @@ async def test_a_cluster_without_any_says_so_and_bad_words_are_one_sentence(lab:
         (["advertise", "other", f"{FAN}=1"], "Add --yes"),
         (["remove", "other", FAN], "has no extended resource"),
         (["remove", "other", FAN, "--timeout", "soon"], "--timeout: 'soon' is not"),
-        (["remove", "other", FAN, "--timeout", "0"], "no time at all"),
+        (["remove", "other", FAN, "--timeout", "0"], "is not more than 0"),
     ]:
         ended = await lab.resource(*words)
         assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err

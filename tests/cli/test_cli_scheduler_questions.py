@@ -313,7 +313,7 @@ async def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
             2,
             "'best' in the policies",
         ),
-        (["serve"], 2, "--config: no configuration is named"),
+        (["serve"], 2, "--config: no configuration is given"),
         (["serve", "--from", SEED, "--act", "magic"], 2, "--act: 'magic'"),
     ):
         ended = await colocate("scheduler", *words)
