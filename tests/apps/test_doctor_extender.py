@@ -100,9 +100,7 @@ class TestExtender:
             settings = KubeExtender(ask.listening.url, "prioritize", weight=5, ignorable=True)
             warned, good = await examined("extender", "nowhere", extenders=(settings,), server=server())
         assert (warned.verdict, good.verdict) == (CheckVerdict.WARN, CheckVerdict.GOOD)
-        assert warned.reason.startswith(
-            "server.callers.anyone is true: anyone who can reach the extender"
-        )
+        assert warned.reason.startswith("server.callers.anyone is true: anyone who can reach the extender")
 
     async def test_what_kube_scheduler_shows_is_presumed_where_nothing_is_said_of_it(
         self, tmp_path: Path

@@ -66,7 +66,9 @@ def test_every_make_that_is_written_down_is_a_target(file: Path) -> None:
 
 
 def test_help_lists_every_target() -> None:
-    done = subprocess.run(["make", "--no-print-directory", "help"], cwd=REPO, capture_output=True, check=True, text=True)
+    done = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=REPO, capture_output=True, check=True, text=True
+    )
     listed = [line.split()[1] for line in done.stdout.splitlines()]
     assert set(listed) == TARGETS
     assert max(map(len, done.stdout.splitlines())) <= 110
