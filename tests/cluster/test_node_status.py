@@ -80,5 +80,5 @@ async def test_a_count_that_somebody_else_has_changed_is_left_alone(client: Clie
 
 @pytest.mark.parametrize("name", ["cpu", "memory", "pods"])
 def test_what_is_the_kubelets_own_is_not_touched(name: str) -> None:
-    with pytest.raises(ValueError, match="no extended resource"):
+    with pytest.raises(ValueError, match="not an extended resource"):
         patch_for({}, {name: 1})

@@ -172,14 +172,14 @@ def test_a_state_file_is_for_one_process_and_of_one_kind(tmp_path: Path) -> None
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from colocate.lab.api.changes import Key
+from colocate.lab.api.changes import StoreKey
 from colocate.lab.api.disk import Disk
-from colocate.lab.api.store import Store
-store = Store(Disk(Path(sys.argv[1])))
+from colocate.lab.api.store import ObjectStore
+store = ObjectStore(Disk(Path(sys.argv[1])))
 for number in itertools.count():
     with store.transaction():
-        store.create(Key("pods", "default", f"p{number}"), {"metadata": {"name": f"p{number}"}})
-        store.create(Key("events", "default", f"e{number}"), {"metadata": {"name": f"e{number}"}})
+        store.create(StoreKey("pods", "default", f"p{number}"), {"metadata": {"name": f"p{number}"}})
+        store.create(StoreKey("events", "default", f"e{number}"), {"metadata": {"name": f"e{number}"}})
     print(store.revision, flush=True)
 """
 
