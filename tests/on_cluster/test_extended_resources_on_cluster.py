@@ -99,7 +99,7 @@ async def test_the_resource_of_a_killed_plugin_is_stale_comes_back_too_early_and
     assert later["state"] == "stale"
     code, out = await resource_command(cluster, "remove", node, resource, "--yes")
     assert code == 0, out
-    assert "until the kubelet lets go of" in out
+    assert "until the kubelet forgets" in out
     assert "is gone from node" in out
     status = (await cluster.get("node", node))["status"]
     assert resource not in status["capacity"]
