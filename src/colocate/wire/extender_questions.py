@@ -25,6 +25,10 @@ _VICTIM_ELEMENTS = 600_000
 """Values in a question about victims: whole pods of 500 nodes, or names of many more."""
 _RESPELT_ELEMENTS = 100_000
 """Values in a question whose fields are not all there as kube-scheduler spells them; they are read one by one."""
+_QUESTION_OBJECTS = 1_200_000
+"""Objects in a question about whole nodes. A real node has one in sixty bytes, 64 MiB of them 1.1 million."""
+_LARGE = 8 << 20
+"""Bytes that can hold enough small nodes to keep this process busy for a second."""
 _SMALL = 16 << 10
 """Bytes that cannot hold enough to be counted."""
 _FEW = 64 << 10
@@ -180,6 +184,8 @@ def read_question(body: bytes, most: int | None = None) -> Asked:
     if len(body) <= _FEW and (few := _few(body, most)) is not None:
         return few
     spelt = body
+    if len(body) > _LARGE and (objects := body.count(b"{")) > _QUESTION_OBJECTS:
+        raise TooMany(f"the body holds {objects} objects, but at most {_QUESTION_OBJECTS} are read")
     given = _read(_arguments, body)
     if not given.complete:
         _check_elements("the body", body, _RESPELT_ELEMENTS)
