@@ -22,7 +22,7 @@ from colocate.cluster.usage import (
     SignalHealth,
 )
 from colocate.cluster.usage.directory import Directory
-from colocate.cluster.usage.joining import Counts
+from colocate.cluster.usage.node_series import Counts
 from colocate.cluster.usage.presets import NODE_LABELS
 
 SHORT = KnownNode("a", ("10.0.0.1",)), KnownNode("b", ("10.0.0.2",))

@@ -12,7 +12,7 @@ from tests.cli.running import COMMAND, PATIENCE, checkpoint, colocate
 from tests.support.plugins import FAN, Fans
 
 from colocate.apps.checkpoint import file as files
-from colocate.apps.checkpoint.mending import RepairWish, living_losers, plan
+from colocate.apps.checkpoint.repair import RepairWish, living_losers, plan
 from colocate.devices.pod_names import names
 from colocate.errors import UserError
 from colocate.kubelet.checkpoint import parse, render

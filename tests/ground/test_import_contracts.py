@@ -51,7 +51,7 @@ FORBIDDEN = [
     ("Nobody reaches past the face of kubelet", "colocate.apps.agent", "colocate.kubelet.endpoint"),
     ("Nobody reaches past the face of devices", "colocate.cli.findings", "colocate.devices.injection"),
     ("Nobody reaches past the face of host", "colocate.apps.agent", "colocate.host.numa_maps"),
-    ("Nobody reaches past the face of cluster", "colocate.apps.agent", "colocate.cluster.usage.joining"),
+    ("Nobody reaches past the face of cluster", "colocate.apps.agent", "colocate.cluster.usage.node_series"),
 ]
 
 

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 from tests.support.cgroup_trees import LAYOUTS, V1_NO_LIMIT, FakeTree
+from tests.support.memory_probe import oom_kills
 
 from colocate.errors import Unavailable
 from colocate.host.cgroups import Naming
-from colocate.host.memory_group import GroupGone, MemoryGroup, oom_kills
+from colocate.host.memory_group import GroupGone, MemoryGroup
 from colocate.host.memory_limits import GroupLimits, LimitChange, LimitsSet, read_limits, set_limits
 from colocate.model.memory import PodMemory
 from colocate.model.pod import QosClass
@@ -95,6 +96,13 @@ def test_a_limit_that_is_not_named_stays_as_it_is(
             )
             name = "memory.max" if version == 2 else "memory.limit_in_bytes"
             assert change.memory is not UNSET or name not in done.written
+
+
+def test_a_limit_of_nothing_can_be_raised(tmp_path: Path) -> None:
+    group = StrictV1(group_in(tmp_path, 1).folder, 1)
+    set_limits(group, GroupLimits(memory=0, swap=0))
+    set_limits(group, LimitChange(memory=MIB))
+    assert read_limits(group) == GroupLimits(memory=MIB, swap=0)
 
 
 def test_v1_is_not_touched_for_a_memory_high(tmp_path: Path) -> None:

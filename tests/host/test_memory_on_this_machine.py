@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.support.memory_probe import oom_kills
 from tests.support.real_pods import MIB, RealPods, real_pods
 from tests.support.waiting import until
 
 from colocate.host.cgroups import Naming
 from colocate.host.memory_capabilities import memory_capabilities
-from colocate.host.memory_group import GroupGone, oom_kills
+from colocate.host.memory_group import GroupGone
 from colocate.host.memory_limits import GroupLimits, read_limits, set_limits
 from colocate.host.node_memory import read_node_memory
 from colocate.host.reclaim import ReclaimEnd, reclaim

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.memory_probe import bytes_by_node, oom_kills
 from tests.support.real_pods import MIB, Eater, RealPods, real_pods
 from tests.support.waiting import until
 
@@ -14,10 +15,10 @@ from colocate.host import memory_files
 from colocate.host.cgroups import Naming
 from colocate.host.high_mark import mark, unmark
 from colocate.host.memory_capabilities import memory_capabilities
-from colocate.host.memory_group import MemoryGroup, oom_kills
+from colocate.host.memory_group import MemoryGroup
 from colocate.host.memory_limits import GroupLimits, set_limits
 from colocate.host.node_memory import read_node_memory, read_numa
-from colocate.host.numa_maps import Kind, bytes_by_node, mapped_pages
+from colocate.host.numa_maps import Kind, mapped_pages
 from colocate.host.page_calls import Kernel
 from colocate.host.page_migration import MoveEnd, PageMigration
 from colocate.host.reclaim import ReclaimEnd, reclaim

@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.fake_pages import PAGE, FakeKernel
+from tests.support.memory_probe import bytes_by_node
 
 from colocate.clock import ManualClock, SystemClock
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.node_memory import read_numa
-from colocate.host.numa_maps import Kind, bytes_by_node, parse
+from colocate.host.numa_maps import Kind, parse
 from colocate.host.page_calls import Kernel
 from colocate.host.page_migration import MoveEnd, PageMigration, PagesMoved
 

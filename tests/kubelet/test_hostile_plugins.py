@@ -13,8 +13,8 @@ from tests.support.waiting import until
 
 from colocate.errors import UserError
 from colocate.kubelet import Allocation, Health, KubeletPaths, OnStop, Plugins, Registration, Settings
-from colocate.kubelet.calling import MOST_THREADS
 from colocate.kubelet.plugin import DeviceList
+from colocate.kubelet.plugin_calls import MOST_THREADS
 from colocate.model.pod import Phase
 from colocate.testing import TestNode
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from colocate.clock import ManualClock
 from colocate.lab.api.deletion import delete
-from colocate.lab.api.listing import select
+from colocate.lab.api.lists import select
 from colocate.lab.api.query import ListQuery
 from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.representation import ObjectView, Renderer

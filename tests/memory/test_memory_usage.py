@@ -253,3 +253,19 @@ def test_an_allocatable_that_is_all_of_the_capacity_is_not_called_unknown() -> N
     assert "the node's allocatable is all of its capacity" in said
     unheard = KubeletReserves(kube_reserved=GIB)
     assert "allocatable is unknown" in safety_of(unheard, 0, 64 * GIB, system=0, share=0.0).reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("reserve", "system", "said"),
+    [
+        (0, 3, "That is the eviction threshold alone, so nothing more is kept for the system."),
+        (4, 1, "The system uses 1 GiB of its reserve of 4 GiB, so 3 GiB more is kept for it."),
+        (4, 4, "The system uses 4 GiB, all of its reserve, so nothing more is kept for it."),
+        (4, 5, "The system already uses 5 GiB, more than its reserve, so nothing more is kept for it."),
+    ],
+)
+def test_what_is_kept_for_the_system_is_said_with_its_figures(reserve: int, system: int, said: str) -> None:
+    reserves = KubeletReserves(kube_reserved=reserve * GIB, eviction_hard=GIB)
+    safety = safety_of(reserves, 0, 64 * GIB, system * GIB, share=0.0)
+    assert safety.reasons[1].endswith(said)
+    assert safety.unfilled == max(0, reserve - system) * GIB

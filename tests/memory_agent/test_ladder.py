@@ -7,7 +7,6 @@ that uses 110 MiB of its 8 blocks of 16 MiB beside it leaves about 110 MiB befor
 import msgspec
 
 from colocate.host.memory_files import StatParser
-from colocate.host.memory_group import oom_kills
 from colocate.lab.cluster import MACHINE
 from colocate.memory.actions import Evict, PodAction, Reclaim
 from colocate.memory.settings import Rung
@@ -15,6 +14,7 @@ from colocate.model.pod import Phase
 from tests.memory_agent.driving import BLOCK, MIB, SETTINGS, Driven, driven
 from tests.memory_agent.eating import Eater
 from tests.memory_agent.lab import MemoryLab
+from tests.support.memory_probe import oom_kills
 from tests.support.waiting import until
 
 

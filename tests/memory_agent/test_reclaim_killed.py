@@ -8,12 +8,12 @@ import yaml
 
 from colocate.errors import ColocateError
 from colocate.host import cgroups
-from colocate.host.memory_group import oom_kills
 from tests.memory_agent.agent_process import Process
 from tests.memory_agent.driving import BLOCK, MIB
 from tests.memory_agent.eating import Eater
 from tests.memory_agent.lab import MemoryLab, memory_lab
 from tests.memory_agent.small_machine import SYSTEM
+from tests.support.memory_probe import oom_kills
 from tests.support.waiting import until
 
 

@@ -25,7 +25,7 @@ from colocate.host.group_files import group_files
 from colocate.host.kept_files import DescriptorBudget
 from colocate.host.memory_limits import read_limits
 from colocate.host.node_memory import read_numa
-from colocate.host.numa_maps import Kind, bytes_by_node, mapped_pages
+from colocate.host.numa_maps import Kind, mapped_pages
 from colocate.kubelet import checkpoint
 from colocate.kubelet.paths import KubeletPaths
 from colocate.memory.decision import MemoryDecision
@@ -34,6 +34,7 @@ from colocate.memory.settings import MemorySettings
 from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry
 from colocate.model.memory import Bytes, NodeMemory, NumaMemory
 from colocate.model.pod import QosClass
+from tests.support.memory_probe import bytes_by_node
 from tests.support.real_pods import MIB, Eater, RealPods, real_pods
 
 BATCH, WEB = "5b1c0001-4f0e-9d6c-aaaa-000000000001", "5b1c0002-4f0e-9d6c-aaaa-000000000002"

@@ -16,7 +16,7 @@ from colocate.clock import SystemClock
 from colocate.host import memory_files
 from colocate.host.cgroups import Naming
 from colocate.host.demotion import KernelDemotion
-from colocate.host.memory_group import MemoryGroup, oom_kills
+from colocate.host.memory_group import MemoryGroup
 from colocate.host.page_calls import Kernel
 from colocate.host.page_migration import PageMigration
 from colocate.kubelet.paths import KubeletPaths
@@ -24,6 +24,7 @@ from colocate.memory.actions import Demote, MovePages, ReturnPages
 from colocate.memory.decision import MemoryDecision
 from colocate.memory.settings import Deadlines, Rung
 from colocate.memory.state import MemoryState
+from tests.support.memory_probe import oom_kills
 from tests.support.real_pods import MIB, Eater, RealPods, real_pods
 from tests.vm.dying_agents import Agent
 from tests.vm.nodes import BATCH, SETTINGS, WEB, Node, far_node, running_node, state_store

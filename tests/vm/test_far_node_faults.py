@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from colocate.host.memory_group import oom_kills
 from colocate.host.node_memory import read_numa
 from colocate.memory.actions import MovePages
 from colocate.memory.decision import MemoryDecision
 from colocate.memory.settings import Rung, height
+from tests.support.memory_probe import oom_kills
 from tests.support.real_pods import MIB, Eater
 from tests.vm.nodes import BATCH, WEB, Node, far_bytes, far_node, running_node
 

@@ -18,11 +18,11 @@ import pytest
 from colocate.host.cgroups import Naming
 from colocate.host.demotion import KernelDemotion
 from colocate.host.high_mark import read_mark
-from colocate.host.memory_group import oom_kills
 from colocate.host.memory_limits import GroupLimits, read_limits, set_limits
 from colocate.memory.settings import Deadlines, MemorySettings, Rung, height
 from colocate.memory.state import MemoryState
 from tests.support import components
+from tests.support.memory_probe import oom_kills
 from tests.support.real_pods import MIB, Eater, RealPods, real_pods
 from tests.vm.dying_agents import Agent
 from tests.vm.nodes import BATCH, BLOCKS, IDS, SETTINGS, WEB, Node, far_bytes, state_store

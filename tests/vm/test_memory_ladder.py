@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from colocate.host import memory_group, page_migration
-from colocate.host.memory_group import oom_kills
 from colocate.host.memory_limits import read_limits
 from colocate.memory.actions import PodAction, ReturnPages, Throttle
 from colocate.memory.state import MemoryState
 from tests.support import components
+from tests.support.memory_probe import oom_kills
 from tests.support.real_pods import MIB, Eater
 from tests.vm.nodes import BATCH, BLOCK, BLOCKS, WEB, Node, far_bytes, far_node, running_node
 

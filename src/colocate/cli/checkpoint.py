@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from colocate.apps.checkpoint import file as files
-from colocate.apps.checkpoint.mending import RepairPlan, RepairWish, living_losers, plan, why_not_now
+from colocate.apps.checkpoint.repair import RepairPlan, RepairWish, living_losers, plan, why_not_now
 from colocate.apps.checkpoint.reports import CheckpointReport, Comparison, shown
 from colocate.apps.checkpoint.sources import (
     AskedRecords,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, repeat
 
-from colocate.apps.checkpoint.mending import RepairPlan
+from colocate.apps.checkpoint.repair import RepairPlan
 from colocate.apps.checkpoint.reports import ShownCheckpoint, ShownEntry
 from colocate.cli.output import aligned, visible
 from colocate.model.checkpoint import NO_TOPOLOGY

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from colocate.apps.resources import advertising
+from colocate.apps.resources import advertisement
 from colocate.apps.resources.local_kubelet import LocalKubelet
 from colocate.apps.resources.observe import ResourceLook, ResourceObserver
 from colocate.apps.resources.removal import Removal, RemovalSettings
@@ -170,8 +170,8 @@ def _nothing(args: argparse.Namespace) -> str:
 
 
 def advertise(args: argparse.Namespace) -> None:
-    wish = advertising.read_wish(args.node, args.wish)
-    plan = _ask(args, lambda _, observer: advertising.plan(observer, wish))
+    wish = advertisement.read_wish(args.node, args.wish)
+    plan = _ask(args, lambda _, observer: advertisement.plan(observer, wish))
     if not plan.patch:
         print(f"node {wish.node} has {wish.count} {wish.name} already")
         return
@@ -182,7 +182,7 @@ def advertise(args: argparse.Namespace) -> None:
         print(f"note: pods there request {found.requested} of it, more than there will be")
     if not args.dry_run:
         confirm.confirm(args, f"Advertise {wish.count} {wish.name} on node {wish.node}?")
-    _ask(args, lambda client, observer: advertising.advertise(client, observer, wish, args.dry_run))
+    _ask(args, lambda client, observer: advertisement.advertise(client, observer, wish, args.dry_run))
     if args.dry_run:
         print("the API server would accept it; nothing was changed (--dry-run)")
     else:

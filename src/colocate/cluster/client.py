@@ -25,7 +25,7 @@ from colocate.cluster.backoff import BackOff, Random
 from colocate.cluster.connection import Connection
 from colocate.cluster.errors import Doing, ServerError, TooManyRequests, Unreachable, Untrusted, unreadable
 from colocate.cluster.json_patch import Operation
-from colocate.cluster.listing import pages
+from colocate.cluster.list_pages import pages
 from colocate.cluster.resources import PODS, Object, Resource, Selection
 from colocate.cluster.transport import JSON_PATCH, Request, Transport
 from colocate.crashpoints import reached

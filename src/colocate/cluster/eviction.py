@@ -59,11 +59,6 @@ class Eviction(msgspec.Struct, frozen=True):
     """The server's last words, where they were not simply yes."""
     dry_run: bool = False
 
-    @property
-    def is_going(self) -> bool:
-        """Whether the pod that was meant is gone or going."""
-        return self.outcome in (Evicted.EVICTED, Evicted.GONE)
-
 
 async def evict(
     client: Client,

@@ -23,7 +23,7 @@ from colocate.cluster.cached_objects import CachedObjects, ObjectIndex, ObjectMa
 from colocate.cluster.changes import Change, Key
 from colocate.cluster.client import EVERYTHING, Client
 from colocate.cluster.errors import ClusterError, Doing, Gone, Unreachable, unreadable
-from colocate.cluster.listing import Page, first_page, pages
+from colocate.cluster.list_pages import Page, first_page, pages
 from colocate.cluster.resources import Resource, Selection
 from colocate.cluster.transport import Request
 from colocate.cluster.watch_health import WatchHealth, WatchRecord

@@ -69,19 +69,3 @@ class MemoryGroup(msgspec.Struct, frozen=True):
         if error.errno in _REMEDIES:
             return Unavailable(f"{self.folder / name} is out of reach: {_REMEDIES[error.errno]}")
         return error
-
-
-def oom_kills(group: MemoryGroup) -> int | None:
-    """How many processes of a group, and of those below it, were ever killed for memory; None where uncounted."""
-    if group.version == 2:
-        return memory_files.counter(group.read("memory.events"), "oom_kill")
-    # On v1 a death is counted in the group of the process alone.
-    found = [memory_files.counter(group.read("memory.oom_control"), "oom_kill")]
-    for file in group.folder.glob("*/**/memory.oom_control"):
-        try:
-            found.append(memory_files.counter(file.read_bytes(), "oom_kill"))
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise
-    counted = [count for count in found if count is not None]
-    return sum(counted) if counted else None

@@ -95,7 +95,8 @@ def _set_v1(group: MemoryGroup, wanted: GroupLimits | LimitChange) -> LimitsSet:
     both = None if memory is None or swap is None else memory + swap
     files = {} if wanted.memory is UNSET else {_V1_MEMORY: memory}
     if group.has(_V1_BOTH):
-        raised = both is None or both >= (_limit(group, _V1_BOTH) or 1 << 63)
+        now = _limit(group, _V1_BOTH)
+        raised = both is None or (now is not None and both >= now)
         files = {_V1_BOTH: both, **files} if raised else {**files, _V1_BOTH: both}
     elif both is not None and wanted.swap is not UNSET:
         missing.append(_V1_BOTH)

@@ -73,15 +73,6 @@ def parse(numa_maps: bytes, ends: Mapping[int, int]) -> list[MappedPages]:
     return found
 
 
-def bytes_by_node(mappings: list[MappedPages]) -> dict[int, Bytes]:
-    """What of it lies on each NUMA node."""
-    nodes: dict[int, Bytes] = {}
-    for mapping in mappings:
-        for node, count in mapping.pages.items():
-            nodes[node] = nodes.get(node, 0) + count * mapping.page_size
-    return nodes
-
-
 def _kind(rest: bytes) -> Kind:
     if b" huge" in rest:
         return Kind.HUGE

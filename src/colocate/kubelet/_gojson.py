@@ -1,4 +1,4 @@
-"""JSON as Go's encoding/json reads it, from bytes to a tree; `_godecoding` makes Go-like values of the tree.
+"""JSON as Go's encoding/json reads it, from bytes to a tree; `_go_values` makes Go-like values of the tree.
 
 The kubelet reads its own files with that package, so whether a file loads is decided by its habits: a name may be
 there twice, a number stays as it is written, bytes that are not UTF-8 turn into U+FFFD. Python's json module has

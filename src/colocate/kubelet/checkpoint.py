@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from colocate.errors import UserError
-from colocate.kubelet import _godecoding as go
+from colocate.kubelet import _go_values as go
 from colocate.kubelet import _gojson as gojson
 from colocate.kubelet import allocation
 from colocate.kubelet._gotext import fnv1a, fold, json_list, json_map, printed_list, printed_map, quote

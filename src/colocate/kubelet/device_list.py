@@ -15,10 +15,10 @@ from colocate.crashpoints import reached
 from colocate.errors import ColocateError, UserError
 from colocate.kubelet import inventory
 from colocate.kubelet.broadcast import Broadcast
-from colocate.kubelet.calling import tamed
 from colocate.kubelet.holders import Holders
 from colocate.kubelet.inventory import Inventory
 from colocate.kubelet.plugin import DeviceList, DevicePlugin
+from colocate.kubelet.plugin_calls import tamed
 from colocate.kubelet.settings import Settings
 from colocate.model.device import Device
 from colocate.telemetry import Event

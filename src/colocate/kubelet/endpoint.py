@@ -17,11 +17,11 @@ from colocate.clock import Clock
 from colocate.crashpoints import reached
 from colocate.kubelet import sockets
 from colocate.kubelet.broadcast import Broadcast
-from colocate.kubelet.calling import Caller
 from colocate.kubelet.device_list import DeviceFeed
 from colocate.kubelet.holders import Holders
 from colocate.kubelet.hooks import Hooks
 from colocate.kubelet.plugin import DevicePlugin, checked_resource
+from colocate.kubelet.plugin_calls import Caller
 from colocate.kubelet.registration import register, watcher_service
 from colocate.kubelet.service import PluginService
 from colocate.kubelet.settings import OnStop, Registration, Settings

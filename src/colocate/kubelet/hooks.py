@@ -11,8 +11,8 @@ from colocate.aio import deadline
 from colocate.clock import Clock
 from colocate.crashpoints import reached
 from colocate.errors import UserError
-from colocate.kubelet.calling import Caller
 from colocate.kubelet.plugin import DevicePlugin
+from colocate.kubelet.plugin_calls import Caller
 from colocate.kubelet.settings import Settings
 from colocate.telemetry import Event
 

@@ -14,8 +14,8 @@ from colocate.clock import Clock
 from colocate.crashpoints import reached
 from colocate.kubelet.allocation import to_wire
 from colocate.kubelet.broadcast import Broadcast
-from colocate.kubelet.calling import Caller, PluginFailed
 from colocate.kubelet.plugin import DevicePlugin, Refused, pass_gate
+from colocate.kubelet.plugin_calls import Caller, PluginFailed
 from colocate.kubelet.settings import Settings
 from colocate.telemetry import Event
 from colocate.wire import deviceplugin_pb2 as dp

@@ -22,7 +22,7 @@ from colocate.cluster.usage.claims import (
 )
 from colocate.cluster.usage.collisions import SeriesCollision, collisions
 from colocate.cluster.usage.directory import Directory, KnownNode
-from colocate.cluster.usage.joining import Times, join
+from colocate.cluster.usage.node_series import Times, join
 
 NOW = 1e6
 EXPIRY = 180.0

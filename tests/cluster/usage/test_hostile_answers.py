@@ -27,7 +27,7 @@ from colocate.cluster.errors import ClusterError, Doing
 from colocate.cluster.usage.answers import decode
 from colocate.cluster.usage.claims import updated
 from colocate.cluster.usage.directory import Directory, KnownNode
-from colocate.cluster.usage.joining import Times, join
+from colocate.cluster.usage.node_series import Times, join
 from colocate.cluster.usage.pods import join_pods
 
 nodes = Directory([KnownNode(f"n{number}") for number in range(15_000)])

@@ -129,6 +129,17 @@ async def test_an_answer_that_is_too_deep_is_a_reason(scripted: Scripted, clock:
     assert "list nodes.metrics.k8s.io: the answer cannot be read" in health.error
 
 
+async def test_an_answer_that_would_fill_the_memory_is_not_read_to_its_end(
+    scripted: Scripted, clock: ManualClock
+) -> None:
+    scripted.say(200, b'{"metadata":{},"items":[' + b" " * (33 << 20) + b"]}")
+    known = [KnownNode("a", (), Amount(4000, 1 << 30))]
+    async with connect(scripted.url, clock) as client:
+        alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
+        [health] = (await alone.once()).health
+    assert health.error.endswith("the answer cannot be read: it is longer than 32 MiB")
+
+
 async def test_it_fills_in_what_prometheus_does_not_know(scripted: Scripted, clock: ManualClock) -> None:
     table = Table(scripted)
     table.say(CPU, vector({"a": 10, "b": 20}))

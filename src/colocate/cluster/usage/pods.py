@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from colocate.cluster.usage.answers import Vector
 from colocate.cluster.usage.claims import Sample
-from colocate.cluster.usage.joining import Counts, Joined, fault_of
+from colocate.cluster.usage.node_series import Counts, Joined, fault_of
 from colocate.model.load import Amount, PodUsage
 
 _GREATEST = 1e15

@@ -22,8 +22,8 @@ from colocate.cluster.usage.answers import Vector
 from colocate.cluster.usage.claims import Claims, Sample, counting, disagreeing, updated
 from colocate.cluster.usage.collisions import collisions
 from colocate.cluster.usage.directory import Directory, KnownNode
-from colocate.cluster.usage.joining import LATEST, Joined, Times, join
 from colocate.cluster.usage.metrics_api import MetricsApi
+from colocate.cluster.usage.node_series import LATEST, Joined, Times, join
 from colocate.cluster.usage.pods import join_pods, pod_usages
 from colocate.cluster.usage.presets import TIME, Queries
 from colocate.cluster.usage.prometheus import Prometheus

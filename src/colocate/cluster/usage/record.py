@@ -9,7 +9,7 @@ from colocate.clock import Clock
 from colocate.cluster.errors import ApiError, ClusterError, Unreachable
 from colocate.cluster.usage.answers import Vector
 from colocate.cluster.usage.collisions import SeriesCollision
-from colocate.cluster.usage.joining import Joined
+from colocate.cluster.usage.node_series import Joined
 from colocate.cluster.usage.snapshot import SignalHealth
 from colocate.errors import UserError
 from colocate.telemetry import (

@@ -6,7 +6,7 @@ import msgspec
 
 from colocate.cluster.usage.claims import Sample
 from colocate.cluster.usage.collisions import SeriesCollision
-from colocate.cluster.usage.joining import Counts, Joined
+from colocate.cluster.usage.node_series import Counts, Joined
 from colocate.cluster.usage.signals import Measured, Signal, Statistic
 from colocate.model.load import Aggregate, NodeLoad, PodUsage, Usage
 

@@ -8,7 +8,7 @@ import msgspec
 from colocate.lab.api import bodies, events, patch, pods, scale
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import DeleteOptions, DeletionOutcome, delete, read_options
-from colocate.lab.api.listing import Lister, select
+from colocate.lab.api.lists import Lister, select
 from colocate.lab.api.managed_fields import FieldWriter
 from colocate.lab.api.metrics import MetricsServer
 from colocate.lab.api.objects import Object, encode, name_of, uid_of

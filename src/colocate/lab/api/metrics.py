@@ -12,7 +12,7 @@ import msgspec
 
 from colocate.clock import Clock
 from colocate.lab.api.changes import Stored, StoreKey
-from colocate.lab.api.listing import select
+from colocate.lab.api.lists import select
 from colocate.lab.api.objects import Object, annotations_of, encode, metadata, name_of, rfc3339, uid_of
 from colocate.lab.api.quantities import in_binary, in_decimal, parse
 from colocate.lab.api.resources import NODE_METRICS, NODES, POD_METRICS, PODS, ServedResource

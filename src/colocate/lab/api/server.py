@@ -19,7 +19,7 @@ from colocate.lab.api.certificates import Authority
 from colocate.lab.api.controllers import Controllers
 from colocate.lab.api.identities import Identities
 from colocate.lab.api.kubeconfig import Credential
-from colocate.lab.api.listing import Lister
+from colocate.lab.api.lists import Lister
 from colocate.lab.api.managed_fields import manager_of
 from colocate.lab.api.metrics import MetricsServer
 from colocate.lab.api.objects import encode

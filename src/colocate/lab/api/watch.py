@@ -11,7 +11,7 @@ import msgspec
 
 from colocate.clock import Clock
 from colocate.lab.api.changes import Change, Stored, Type
-from colocate.lab.api.listing import select
+from colocate.lab.api.lists import select
 from colocate.lab.api.objects import encode
 from colocate.lab.api.query import ListQuery
 from colocate.lab.api.representation import Renderer

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tests.apps.lab_resources import ResourceLab
 from tests.support.plugins import FAN, Fans
 
-from colocate.apps.resources import advertising
-from colocate.apps.resources.advertising import AdvertisementPlan, AdvertisementWish, read_wish
+from colocate.apps.resources import advertisement
+from colocate.apps.resources.advertisement import AdvertisementPlan, AdvertisementWish, read_wish
 from colocate.apps.resources.errors import RemovalRefused
 from colocate.cluster.json_patch import Replace, Test
 from colocate.devices.extended_resources import ResourceState
@@ -19,7 +19,7 @@ async def advertise(
     lab: ResourceLab, count: int, node: str = MACHINE, dry_run: bool = False
 ) -> AdvertisementPlan:
     async with lab.client() as client:
-        return await advertising.advertise(
+        return await advertisement.advertise(
             client, lab.observer(client), AdvertisementWish(node, FAN, count), dry_run
         )
 
@@ -98,6 +98,6 @@ def test_a_bad_wish_is_one_sentence(text: str, said: str) -> None:
         read_wish("n1", text)
 
 
-@given(st.integers(0, advertising.MOST))
+@given(st.integers(0, advertisement.MOST))
 def test_any_count_that_the_api_takes_is_read(count: int) -> None:
     assert read_wish("n1", f"{FAN}={count}") == AdvertisementWish("n1", FAN, count)
