@@ -12,6 +12,7 @@ PROGRAMS = {
     **{name: name for name in ("kubectl", "prometheus", "promtool", "protoc", "strace")},
     "node-exporter": "prometheus-node-exporter",
     **{name: name for name in ("qemu-img", "numactl", "containerd", "ctr", "runc")},
+    **{name: str(FOLDER / name / "usr/bin/containerd") for name in ("containerd-1.7", "containerd-2.1")},
     "busybox": str(FOLDER / "bin/busybox"),  # no other: it must need no libraries
     "qemu": "qemu-system-x86_64",
     "kmod": "modprobe",
