@@ -29,7 +29,10 @@ class PinWriter(Protocol):
     """Changes containers that run already."""
 
     async def write(self, pins: Sequence[CpuPin]) -> Sequence[str]:
-        """Write these, and return the ids of containers that could not be changed."""
+        """Write these, and return the ids of containers that could not be changed.
+
+        Never awaited within an event, nor under a lock that an event needs: NRI writes between events only.
+        """
 
 
 class ContainerEvents(Protocol):
@@ -41,13 +44,19 @@ class ContainerEvents(Protocol):
         containers: Sequence[RuntimeContainer],
         writer: PinWriter,
     ) -> Sequence[CpuPin]:
-        """A way in has connected: all that the runtime has. Returns what must be corrected; `writer` is kept."""
+        """A way in has connected: all that the runtime has. Returns what must be corrected; `writer` is kept.
+
+        NRI leaves out containers that have ended, even where their sandbox is ready and may start them again.
+        """
 
     async def detached(self, writer: PinWriter) -> None:
         """The connection of this way in is gone."""
 
     async def create(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> Placing:
-        """A container is about to be created. PlacementRefused where it must not be."""
+        """A container is about to be created. PlacementRefused where it must not be.
+
+        Where it has an id already (NRI), `created` does not follow; if it could not be made, `removed` does.
+        """
 
     async def created(self, sandbox_id: str, name: str, attempt: int, container_id: str) -> None:
         """The runtime has made it, under this id."""
