@@ -37,8 +37,6 @@ async def attacked(folder: Path, **limits: Any) -> AsyncIterator[tuple[Asking, C
     async with asking(SteeredJudge(), settings) as ask, crowd(ask.listening.port) as strangers:
         await served(ask, ask.session)
         yield ask, strangers
-        # Who comes last is accepted last: no connection is left half accepted when the server stops.
-        await nobody_is_locked_out(ask)
 
 
 async def served(ask: Asking, session: aiohttp.ClientSession) -> None:

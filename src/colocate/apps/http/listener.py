@@ -36,37 +36,48 @@ class Listener:
         self._connections = connections
         self._context = context
         self._arrivals: set[asyncio.Task[None]] = set()
-        self._tasks = [asyncio.create_task(self._accept(sock)) for sock in sockets]
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._loop = asyncio.get_running_loop()
+        for sock in sockets:
+            self._open(sock)
 
     def close(self) -> None:
-        """Accept no more connections; those that are open stay, handshakes that go on are ended."""
+        """Accept no more connections; those that are open stay, handshakes are ended. May be said twice."""
         for sock in self.sockets:
+            if sock.fileno() < 0:
+                continue
+            self._loop.remove_reader(sock)
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        for task in (*self._tasks, *self._arrivals):
-            task.cancel()
+            sock.close()
+        for pause in self._pauses.values():
+            pause.cancel()
+        for arrival in self._arrivals:
+            arrival.cancel()
 
     async def closed(self) -> None:
-        """Return once the sockets are closed, after `close`."""
-        await asyncio.gather(*self._tasks, *self._arrivals, return_exceptions=True)
+        """Return once nobody is between the door and a place, after `close`."""
+        await asyncio.gather(*self._arrivals, return_exceptions=True)
 
-    async def _accept(self, listening: socket.socket) -> None:
-        # Closed by whoever waits for it alone: another's file might have its number by then.
-        with listening:
-            while True:
-                await self._accept_one(listening)
-                # Who is let in is read from before the next comes, or a crowd would push out whom it has overtaken.
-                await asyncio.sleep(0)
+    def _open(self, listening: socket.socket) -> None:
+        # Called once a turn of the loop. Who is let in is read from before the next comes, or a crowd would push out
+        # whom it has overtaken. No task waits for a connection: one that is cancelled loses what it was just given.
+        self._pauses.pop(listening, None)
+        self._loop.add_reader(listening, self._accept, listening)
 
-    async def _accept_one(self, listening: socket.socket) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         try:
-            sock, _ = await asyncio.get_running_loop().sock_accept(listening)
+            sock, _ = listening.accept()
+        except (BlockingIOError, InterruptedError):
+            return
         except OSError as error:
             if error.errno in _SPENT:
                 self._connections.make_room()
             # Any other is the connection's own: it was there and is gone.
-            await asyncio.sleep(_PAUSE)
+            self._loop.remove_reader(listening)
+            self._pauses[listening] = self._loop.call_later(_PAUSE, self._open, listening)
             return
+        sock.setblocking(False)
         connection = self._connections.admit(sock)
         if connection is None:
             sock.close()
