@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # As a process of Colocate's own has them: tests load gRPC, fork, and read what is written to standard error.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# Here the machine may be busy, and a test that waits in vain is a fault already.
+os.environ.setdefault("COLOCATE_TEST_PATIENCE", "60")
 
 # In a VM tests.vm.guest has its place.
 pytest_plugins = [] if guest.TOPOLOGY in os.environ else ["tests.vm.plugin"]

@@ -1,14 +1,31 @@
-"""The pytest plugin: the fixture `embedded_kubelet`, where pytest-asyncio is installed.
+"""The pytest plugin: the fixtures `embedded_kubelet`, for async tests, and `blocking_kubelet`, for all others.
 
-Nothing heavy is imported until a test asks for the fixture: this module is loaded by every pytest run of
-every environment that has Colocate installed.
+Async tests may run by pytest-asyncio, in either of its modes, or by anyio on asyncio. Nothing heavy is imported until
+a test asks for a fixture: this module is loaded by every pytest run of every environment that has Colocate installed.
 """
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, cast
+
+import pytest
 
 if TYPE_CHECKING:
-    from colocate.testing.node import TestNode
+    from colocate.testing import BlockingNode, TestNode
+
+
+async def _node() -> "AsyncIterator[TestNode]":
+    from colocate.testing.node import embedded_kubelet
+
+    async with embedded_kubelet() as node:
+        yield node
+
+
+# Two functions: pytest-asyncio marks the one that it is given as its own.
+@pytest.fixture(name="_embedded_kubelet_by_anyio")
+async def _by_anyio() -> "AsyncIterator[TestNode]":
+    async for node in _node():
+        yield node
+
 
 try:
     import pytest_asyncio
@@ -16,10 +33,34 @@ except ImportError:
     pass
 else:
 
-    @pytest_asyncio.fixture(name="embedded_kubelet")
-    async def _embedded_kubelet() -> "AsyncIterator[TestNode]":
-        """A node with an embedded kubelet, simulated pods and a clock that the test moves."""
-        from colocate.testing.node import embedded_kubelet
-
-        async with embedded_kubelet() as node:
+    @pytest_asyncio.fixture(name="_embedded_kubelet_by_asyncio")
+    async def _by_asyncio() -> "AsyncIterator[TestNode]":
+        async for node in _node():
             yield node
+
+
+@pytest.fixture(name="embedded_kubelet")
+def _embedded_kubelet(request: pytest.FixtureRequest) -> "TestNode":
+    """A node with an embedded kubelet, simulated pods and a clock that the test moves."""
+    if "anyio_backend" in request.fixturenames:
+        backend = request.getfixturevalue("anyio_backend")
+        if (backend if isinstance(backend, str) else backend[0]) != "asyncio":
+            pytest.fail(
+                "embedded_kubelet runs on asyncio only; let the fixture anyio_backend return 'asyncio'"
+            )
+        return cast("TestNode", request.getfixturevalue("_embedded_kubelet_by_anyio"))
+    if not request.config.pluginmanager.has_plugin("asyncio"):
+        pytest.fail(
+            "embedded_kubelet needs pytest-asyncio, or anyio and the marker anyio; "
+            "a test without async takes blocking_kubelet"
+        )
+    return cast("TestNode", request.getfixturevalue("_embedded_kubelet_by_asyncio"))
+
+
+@pytest.fixture(name="blocking_kubelet")
+def _blocking_kubelet() -> "Iterator[BlockingNode]":
+    """The same node for a test without async: each call returns when it is done."""
+    from colocate.testing.blocking import blocking_kubelet
+
+    with blocking_kubelet() as node:
+        yield node

@@ -1,28 +1,92 @@
-"""The fixture for other people's plugins, used as they would use it: a test file of their own."""
+"""The fixtures for other people's plugins, used as they would: their own folder, an environment with nothing else."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
+import pytest
+from examples.ten_lines import Fans
+
+from colocate.testing import TestNode
+
 REPO = Path(__file__).parents[2]
+BLOCKS = re.findall(r"```python\n(.*?)```", (REPO / "docs" / "testing.md").read_text(), re.DOTALL)
+ANYIO_BACKEND = '\n\n@pytest.fixture\ndef anyio_backend():\n    return "asyncio"\n'
 
 
-def test_the_test_in_the_docs_passes_in_a_folder_of_its_own(tmp_path: Path) -> None:
-    plugin = (REPO / "examples" / "ten_lines.py").read_text()
-    page = (REPO / "docs" / "testing.md").read_text()
-    found = re.search(r"```python\n(.*?)```", page, re.DOTALL)
-    assert found
-    (tmp_path / "test_fans.py").write_text(plugin + found[1])
-    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Colocate as pip installs it, with pytest and the two plugins for async tests."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install"]
+    wanted = [str(REPO), "pytest", "pytest-asyncio", "anyio"]
+    subprocess.run(
+        [*pip, "--quiet", "--no-compile", "--constraint", str(REPO / "constraints.txt"), *wanted], check=True
+    )
+    return python
+
+
+def run_as_a_user(python: Path, folder: Path, *options: str) -> str:
+    """Run pytest on a folder, with none of this project's settings."""
+    shutil.copy(REPO / "examples" / "ten_lines.py", folder)
+    env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "."],
         capture_output=True,
         text=True,
-        cwd=tmp_path,
+        cwd=folder,
+        env=env,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mode", ["strict", "auto"])
+def test_the_tests_in_the_docs_pass_as_copied(mode: str, environment: Path, tmp_path: Path) -> None:
+    for number, code in enumerate(BLOCKS):
+        (tmp_path / f"test_{number}.py").write_text(code)
+    said = run_as_a_user(environment, tmp_path, "-o", f"asyncio_mode={mode}")
+    assert f"{len(BLOCKS)} passed" in said, said
+
+
+def test_the_test_in_the_docs_passes_with_anyio(environment: Path, tmp_path: Path) -> None:
+    code = BLOCKS[0].replace("pytest.mark.asyncio", "pytest.mark.anyio") + ANYIO_BACKEND
+    (tmp_path / "test_fans.py").write_text(code)
+    for options in ([], ["-p", "no:asyncio"]):
+        assert "1 passed" in (said := run_as_a_user(environment, tmp_path, *options)), said
+
+
+def test_the_test_without_async_needs_nothing_but_pytest(environment: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_fans.py").write_text(BLOCKS[1])
+    said = run_as_a_user(environment, tmp_path, "-p", "no:asyncio", "-p", "no:anyio")
+    assert "1 passed" in said, said
+
+
+def test_an_async_fixture_without_a_plugin_says_what_is_missing(environment: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_fans.py").write_text("def test_fans(embedded_kubelet):\n    pass\n")
+    said = run_as_a_user(environment, tmp_path, "-p", "no:asyncio", "-p", "no:anyio")
+    assert "a test without async takes blocking_kubelet" in said, said
+
+
+async def test_waiting_for_too_many_devices_says_which_are_there(node: TestNode) -> None:
+    await node.serve(Fans())
+    await node.devices("example.com/fan", 2)
+    with pytest.raises(AssertionError, match="sees 2 healthy of 2: fan-0, fan-1"):
+        await node.devices("example.com/fan", 3, timeout=0.01)
+    with pytest.raises(AssertionError, match=r"does not know this resource; it knows example.com/fan"):
+        await node.devices("example.com/fans", 2, timeout=0.01)
+
+
+async def test_a_pod_that_the_kubelet_rejects_fails_the_test_at_once(node: TestNode) -> None:
+    await node.serve(Fans())
+    await node.devices("example.com/fan", 2)
+    with pytest.raises(AssertionError, match=r"UnexpectedAdmissionError.*Requested: 3, Available: 2"):
+        await node.run_pod({"example.com/fan": 3}, timeout=3600)  # longer than this test may take
 
 
 def test_loading_the_pytest_plugin_costs_no_grpc() -> None:

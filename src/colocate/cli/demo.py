@@ -26,7 +26,9 @@ try:
 
     from colocate.lab.demo import RESOURCE, Demo
 except ImportError as missing:
-    raise UserError("the demo needs more packages: pip install 'colocate[lab]'") from missing
+    raise UserError(
+        "the demo needs more packages; install rich and cryptography, or the extra 'lab' of kube-colocate"
+    ) from missing
 
 _PAUSE = 1.5
 _COLOURS = ("cyan", "magenta", "yellow", "blue")

@@ -18,7 +18,9 @@ from colocate.errors import UserError
 try:
     from colocate.lab.cluster import LabCluster
 except ImportError as missing:
-    raise UserError("the embedded cluster needs more packages: pip install 'colocate[lab]'") from missing
+    raise UserError(
+        "the embedded cluster needs more packages; install rich and cryptography, or the extra 'lab' of kube-colocate"
+    ) from missing
 
 from colocate.lab.device_manager import STOP_GRACE
 from colocate.lab.kubelet import STATUS_SYNC

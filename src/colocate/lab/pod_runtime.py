@@ -139,10 +139,16 @@ class ProcessRuntime:
     """Real processes, each pod in a control group of its own where this machine lets us make one."""
 
     def __init__(
-        self, folder: Path, *, parent: str, naming: Naming = Naming.CGROUPFS, mount: Path = cgroups.MOUNT
+        self,
+        folder: Path,
+        *,
+        parent: str = "",
+        naming: Naming = Naming.CGROUPFS,
+        mount: Path = cgroups.MOUNT,
     ) -> None:
+        """`folder` is for the output of containers; `parent` is the control group that pods are made in."""
         self._folder = folder
-        self._parent = Path(parent)
+        self._parent = Path(parent or f"colocate-pods-{os.getpid()}")
         self._naming = naming
         self._containers: dict[tuple[str, str], ProcessContainer] = {}
         self.without_cgroups = ""

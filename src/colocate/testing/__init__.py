@@ -9,10 +9,23 @@
             pod = await node.run_pod({"example.com/fan": 1})
             assert node.env(pod)["FANS"] == "fan-0"
 
-With pytest-asyncio the same is there as the fixture `embedded_kubelet`.
+With pytest the same is there as the fixtures `embedded_kubelet` (pytest-asyncio, or anyio on asyncio) and
+`blocking_kubelet` (tests without async).
 """
 
 from colocate.clock import ManualClock
+from colocate.lab.faults import KubeletFaults
+from colocate.lab.pod_runtime import ProcessRuntime, SimulatedRuntime
+from colocate.testing.blocking import BlockingNode, blocking_kubelet
 from colocate.testing.node import TestNode, embedded_kubelet
 
-__all__ = ["ManualClock", "TestNode", "embedded_kubelet"]
+__all__ = [
+    "BlockingNode",
+    "KubeletFaults",
+    "ManualClock",
+    "ProcessRuntime",
+    "SimulatedRuntime",
+    "TestNode",
+    "blocking_kubelet",
+    "embedded_kubelet",
+]

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -12,11 +13,17 @@ from typing import Any
 import msgspec
 
 from colocate.clock import Clock, ManualClock
+from colocate.errors import Unavailable
 from colocate.kubelet import DevicePlugin, KubeletPaths, Plugins, Settings
+from colocate.lab.faults import KubeletFaults
 from colocate.lab.kubelet import EmbeddedKubelet
 from colocate.lab.pod_runtime import PodRuntime, SimulatedRuntime
 from colocate.lab.pod_worker import PodRecord
 from colocate.model.pod import Phase, Pod
+
+PATIENCE = float(os.environ.get("COLOCATE_TEST_PATIENCE", "10"))
+"""How many real seconds a test waits for something, unless it says; time of the node's own clock does not count."""
+_SHOWN_IDS = 8
 
 
 class TestNode:
@@ -24,8 +31,9 @@ class TestNode:
 
     __test__ = False  # The name is for people; pytest need not collect it.
 
-    def __init__(self, kubelet: EmbeddedKubelet, clock: ManualClock) -> None:
+    def __init__(self, kubelet: EmbeddedKubelet, clock: ManualClock, patience: float = PATIENCE) -> None:
         self.kubelet = kubelet
+        self.patience = patience
         self.clock = clock
         self._served: dict[Plugins, asyncio.Task[None]] = {}
         self._pods = 0
@@ -56,12 +64,30 @@ class TestNode:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    async def devices(self, resource: str, healthy: int) -> None:
-        """Wait until the kubelet has so many healthy devices of a resource."""
-        await self.kubelet.until(
-            lambda: len(self.kubelet.devices.table.healthy(resource)) == healthy,
-            f"{healthy} healthy devices of {resource}",
-        )
+    @property
+    def faults(self) -> KubeletFaults:
+        """What is wrong with the kubelet; a test sets it."""
+        return self.kubelet.faults
+
+    async def devices(self, resource: str, healthy: int, *, timeout: float | None = None) -> None:
+        """Wait until the kubelet has so many healthy devices of a resource; AssertionError with what it has."""
+        seconds = self.patience if timeout is None else timeout
+        devices = self.kubelet.devices
+        try:
+            await self.kubelet.until(lambda: len(devices.table.healthy(resource)) == healthy, seconds=seconds)
+        except Unavailable:
+            raise AssertionError(
+                f"waited {seconds:g} s for {healthy} healthy devices of {resource}; {self._seen(resource)}"
+            ) from None
+
+    def _seen(self, resource: str) -> str:
+        table = self.kubelet.devices.table
+        if resource not in table.devices:
+            others = ", ".join(sorted(table.devices)) or "none"
+            return f"the kubelet does not know this resource; it knows {others}"
+        healthy, every = sorted(table.healthy(resource)), table.devices[resource]
+        shown = ", ".join(healthy[:_SHOWN_IDS]) + (", …" if len(healthy) > _SHOWN_IDS else "")
+        return f"the kubelet sees {len(healthy)} healthy of {len(every)}" + (f": {shown}" if shown else "")
 
     async def run_pod(
         self,
@@ -70,9 +96,13 @@ class TestNode:
         name: str = "",
         command: Sequence[str] = (),
         phase: Phase = Phase.RUNNING,
+        timeout: float | None = None,
         **spec: Any,
     ) -> PodRecord:
-        """Put a pod with one container on the node and wait until it has come to a phase."""
+        """Put a pod with one container on the node and wait until it has come to a phase.
+
+        AssertionError with the kubelet's reason as soon as it rejects the pod, unless `phase` is Failed.
+        """
         self._pods += 1
         limits = {resource: str(count) for resource, count in resources.items()}
         container = {"name": "main", "command": list(command), "resources": {"limits": limits}}
@@ -81,13 +111,20 @@ class TestNode:
             Pod,
         )
         record = self.kubelet.add_pod(pod)
-        await self.until_phase(record, phase)
+        await self.until_phase(record, phase, timeout=timeout)
         return record
 
-    async def until_phase(self, record: PodRecord, phase: Phase) -> None:
-        await self.kubelet.until(
-            lambda: record.status.phase == phase, f"{record.pod.key} to be {phase}, not {record.status}"
-        )
+    async def until_phase(self, record: PodRecord, phase: Phase, *, timeout: float | None = None) -> None:
+        """Wait until a pod has come to a phase; AssertionError as soon as it has ended in another."""
+        seconds = self.patience if timeout is None else timeout
+        try:
+            await self.kubelet.until(lambda: record.status.phase == phase or record.finished, seconds=seconds)
+        except Unavailable:
+            raise AssertionError(
+                f"waited {seconds:g} s for pod {record.pod.key} to be {phase}; it is {_told(record)}"
+            ) from None
+        if record.status.phase != phase:
+            raise AssertionError(f"pod {record.pod.key} will not be {phase}; it is {_told(record)}")
 
     async def delete_pod(self, record: PodRecord) -> None:
         """Delete a pod and wait until it is gone."""
@@ -115,9 +152,23 @@ class TestNode:
         await self.kubelet.close()
 
 
+def _told(record: PodRecord) -> str:
+    """A pod's phase, and why it is in it, in the words of the kubelet."""
+    status = record.status
+    waiting = next((each.state.waiting for each in status.container_statuses if each.state.waiting), None)
+    reason = status.reason or (waiting.reason if waiting else "")
+    message = status.message or (waiting.message if waiting else "")
+    why = ": ".join(word for word in (reason, message) if word)
+    return f"{status.phase} ({why})" if why else str(status.phase)
+
+
 @asynccontextmanager
 async def embedded_kubelet(
-    *, runtime: PodRuntime | None = None, folder: Path | None = None, **options: Any
+    *,
+    runtime: PodRuntime | None = None,
+    folder: Path | None = None,
+    patience: float = PATIENCE,
+    **options: Any,
 ) -> AsyncIterator[TestNode]:
     """A running embedded kubelet in a folder of its own; `options` as in lab.EmbeddedKubelet."""
     # Not below pytest's tmp_path, whose length may pass what a unix socket's path allows.
@@ -126,7 +177,7 @@ async def embedded_kubelet(
     kubelet = EmbeddedKubelet(
         KubeletPaths(root), clock=clock, runtime=SimulatedRuntime() if runtime is None else runtime, **options
     )
-    node = TestNode(kubelet, clock)
+    node = TestNode(kubelet, clock, patience)
     await kubelet.start()
     try:
         yield node
