@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -63,6 +64,42 @@ async def seen_through(work: Coroutine[Any, Any, T]) -> T:
 async def in_thread(call: Callable[[], T]) -> T:
     """Run a short blocking call in a thread, which cannot be cut off."""
     return await seen_through(asyncio.to_thread(call))
+
+
+class ThreadFailed(Exception):
+    """Stands for an exception of a thread that no future takes, such as SystemExit; says what it was."""
+
+
+def in_daemon(call: Callable[[], T], name: str) -> "asyncio.Future[T]":
+    """Run a blocking call that may never return in a thread of its own, which keeps no process from ending.
+
+    Nobody but the thread ends the future: wait for it with `asyncio.shield`.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def failed(error: BaseException) -> None:
+        # A future takes no StopIteration, and a loop would end for a SystemExit.
+        odd = not isinstance(error, Exception) or isinstance(error, StopIteration)
+        done.set_exception(ThreadFailed(f"{type(error).__name__}: {error}") if odd else error)
+        done.exception()  # Looked at, even if whoever waited has given up.
+
+    def tell(what: Callable[[Any], None], value: object) -> None:
+        try:
+            loop.call_soon_threadsafe(what, value)
+        except RuntimeError:
+            pass  # The process has stopped meanwhile; nobody waits any more.
+
+    def run() -> None:
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 -- whatever it is, it must not end the thread unseen
+            tell(failed, error)
+        else:
+            tell(done.set_result, result)
+
+    threading.Thread(target=run, daemon=True, name=name).start()
+    return done
 
 
 class Watched:

@@ -74,6 +74,11 @@ class Event(StrEnum):
     MEMORY_STATE_UNSTORED = "memory.state_unstored"
     MEMORY_STATE_STORED = "memory.state_stored"
     MEMORY_TURN_FAILED = "memory.turn_failed"
+    GPU_XID = "gpu.xid"
+    GPU_UNFIT = "gpu.unfit"
+    GPU_FIT = "gpu.fit"
+    GPU_GONE = "gpu.gone"
+    GPU_SILENT = "gpu.silent"
     USAGE_FAILED = "usage.failed"
     USAGE_RECOVERED = "usage.recovered"
     USAGE_MISSING = "usage.missing"
@@ -285,6 +290,11 @@ MEMORY_TURN_SECONDS = Histogram(
     "How long a turn took: looking, deciding, acting.",
     ["resource"],
     buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
+)
+
+GPU_HEALTHY = Gauge("colocate_gpu_healthy", "1 while new pods may get memory of a GPU.", ["gpu"])
+GPU_XIDS = Counter(
+    "colocate_gpu_xids_total", "Errors that the driver told of, by GPU and NVIDIA's number.", ["gpu", "xid"]
 )
 
 

@@ -15,12 +15,24 @@ from colocate.gpus.dialects import (
     GpuName,
     dialect,
 )
+from colocate.gpus.health import (
+    FIT,
+    IGNORED_XIDS,
+    GpuHealth,
+    HealthSettings,
+    after_look,
+    after_xid,
+    recovers_in,
+)
 from colocate.gpus.pods import GpuAsk, GpuAsks, GpuContainer, GpuPod, asks_of
+from colocate.gpus.slices import Slices, message_bytes, short_keys, slices_of, smallest_unit
 
 __all__ = [
     "DIALECTS",
     "DOSLAB",
+    "FIT",
     "GPUSHARE",
+    "IGNORED_XIDS",
     "VOLCANO",
     "AnnotationKeys",
     "ContainerBooking",
@@ -30,11 +42,21 @@ __all__ = [
     "GpuAsks",
     "GpuBook",
     "GpuContainer",
+    "GpuHealth",
     "GpuName",
     "GpuOversold",
     "GpuPod",
     "GpuRoom",
+    "HealthSettings",
     "PodBooking",
+    "Slices",
+    "after_look",
+    "after_xid",
     "asks_of",
     "dialect",
+    "message_bytes",
+    "recovers_in",
+    "short_keys",
+    "slices_of",
+    "smallest_unit",
 ]

@@ -6,10 +6,11 @@ from stopping nor takes a place in a pool that others need; and there are only s
 
 import asyncio
 import inspect
-import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
+from colocate.aio import ThreadFailed, in_daemon
 from colocate.wire.rpc import cancelled
 
 Result = TypeVar("Result")
@@ -41,11 +42,10 @@ class Caller:
     async def _in_thread(self, function: Callable[..., Result], *args: Any) -> Result:
         if self._threads >= MOST_THREADS:
             raise PluginFailed(f"{self._threads} earlier calls have not come back; no further one is made")
-        call = _Call(function, args)
         self._threads += 1
-        call.done.add_done_callback(lambda _: self._ended())
-        threading.Thread(target=call.run, daemon=True, name=f"plugin {function.__qualname__}").start()
-        return await asyncio.shield(call.done)
+        done = in_daemon(partial(function, *args), f"plugin {function.__qualname__}")
+        done.add_done_callback(lambda _: self._ended())
+        return await asyncio.shield(done)
 
     def _ended(self) -> None:
         self._threads -= 1
@@ -55,39 +55,8 @@ def tamed(error: BaseException) -> Exception:
     """The error as one that ends a call and nothing else. A cancellation of this very task is raised again."""
     if isinstance(error, asyncio.CancelledError) and cancelled():
         raise error
+    if isinstance(error, ThreadFailed):
+        return PluginFailed(str(error))
     if isinstance(error, Exception):
         return error
     return PluginFailed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-
-
-class _Call(Generic[Result]):
-    """One call in a thread; its result is a future of the event loop that made it."""
-
-    def __init__(self, function: Callable[..., Result], args: tuple[Any, ...]) -> None:
-        self._function = function
-        self._args = args
-        self._loop = asyncio.get_running_loop()
-        self.done: asyncio.Future[Result] = self._loop.create_future()
-
-    def run(self) -> None:
-        try:
-            result = self._function(*self._args)
-        except BaseException as error:  # noqa: BLE001 -- whatever it is, it must not end the thread unseen
-            self._tell(self._failed, error)
-        else:
-            self._tell(self._returned, result)
-
-    def _tell(self, what: Callable[[Any], None], value: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(what, value)
-        except RuntimeError:
-            pass  # The process has stopped meanwhile; nobody waits any more.
-
-    def _returned(self, result: Result) -> None:
-        self.done.set_result(result)
-
-    def _failed(self, error: BaseException) -> None:
-        # A future takes no StopIteration, and a loop would end for a SystemExit.
-        odd = not isinstance(error, Exception) or isinstance(error, StopIteration)
-        self.done.set_exception(PluginFailed(f"{type(error).__name__}: {error}") if odd else error)
-        self.done.exception()  # Looked at, even if the caller's deadline has passed.

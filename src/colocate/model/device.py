@@ -65,3 +65,19 @@ class Allocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For the container runtime, not for the pod."""
     cdi: Sequence[str] = ()
     """Names of CDI devices, such as `vendor.com/class=name`."""
+
+
+def list_bytes(id_length: int, node: int | None, health: Health = Health.UNHEALTHY) -> int:
+    """Bytes of one device in the list that a kubelet is sent; `id_length` in bytes, `node` its NUMA node."""
+    near = 0
+    if node is not None:
+        near = _field(_field(1 + _varint(node) if node else 0))
+    return _field(_field(id_length) + _field(len(health)) + near)
+
+
+def _field(length: int) -> int:
+    return 1 + _varint(length) + length
+
+
+def _varint(value: int) -> int:
+    return max(1, (value.bit_length() + 6) // 7)

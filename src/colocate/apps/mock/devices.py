@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from colocate.apps.config.schema import MockResource, Spread
 from colocate.kubelet import MESSAGE_LIMIT
-from colocate.model.device import Device, Health
+from colocate.model.device import Device, list_bytes
 
 _WIDTH = 4
 """Digits of a number in an id; longer numbers take as many as they need."""
@@ -47,11 +47,11 @@ def how_many_fit(resource: MockResource) -> int:
     """
     node = max(resource.numa.nodes) if resource.numa else None
     if resource.ids is not None:
-        return _fitting(_size(len(id.encode()), node) for id in resource.ids)
+        return _fitting(list_bytes(len(id.encode()), node) for id in resource.ids)
     prefix = len(prefix_of(resource).encode())
     room, numbered, width = MESSAGE_LIMIT, 0, _WIDTH
     while True:
-        size = _size(prefix + width, node)
+        size = list_bytes(prefix + width, node)
         of_this_width = 10**width - numbered
         if room < size * of_this_width:
             return numbered + room // size
@@ -68,22 +68,6 @@ def _fitting(sizes: Iterable[int]) -> int:
             break
         count += 1
     return count
-
-
-def _size(id_length: int, node: int | None) -> int:
-    """Bytes of one Unhealthy device in a ListAndWatchResponse."""
-    near = 0
-    if node is not None:
-        near = _field(_field(1 + _varint(node) if node else 0))
-    return _field(_field(id_length) + _field(len(Health.UNHEALTHY)) + near)
-
-
-def _field(length: int) -> int:
-    return 1 + _varint(length) + length
-
-
-def _varint(value: int) -> int:
-    return max(1, (value.bit_length() + 6) // 7)
 
 
 def preferred(
