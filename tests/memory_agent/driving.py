@@ -110,13 +110,19 @@ class Driven:
 
         await until(known, f"the watch to show {names}")
 
+    async def until_the_api_answers(self) -> None:
+        """Let time pass until whoever follows the cluster has tried again. In small steps, or what was asked would
+        time out by this clock before its answer can come."""
+        async with asyncio.timeout(60):
+            while not self.cluster.answers:
+                await self.clock.advance(1)
+                await asyncio.sleep(0.005)
+
     async def _jobs_done(self) -> None:
-        for _ in range(1000):
-            if not self.part.executor.is_busy:
-                return
-            await self.clock.advance(0.05)
-            await asyncio.sleep(0.002)
-        raise AssertionError("a deed does not end")
+        async with asyncio.timeout(60):
+            while self.part.executor.is_busy:
+                await self.clock.advance(0.05)
+                await asyncio.sleep(0.002)
 
 
 @asynccontextmanager

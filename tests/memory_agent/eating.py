@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.memory_agent.lab import MemoryLab
+from tests.support.memory_probe import is_counted
 from tests.support.waiting import until
 
 MIB = 1 << 20
@@ -84,3 +85,5 @@ class Eater:
         self.begin(what)
         self._done += 1
         await until(lambda: self._lab.said(self.name).count("done") == self._done, f"{self.name} to {what}")
+        groups = (self._lab.group(self.name), self._lab.all_pods)
+        await until(lambda: all(map(is_counted, groups)), f"the kernel to count what {self.name} has done")

@@ -181,6 +181,12 @@ class MemoryLab:
         tree = cgroups.find_tree()
         return MemoryGroup(tree.roots["memory"] / self.runtime.cgroup(record.pod), tree.version)
 
+    @property
+    def all_pods(self) -> MemoryGroup:
+        """The control group above those of all pods."""
+        tree = cgroups.find_tree()
+        return MemoryGroup(tree.roots["memory"] / self.runtime.cgroup_root, tree.version)
+
     def limit(self, name: str, namespace: str = NAMESPACE) -> int | None:
         group = self.group(name, namespace)
         text = group.read("memory.max" if group.version == 2 else "memory.limit_in_bytes").decode().strip()

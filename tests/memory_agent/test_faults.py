@@ -1,6 +1,5 @@
 """What goes wrong around the memory part: each fault with what goes on, what waits, and what is said."""
 
-import asyncio
 import errno
 import os
 from collections.abc import AsyncIterator
@@ -69,11 +68,7 @@ async def test_while_the_api_server_is_away_limits_and_withdrawal_go_on_and_evic
         assert last.state.holders == {batch.uid: tuple(f"CM-{n:04d}" for n in range(8))}
 
         await server.start("127.0.0.1", port)
-        for _ in range(100):
-            await node.clock.advance(30)
-            if node.cluster.answers:
-                break
-            await asyncio.sleep(0.02)
+        await node.until_the_api_answers()
         assert any(isinstance(action, Evict) for action in await node.turns(1))
         await lab.until_gone("batch")
 

@@ -43,7 +43,7 @@ class Container(msgspec.Struct, frozen=True):
         """For a shell in mount and process namespaces of its own."""
         lines = ["set -e", f"mount -t tmpfs -o mode=755 none {root}"]
         lines += [_image(root, path) for path in image_paths()]
-        lines.append(f"mkdir {root}/etc {root}/tmp; cp /etc/passwd /etc/ld.so.cache {root}/etc/")
+        lines.append(f"mkdir -p {root}/etc {root}/tmp; cp /etc/passwd /etc/ld.so.cache {root}/etc/")
         lines += [
             _bind(root, Volume(Path("/sys"), Path("/sys"), read_only=True)),
             f"mkdir {root}/proc {root}/dev",

@@ -7,6 +7,9 @@ from colocate.host.memory_group import MemoryGroup
 from colocate.host.numa_maps import MappedPages
 from colocate.model.memory import Bytes
 
+_IN_STOCK = 4 << 20
+"""Bytes that CPUs may have taken for a group and not used yet: 64 pages each."""
+
 
 def oom_kills(group: MemoryGroup) -> int | None:
     """How many processes of a group, and of those below it, were ever killed for memory; None where uncounted."""
@@ -22,6 +25,19 @@ def oom_kills(group: MemoryGroup) -> int | None:
                 raise
     counted = [count for count in found if count is not None]
     return sum(counted) if counted else None
+
+
+def is_counted(group: MemoryGroup) -> bool:
+    """Whether the kernel's counters tell all that is used. On v1 it adds them up every few seconds; on v2 for
+    whoever reads them."""
+    if group.version == 2:
+        return True
+    kept = group.usage - memory_files.number(group.read("memory.kmem.usage_in_bytes"))
+    stat = group.read("memory.stat")
+    counted = (memory_files.counter(stat, "total_rss") or 0) + (
+        memory_files.counter(stat, "total_cache") or 0
+    )
+    return abs(kept - counted) < _IN_STOCK
 
 
 def bytes_by_node(mappings: list[MappedPages]) -> dict[int, Bytes]:

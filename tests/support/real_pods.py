@@ -18,6 +18,8 @@ from colocate.host.memory_group import MemoryGroup
 from colocate.host.pod_memory import PodMemoryReader
 from colocate.model.memory import PodMemory
 from colocate.model.pod import QosClass
+from tests.support.memory_probe import is_counted
+from tests.support.waiting import until
 
 MIB = 1 << 20
 
@@ -66,9 +68,10 @@ _JOIN = 'for procs in $1; do echo $$ > "$procs" || exit 126; done; shift; exec "
 class Eater:
     """A process in a pod's container that takes memory when told to."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, group: MemoryGroup | None = None) -> None:
         self.process = process
         self.pid = process.pid
+        self._group = group
 
     async def anon(self, amount: int) -> None:
         await self._do(f"anon {amount}")
@@ -99,6 +102,9 @@ class Eater:
         answer = await self.process.stdout.readline()
         if answer != b"done\n":
             raise ProcessLookupError(f"the process ended with {await self.process.wait()} at {what!r}")
+        group = self._group
+        if group is not None:
+            await until(lambda: is_counted(group), f"the kernel to count {what!r}")
 
     def begin(self, what: str) -> None:
         """Tell it what to do, and do not wait."""
@@ -133,22 +139,22 @@ class RealPods:
         """Start a process in a container of a pod that was created."""
         container = self.path(uid, qos) / "main"
         cgroups.create(self.tree, container)
-        return await self._start(
-            " ".join(str(each / "cgroup.procs") for each in self.tree.folders(container))
-        )
+        procs = " ".join(str(each / "cgroup.procs") for each in self.tree.folders(container))
+        pod = self.tree.roots["memory"] / self.path(uid, qos)
+        return await self._start(procs, MemoryGroup(pod, self.tree.version))
 
     async def run_outside(self) -> Eater:
         """Start a process that is in no pod."""
         return await self._start("")
 
-    async def _start(self, procs: str) -> Eater:
+    async def _start(self, procs: str, group: MemoryGroup | None = None) -> Eater:
         process = await asyncio.create_subprocess_exec(
             *["/bin/sh", "-c", _JOIN, "sh", procs, sys.executable, "-c", _EATER],
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
         self._processes.append(process)
-        eater = Eater(process)
+        eater = Eater(process, group)
         await eater.free()
         return eater
 
