@@ -24,6 +24,7 @@ from colocate.gpus.health import (
     after_xid,
     recovers_in,
 )
+from colocate.gpus.marks import unhealthy_slices
 from colocate.gpus.pods import GpuAsk, GpuAsks, GpuContainer, GpuPod, asks_of
 from colocate.gpus.slices import Slices, message_bytes, short_keys, slices_of, smallest_unit
 
@@ -59,4 +60,5 @@ __all__ = [
     "short_keys",
     "slices_of",
     "smallest_unit",
+    "unhealthy_slices",
 ]
