@@ -5,6 +5,7 @@ What costs much to import is imported where it is used: in a VM that takes half 
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,6 +26,10 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # Here the machine may be busy, and a test that waits in vain is a fault already.
 os.environ.setdefault("COLOCATE_TEST_PATIENCE", "60")
+
+# A shell's background job ignores SIGINT, and what it starts inherits that: programs under test must end by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # In a VM tests.vm.guest has its place.
 pytest_plugins = [] if guest.TOPOLOGY in os.environ else ["tests.vm.plugin"]

@@ -7,6 +7,8 @@ import os
 import pty
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -351,3 +353,25 @@ async def test_what_a_server_says_while_it_is_watched_steers_no_terminal(
     with pytest.raises(KeyboardInterrupt):
         await resource._show(argparse.Namespace(node=None, watch=True, output="table"))
     assert capsys.readouterr().out == "\\x1b]0;title\\x07 \\x9b2J; trying again\n"
+
+
+def test_tests_in_the_background_can_press_ctrl_c() -> None:
+    """A shell's background job inherits an ignored SIGINT; programs that tests start must not."""
+    this = f"{__file__}::test_on_a_terminal_it_asks_and_shows_a_bar_and_stops_at_ctrl_c"
+    of_one = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "--timeout",
+        "60",
+        this,
+    ]
+    done = subprocess.run(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *of_one], capture_output=True, text=True
+    )
+    assert "1 passed" in done.stdout, done.stdout
