@@ -9,7 +9,7 @@ from tests.apps.examining import found, patient
 
 from colocate.apps.doctor.check import CHECKS, Check, DoctorSection, Patient, check
 from colocate.apps.doctor.examination import PATIENCE, chosen, examine
-from colocate.apps.doctor.report import CheckResult, CheckVerdict, Examined, good, warn
+from colocate.apps.doctor.report import CheckResult, CheckVerdict, Examined, absent, good, no_right, warn
 from colocate.apps.this_node import this_node
 from colocate.clock import ManualClock
 from colocate.errors import UserError
@@ -71,11 +71,32 @@ async def test_what_this_user_may_not_look_at_is_said_with_the_remedy(
 
     checks = [Check(DoctorSection.KUBELET, "looks", looks)]
     [one] = [e async for e in examine(patient(tmp_path), checks)]
-    assert one.results[0].reason.startswith("this user may not read ")
-    assert one.results[0].remedy == "run this as root"
+    assert (one.check, one.results[0].remedy) == ("needs root", "run this as root")
     monkeypatch.setattr(Path, "is_dir", denied)
     [whole] = [e async for e in examine(patient(tmp_path), checks)]
-    assert (whole.check, whole.results[0].remedy) == ("presence", "run this as root")
+    assert whole.check == "needs root"
+    assert whole.results[0].reason == "not looked at, or not wholly: all of its kubelet"
+
+
+async def test_that_root_is_needed_is_said_once_for_all_checks(tmp_path: Path) -> None:
+    async def half(patient: Patient) -> AsyncIterator[CheckResult]:
+        yield good("seen")
+        yield no_right()
+        yield no_right()
+
+    async def nothing(patient: Patient) -> AsyncIterator[CheckResult]:
+        yield no_right()
+
+    checks = [Check(DoctorSection.KUBELET, "half", half), Check(DoctorSection.KUBELET, "nothing", nothing)]
+    seen, told = [e async for e in examine(patient(tmp_path), checks)]
+    assert (seen.check, len(seen.results)) == ("half", 1)
+    assert [result.reason for result in told.results] == ["not looked at, or not wholly: half, nothing"]
+    assert told.worst is CheckVerdict.WARN
+
+
+def test_what_is_not_available_here_is_no_fault() -> None:
+    assert Examined("this machine", "memory", (absent("no far node"),)).worst is CheckVerdict.GOOD
+    assert absent("no far node").verdict.sign == "–"
 
 
 def test_every_check_has_a_name_of_its_own_and_says_what_it_looks_at() -> None:

@@ -105,7 +105,7 @@ async def test_a_path_too_long_for_sockets_is_said_before_a_plugin_fails_on_it(t
 
 
 async def test_an_agent_that_was_killed_is_noticed(tmp_path: Path) -> None:
-    assert (await only(patient(tmp_path), "agent")).verdict is CheckVerdict.GOOD
+    assert (await only(patient(tmp_path), "agent")).verdict is CheckVerdict.ABSENT
     with socket.socket(socket.AF_UNIX) as control:
         control.bind(str(tmp_path / "agent.sock"))
         control.listen()

@@ -13,7 +13,7 @@ from colocate.apps import control
 from colocate.apps.doctor.report import CheckVerdict, good
 from colocate.apps.memory.control import REPORT
 from colocate.apps.memory.report import MemoryReport, report
-from colocate.clock import SystemClock
+from colocate.clock import ManualClock, SystemClock
 from colocate.lab.api.resources import NODES
 from colocate.lab.api.server import ApiServer
 from colocate.memory.settings import Rung
@@ -25,7 +25,7 @@ async def test_what_selling_memory_builds_upon_is_told_part_by_part(tmp_path: Pa
     parts = [result.reason.partition(":")[0] for result in results]
     far = ["far nodes", "far by move_pages", "far by demotion"]
     assert parts == ["pods", "limits", "swap", "pressure", "pressure of pods", *far]
-    assert all(result.remedy for result in results if result.verdict is not CheckVerdict.GOOD)
+    assert all(result.remedy for result in results if result.verdict > CheckVerdict.GOOD)
 
 
 async def test_every_rung_is_here_or_it_is_said_why_not(tmp_path: Path) -> None:
@@ -89,5 +89,24 @@ async def test_an_agent_that_may_evict_wherever_it_sells_is_well_and_so_is_none(
         result = await only(patient(tmp_path), "memory evictions")
     assert result == good("the agent may evict in every namespace with blocks, according to the API server")
     result = await only(patient(tmp_path), "memory evictions")
-    assert result.verdict is CheckVerdict.GOOD
+    assert result.verdict is CheckVerdict.ABSENT
     assert "no agent answers where it may evict" in result.reason
+
+
+async def test_memory_that_is_switched_off_is_not_taken_for_a_stale_resource(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    counts = {"capacity": {"colocate.dev/colocation-memory": "36"}}
+    status = {**counts, "allocatable": {"colocate.dev/colocation-memory": "0"}}
+    server.registry.create(NODES, "", {"metadata": {"name": "worker"}, "status": status})
+    said = reported(node="worker", resource="colocate.dev/colocation-memory", off=True)
+    async with connect(server.url, SystemClock()) as client:
+        who = patient(tmp_path, client, ManualClock())
+        async with agent(tmp_path, said):
+            results = (await found(who, "extended resources"))["extended resources"]
+        assert [result.verdict for result in results][0] is CheckVerdict.ABSENT
+        assert "memory is switched off; 'colocate memory on' offers it again" in results[0].reason
+        assert not any("resource remove" in result.remedy for result in results)
+        async with agent(tmp_path, msgspec.structs.replace(said, off=False)):
+            [result] = (await found(who, "extended resources"))["extended resources"]
+        assert "resource remove" in result.remedy

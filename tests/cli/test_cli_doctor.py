@@ -59,8 +59,8 @@ async def test_json_has_every_result_with_its_remedy(short: Path) -> None:
     where = ("--kubelet-root", short / "none", "--no-cluster")
     ended = await colocate("doctor", *OF_THE_KUBELET, "-o", "json", *where)
     results = json.loads(ended.out)
-    assert {result["verdict"] for result in results} == {"good", "bad"}
-    assert all(result["remedy"] for result in results if result["verdict"] != "good")
+    assert {result["verdict"] for result in results} == {"absent", "bad"}
+    assert all(result["remedy"] for result in results if result["verdict"] != "absent")
 
 
 async def test_json_is_nothing_but_json_where_a_node_has_no_sample(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from colocate.apps.mock.devices import ids_of
 from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
 from colocate.cli.overrides import add_flags, from_flags
+from colocate.model.figures import count
 
 
 def add(groups: Commands) -> None:
@@ -38,9 +39,11 @@ def add(groups: Commands) -> None:
 
 def check(args: argparse.Namespace) -> None:
     loaded = _load(args)
-    mocks = loaded.config.mock.resources
-    described = ", ".join(f"{mock.name} ({len(ids_of(mock))} devices)" for mock in mocks)
-    print(f"{args.file}: valid; mock resources: {described or 'none'}")
+    config = loaded.config
+    served = [f"{mock.name} ({count(len(ids_of(mock)), 'mock device')})" for mock in config.mock.resources]
+    if config.memory.enabled:
+        served.append(f"{config.memory.resource} (idle memory)")
+    print(f"{args.file}: valid; {', '.join(served) or 'nothing is switched on, so the agent would be idle'}")
 
 
 def show(args: argparse.Namespace) -> None:
@@ -59,7 +62,7 @@ def _load(args: argparse.Namespace) -> Loaded[Config]:
     return loaded
 
 
-def render(loaded: Loaded[Config]) -> Iterator[str]:
+def render(loaded: Loaded[Any]) -> Iterator[str]:
     """The configuration as lines of YAML, with a comment at each value that is not the file's."""
     tree = _without_unset(msgspec.to_builtins(loaded.config, enc_hook=encode))
     path: list[str] = []

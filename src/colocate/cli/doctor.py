@@ -26,7 +26,12 @@ from colocate.errors import UserError
 from colocate.kubelet import KubeletPaths
 
 _IMPATIENT = ClientSettings(timeout=10, list_timeout=20, attempts=2)
-_COLOURS = {CheckVerdict.GOOD: "32", CheckVerdict.WARN: "33", CheckVerdict.BAD: "31"}
+_COLOURS = {
+    CheckVerdict.ABSENT: "90",
+    CheckVerdict.GOOD: "32",
+    CheckVerdict.WARN: "33",
+    CheckVerdict.BAD: "31",
+}
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -44,11 +49,11 @@ def add(groups: Commands) -> None:
         "doctor",
         help=GROUPS["doctor"],
         description="Check this node's kubelet and the cluster, and say what is wrong and what to do about "
-        "it. Changes nothing. Exit code: 0 all is well, 1 something deserves a look (!), 2 "
-        "something does not work (✗).",
+        "it. Changes nothing. Exit code: 0 all is well (✓, or – where something is not available here), 1 "
+        "something deserves a look (!), 2 something does not work (✗).",
     )
     parser.add_argument(
-        "checks", nargs="*", metavar="CHECK", help="only the checks that match, such as 'kubelet*'"
+        "checks", nargs="*", metavar="CHECK", help="only the checks that match, such as 'memory*'"
     )
     add_output(parser, "text", "json")
     parser.add_argument("--list", action="store_true", help="list the checks without running them")
@@ -180,7 +185,8 @@ class _Printer:
             print(as_json(self._written))
             return
         counts = self._counts
-        print(f"\n{counts[CheckVerdict.GOOD]} ✓  {counts[CheckVerdict.WARN]} !  {counts[CheckVerdict.BAD]} ✗")
+        shown = (CheckVerdict.GOOD, CheckVerdict.ABSENT, CheckVerdict.WARN, CheckVerdict.BAD)
+        print("\n" + "  ".join(f"{counts[verdict]} {verdict.sign}" for verdict in shown))
 
     def _print(self, verdict: CheckVerdict, text: str) -> None:
         first, *others = wrapped(f"{verdict.sign} {text}", self._width, " " * 2, " " * 4)

@@ -31,7 +31,7 @@ from colocate.apps.scheduler.kube.seed import Seed, over_seed
 from colocate.apps.scheduler.process import run_scheduler
 from colocate.apps.scheduler.server.tokens import own_token_file, tokens
 from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, SCHEDULER, Act, SchedulerConfig, check
-from colocate.cli import cluster_flags, scheduler_questions
+from colocate.cli import cluster_flags, scheduler_config, scheduler_questions
 from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
 from colocate.cli.output import terminal_width, wrapped
@@ -54,6 +54,7 @@ def add(groups: Commands) -> None:
     _add_serve(commands)
     scheduler_questions.add(commands)
     _add_kube_config(commands)
+    scheduler_config.add(commands)
 
 
 def _add_serve(commands: Commands) -> None:
@@ -62,7 +63,7 @@ def _add_serve(commands: Commands) -> None:
         help="run the scheduler's process: follow the cluster and Prometheus, answer kube-scheduler, write "
         "taints",
         description="Follow the cluster and Prometheus, and bring pods to nodes that really have room.",
-        epilog="SIGTERM and SIGINT stop it. docs/scheduling.md has an example configuration.",
+        epilog="SIGTERM and SIGINT stop it. 'colocate scheduler config example' prints a configuration.",
     )
     command.add_argument("--config", type=Path, metavar="FILE", help="the configuration")
     command.add_argument(

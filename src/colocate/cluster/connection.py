@@ -129,6 +129,11 @@ def _base(
         return Connection(flags.server, "the flags")
     if "KUBERNETES_SERVICE_HOST" in environ and (account / "token").exists():
         return _in_cluster(environ, account)
+    # As kubectl does, several files may be named of which some are not there; that none is there is worth a word.
+    files = _default_files(environ, home) if environ.get("KUBECONFIG") else []
+    if files and not any(file.exists() for file in files):
+        names = " and ".join(map(str, files))
+        raise UserError(f"KUBECONFIG names {names}, and there is no such file; correct it, or unset it")
     raise UserError(
         f"no API server is known: give {remedies.kubeconfig}, or run in a pod with a service account"
     )

@@ -75,7 +75,7 @@ def build_document(
     under: Underlay = NOTHING_BELOW,
 ) -> Loaded[C]:
     """The same for any document."""
-    tree: Any = _tree(blob, file, document.example)
+    tree: Any = _tree(blob, file, document)
     origins: dict[str, str] = {}
     try:
         kind = inspect.type_info(document.kind)
@@ -113,7 +113,8 @@ def _read(file: Path, example: str) -> bytes:
         raise UserError(f"{str(file)!r}: cannot be a path ({error}); check it") from error
 
 
-def _tree(blob: bytes, file: str, example: str) -> dict[str, Tree]:
+def _tree(blob: bytes, file: str, document: ConfigDocument[Any]) -> dict[str, Tree]:
+    example = document.example
     if len(blob) > MAX_BYTES:
         raise UserError(f"{file}: the file has more than {MAX_BYTES} bytes; make it smaller")
     try:
@@ -128,6 +129,10 @@ def _tree(blob: bytes, file: str, example: str) -> dict[str, Tree]:
         raise UserError(
             f"{file}: {words.show(tree)} is not a mapping; begin with 'version: {VERSION}'; {example}"
         )
+    own = {field.encode_name for field in msgspec.structs.fields(document.kind)}
+    for name in tree:
+        if name in document.foreign and name not in own:
+            raise UserError(f"{file}: this is {document.foreign[name]}")
     if "version" not in tree:
         raise UserError(f"{file}: version: this field is missing; add 'version: {VERSION}' at the top")
     if tree["version"] != VERSION or type(tree["version"]) is not int:

@@ -22,6 +22,7 @@ class DoctorSection(enum.StrEnum):
     KUBELET = "its kubelet"
     CLUSTER = "the cluster"
     LOAD = "scheduling by load"
+    USER = "this user"
 
 
 class Scheduling(msgspec.Struct, frozen=True):

@@ -5,10 +5,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
+from colocate.apps import control
 from colocate.apps.checkpoint import file as checkpoint_file
 from colocate.apps.checkpoint.sources import ClusterRecords, ask_everything
 from colocate.apps.doctor.check import DoctorSection, Patient, check
-from colocate.apps.doctor.report import CheckResult, CheckVerdict, good, warn
+from colocate.apps.doctor.report import CheckResult, CheckVerdict, absent, good, warn
+from colocate.apps.memory.control import REPORT, AskReport
 from colocate.apps.resources.local_kubelet import LocalKubelet
 from colocate.apps.resources.observe import ResourceObserver
 from colocate.cluster.client import Client
@@ -17,7 +19,7 @@ from colocate.devices import checkpoint_check
 from colocate.devices.comparison import compare
 from colocate.devices.extended_resources import ExtendedResource, ResourceState
 from colocate.devices.findings import Finding, Severity, counted
-from colocate.errors import UserError
+from colocate.errors import Unavailable, UserError
 from colocate.host.identity import this_machine
 from colocate.kubelet.checkpoint import parse
 from colocate.model.checkpoint import Reading
@@ -101,8 +103,14 @@ async def extended_resources(patient: Patient) -> AsyncIterator[CheckResult]:
     kubelet = LocalKubelet(patient.paths, this_machine(), patient.clock, node=patient.node)
     observer = ResourceObserver(patient.client, kubelet, patient.clock)
     looks = await observer.all_nodes()
+    switched_off = await _switched_off(patient)
     states: Counter[ResourceState] = Counter()
     for resource in (one for look in looks for one in look.resources):
+        if (resource.node, resource.name) == switched_off:
+            yield absent(
+                f"{resource.name} on {resource.node}: memory is switched off; 'colocate memory on' offers it again"
+            )
+            continue
         states[resource.state] += 1
         if result := _complaint(resource):
             yield result
@@ -117,6 +125,15 @@ async def extended_resources(patient: Patient) -> AsyncIterator[CheckResult]:
     )
     if well or not states:
         yield good(f"{well} of {states.total()} on {counted(len(looks), 'node')} have a provider")
+
+
+async def _switched_off(patient: Patient) -> tuple[str, str] | None:
+    """The node and the resource of an agent here whose memory is switched off; None where there is none."""
+    try:
+        report = await control.ask(patient.control_socket, REPORT, AskReport())
+    except (UserError, Unavailable):
+        return None
+    return (report.node, report.resource) if report.off else None
 
 
 def _complaint(resource: ExtendedResource) -> CheckResult | None:

@@ -17,7 +17,7 @@ from colocate.apps.doctor import (
     taint_checks,
 )
 from colocate.apps.doctor.check import CHECKS, Check, DoctorSection, Patient
-from colocate.apps.doctor.report import CheckResult, Examined, bad
+from colocate.apps.doctor.report import CheckResult, Examined, bad, no_right, warn
 from colocate.errors import ColocateError
 
 _DECLARING = (
@@ -52,6 +52,7 @@ async def examine(patient: Patient, checks: Sequence[Check]) -> AsyncIterator[Ex
     Where a whole section cannot be looked at, that is said once and its checks are not made.
     """
     absent = _absent(patient)
+    unseen: list[str] = []
     if patient.scheduling is None:
         checks = [check for check in checks if check.section is not DoctorSection.LOAD]
     async with asyncio.TaskGroup() as group:
@@ -62,10 +63,25 @@ async def examine(patient: Patient, checks: Sequence[Check]) -> AsyncIterator[Ex
         ]
         for section in DoctorSection:
             if section in absent and any(check.section is section for check in checks):
-                yield Examined(section, "presence", (absent[section],))
+                if absent[section].needs_root:
+                    unseen.append(f"all of {section}")
+                else:
+                    yield Examined(section, "presence", (absent[section],))
             for check, task in tasks:
                 if check.section is section:
-                    yield Examined(section, check.name, await task)
+                    results = await task
+                    seen = tuple(result for result in results if not result.needs_root)
+                    if len(seen) < len(results):
+                        unseen.append(check.name)
+                    if seen:
+                        yield Examined(section, check.name, seen)
+    if unseen:
+        names = ", ".join(unseen)
+        yield Examined(
+            DoctorSection.USER,
+            "needs root",
+            (warn(f"not looked at, or not wholly: {names}", "run this as root"),),
+        )
 
 
 def _absent(patient: Patient) -> dict[DoctorSection, CheckResult]:
@@ -90,7 +106,7 @@ def _fault_of(root: Path) -> CheckResult | None:
 
 
 def _not_permitted(error: PermissionError) -> CheckResult:
-    return bad(f"this user may not read {error.filename}", "run this as root")
+    return no_right(f"this user may not read {error.filename}")
 
 
 async def _make(check: Check, patient: Patient) -> tuple[CheckResult, ...]:

@@ -10,7 +10,7 @@ import grpc
 
 from colocate.aio import deadline
 from colocate.apps.doctor.check import DoctorSection, Patient, check
-from colocate.apps.doctor.report import CheckResult, bad, good, warn
+from colocate.apps.doctor.report import CheckResult, absent, bad, good, no_right, warn
 from colocate.clock import Clock
 from colocate.errors import Unavailable, system_reason
 from colocate.kubelet.podresources import list_pods
@@ -46,7 +46,7 @@ def _faults_of(folder: Path, without: str) -> Iterator[CheckResult]:
     try:
         folder.stat()
     except PermissionError:
-        yield bad(f"this user may not read {folder}: {without}", "run this as root")
+        yield no_right()
         return
     except OSError:
         yield warn(f"{folder} does not exist: {without}", "start the kubelet, which creates it")
@@ -54,7 +54,8 @@ def _faults_of(folder: Path, without: str) -> Iterator[CheckResult]:
     if not folder.is_dir():
         yield bad(f"{folder} is not a folder: {without}", "remove it and start the kubelet, which creates it")
     elif not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        yield bad(f"this user may not write to {folder}: {without}", "run this as root, or mount it writable")
+        as_root = os.geteuid() == 0
+        yield bad(f"{folder} cannot be written: {without}", "mount it writable") if as_root else no_right()
     longest = len(os.fsencode(fresh(folder.absolute(), _LONGEST_NAME)))
     if longest > MAX_SOCKET_PATH:
         yield warn(
@@ -96,6 +97,9 @@ async def plugins(patient: Patient) -> AsyncIterator[CheckResult]:
     folder = patient.paths.device_plugins
     try:
         found = sorted(path for path in folder.iterdir() if path.is_socket() and path.name != "kubelet.sock")
+    except PermissionError:
+        yield no_right()
+        return
     except OSError as error:
         yield warn(f"cannot list {folder}: {system_reason(error)}", "see folders, above")
         return
@@ -147,9 +151,9 @@ async def agent(patient: Patient) -> AsyncIterator[CheckResult]:
     """An agent that says it runs here does."""
     socket = patient.control_socket
     if not os.path.lexists(socket):
-        yield good(f"no agent runs here ({socket} does not exist)")
+        yield absent(f"no agent runs here ({socket} does not exist)")
     elif not os.access(socket, os.W_OK):
-        yield warn(f"this user may not talk to the agent behind {socket}", "run this as the agent's user")
+        yield no_right()
     elif is_served(socket):
         yield good(f"an agent listens on {socket}")
     else:

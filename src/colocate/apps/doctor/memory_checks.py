@@ -2,11 +2,12 @@
 in which namespaces its agent may evict."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 
 from colocate.apps import control
 from colocate.apps.doctor.check import DoctorSection, Patient, check
-from colocate.apps.doctor.report import CheckResult, good, warn
+from colocate.apps.doctor.report import CheckResult, absent, good, no_right, warn
 from colocate.apps.memory.cluster_view import ask_configz
 from colocate.apps.memory.control import REPORT, AskReport
 from colocate.apps.memory.objects import ApiNode, reserves
@@ -43,7 +44,12 @@ async def memory(patient: Patient) -> AsyncIterator[CheckResult]:
         ),
     ):
         told = f"{what}: {capability.found}"
-        yield good(told) if capability.here else warn(told, remedy)
+        if capability.here:
+            yield good(told)
+        elif what == "limits" and os.geteuid() != 0:
+            yield no_right()
+        else:
+            yield warn(told, remedy)
     if found.swap.here and not found.swap_limits.here:
         yield warn(
             f"swap: {found.swap.found}, and pods cannot be kept from using it: {found.swap_limits.found}",
@@ -58,21 +64,23 @@ async def memory(patient: Patient) -> AsyncIterator[CheckResult]:
         ("far by move_pages", found.migration),
     ):
         # Not having these is no fault: there are fewer rungs then, or a less careful reclaim.
-        yield good(f"{what}: {capability.found}")
+        yield (
+            good(f"{what}: {capability.found}") if capability.here else absent(f"{what}: {capability.found}")
+        )
     node = await asyncio.to_thread(read_node_memory)
-    yield good(f"far by demotion: {_demotion(found.controls, node)}")
+    yield _demotion(found.controls, node)
 
 
-def _demotion(controls: MemoryControls, node: NodeMemory) -> str:
+def _demotion(controls: MemoryControls, node: NodeMemory) -> CheckResult:
     """Whether the kernel's own way to far memory is here, or what it lacks."""
     allowed = MemorySettings(demotion=True)
     far = far_ids(node, allowed.far_nodes)
     if missing := "there is no far NUMA node" if not far else why_no_demotion(controls, far, allowed):
-        return missing
+        return absent(f"far by demotion: {missing}")
     switch = "on already" if controls.demotion.enabled else "off, and can be switched on"
-    return (
-        f"possible, without rights over processes; the kernel's switch is {switch}; used if memory.demotion is "
-        f"true; the way back: {way_back(controls)}"
+    return good(
+        "far by demotion: possible, without rights over processes; the kernel's switch is "
+        f"{switch}; used if memory.demotion is true; the way back: {way_back(controls)}"
     )
 
 
@@ -82,12 +90,15 @@ async def ladder(patient: Patient) -> AsyncIterator[CheckResult]:
     found = await asyncio.to_thread(_look)
     node = await asyncio.to_thread(read_node_memory)
     settings = MemorySettings()
+    if not found.limits.here and os.geteuid() != 0:
+        yield no_right()
+        return
     rungs = rungs_here(found.controls, far_ids(node, settings.far_nodes), settings)
     here = [f"{each.rung} ({each.how})" for each in rungs if each.is_here]
     yield good(f"the agent can take memory back by: {'; '.join(here)}")
     for each in rungs:
         if not each.is_here:
-            yield good(f"not by {each.rung}: {each.missing}")
+            yield absent(f"not by {each.rung}: {each.missing}")
 
 
 @check(DoctorSection.MACHINE, "memory evictions")
@@ -96,7 +107,7 @@ async def evictions(patient: Patient) -> AsyncIterator[CheckResult]:
     try:
         report = await control.ask(patient.control_socket, REPORT, AskReport())
     except UserError as error:
-        yield good(f"no agent answers where it may evict: {error}")
+        yield absent(f"no agent answers where it may evict: {error}")
         return
     for namespace in report.without_eviction:
         yield warn(

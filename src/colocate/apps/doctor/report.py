@@ -6,8 +6,10 @@ import msgspec
 
 
 class CheckVerdict(enum.IntEnum):
-    """How bad it is; the worst of all is the exit code."""
+    """How bad it is; the worst of all, and at least GOOD, is the exit code."""
 
+    ABSENT = -1
+    """Not available here; which is no fault."""
     GOOD = 0
     WARN = 1
     """Works, but somebody should look; or could not be looked at from here."""
@@ -16,7 +18,12 @@ class CheckVerdict(enum.IntEnum):
 
     @property
     def sign(self) -> str:
-        return "✓!✗"[self]
+        return {
+            CheckVerdict.ABSENT: "–",
+            CheckVerdict.GOOD: "✓",
+            CheckVerdict.WARN: "!",
+            CheckVerdict.BAD: "✗",
+        }[self]
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -26,7 +33,9 @@ class CheckResult(msgspec.Struct, frozen=True):
     reason: str
     """What was found, in a sentence."""
     remedy: str = ""
-    """What to do about it; never empty unless the verdict is GOOD."""
+    """What to do about it; never empty of WARN and BAD."""
+    needs_root: bool = False
+    """It could not be looked at by this user; that is told once for all checks."""
 
 
 class Examined(msgspec.Struct, frozen=True):
@@ -38,11 +47,20 @@ class Examined(msgspec.Struct, frozen=True):
 
     @property
     def worst(self) -> CheckVerdict:
-        return max((result.verdict for result in self.results), default=CheckVerdict.GOOD)
+        return max((CheckVerdict.GOOD, *(result.verdict for result in self.results)))
 
 
 def good(reason: str) -> CheckResult:
     return CheckResult(CheckVerdict.GOOD, reason)
+
+
+def absent(reason: str) -> CheckResult:
+    return CheckResult(CheckVerdict.ABSENT, reason)
+
+
+def no_right(what: str = "") -> CheckResult:
+    """This user cannot look; root could."""
+    return CheckResult(CheckVerdict.WARN, what or "this needs root", "run this as root", needs_root=True)
 
 
 def warn(reason: str, remedy: str) -> CheckResult:

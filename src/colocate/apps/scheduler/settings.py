@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from colocate.apps.config import values
-from colocate.apps.config.document import ConfigDocument
+from colocate.apps.config.document import FOREIGN_TO_ALL, ConfigDocument
 from colocate.apps.config.schema import VERSION, Log, Metrics, Section
 from colocate.apps.config.values import Seconds, to_size
 from colocate.apps.config.values import Size as Size
@@ -273,4 +273,12 @@ def _check_server(server: Server) -> None:
         raise Problem("server.grace", f"{server.grace:g}s is out of range; choose 0s to 1h")
 
 
-SCHEDULER = ConfigDocument(SchedulerConfig, check, decode, "docs/scheduling.md has an example")
+_OF_THE_AGENT = "the configuration of 'colocate agent'; check it with 'colocate config check'"
+
+SCHEDULER = ConfigDocument(
+    SchedulerConfig,
+    check,
+    decode,
+    "'colocate scheduler config example' prints an example",
+    FOREIGN_TO_ALL | dict.fromkeys(("kubelet", "control", "mock", "memory"), _OF_THE_AGENT),
+)
