@@ -104,7 +104,7 @@ async def test_memory_that_is_switched_off_is_not_taken_for_a_stale_resource(
         who = patient(tmp_path, client, ManualClock())
         async with agent(tmp_path, said):
             results = (await found(who, "extended resources"))["extended resources"]
-        assert [result.verdict for result in results][0] is CheckVerdict.ABSENT
+        assert results[0].verdict is CheckVerdict.ABSENT
         assert "memory is switched off; 'colocate memory on' offers it again" in results[0].reason
         assert not any("resource remove" in result.remedy for result in results)
         async with agent(tmp_path, msgspec.structs.replace(said, off=False)):
