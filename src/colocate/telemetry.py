@@ -79,6 +79,8 @@ class Event(StrEnum):
     GPU_FIT = "gpu.fit"
     GPU_GONE = "gpu.gone"
     GPU_SILENT = "gpu.silent"
+    GPU_COUNTS_SET = "gpu.counts_set"
+    GPU_COUNTS_UNSET = "gpu.counts_unset"
     USAGE_FAILED = "usage.failed"
     USAGE_RECOVERED = "usage.recovered"
     USAGE_MISSING = "usage.missing"

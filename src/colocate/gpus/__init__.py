@@ -26,7 +26,7 @@ from colocate.gpus.health import (
 )
 from colocate.gpus.marks import unhealthy_slices
 from colocate.gpus.pods import GpuAsk, GpuAsks, GpuContainer, GpuPod, asks_of
-from colocate.gpus.slices import Slices, message_bytes, short_keys, slices_of, smallest_unit
+from colocate.gpus.slices import Slices, message_bytes, short_keys, slice_order, slices_of, smallest_unit
 
 __all__ = [
     "DIALECTS",
@@ -58,6 +58,7 @@ __all__ = [
     "message_bytes",
     "recovers_in",
     "short_keys",
+    "slice_order",
     "slices_of",
     "smallest_unit",
     "unhealthy_slices",

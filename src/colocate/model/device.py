@@ -1,6 +1,6 @@
 """Devices as the kubelet knows them, and what a container gets with them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -65,6 +65,38 @@ class Allocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For the container runtime, not for the pod."""
     cdi: Sequence[str] = ()
     """Names of CDI devices, such as `vendor.com/class=name`."""
+
+
+def from_one_group(
+    group_of: Callable[[str], int],
+    order: Callable[[str], object],
+    available: Sequence[str],
+    must_include: Sequence[str],
+    size: int,
+) -> list[str]:
+    """Which devices to take: those that must be, then from the group where the rest fits best.
+
+    Groups of devices that must be included come first, then the group with the fewest free devices that still has
+    enough, then whatever is there, in the order of ids.
+    """
+    chosen = list(must_include)[:size]
+    free = set(available) - set(chosen)
+    missing = size - len(chosen)
+    groups: dict[int, list[str]] = {}
+    for id in free:
+        groups.setdefault(group_of(id), []).append(id)
+    taken = {group_of(id) for id in chosen}
+
+    def fitness(group: int) -> tuple[bool, bool, int, int]:
+        room = len(groups[group])
+        enough = room >= missing
+        return (group not in taken, not enough, room if enough else -room, group)
+
+    for group in sorted(groups, key=fitness):
+        if len(chosen) == size:
+            break
+        chosen += sorted(groups[group], key=order)[: size - len(chosen)]  # type: ignore[arg-type]
+    return chosen
 
 
 def list_bytes(id_length: int, node: int | None, health: Health = Health.UNHEALTHY) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from colocate.apps.config.schema import MockResource, Spread
 from colocate.kubelet import MESSAGE_LIMIT
-from colocate.model.device import Device, list_bytes
+from colocate.model.device import Device, from_one_group, list_bytes
 
 _WIDTH = 4
 """Digits of a number in an id; longer numbers take as many as they need."""
@@ -73,24 +73,5 @@ def _fitting(sizes: Iterable[int]) -> int:
 def preferred(
     numa: dict[str, int], available: Sequence[str], must_include: Sequence[str], size: int
 ) -> list[str]:
-    """Which devices to take: those that must be, then from the NUMA node where the rest fits best.
-
-    `numa` gives the node of each id. Nodes of devices that must be included come first, then the node with
-    the fewest free devices that still has enough, then whatever is there in the order of ids.
-    """
-    chosen = list(must_include)[:size]
-    free = sorted(set(available) - set(chosen))
-    missing = size - len(chosen)
-    groups: dict[int, list[str]] = {}
-    for id in free:
-        groups.setdefault(numa.get(id, -1), []).append(id)
-    taken = {numa.get(id, -1) for id in chosen}
-
-    def fitness(node: int) -> tuple[bool, bool, int, int]:
-        room = len(groups[node])
-        enough = room >= missing
-        return (node not in taken, not enough, room if enough else -room, node)
-
-    for node in sorted(groups, key=fitness):
-        chosen += groups[node][: size - len(chosen)]
-    return chosen
+    """Which devices to take: from one NUMA node, if that can be; `numa` gives the node of each id."""
+    return from_one_group(lambda id: numa.get(id, -1), str, available, must_include, size)

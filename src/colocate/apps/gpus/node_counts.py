@@ -1,0 +1,115 @@
+"""How many GPUs and cores the node has, in its status: kept there while the agent runs, taken away when it stops.
+
+No device plugin stands behind these names, so the kubelet keeps what it finds; one that lost its checkpoint writes 0
+instead. The node is therefore followed, and its numbers are set again whenever they are others.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from colocate import telemetry
+from colocate.aio import deadline, first
+from colocate.apps.gpus.monitor import GpuMonitor
+from colocate.cluster.client import Client
+from colocate.cluster.errors import ClusterError
+from colocate.cluster.node_status import set_extended_resources
+from colocate.cluster.resources import NODES, Selection
+from colocate.cluster.watch_cache import WatchCache
+from colocate.crashpoints import reached
+from colocate.errors import UserError
+from colocate.gpus import Dialect
+from colocate.model.gpu import CORES, GpuInventory
+from colocate.telemetry import Event
+
+_RETRY = 5.0
+_LAST_RETRY = 60.0
+
+
+class _Capacity(msgspec.Struct, frozen=True):
+    capacity: Mapping[str, str] = {}
+
+
+class _CountedNode(msgspec.Struct, frozen=True):
+    """As much of a node as is compared."""
+
+    status: _Capacity = _Capacity()
+
+
+def node_counts(inventory: GpuInventory, dialects: Sequence[Dialect]) -> Mapping[str, int]:
+    """What the node's status says in every dialect: GPUs that new pods may get, and their cores."""
+    fit = sum(gpu.healthy for gpu in inventory.shared)
+    counts = {dialect.count: fit for dialect in dialects if dialect.count}
+    return counts | {dialect.cores: fit * CORES for dialect in dialects if dialect.cores}
+
+
+class GpuNodeCounts:
+    """Keeps the numbers of one node."""
+
+    def __init__(self, client: Client, node: str, dialects: Sequence[Dialect], monitor: GpuMonitor) -> None:
+        self.trouble = "the API server has not answered yet"
+        """Why the numbers may be wrong; empty where they are right."""
+        self._client = client
+        self._clock = client.clock
+        self._node = node
+        self._dialects = dialects
+        self._monitor = monitor
+        self._nodes = WatchCache(
+            client, NODES.read_as(_CountedNode), Selection(fields=f"metadata.name={node}")
+        )
+        self._log = telemetry.logger()
+
+    async def run(self) -> None:
+        """Keep them until cancelled."""
+        await first(self._nodes.run(), self._keep())
+
+    async def withdraw(self, seconds: float) -> None:
+        """Take them away, within so many seconds: nobody stands behind them any more."""
+        try:
+            async with deadline(self._clock, seconds):
+                await self._set(dict.fromkeys(node_counts(GpuInventory(), self._dialects)))
+        except (ClusterError, UserError, TimeoutError) as error:
+            self._log.warning(
+                Event.GPU_COUNTS_UNSET,
+                node=self._node,
+                reason=str(error) or f"no answer within {seconds:g} s",
+                effect="the node still shows them; 'colocate resource remove' takes them away",
+            )
+
+    async def _keep(self) -> None:
+        await self._monitor.ready()
+        await self._nodes.synced()
+        pause = _RETRY
+        while True:
+            gpus, node = self._monitor.changed.count, self._nodes.changed.count
+            try:
+                await self._put_right()
+            except (ClusterError, UserError) as error:
+                if str(error) != self.trouble:
+                    self._log.warning(
+                        Event.GPU_COUNTS_UNSET, node=self._node, reason=str(error), retry_in=pause
+                    )
+                self.trouble = str(error)
+                await self._clock.sleep(pause * (1 + random.random()))
+                pause = min(2 * pause, _LAST_RETRY)
+                continue
+            self.trouble, pause = "", _RETRY
+            await first(self._monitor.changed.beyond(gpus), self._nodes.changed.beyond(node))
+
+    async def _put_right(self) -> None:
+        wanted = node_counts(self._monitor.inventory, self._dialects)
+        node = next(iter(self._nodes), None)
+        if node is None:
+            raise UserError(
+                f"there is no node {self._node}; set gpus.node to this node's name in the cluster"
+            )
+        if any(node.status.capacity.get(name) != str(count) for name, count in wanted.items()):
+            await self._set(wanted)
+
+    async def _set(self, wanted: Mapping[str, int | None]) -> None:
+        reached("gpus.node_counts")
+        done = await set_extended_resources(self._client, self._node, wanted)
+        reached("gpus.node_counted")
+        if done:
+            self._log.info(Event.GPU_COUNTS_SET, node=self._node, counts=dict(wanted))

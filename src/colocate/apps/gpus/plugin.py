@@ -1,0 +1,93 @@
+"""The device plugin of GPU memory in one dialect: GPUs as slices, and their containers handed to who knows pods.
+
+It knows ids and the kubelet. Which pod a container is of, and which GPU it gets, is answered by a `GpuAllocation`.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+
+from colocate.aio import first
+from colocate.apps.gpus.allocation import GpuAllocation
+from colocate.apps.gpus.monitor import GpuMonitor
+from colocate.crashpoints import reached
+from colocate.errors import UserError
+from colocate.gpus import Dialect, message_bytes, slice_order, slices_of, smallest_unit
+from colocate.kubelet import MESSAGE_LIMIT, DevicePlugin
+from colocate.model.device import Allocation, Device, from_one_group
+from colocate.model.figures import amount, count
+from colocate.model.gpu import GpuInventory
+
+
+class GpuPlugin(DevicePlugin):
+    """Serves the GPU memory of this node under the name of one dialect."""
+
+    def __init__(self, dialect: Dialect, monitor: GpuMonitor, allocation: GpuAllocation) -> None:
+        self.resource = dialect.memory
+        self.dialect = dialect
+        self._monitor = monitor
+        self._allocation = allocation
+        self._take(GpuInventory())
+
+    async def open(self) -> None:
+        """Wait for the driver; UserError where one message to the kubelet has no room for all slices."""
+        await self._monitor.ready()
+        if reason := why_too_many(self._monitor.inventory, self.dialect):
+            raise UserError(reason)
+
+    async def devices(self) -> AsyncIterator[list[Device]]:
+        await self._monitor.ready()
+        while True:
+            gpus, book = self._monitor.changed.count, self._allocation.changed.count
+            yield self._listed()
+            reached("gpus.published")
+            await first(self._monitor.changed.beyond(gpus), self._allocation.changed.beyond(book))
+
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """Slices of one GPU."""
+        places = {uuid: place for place, uuid in enumerate(self._slices.ids)}
+
+        def group(id: str) -> int:
+            return places.get(self._slices.gpu_of(id) or "", -1)
+
+        return from_one_group(group, slice_order, available, must_include, size)
+
+    async def allocate(self, ids: Sequence[str]) -> Allocation:
+        return await self._allocation.allocate(self.resource, ids)
+
+    async def prestart(self, ids: Sequence[str]) -> None:
+        await self._allocation.prestart(self.resource, ids)
+
+    def _listed(self) -> list[Device]:
+        """Every slice; the very same objects where nothing has changed, which the SDK compares quickly."""
+        inventory = self._monitor.inventory
+        if inventory.shared != self._inventory.shared:
+            self._take(inventory)
+        marked = self._allocation.unhealthy(self.resource)
+        if not marked:
+            return list(self._devices)
+        listed = list(self._devices)
+        for id in marked:
+            if (place := self._places.get(id)) is not None:
+                listed[place] = self._unhealthy.setdefault(id, self._devices[place].unhealthy())
+        return listed
+
+    def _take(self, inventory: GpuInventory) -> None:
+        self._inventory = inventory
+        self._slices = slices_of(inventory.shared, self.dialect.unit)
+        near = {gpu.uuid: () if gpu.numa is None else (gpu.numa,) for gpu in inventory.shared}
+        self._devices = [Device(id, numa=near[uuid]) for uuid, ids in self._slices.ids.items() for id in ids]
+        self._places = {device.id: place for place, device in enumerate(self._devices)}
+        self._unhealthy: dict[str, Device] = {}
+
+
+def why_too_many(inventory: GpuInventory, dialect: Dialect) -> str:
+    """Why a kubelet could not take the slices of these GPUs, and which unit to use; empty where it could."""
+    if message_bytes(inventory.shared, dialect.unit) <= MESSAGE_LIMIT:
+        return ""
+    memory = sum(gpu.memory for gpu in inventory.shared)
+    devices = sum(gpu.memory // dialect.unit for gpu in inventory.shared)
+    unit = smallest_unit(inventory.shared, MESSAGE_LIMIT)
+    return (
+        f"{dialect.memory}: {count(len(inventory.shared), 'GPU')} with {amount(memory << 20)} in units of "
+        f"{amount(dialect.unit << 20)} make {devices} devices, and a kubelet takes 4 MiB in one message; set the "
+        f"unit of gpus.dialects[{dialect.name}] to {unit}Mi or more, on every node of the cluster"
+    )
