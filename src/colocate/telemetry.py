@@ -86,6 +86,12 @@ class Event(StrEnum):
     USAGE_MISSING = "usage.missing"
     USAGE_DOUBTFUL = "usage.doubtful"
     USAGE_RATIO = "usage.ratio"
+    NRI_AWAITED = "nri.awaited"
+    NRI_SYNCHRONIZED = "nri.synchronized"
+    NRI_DISCONNECTED = "nri.disconnected"
+    NRI_LET_GO = "nri.let_go"
+    NRI_REQUEST_FAILED = "nri.request_failed"
+    NRI_UNKNOWN = "nri.unknown"
     HTTP_FAULT = "http.fault"
     HTTP_FEWER_CONNECTIONS = "http.fewer_connections"
     EXTENDER_OPEN = "extender.open"
@@ -129,6 +135,18 @@ CPUS_BELOW_LIMIT = Gauge(
 )
 CPUS_SHORT = Gauge(
     "colocate_cpus_short", "Containers whose pool had less free than they ask for when they were placed."
+)
+NRI_CONNECTED = Gauge("colocate_nri_connected", "1 while a container runtime has the NRI plugin registered.")
+NRI_REQUESTS = Counter(
+    "colocate_nri_requests_total",
+    "Requests of the container runtime by NRI, by how they ended.",
+    ["method", "outcome"],
+)
+NRI_REQUEST_SECONDS = Histogram(
+    "colocate_nri_request_duration_seconds",
+    "How long the NRI plugin took to answer the container runtime.",
+    ["method"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2),
 )
 PLUGIN_REGISTRATIONS = Counter(
     "colocate_plugin_registrations_total", "Attempts to register with the kubelet.", ["resource", "outcome"]

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client import REGISTRY
 from tests.scheduler.asking import SteeredJudge, asking
-from tests.scheduler.story import logged
+from tests.support.logs import logged
 
 from colocate import telemetry
 from colocate.apps.http import metrics_server

@@ -18,7 +18,7 @@ from colocate.telemetry import Event
 from tests.memory_agent.driving import BLOCK, MIB, SETTINGS, Driven, driven
 from tests.memory_agent.eating import Eater
 from tests.memory_agent.lab import NAMESPACE, RESOURCE
-from tests.scheduler.story import logged, told
+from tests.support.logs import logged, told
 from tests.support.waiting import until
 
 MIRROR = "kubernetes.io/config.mirror"

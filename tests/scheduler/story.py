@@ -5,18 +5,15 @@ that asks extenders as kube-scheduler does.
 """
 
 import asyncio
-import logging
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
-from structlog.testing import capture_logs
 
 from colocate.apps.config.values import Seconds
 from colocate.apps.scheduler.kube import configuration as kube_config
@@ -31,7 +28,6 @@ from colocate.cluster.resources import DEPLOYMENTS, NODES, PODS, Object
 from colocate.lab.cluster import LabCluster
 from colocate.lab.nodes.shape import LabNodeShape
 from colocate.lab.scheduler import configuration
-from colocate.telemetry import Event
 from tests.support.prometheus import WINDOW, Metrics, free_port
 from tests.support.waiting import until
 
@@ -152,26 +148,6 @@ def with_metrics_api(config: SchedulerConfig, *, prometheus: bool) -> SchedulerC
 
 def spread(pods: Sequence[Placed]) -> Counter[str]:
     return Counter(pod.node for pod in pods)
-
-
-Logs = list[MutableMapping[str, Any]]
-
-
-@contextmanager
-def logged() -> Iterator[Logs]:
-    """What the body logs, which tests are otherwise quiet about."""
-    quiet = structlog.get_config()["wrapper_class"]
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
-    try:
-        with capture_logs() as logs:
-            yield logs
-    finally:
-        structlog.configure(wrapper_class=quiet)
-
-
-def told(logs: Logs, event: Event) -> Logs:
-    """What was logged of one event."""
-    return [one for one in logs if one["event"] == event]
 
 
 def deployment(name: str, replicas: int, scheduler: str) -> Object:

@@ -10,7 +10,7 @@ from colocate.apps.scheduler.settings import ServerEndpoint
 from colocate.clock import ManualClock, SystemClock
 from colocate.telemetry import Event
 from tests.scheduler.granting import FILES, one_hot
-from tests.scheduler.story import logged, told
+from tests.support.logs import logged, told
 from tests.support.rights import Right, rights
 from tests.support.waiting import until
 

@@ -33,8 +33,8 @@ from colocate.model.load import Amount, NodeFacts, NodeLoad, Usage
 from colocate.telemetry import Event
 from colocate.wire.extender_questions import read_question
 from tests.scheduler.asking import POD, Asking, question, server
-from tests.scheduler.story import logged
 from tests.support.extender_calls import RECORDED
+from tests.support.logs import logged
 
 SIZE = Amount(4000, 16 << 30)
 PARSED = msgspec.convert(POD, LoadPod)

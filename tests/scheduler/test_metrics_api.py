@@ -14,8 +14,9 @@ from colocate.cluster.usage.metrics_api import NODE_METRICS
 from colocate.load.terms import Freshness
 from colocate.telemetry import Event
 from tests.scheduler.pretending import CALM, NAMES, internal_error, pretending
-from tests.scheduler.story import Story, logged, spread, telling, told, with_metrics_api
+from tests.scheduler.story import Story, spread, telling, with_metrics_api
 from tests.scheduler.test_process import prioritized
+from tests.support.logs import logged, told
 from tests.support.rights import rights
 from tests.support.waiting import until
 

@@ -17,7 +17,8 @@ from colocate.load.terms import Freshness
 from colocate.model.load import Taint
 from colocate.telemetry import Event
 from tests.scheduler.pretending import CALM, NAMES, ONE_HOT, internal_error, pretending
-from tests.scheduler.story import logged, spread, telling, told
+from tests.scheduler.story import spread, telling
+from tests.support.logs import logged, told
 from tests.support.waiting import until
 
 FOREIGN = {

@@ -17,7 +17,8 @@ from colocate.cluster.resources import LEASES
 from colocate.cluster.transport import Request
 from colocate.telemetry import Event
 from tests.scheduler.pretending import CALM, NAMES, ONE_HOT, pretending
-from tests.scheduler.story import Story, logged, telling, told
+from tests.scheduler.story import Story, telling
+from tests.support.logs import logged, told
 from tests.support.waiting import until
 
 

@@ -11,7 +11,8 @@ from colocate.apps.scheduler.loop.taint_levels import REMOVAL, with_level
 from colocate.cluster.resources import NODES
 from colocate.telemetry import Event
 from tests.scheduler.pretending import CALM, NAMES, pretending
-from tests.scheduler.story import Story, logged, telling, told
+from tests.scheduler.story import Story, telling
+from tests.support.logs import logged, told
 from tests.support.waiting import until
 
 FOREIGN = {"key": "example.com/maintenance", "effect": "PreferNoSchedule"}

@@ -18,7 +18,7 @@ from colocate.clock import SystemClock
 from colocate.cluster.secret import Secret
 from colocate.errors import UserError
 from tests.scheduler.asking import ANY_PORT, SteeredJudge, asking, question
-from tests.scheduler.story import logged
+from tests.support.logs import logged
 
 
 @pytest.fixture

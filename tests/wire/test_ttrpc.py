@@ -204,7 +204,7 @@ class TestLink:
         await linked.runtime.hang_up()
         with pytest.raises(Unavailable, match="hung up"):
             await call
-        assert await linked.link.lost == "it closed the connection"
+        assert await linked.link.ended() == "it closed the connection"
         with pytest.raises(Unavailable, match="hung up"):
             await linked.link.call("nri.pkg.api.v1alpha1.Runtime", "UpdateContainers", b"", 5)
 
@@ -222,12 +222,12 @@ class TestLink:
         self, linked: Linked, garbage: bytes, reason: str
     ) -> None:
         linked.runtime.send(garbage)
-        assert reason in await linked.link.lost
+        assert reason in await linked.link.ended()
         await linked.runtime.end()
 
     async def test_a_stream_cannot_be_used_again(self, linked: Linked) -> None:
         linked.runtime.send(linked.runtime.request("One", b"") * 2)
-        assert "stream 1 after 1" in await linked.link.lost
+        assert "stream 1 after 1" in await linked.link.ended()
 
     async def test_frames_of_other_kinds_and_connections_are_passed_over(self, linked: Linked) -> None:
         linked.runtime.send(

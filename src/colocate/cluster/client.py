@@ -20,8 +20,8 @@ from typing import TypeVar
 
 import msgspec
 
+from colocate.backoff import BackOff, Random
 from colocate.clock import Clock, SystemClock
-from colocate.cluster.backoff import BackOff, Random
 from colocate.cluster.connection import Connection
 from colocate.cluster.errors import Doing, ServerError, TooManyRequests, Unreachable, Untrusted, unreadable
 from colocate.cluster.json_patch import Operation

@@ -13,7 +13,7 @@ import msgspec
 
 from colocate import telemetry
 from colocate.aio import Watched
-from colocate.cluster.backoff import BackOff
+from colocate.backoff import BackOff
 from colocate.cluster.client import Client
 from colocate.cluster.errors import (
     ApiError,

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from colocate.cluster.backoff import BackOff, Random
+from colocate.backoff import BackOff, Random
 from colocate.cluster.client import Client
 from colocate.cluster.errors import (
     ApiError,

@@ -16,8 +16,8 @@ import msgspec
 
 from colocate import telemetry
 from colocate.aio import Watched, deadline
+from colocate.backoff import Random
 from colocate.clock import Clock
-from colocate.cluster.backoff import Random
 from colocate.cluster.client import Client
 from colocate.cluster.errors import ClusterError, Conflict, Forbidden, NotFound, Unauthorized
 from colocate.cluster.resources import LEASES, Object

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from colocate.aio import Watched, deadline
-from colocate.cluster.backoff import BackOff, Random
+from colocate.backoff import BackOff, Random
 from colocate.cluster.cached_objects import CachedObjects, ObjectIndex, ObjectMarks, marks_of
 from colocate.cluster.changes import Change, Key
 from colocate.cluster.client import EVERYTHING, Client

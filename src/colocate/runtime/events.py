@@ -50,7 +50,7 @@ class ContainerEvents(Protocol):
         """
 
     async def detached(self, writer: PinWriter) -> None:
-        """The connection of this way in is gone."""
+        """The connection of this way in is gone. The writer may be one whose `synchronize` has failed."""
 
     async def create(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> Placing:
         """A container is about to be created. PlacementRefused where it must not be.

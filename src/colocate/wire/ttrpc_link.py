@@ -32,13 +32,13 @@ class CallHandler(Protocol):
     """Seconds that an answer may take where a request does not say."""
 
     async def handle(self, service: str, method: str, payload: bytes) -> bytes:
-        """The answer's payload; CallRefused for an error. Any other error is for `failed`."""
+        """The answer's payload; CallRefused for an error, GarbledStream to end the link. The rest is for `failed`."""
 
     def fallback(self, method: str) -> bytes:
         """The payload that is sent in place of an answer that takes too long."""
 
-    def failed(self, method: str, error: Exception) -> bytes:
-        """The payload that is sent where `handle` has failed."""
+    def failed(self, method: str, error: Exception) -> bytes | None:
+        """The payload that is sent where `handle` has failed; None ends the link."""
 
 
 class _Waiting(msgspec.Struct):
@@ -68,24 +68,28 @@ class TtrpcLink(asyncio.Protocol):
         """The other side does not read what is written."""
         self._reading = True
         self._reason = ""
-        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why the link has ended, once it has."""
 
     async def run(self) -> None:
         """Answer requests until the link is lost; a request that is under way then is seen through."""
-        while not self.lost.done():
+        while not self._lost.done():
             await self._arrived.wait()
-            while self._waiting and not self.lost.done():
+            while self._waiting and not self._lost.done():
                 request = self._waiting.popleft()
                 await self._answer(request)
                 self._bytes -= len(request.payload)
                 self._regulate()
             self._arrived.clear()
 
+    async def ended(self) -> str:
+        """Wait for the end of the link; returns why it has ended."""
+        return await asyncio.shield(self._lost)
+
     async def call(self, service: str, method: str, payload: bytes, timeout: float) -> bytes:
         """Call the other side. CallRefused where it answers with an error, Unavailable where it does not answer."""
-        if self.lost.done():
-            raise Unavailable(f"the runtime has hung up: {self.lost.result()}")
+        if self._lost.done():
+            raise Unavailable(f"the runtime has hung up: {self._lost.result()}")
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         answer: asyncio.Future[messages.Response] = asyncio.get_running_loop().create_future()
         self._calls[stream] = answer
@@ -125,13 +129,13 @@ class TtrpcLink(asyncio.Protocol):
             self.close(str(error))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.lost.set_result(self._reason or (str(error) if error else "it closed the connection"))
+        self._lost.set_result(self._reason or (str(error) if error else "it closed the connection"))
         for request in self._waiting:
             self._settle(request)
         self._waiting.clear()
         for answer in self._calls.values():
             if not answer.done():
-                answer.set_exception(Unavailable(f"the runtime has hung up: {self.lost.result()}"))
+                answer.set_exception(Unavailable(f"the runtime has hung up: {self._lost.result()}"))
         self._arrived.set()
 
     def pause_writing(self) -> None:
@@ -172,8 +176,15 @@ class TtrpcLink(asyncio.Protocol):
             response.payload = await self._handler.handle(request.service, request.method, request.payload)
         except CallRefused as refusal:
             response.status.code, response.status.message = refusal.code, str(refusal)
+        except (GarbledStream, DecodeError) as error:
+            self.close(f"{request.method}: {error}")
+            return
         except Exception as error:  # noqa: BLE001 -- told by the handler; what it answers is as good as no plugin
-            response.payload = self._handler.failed(request.method, error)
+            payload = self._handler.failed(request.method, error)
+            if payload is None:
+                self.close(f"{request.method} has failed here")
+                return
+            response.payload = payload
         self._send(request, response)
 
     def _let_go(self, request: _Waiting) -> None:

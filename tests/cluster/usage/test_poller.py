@@ -24,7 +24,7 @@ from colocate.cluster.usage import (
 from colocate.model.load import Aggregate, Aggregation, Amount, NodeLoad, PodUsage, Usage
 from colocate.telemetry import Event
 from tests.cluster.serving import Scripted
-from tests.scheduler.story import logged, told
+from tests.support.logs import logged, told
 from tests.support.waiting import until
 
 from .fake import CPU, MEMORY, NODES, TIME, Table, contested, passing, poller, vector

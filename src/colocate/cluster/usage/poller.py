@@ -15,8 +15,8 @@ import msgspec
 
 from colocate import telemetry
 from colocate.aio import Watched
+from colocate.backoff import BackOff, Random
 from colocate.clock import Clock
-from colocate.cluster.backoff import BackOff, Random
 from colocate.cluster.errors import ClusterError
 from colocate.cluster.usage.answers import Vector
 from colocate.cluster.usage.claims import Claims, Sample, counting, disagreeing, updated

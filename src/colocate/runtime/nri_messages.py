@@ -1,0 +1,133 @@
+"""What an NRI message says of sandboxes and containers, as facts; and pins as parts of an answer.
+
+Of a pod's annotations those of this project are kept, and no more of them than anyone needs: the rest is of any size,
+and nobody's business here.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from colocate.model.container import (
+    ContainerPhase,
+    CpuPin,
+    RuntimeContainer,
+    RuntimeResources,
+    RuntimeSandbox,
+)
+from colocate.wire import nri_pb2 as nri
+from colocate.wire.mux import GarbledStream
+
+_OURS = "colocate.dev/"
+_MOST_ANNOTATIONS = 64
+_LONGEST_ANNOTATION = 1024
+_MOST_DEVICES = 256
+_MOST_FOUND = 16_384
+_LARGEST_INVENTORY = 64 << 20
+_ATTEMPT = "io.kubernetes.container.restartCount"
+"""A kubelet's annotation: NRI has no field for it."""
+_PHASES: Mapping[int, ContainerPhase] = {
+    nri.CONTAINER_CREATED: ContainerPhase.CREATED,
+    nri.CONTAINER_PAUSED: ContainerPhase.RUNNING,
+    nri.CONTAINER_RUNNING: ContainerPhase.RUNNING,
+    nri.CONTAINER_STOPPED: ContainerPhase.EXITED,
+}
+
+
+def sandbox(pod: nri.PodSandbox) -> RuntimeSandbox:
+    """A sandbox."""
+    ours = [name for name in pod.annotations if name.startswith(_OURS)][:_MOST_ANNOTATIONS]
+    return RuntimeSandbox(
+        id=pod.id,
+        uid=pod.uid,
+        namespace=pod.namespace,
+        name=pod.name,
+        cgroup_parent=pod.linux.cgroup_parent,
+        annotations={name: pod.annotations[name][:_LONGEST_ANNOTATION] for name in ours},
+    )
+
+
+def container(said: nri.Container) -> RuntimeContainer:
+    """A container."""
+    linux = said.linux
+    return RuntimeContainer(
+        id=said.id,
+        sandbox_id=said.pod_sandbox_id,
+        name=said.name,
+        attempt=_attempt(said.annotations.get(_ATTEMPT, "")),
+        phase=_PHASES.get(said.state, ContainerPhase.UNKNOWN),
+        resources=resources(linux.resources),
+        devices=_devices(said),
+        cgroup_path=linux.cgroups_path,
+        pid=said.pid,
+    )
+
+
+def resources(said: nri.LinuxResources) -> RuntimeResources:
+    """What a container may use."""
+    cpu = said.cpu
+    return RuntimeResources(
+        cpu_shares=cpu.shares.value,
+        cpu_quota=cpu.quota.value,
+        cpu_period=cpu.period.value,
+        memory_limit=said.memory.limit.value,
+        cpuset_cpus=cpu.cpus,
+        cpuset_mems=cpu.mems,
+    )
+
+
+def update(pin: CpuPin) -> nri.ContainerUpdate:
+    """A change of a container that runs."""
+    message = nri.ContainerUpdate(container_id=pin.container_id)
+    merge(pin, message.linux.resources)
+    return message
+
+
+def merge(pin: CpuPin, into: nri.LinuxResources) -> None:
+    """Give a container these CPUs and, if the pin names some, these memory nodes."""
+    into.cpu.cpus = str(pin.cpus)
+    if pin.mems:
+        into.cpu.mems = ",".join(map(str, pin.mems))
+
+
+def _devices(said: nri.Container) -> tuple[str, ...]:
+    if not said.linux.devices and not said.CDI_devices:
+        return ()
+    paths = [nri.LinuxDevice.FromString(each).path for each in said.linux.devices[:_MOST_DEVICES]]
+    names = [nri.CDIDevice.FromString(each).name for each in said.CDI_devices[:_MOST_DEVICES]]
+    return (*paths, *names)
+
+
+def _attempt(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+class Inventory:
+    """All that a runtime has, gathered from the pieces of Synchronize."""
+
+    def __init__(self) -> None:
+        self._pods: list[tuple[RuntimeSandbox, bool]] = []
+        self._containers: list[RuntimeContainer] = []
+        self._bytes = 0
+
+    def add(self, piece: nri.SynchronizeRequest, size: int) -> None:
+        """One piece, of so many bytes. GarbledStream where it is more than any node has."""
+        self._bytes += size
+        count = max(len(self._pods) + len(piece.pods), len(self._containers) + len(piece.containers))
+        if self._bytes > _LARGEST_INVENTORY or count > _MOST_FOUND:
+            raise GarbledStream(
+                f"{count} sandboxes or containers in {self._bytes} bytes are more than any node has"
+            )
+        for each in piece.pods:
+            pod = nri.PodSandbox.FromString(each)
+            self._pods.append((sandbox(pod), pod.pid != 0))
+        self._containers += [container(nri.Container.FromString(each)) for each in piece.containers]
+
+    def found(self) -> tuple[list[RuntimeSandbox], list[RuntimeContainer]]:
+        """Sandboxes and containers. Which sandboxes have ended is not said: they have no process and no container."""
+        in_use = {each.sandbox_id for each in self._containers}
+        sandboxes = [
+            each if process or each.id in in_use else msgspec.structs.replace(each, ready=False)
+            for each, process in self._pods
+        ]
+        return sandboxes, self._containers
