@@ -120,6 +120,13 @@ class Event(StrEnum):
     LEASE_TAKEN = "lease.taken"
     LEASE_LOST = "lease.lost"
     LEASE_FAILED = "lease.failed"
+    CRI_PROXY_STARTED = "cri_proxy.started"
+    CRI_PROXY_STOPPED = "cri_proxy.stopped"
+    CRI_RECONCILED = "cri_proxy.reconciled"
+    CRI_NOT_RECONCILED = "cri_proxy.not_reconciled"
+    CRI_RUNTIME_LOST = "cri_proxy.runtime_lost"
+    CRI_DECISION_FAILED = "cri_proxy.decision_failed"
+    CRI_PIN_FAILED = "cri_proxy.pin_failed"
     LAB_REQUEST_FAILED = "lab_api.request_failed"
     LAB_CONTROLLER_FAILED = "lab_api.controller_failed"
     LAB_ATTEMPT_FAILED = "lab_scheduler.attempt_failed"
@@ -317,6 +324,17 @@ GPU_XIDS = Counter(
     "colocate_gpu_xids_total", "Errors that the driver told of, by GPU and NVIDIA's number.", ["gpu", "xid"]
 )
 
+CRI_ADDED_SECONDS = Histogram(
+    "colocate_cri_proxy_added_seconds",
+    "How long the CRI proxy kept a call that it watches, beyond the time that the runtime took.",
+    ["method"],
+    buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1, 5),
+)
+CRI_PASSED = Counter(
+    "colocate_cri_proxy_passed_total",
+    "Calls about CPUs that went on without a decision, by reason.",
+    ["method", "reason"],
+)
 
 LOG_LINES_LOST = Counter(
     "colocate_log_lines_lost_total",

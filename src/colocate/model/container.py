@@ -59,6 +59,10 @@ class RuntimeContainer(msgspec.Struct, frozen=True, kw_only=True):
     """As the runtime writes it, where it tells (NRI)."""
     pid: int = 0
 
+    @property
+    def has_ended(self) -> bool:
+        return self.phase is ContainerPhase.EXITED
+
 
 class CpuPin(msgspec.Struct, frozen=True, kw_only=True):
     """The CPUs and memory nodes that a container is to have."""

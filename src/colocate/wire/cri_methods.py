@@ -31,6 +31,8 @@ EXEC_SYNC = proto(f"{RUNTIME}ExecSync", cri.ExecSyncRequest, cri.ExecSyncRespons
 
 CONTAINER_EVENTS = f"{RUNTIME}GetContainerEvents"
 """A stream, of ContainerEventResponse."""
+STREAM_CONTAINERS = f"{RUNTIME}StreamContainers"
+"""A stream, whose messages read as ListContainersResponse."""
 
 UNARY = frozenset(
     {

@@ -1,0 +1,103 @@
+"""Changes the CPUs of containers that run already, by UpdateContainerResources.
+
+Of several pins for one container the one that was asked for last is written, in whatever order they get there. One
+that fails is tried again some times, unless another takes its place; after that the audit of the placer will find it.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+
+from colocate import crashpoints, telemetry
+from colocate.clock import Clock
+from colocate.model.container import CpuPin
+from colocate.runtime.cri_messages import merge
+from colocate.telemetry import Event
+from colocate.wire import cri_methods as methods
+from colocate.wire import cri_pb2 as cri
+from colocate.wire import rpc
+
+_AT_ONCE = 8
+"""Containers that are changed at a time: each costs the runtime a process."""
+_SECONDS = 10.0
+_PAUSES = (1.0, 2.0, 4.0, 8.0)
+"""Seconds before each further attempt."""
+
+
+class CriPins:
+    """A `PinWriter`; `close` ends its further attempts."""
+
+    def __init__(self, channel: grpc.aio.Channel, clock: Clock) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._wanted: dict[str, CpuPin] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._retries: dict[str, asyncio.Task[None]] = {}
+
+    async def write(self, pins: Sequence[CpuPin]) -> Sequence[str]:
+        """Write these, and return the ids of containers that could not be changed. One that is gone needs none."""
+        for pin in pins:
+            self._wanted[pin.container_id] = pin
+        done = await asyncio.gather(*(self._attempt(pin.container_id, pin) for pin in pins))
+        failed = [pin.container_id for pin, written in zip(pins, done, strict=True) if not written]
+        for container_id in failed:
+            if container_id not in self._retries:
+                self._retries[container_id] = asyncio.create_task(self._try_again(container_id))
+        return failed
+
+    @asynccontextmanager
+    async def turn(self, container_id: str, pin: CpuPin | None) -> AsyncIterator[None]:
+        """Nothing else is written to this container meanwhile; `pin` is what the body writes itself."""
+        if pin is not None:
+            self._wanted[container_id] = pin
+        async with self._turns[container_id]:
+            yield
+
+    def forget(self, container_id: str) -> None:
+        """The container is gone."""
+        self._wanted.pop(container_id, None)
+        self._turns.pop(container_id, None)
+
+    async def close(self) -> None:
+        retries = list(self._retries.values())
+        for retry in retries:
+            retry.cancel()
+        await asyncio.gather(*retries, return_exceptions=True)
+
+    async def _attempt(self, container_id: str, pin: CpuPin) -> bool:
+        async with self._places, self._turns[container_id]:
+            if self._wanted.get(container_id) is not pin:
+                return True  # Another has taken its place, or the container is gone.
+            request = cri.UpdateContainerResourcesRequest(container_id=container_id)
+            merge(pin, request.linux)
+            crashpoints.reached("cri.pin")
+            try:
+                await rpc.call(self._channel, methods.UPDATE_RESOURCES, request, timeout=_SECONDS)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.NOT_FOUND:
+                    return True
+                telemetry.logger().warning(
+                    Event.CRI_PIN_FAILED,
+                    container=container_id,
+                    cpus=str(pin.cpus),
+                    code=error.code().name,
+                    reason=error.details(),
+                )
+                return False
+        return True
+
+    async def _try_again(self, container_id: str) -> None:
+        """Write what is wanted by then, a few times."""
+        try:
+            for pause in _PAUSES:
+                await self._clock.sleep(pause)
+                pin = self._wanted.get(container_id)
+                if pin is None or await self._attempt(container_id, pin):
+                    break
+        finally:
+            del self._retries[container_id]

@@ -1,0 +1,326 @@
+"""The calls between kubelet and runtime that concern CPUs: watched, told to whoever decides, rewritten as it says.
+
+A container's cpuset is written into CreateContainer and into the kubelet's own UpdateContainerResources. Containers
+that must give up CPUs are changed before CreateContainer is passed on. Where the decision fails, or a message cannot
+be read, the call is passed on as it came. A strict wish that cannot be had ends the call with the reason.
+
+No call says that a container has ended by itself. The kubelet acts on what the runtime's lists, statuses and events
+tell it, all of which pass here: whatever it knows of an end was known here before.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, EncodeError, Message
+
+from colocate import crashpoints, telemetry
+from colocate.aio import seen_through
+from colocate.clock import Clock
+from colocate.model.container import CpuPin
+from colocate.runtime.cri_inventory import find_container, inventory
+from colocate.runtime.cri_messages import merge, requested, resources
+from colocate.runtime.cri_pins import CriPins
+from colocate.runtime.cri_relay import Forward, RelayRefused, Tap, Watch
+from colocate.runtime.events import ContainerEvents, PlacementRefused, Placing
+from colocate.telemetry import Event
+from colocate.wire import cri_methods as methods
+from colocate.wire import cri_pb2 as cri
+
+PATIENCE = 5.0
+"""Seconds that a container waits for the reconciliation with the runtime before it goes on without a decision."""
+_UNDECIDED = Placing()
+_UNCERTAIN = {
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNAVAILABLE,
+}
+"""Ends of a call after which the runtime may have done what it was asked."""
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+class CriProxy:
+    """Tells `events` what happens, in the order in which it does, and reconciles them in `run`.
+
+    `watches` and `taps` are for the relay.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, events: ContainerEvents, clock: Clock) -> None:
+        self._channel = channel
+        self._events = events
+        self._clock = clock
+        self._pins = CriPins(channel, clock)
+        self._turn = asyncio.Lock()
+        """Decisions and the changes to others that they ask for are made one after the other."""
+        self._reconciled = asyncio.Event()
+        self._sandboxes: dict[str, str] = {}
+        """By container that has not ended, as far as is known, its sandbox."""
+        self._loose: set[asyncio.Task[None]] = set()
+
+    @property
+    def watches(self) -> Mapping[str, Watch]:
+        return {
+            methods.CREATE_CONTAINER.path: self._create,
+            methods.UPDATE_RESOURCES.path: self._update,
+            methods.START_CONTAINER.path: self._start,
+            methods.STOP_CONTAINER.path: self._stop,
+            methods.REMOVE_CONTAINER.path: self._remove,
+            methods.STOP_SANDBOX.path: self._stop_sandbox,
+            methods.REMOVE_SANDBOX.path: self._remove_sandbox,
+            methods.LIST_CONTAINERS.path: self._list,
+            methods.CONTAINER_STATUS.path: self._status,
+        }
+
+    @property
+    def taps(self) -> Mapping[str, Tap]:
+        return {methods.CONTAINER_EVENTS: self._see_event, methods.STREAM_CONTAINERS: self._see_containers}
+
+    async def run(self) -> None:
+        """Reconcile whenever the runtime is there again, until cancelled."""
+        try:
+            while True:
+                await self._connected()
+                if not await self._reconcile():
+                    await self._clock.sleep(1)
+                    continue
+                await self._channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+                self._reconciled.clear()
+                telemetry.logger().warning(Event.CRI_RUNTIME_LOST)
+                await self._tell(self._events.detached(self._pins))
+        finally:
+            await seen_through(self._close())
+
+    async def _connected(self) -> None:
+        while (state := self._channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+            await self._channel.wait_for_state_change(state)
+
+    async def _reconcile(self) -> bool:
+        async with self._turn:
+            try:
+                sandboxes, containers = await inventory(self._channel)
+            except grpc.aio.AioRpcError as error:
+                telemetry.logger().warning(
+                    Event.CRI_NOT_RECONCILED, code=error.code().name, reason=error.details()
+                )
+                return False
+            self._sandboxes = {
+                container.id: container.sandbox_id for container in containers if not container.has_ended
+            }
+            pins: Iterable[CpuPin] = ()
+            try:
+                pins = await self._events.synchronize(sandboxes, containers, self._pins)
+            except Exception as error:  # noqa: BLE001 -- whatever it is, containers must start
+                self._failed("synchronize", error)
+            await self._pins.write(tuple(pins))
+        self._reconciled.set()
+        telemetry.logger().info(
+            Event.CRI_RECONCILED,
+            sandboxes=len(sandboxes),
+            containers=len(containers),
+            changed=len(tuple(pins)),
+        )
+        return True
+
+    async def _close(self) -> None:
+        for task in self._loose:
+            task.cancel()
+        await asyncio.gather(*self._loose, return_exceptions=True)
+        await self._pins.close()
+        await self._tell(self._events.detached(self._pins))
+
+    # Calls that are rewritten
+
+    async def _create(self, payload: bytes, forward: Forward) -> bytes:
+        request = _read(cri.CreateContainerRequest, payload)
+        if request is None or not request.pod_sandbox_id or not request.HasField("sandbox_config"):
+            self._passed("CreateContainer", "unreadable")
+            return await forward(payload)
+        sandbox, container = requested(request)
+        key = (sandbox.id, container.name, container.attempt)
+        try:
+            placing = await self._decide("CreateContainer", lambda: self._events.create(sandbox, container))
+            if placing.own is not None:
+                payload = _with_pin(request, request.config.linux.resources, placing.own, payload)
+            crashpoints.reached("cri.create")
+            answer = await forward(payload)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _UNCERTAIN:
+                self._loosely(self._look_for(*key))
+            else:
+                await self._tell(self._events.not_created(*key))
+            raise
+        except asyncio.CancelledError:
+            self._loosely(self._look_for(*key))
+            raise
+        made = _read(cri.CreateContainerResponse, answer)
+        if made is not None and made.container_id:
+            await self._made(*key, made.container_id)
+        return answer
+
+    async def _update(self, payload: bytes, forward: Forward) -> bytes:
+        request = _read(cri.UpdateContainerResourcesRequest, payload)
+        if request is None or not request.container_id:
+            self._passed("UpdateContainerResources", "unreadable")
+            return await forward(payload)
+        container_id = request.container_id
+        said = resources(request.linux)
+        placing = await self._decide(
+            "UpdateContainerResources", lambda: self._events.update(container_id, said)
+        )
+        if placing.own is not None:
+            payload = _with_pin(request, request.linux, placing.own, payload)
+        async with self._pins.turn(container_id, placing.own):
+            crashpoints.reached("cri.update")
+            return await forward(payload)
+
+    async def _decide(self, method: str, ask: Callable[[], Awaitable[Placing]]) -> Placing:
+        """What is to be done, once all others have changed that must; nothing where it cannot be decided."""
+        try:
+            await asyncio.wait_for(self._reconciled.wait(), PATIENCE)
+        except TimeoutError:
+            self._passed(method, "not_reconciled")
+            return _UNDECIDED
+        return await seen_through(self._decide_in_turn(method, ask))
+
+    async def _decide_in_turn(self, method: str, ask: Callable[[], Awaitable[Placing]]) -> Placing:
+        async with self._turn:
+            try:
+                placing = await ask()
+            except PlacementRefused as refused:
+                raise RelayRefused(grpc.StatusCode.FAILED_PRECONDITION, str(refused)) from None
+            except Exception as error:  # noqa: BLE001 -- whatever it is, the container must start
+                self._failed(method, error)
+                return _UNDECIDED
+            await self._pins.write(placing.others)
+            return placing
+
+    # Calls that are watched
+
+    async def _start(self, payload: bytes, forward: Forward) -> bytes:
+        answer = await forward(payload)
+        if request := _read(cri.StartContainerRequest, payload):
+            await self._tell(self._events.started(request.container_id))
+        return answer
+
+    async def _stop(self, payload: bytes, forward: Forward) -> bytes:
+        answer = await forward(payload)
+        if request := _read(cri.StopContainerRequest, payload):
+            await self._has_ended(request.container_id)
+        return answer
+
+    async def _remove(self, payload: bytes, forward: Forward) -> bytes:
+        answer = await forward(payload)
+        if request := _read(cri.RemoveContainerRequest, payload):
+            self._forget(request.container_id)
+            await self._tell(self._events.removed(request.container_id))
+        return answer
+
+    async def _stop_sandbox(self, payload: bytes, forward: Forward) -> bytes:
+        answer = await forward(payload)
+        if request := _read(cri.StopPodSandboxRequest, payload):
+            await self._tell(self._events.sandbox_stopped(request.pod_sandbox_id))
+        return answer
+
+    async def _remove_sandbox(self, payload: bytes, forward: Forward) -> bytes:
+        answer = await forward(payload)
+        if request := _read(cri.RemovePodSandboxRequest, payload):
+            for container_id in [
+                container
+                for container, sandbox in self._sandboxes.items()
+                if sandbox == request.pod_sandbox_id
+            ]:
+                self._forget(container_id)
+            await self._tell(self._events.sandbox_removed(request.pod_sandbox_id))
+        return answer
+
+    async def _list(self, payload: bytes, forward: Forward) -> bytes:
+        answer = await forward(payload)
+        await self._see_containers(answer)
+        return answer
+
+    async def _status(self, payload: bytes, forward: Forward) -> bytes:
+        answer = await forward(payload)
+        read = _read(cri.ContainerStatusResponse, answer)
+        if read and read.status.state == cri.CONTAINER_EXITED and read.status.id in self._sandboxes:
+            await self._has_ended(read.status.id)
+        return answer
+
+    async def _see_containers(self, answer: bytes) -> None:
+        """A list of containers, or a part of one: either has them in the same field."""
+        if not self._sandboxes or (read := _read(cri.ListContainersResponse, answer)) is None:
+            return
+        for container in read.containers:
+            if container.state == cri.CONTAINER_EXITED and container.id in self._sandboxes:
+                await self._has_ended(container.id)
+
+    async def _see_event(self, answer: bytes) -> None:
+        read = _read(cri.ContainerEventResponse, answer)
+        if (
+            read
+            and read.container_event_type == cri.CONTAINER_STOPPED_EVENT
+            and read.container_id in self._sandboxes
+        ):
+            await self._has_ended(read.container_id)
+
+    # What is told
+
+    async def _made(self, sandbox_id: str, name: str, attempt: int, container_id: str) -> None:
+        self._sandboxes[container_id] = sandbox_id
+        await self._tell(self._events.created(sandbox_id, name, attempt, container_id))
+
+    async def _has_ended(self, container_id: str) -> None:
+        self._sandboxes.pop(container_id, None)
+        await self._tell(self._events.stopped(container_id))
+
+    def _forget(self, container_id: str) -> None:
+        self._sandboxes.pop(container_id, None)
+        self._pins.forget(container_id)
+
+    async def _look_for(self, sandbox_id: str, name: str, attempt: int) -> None:
+        """See what became of a container whose call was cut off. A runtime that is away is asked when it is back."""
+        try:
+            found = await find_container(self._channel, sandbox_id, name, attempt)
+        except grpc.aio.AioRpcError:
+            return
+        if found is None:
+            await self._tell(self._events.not_created(sandbox_id, name, attempt))
+        else:
+            await self._made(sandbox_id, name, attempt, found.id)
+
+    async def _tell(self, event: Coroutine[Any, Any, None]) -> None:
+        """An event that has happened: nothing that goes wrong with it may keep the kubelet from its answer."""
+        try:
+            await seen_through(event)
+        except Exception as error:  # noqa: BLE001 -- the call has been carried out
+            self._failed("event", error)
+
+    def _loosely(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._loose.add(task)
+        task.add_done_callback(self._loose.discard)
+
+    def _failed(self, method: str, error: Exception) -> None:
+        self._passed(method, "error")
+        telemetry.logger().error(Event.CRI_DECISION_FAILED, method=method, exc_info=error)
+
+    def _passed(self, method: str, reason: str) -> None:
+        telemetry.CRI_PASSED.labels(method=method, reason=reason).inc()
+
+
+def _read(kind: type[AnyMessage], payload: bytes) -> AnyMessage | None:
+    """A message, or None: what cannot be read is passed on all the same."""
+    try:
+        return kind.FromString(payload)
+    except DecodeError:
+        return None
+
+
+def _with_pin(request: Message, into: cri.LinuxContainerResources, pin: CpuPin, otherwise: bytes) -> bytes:
+    merge(pin, into)
+    try:
+        return request.SerializeToString()
+    except EncodeError:
+        return otherwise
