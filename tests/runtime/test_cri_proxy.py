@@ -1,0 +1,369 @@
+"""The proxy tells what happens to containers, writes what is decided, and stands in nobody's way when that fails."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.message import Message
+from tests.support import fake_runtime
+from tests.support.cri_proxies import proxying
+from tests.support.fake_runtime import Requests, call_unary
+from tests.support.scripted_events import ScriptedEvents
+from tests.support.waiting import until
+
+from colocate.clock import ManualClock
+from colocate.model.container import ContainerPhase, CpuPin, RuntimeResources
+from colocate.model.cpuset import CpuSet
+from colocate.runtime import cri_proxy
+from colocate.runtime.events import PlacementRefused, Placing
+from colocate.wire import cri_methods as methods
+from colocate.wire import cri_pb2 as cri
+from colocate.wire import rpc
+
+READERS = {method.path: method for method in vars(methods).values() if isinstance(method, rpc.Method)}
+INFO = """{
+    "pid": 77,
+    "config": {
+        "linux": {"cgroup_parent": "/kubepods/burstable/podu"},
+        "devices": [{"host_path": "/dev/gpu0"}],
+        "CDI_devices": [{"name": "vendor.com/nic=1"}]
+    },
+    "runtimeSpec": {"linux": {
+        "cgroupsPath": "/kubepods/x",
+        "resources": {
+            "memory": {"limit": 64},
+            "cpu": {"shares": 1024, "quota": 5, "period": 9, "cpus": "0-3", "mems": "1"}
+        }
+    }}
+}"""
+
+
+class MiniRuntime:
+    """A runtime with just enough in it; every request that changes something is in `asked`."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.containers: dict[str, cri.Container] = {}
+        self.sandboxes = [
+            cri.PodSandbox(id="s", metadata=cri.PodSandboxMetadata(name="p", uid="u", namespace="n"))
+        ]
+        self.failures: dict[str, list[grpc.StatusCode]] = {}
+        self.hold: asyncio.Event | None = None
+        self.info = INFO
+        self.garbage = False
+
+    async def serve(self, path: str, requests: Requests, context: grpc.aio.ServicerContext) -> None:
+        payload = b"".join([request async for request in requests])
+        if path == methods.CONTAINER_EVENTS:
+            for container in self.containers.values():
+                event = cri.ContainerEventResponse(
+                    container_id=container.id, container_event_type=cri.CONTAINER_STOPPED_EVENT
+                )
+                await context.write(event.SerializeToString())
+            return
+        if self.garbage:
+            self.asked.append(payload)
+            await context.write(b"\xff\xff\xff")
+            return
+        method = READERS[path]
+        request = method.read_request(payload)
+        name = path.rpartition("/")[2]
+        if not isinstance(
+            request,
+            cri.ListContainersRequest
+            | cri.ListPodSandboxRequest
+            | cri.ContainerStatusRequest
+            | cri.PodSandboxStatusRequest,
+        ):
+            self.asked.append(request)
+        if self.failures.get(name):
+            await context.abort(self.failures[name].pop(0), "as the test wishes")
+        answer = await self._answer(request)
+        await context.write(answer.SerializeToString())
+
+    async def _answer(self, request: Any) -> Message:
+        match request:
+            case cri.ListPodSandboxRequest():
+                return cri.ListPodSandboxResponse(items=self.sandboxes)
+            case cri.PodSandboxStatusRequest():
+                return cri.PodSandboxStatusResponse(info={"info": self.info})
+            case cri.ListContainersRequest():
+                return cri.ListContainersResponse(containers=self.containers.values())
+            case cri.ContainerStatusRequest():
+                found = self.containers[request.container_id]
+                status = cri.ContainerStatus(id=found.id, state=found.state)
+                return cri.ContainerStatusResponse(status=status, info={"info": self.info})
+            case cri.CreateContainerRequest():
+                if self.hold:
+                    self.add(request.config.metadata.name)
+                    await self.hold.wait()
+                return cri.CreateContainerResponse(container_id=self.add(request.config.metadata.name))
+            case cri.StartContainerRequest():
+                return cri.StartContainerResponse()
+            case cri.UpdateContainerResourcesRequest():
+                return cri.UpdateContainerResourcesResponse()
+        raise AssertionError(request)
+
+    def add(self, name: str, state: cri.ContainerState = cri.CONTAINER_CREATED) -> str:
+        container = cri.Container(
+            id=f"id-{name}", pod_sandbox_id="s", metadata=cri.ContainerMetadata(name=name), state=state
+        )
+        self.containers[container.id] = container
+        return container.id
+
+    def pinned(self) -> list[tuple[str, str]]:
+        """Which containers were given which CPUs, in order; the new one without an id."""
+        found = []
+        for request in self.asked:
+            if isinstance(request, cri.UpdateContainerResourcesRequest):
+                found.append((request.container_id, request.linux.cpuset_cpus))
+            elif isinstance(request, cri.CreateContainerRequest):
+                found.append(("", request.config.linux.resources.cpuset_cpus))
+        return found
+
+
+class Node:
+    """The runtime, the proxy's events, and a kubelet's channel to the proxy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.runtime = MiniRuntime()
+        self.events = ScriptedEvents()
+        self.clock = ManualClock()
+        self.behind = folder / "runtime.sock"
+        self.before = folder / "proxy.sock"
+        self.kubelet = fake_runtime.client(self.before)
+
+    async def create(self, name: str = "main") -> cri.CreateContainerResponse:
+        return await rpc.call(self.kubelet, methods.CREATE_CONTAINER, creation(name), timeout=30)
+
+    async def synchronized(self, times: int = 1) -> None:
+        await until(lambda: self.events.said("synchronize") == times, "a reconciliation")
+
+
+def creation(name: str = "main") -> cri.CreateContainerRequest:
+    return cri.CreateContainerRequest(
+        pod_sandbox_id="s",
+        sandbox_config=cri.PodSandboxConfig(
+            metadata=cri.PodSandboxMetadata(name="p", uid="u", namespace="n"),
+            annotations={"a": "b"},
+            linux=cri.LinuxPodSandboxConfig(cgroup_parent="/kubepods/podu"),
+        ),
+        config=cri.ContainerConfig(
+            metadata=cri.ContainerMetadata(name=name, attempt=3),
+            devices=[cri.Device(host_path="/dev/gpu0")],
+            linux=cri.LinuxContainerConfig(
+                resources=cri.LinuxContainerResources(cpu_shares=2048, memory_limit_in_bytes=7)
+            ),
+        ),
+    )
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    with TemporaryDirectory(prefix="cri") as folder:
+        node = Node(Path(folder))
+        async with (
+            node.kubelet,
+            fake_runtime.serving(node.behind, node.runtime.serve),
+            proxying(node.behind, node.before, node.events, node.clock),
+        ):
+            await node.synchronized()
+            yield node
+
+
+def pin(cpus: str, container_id: str = "", mems: tuple[int, ...] = ()) -> CpuPin:
+    return CpuPin(container_id=container_id, cpus=CpuSet.parse(cpus), mems=mems)
+
+
+async def test_a_container_is_told_with_all_that_decides_its_place(node: Node) -> None:
+    await node.create()
+    (sandbox,) = node.events.sandboxes
+    assert (sandbox.id, sandbox.uid, sandbox.namespace, sandbox.name) == ("s", "u", "n", "p")
+    assert (sandbox.cgroup_parent, sandbox.annotations) == ("/kubepods/podu", {"a": "b"})
+    (container,) = node.events.containers
+    assert (container.sandbox_id, container.name, container.attempt) == ("s", "main", 3)
+    assert container.resources == RuntimeResources(cpu_shares=2048, memory_limit=7)
+    assert container.devices == ("/dev/gpu0",)
+    assert node.events.told[1:] == [("create", "main"), ("created", "main", "id-main")]
+
+
+async def test_others_give_up_their_cpus_before_the_container_is_created(node: Node) -> None:
+    node.events.placing = Placing(own=pin("4-7"), others=(pin("0-1", "x"), pin("2-3", "y")))
+    await node.create()
+    pinned = node.runtime.pinned()
+    assert sorted(pinned[:2]) == [("x", "0-1"), ("y", "2-3")]
+    assert pinned[2:] == [("", "4-7")]
+
+
+async def test_a_resize_goes_through_with_the_cpuset_merged_in(node: Node) -> None:
+    node.events.placing = Placing(own=pin("8-9", mems=(0, 1)))
+    said = cri.LinuxContainerResources(cpu_shares=512, cpu_quota=50_000, cpu_period=100_000)
+    request = cri.UpdateContainerResourcesRequest(container_id="x", linux=said)
+    await rpc.call(node.kubelet, methods.UPDATE_RESOURCES, request, timeout=30)
+    (sent,) = node.runtime.asked
+    assert (sent.linux.cpuset_cpus, sent.linux.cpuset_mems) == ("8-9", "0,1")
+    assert (sent.linux.cpu_shares, sent.linux.cpu_quota) == (512, 50_000)
+    assert node.events.resources[0].cpu_quota == 50_000
+
+
+async def test_a_strict_wish_that_cannot_be_had_ends_the_call_with_the_reason(node: Node) -> None:
+    node.events.placing = PlacementRefused("no CCX has 8 free CPUs; wait, or drop colocate.io/cpus")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await node.create()
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert caught.value.details() == "no CCX has 8 free CPUs; wait, or drop colocate.io/cpus"
+    assert node.runtime.asked == []
+
+
+async def test_a_decision_that_fails_lets_the_container_start_as_it_would_have(node: Node) -> None:
+    node.events.placing = ZeroDivisionError("a bug")
+    await node.create()
+    assert node.runtime.asked == [creation()]
+    assert node.events.said("created") == 1
+
+
+async def test_garbage_is_passed_on_as_it_came(node: Node) -> None:
+    node.runtime.garbage = True
+    garbage = b"\xff\xfe\x00 garbage"
+    paths = sorted(READERS)
+    for path in paths:
+        assert (await call_unary(node.kubelet, path, garbage)).answers == (b"\xff\xff\xff",)
+    assert node.runtime.asked == [garbage] * len(paths)
+    assert node.events.told == [("synchronize",)]
+
+
+async def test_a_container_that_the_runtime_could_not_make_is_told(node: Node) -> None:
+    node.runtime.failures["CreateContainer"] = [grpc.StatusCode.UNKNOWN]
+    with pytest.raises(grpc.aio.AioRpcError):
+        await node.create()
+    assert node.events.told[-1] == ("not_created", "main")
+
+
+async def test_a_creation_that_was_cut_off_is_looked_for_at_the_runtime(node: Node) -> None:
+    node.runtime.failures["CreateContainer"] = [grpc.StatusCode.UNAVAILABLE]
+    with pytest.raises(grpc.aio.AioRpcError):
+        await node.create("lost")
+    await until(lambda: node.events.said("not_created", "lost") == 1, "the look at the runtime")
+    node.runtime.hold = asyncio.Event()
+    creating = asyncio.ensure_future(node.create("made"))
+    await until(lambda: bool(node.runtime.containers), "the container at the runtime")
+    node.runtime.containers["id-made"].metadata.attempt = 3
+    creating.cancel()
+    await until(lambda: node.events.said("created", "made", "id-made") == 1, "the look at the runtime")
+
+
+async def test_the_end_of_a_container_is_read_from_what_the_kubelet_is_told(node: Node) -> None:
+    for name in ("listed", "asked", "streamed"):
+        await node.create(name)
+    node.runtime.containers["id-listed"].state = cri.CONTAINER_EXITED
+    for _ in range(2):
+        await rpc.call(node.kubelet, methods.LIST_CONTAINERS, cri.ListContainersRequest(), timeout=30)
+    assert [told for told in node.events.told if told[0] == "stopped"] == [("stopped", "id-listed")]
+    node.runtime.containers["id-asked"].state = cri.CONTAINER_EXITED
+    question = cri.ContainerStatusRequest(container_id="id-asked")
+    await rpc.call(node.kubelet, methods.CONTAINER_STATUS, question, timeout=30)
+    assert node.events.told[-1] == ("stopped", "id-asked")
+    stream = node.kubelet.unary_stream(methods.CONTAINER_EVENTS)(b"")
+    assert len([event async for event in stream]) == 3
+    assert node.events.told[-1] == ("stopped", "id-streamed")
+    assert node.events.said("stopped") == 3
+
+
+async def test_what_the_runtime_has_is_told_when_it_is_met() -> None:
+    with TemporaryDirectory(prefix="cri") as folder:
+        node = Node(Path(folder))
+        node.runtime.add("runs", cri.CONTAINER_RUNNING)
+        node.runtime.add("ended", cri.CONTAINER_EXITED)
+        node.events.corrections = [pin("0-1", "id-runs")]
+        async with (
+            node.kubelet,
+            fake_runtime.serving(node.behind, node.runtime.serve),
+            proxying(node.behind, node.before, node.events, node.clock),
+        ):
+            await node.synchronized()
+            await until(lambda: node.runtime.pinned() == [("id-runs", "0-1")], "the correction")
+    (sandbox,), (runs, ended) = node.events.found
+    assert (sandbox.id, sandbox.uid, sandbox.cgroup_parent) == ("s", "u", "/kubepods/burstable/podu")
+    assert (runs.phase, ended.phase) == (ContainerPhase.RUNNING, ContainerPhase.EXITED)
+    assert (runs.pid, runs.cgroup_path) == (77, "/kubepods/x")
+    assert runs.devices == ("/dev/gpu0", "vendor.com/nic=1")
+    assert runs.resources == RuntimeResources(
+        cpu_shares=1024, cpu_quota=5, cpu_period=9, memory_limit=64, cpuset_cpus="0-3", cpuset_mems="1"
+    )
+
+
+@pytest.mark.parametrize("info", ["", "null", "[", '{"config": 3}', "[" * 100_000, '{"pid": -1}'])
+async def test_a_status_that_says_other_things_is_no_trouble(info: str) -> None:
+    with TemporaryDirectory(prefix="cri") as folder:
+        node = Node(Path(folder))
+        node.runtime.info = info
+        node.runtime.add("runs", cri.CONTAINER_RUNNING)
+        async with (
+            node.kubelet,
+            fake_runtime.serving(node.behind, node.runtime.serve),
+            proxying(node.behind, node.before, node.events, node.clock),
+        ):
+            await node.synchronized()
+    (runs,) = node.events.found[1]
+    assert (runs.id, runs.resources, runs.pid) == ("id-runs", RuntimeResources(), 0)
+
+
+async def test_a_runtime_that_comes_back_is_reconciled_again() -> None:
+    with TemporaryDirectory(prefix="cri") as folder:
+        node = Node(Path(folder))
+        async with node.kubelet, proxying(node.behind, node.before, node.events):
+            for times in (1, 2):
+                async with fake_runtime.serving(node.behind, node.runtime.serve):
+                    await node.synchronized(times)
+                await until(lambda: node.events.said("detached") == times, "the loss")  # noqa: B023
+
+
+async def test_a_container_is_not_kept_waiting_for_a_reconciliation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cri_proxy, "PATIENCE", 0.01)
+    with TemporaryDirectory(prefix="cri") as folder:
+        node = Node(Path(folder))
+        node.runtime.failures["ListPodSandbox"] = [grpc.StatusCode.UNKNOWN] * 2
+        async with (
+            node.kubelet,
+            fake_runtime.serving(node.behind, node.runtime.serve),
+            proxying(node.behind, node.before, node.events, node.clock),
+        ):
+            await node.create()
+            assert node.runtime.asked == [creation()]
+            assert node.events.told == [("created", "main", "id-main")]
+            for _ in range(2):
+                await node.clock.until_someone_sleeps()
+                await node.clock.advance(1)
+            await node.synchronized()
+
+
+async def test_a_change_that_fails_is_tried_again_unless_another_takes_its_place(node: Node) -> None:
+    node.runtime.failures["UpdateContainerResources"] = [grpc.StatusCode.UNKNOWN] * 3
+    writer = node.events.writer
+    assert writer
+    assert await writer.write([pin("0-1", "x")]) == ["x"]
+    await node.clock.advance(1)
+    await until(lambda: len(node.runtime.asked) == 2, "the second attempt")
+    assert await writer.write([pin("2-3", "x")]) == ["x"]
+    await node.clock.until_someone_sleeps()
+    await node.clock.advance(2)
+    await until(lambda: len(node.runtime.asked) == 4, "the last attempt")
+    assert node.runtime.pinned() == [("x", "0-1"), ("x", "0-1"), ("x", "2-3"), ("x", "2-3")]
+
+
+async def test_a_change_to_a_container_that_is_gone_is_no_failure(node: Node) -> None:
+    node.runtime.failures["UpdateContainerResources"] = [grpc.StatusCode.NOT_FOUND]
+    assert node.events.writer
+    assert await node.events.writer.write([pin("0-1", "x")]) == []
+
+
+async def test_of_two_changes_to_one_container_the_later_one_stays(node: Node) -> None:
+    assert node.events.writer
+    pins = [[pin(f"{number}", "x")] for number in range(20)]
+    await asyncio.gather(*(node.events.writer.write(pin) for pin in pins))
+    assert node.runtime.pinned()[-1] == ("x", "19")
