@@ -120,8 +120,6 @@ class Event(StrEnum):
     LEASE_TAKEN = "lease.taken"
     LEASE_LOST = "lease.lost"
     LEASE_FAILED = "lease.failed"
-    CRI_PROXY_STARTED = "cri_proxy.started"
-    CRI_PROXY_STOPPED = "cri_proxy.stopped"
     CRI_RECONCILED = "cri_proxy.reconciled"
     CRI_NOT_RECONCILED = "cri_proxy.not_reconciled"
     CRI_RUNTIME_LOST = "cri_proxy.runtime_lost"
