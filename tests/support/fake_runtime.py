@@ -21,7 +21,7 @@ Pairs = tuple[tuple[str, str | bytes], ...]
 class Ended(msgspec.Struct, frozen=True):
     """All that a caller sees of a call."""
 
-    answers: tuple[bytes, ...]
+    answers: tuple[bytes | None, ...]
     code: str
     details: str
     initial: Pairs
@@ -80,7 +80,7 @@ async def call_unary(
 ) -> Ended:
     call = channel.unary_unary(path)(request, metadata=metadata, timeout=timeout)
     try:
-        answers: tuple[bytes, ...] = (await call,)
+        answers: tuple[bytes | None, ...] = (await call,)
     except grpc.aio.AioRpcError:
         answers = ()
     return await _ended(call, answers)
@@ -102,7 +102,7 @@ async def call_stream(
     return await _ended(call, tuple(answers))
 
 
-async def _ended(call: Any, answers: tuple[bytes, ...]) -> Ended:
+async def _ended(call: Any, answers: tuple[bytes | None, ...]) -> Ended:
     return Ended(
         answers,
         (await call.code()).name,
