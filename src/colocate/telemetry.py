@@ -81,6 +81,18 @@ class Event(StrEnum):
     GPU_SILENT = "gpu.silent"
     GPU_COUNTS_SET = "gpu.counts_set"
     GPU_COUNTS_UNSET = "gpu.counts_unset"
+    PLACEMENT_ADOPTED = "placement.adopted"
+    PLACEMENT_PASSED = "placement.passed"
+    PLACEMENT_FAILED = "placement.failed"
+    PLACEMENT_REFUSED = "placement.refused"
+    PLACEMENT_MOVED = "placement.moved"
+    PLACEMENT_DRIFT = "placement.drift"
+    PLACEMENT_UNWRITTEN = "placement.unwritten"
+    PLACEMENT_SWITCHED = "placement.switched"
+    PLACEMENT_DOUBTFUL = "placement.doubtful"
+    PLACEMENT_STATE_SET_ASIDE = "placement.state_set_aside"
+    PLACEMENT_STATE_UNSTORED = "placement.state_unstored"
+    PLACEMENT_STATE_STORED = "placement.state_stored"
     USAGE_FAILED = "usage.failed"
     USAGE_RECOVERED = "usage.recovered"
     USAGE_MISSING = "usage.missing"
@@ -152,6 +164,42 @@ NRI_REQUEST_SECONDS = Histogram(
     "How long the NRI plugin took to answer the container runtime.",
     ["method"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2),
+)
+CPUS_FREE = Gauge(
+    "colocate_cpus_free", "CPUs that can still be asked for, by CCX and NUMA node.", ["kind", "pool"]
+)
+CPUS_WHOLE_CCXS = Gauge(
+    "colocate_cpus_whole_ccxs",
+    "CCXs that are free as a whole now, and that moves of shared containers could make so.",
+    ["when"],
+)
+CPUS_CONTAINERS = Gauge(
+    "colocate_cpus_containers", "Containers that run, by the way in which they have their CPUs.", ["mode"]
+)
+CPUS_PASSED = Counter(
+    "colocate_cpus_passed_total",
+    "Requests that went on without a decision of their own, by reason.",
+    ["reason"],
+)
+CPUS_REFUSED = Counter("colocate_cpus_refused_total", "Containers that a strict wish kept from starting.")
+CPUS_DRIFT = Counter(
+    "colocate_cpus_drift_total",
+    "Containers whose cpuset was not as it should be, by what became of it.",
+    ["outcome"],
+)
+CPUS_MOVES = Counter(
+    "colocate_cpus_moves_total", "Containers that were moved to other CPUs, by reason.", ["reason"]
+)
+CPUS_UNWRITTEN = Gauge(
+    "colocate_cpus_unwritten",
+    "Containers whose new CPUs the runtime has not taken yet; they are tried again.",
+)
+CPUS_STATE_STORED = Gauge("colocate_cpus_state_stored", "1 while the placer can store its state.")
+CPUS_DECISION_SECONDS = Histogram(
+    "colocate_cpus_decision_duration_seconds",
+    "How long a decision took, from the event to the answer, its state stored.",
+    ["event"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2),
 )
 PLUGIN_REGISTRATIONS = Counter(
     "colocate_plugin_registrations_total", "Attempts to register with the kubelet.", ["resource", "outcome"]

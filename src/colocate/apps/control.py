@@ -30,9 +30,20 @@ _TIMEOUT = 10.0
 def answering(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
     """A handler whose UserError becomes the caller's UserError."""
 
+    async def later(request: Request) -> Response:
+        return answer(request)
+
+    return answering_later(later)
+
+
+def answering_later(
+    answer: Callable[[Request], Awaitable[Response]],
+) -> Callable[[Request], Awaitable[Response]]:
+    """The same for an answer that takes time."""
+
     async def handle(request: Request) -> Response:
         try:
-            return answer(request)
+            return await answer(request)
         except UserError as error:
             raise RpcError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
 

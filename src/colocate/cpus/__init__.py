@@ -6,6 +6,7 @@
 done to containers.
 """
 
+from colocate.cpus.adoption import adopt, assign_running
 from colocate.cpus.allocator import CpuAllocator
 from colocate.cpus.assignment import (
     ContainerKey,
@@ -58,6 +59,8 @@ __all__ = [
     "PoolTree",
     "Taste",
     "TopologyFinding",
+    "adopt",
+    "assign_running",
     "cpus_text",
     "decode_state",
     "encode_state",

@@ -1,5 +1,7 @@
-"""Files that are either old or new, never half-written, whatever dies in between; and names that stay in a folder."""
+"""Files that are either old or new, never half-written, whatever dies in between; locks; and names that stay."""
 
+import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Callable
@@ -76,3 +78,20 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def take_lock(file: Path) -> int:
+    """A handle that nobody else has while it is open; BlockingIOError where somebody has it."""
+    try:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        # Of an earlier life: who only reads is alone with it all the same.
+        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from colocate.apps.config import cpus_check
 from colocate.apps.config.schema import Config, MemorySection, MockResource
 from colocate.apps.config.words import Problem, show
 from colocate.apps.mock import devices as mock_devices
@@ -45,6 +46,7 @@ def check(config: Config) -> None:
             )
         seen[resource.name] = index
     _check_memory(config.memory)
+    cpus_check.check(config.cpus)
     if config.memory.enabled and config.memory.resource in seen:
         raise Problem(
             "memory.resource",

@@ -7,12 +7,12 @@ Whatever is wrong becomes one sentence that names the file and field, or the var
 import errno
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
 
-from colocate.apps.config import override, words
+from colocate.apps.config import fallback, override, words
 from colocate.apps.config.document import AGENT, ConfigDocument
 from colocate.apps.config.override import Override
 from colocate.apps.config.schema import VERSION, Config
@@ -125,6 +125,11 @@ def _tree(blob: bytes, file: str, document: ConfigDocument[Any]) -> dict[str, Tr
         raise UserError(f"{file}: {error}") from error
     if tree is None:
         raise UserError(f"{file}: the file is empty; write at least 'version: {VERSION}'; {example}")
+    if document.kind is Config and fallback.is_fallback(tree):
+        try:
+            return fallback.from_fallback(cast(dict[str, Any], tree))
+        except words.Problem as problem:
+            raise UserError(f"{file}: {problem}") from problem
     if not isinstance(tree, dict):
         raise UserError(
             f"{file}: {words.show(tree)} is not a mapping; begin with 'version: {VERSION}'; {example}"

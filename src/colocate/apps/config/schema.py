@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from colocate.apps.config.values import Address, Seconds, Share, Size, plain
+from colocate.apps.config.values import Address, CpuAmount, Seconds, Share, Size, plain
+from colocate.cpus import BurstLevel
 from colocate.kubelet import OnStop, Registration, Settings
 from colocate.kubelet.paths import DEFAULT_ROOT, KubeletPaths
 from colocate.memory import (
@@ -207,6 +208,63 @@ class MemorySection(Section, frozen=True):
         return check_settings(msgspec.structs.replace(_SOLD, forecast=self.forecast.forecast(), **given))
 
 
+class CpuPolicy(StrEnum):
+    """Who decides which CPUs a container runs on."""
+
+    TOPOLOGY = "topology"
+    """The placer, by the machine's topology."""
+    NONE = "none"
+    """Nobody: every container runs on all CPUs."""
+
+
+class CpuPoolSection(Section, frozen=True):
+    """CPUs for the containers of some namespaces: a list, or so many."""
+
+    name: str
+    namespaces: tuple[str, ...]
+    cpus: str = ""
+    size: int = 0
+
+
+class CpuDefaults(Section, frozen=True):
+    """Wishes of pods that have none of their own."""
+
+    guaranteed: str = ""
+    burstable: str = ""
+    best_effort: str = ""
+    namespaces: dict[str, str] = {}
+    """By namespace; they go before those of the QoS class."""
+
+
+DEFAULT_CPUS_SOCKET = Path("/run/colocate/cpus.sock")
+
+
+class CpusSection(Section, frozen=True):
+    """Where containers are placed: for `colocate cri-proxy`, `colocate nri` and the agent alike."""
+
+    policy: CpuPolicy = CpuPolicy.TOPOLOGY
+    reserved: CpuAmount = CpuAmount(0)
+    """For the system, rounded up to whole CPUs."""
+    reserved_cpus: str = ""
+    """The same as a list."""
+    reserved_namespaces: tuple[str, ...] = ("kube-system",)
+    pools: tuple[CpuPoolSection, ...] = ()
+    wish_namespaces: tuple[str, ...] = ()
+    """Whose pods may wish for exclusive or isolated CPUs, or for strict placement."""
+    exclusive_guaranteed: bool = True
+    burst: BurstLevel = BurstLevel.CCX
+    spread: bool = False
+    pin_memory: bool = True
+    defaults: CpuDefaults = CpuDefaults()
+    state_folder: Path = Path("/var/lib/colocate")
+    socket: Path = DEFAULT_CPUS_SOCKET
+    """Where `colocate cpus` reaches whoever places containers."""
+    metrics: Address = Address("off")
+    """Of `colocate cri-proxy` and `colocate nri`; the agent has its own."""
+    topology: str = ""
+    """For tests: decide as for this made machine or dump; cpusets are clipped to what exists."""
+
+
 class Config(Section, frozen=True):
     """The whole configuration of `colocate agent`."""
 
@@ -217,3 +275,4 @@ class Config(Section, frozen=True):
     control: Control = Control()
     mock: Mock = Mock()
     memory: MemorySection = MemorySection()
+    cpus: CpusSection = CpusSection()

@@ -19,6 +19,10 @@ class Size(int):
     """An amount of memory, written as bytes or as '512Mi', '2Gi'."""
 
 
+class CpuAmount(int):
+    """An amount of CPUs in thousandths, written as '750m' or 2."""
+
+
 class Share(float):
     """A part of a whole, written as '10%' or 0.1."""
 
@@ -58,6 +62,17 @@ def to_size(value: object) -> Size:
     except ValueError:
         raise ValueError("an amount of memory; write it like 512Mi or 2Gi") from None
     return Size(size)
+
+
+def to_cpu_amount(value: object) -> CpuAmount:
+    """Read an amount of CPUs; ValueError says how one is written."""
+    try:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError
+        amount = quantity.milli(str(value))
+    except ValueError:
+        raise ValueError("an amount of CPUs; write it like 750m or 2") from None
+    return CpuAmount(amount)
 
 
 def to_share(value: object) -> Share:
@@ -100,7 +115,14 @@ def plain(value: object) -> object:
     return int(value) if isinstance(value, Size) else value
 
 
-_READ = {Seconds: to_seconds, Size: to_size, Share: to_share, Address: to_address, Path: to_path}
+_READ = {
+    Seconds: to_seconds,
+    Size: to_size,
+    CpuAmount: to_cpu_amount,
+    Share: to_share,
+    Address: to_address,
+    Path: to_path,
+}
 
 
 def decode(kind: type, value: Any) -> Any:
@@ -112,6 +134,8 @@ def encode(value: Any) -> Any:
     """The other way round (a msgspec enc_hook)."""
     if isinstance(value, Seconds):
         return int(value) if value.is_integer() else float(value)
+    if isinstance(value, CpuAmount):
+        return f"{int(value)}m"
     if isinstance(value, Size):
         return int(value)
     if isinstance(value, Share):

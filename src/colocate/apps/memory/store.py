@@ -4,8 +4,6 @@ Every file is old or new, never half-written. What fails is an OSError for the c
 start that is impossible is a UserError. One agent at a time: two with the same state would undo each other's work.
 """
 
-import errno
-import fcntl
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,7 +14,7 @@ import msgspec
 from colocate.cluster.resources import Object
 from colocate.crashpoints import reached
 from colocate.errors import UserError, system_reason
-from colocate.host.files import LeadsElsewhere, below, sync_folder, write_atomically
+from colocate.host.files import LeadsElsewhere, below, sync_folder, take_lock, write_atomically
 from colocate.memory import MemoryState, state_from_json, state_to_json
 from colocate.model.path_word import is_path_word
 
@@ -72,7 +70,7 @@ class MemoryStore:
             ) from error
         file = self._folder / "memory-lock"
         try:
-            self._lock = _locked(file)
+            self._lock = take_lock(file)
         except BlockingIOError:
             raise UserError(
                 f"memory.stateFolder: another agent works with {self._folder}; stop it, or give this one a folder "
@@ -233,20 +231,3 @@ def _given_up(file: Path) -> str:
         f"pod {uid} was not created again on another node in time; if it is still wanted, create it from the body "
         f"in {file}, and remove the file"
     )
-
-
-def _locked(file: Path) -> int:
-    """A handle that nobody else has while it is open; BlockingIOError where somebody has it."""
-    try:
-        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno != errno.EROFS:
-            raise
-        # Of an earlier life: this one can still give back what that one took.
-        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle

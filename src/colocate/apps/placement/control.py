@@ -1,0 +1,68 @@
+"""`colocate cpus` as the placer hears it: the messages, the methods, and their answers."""
+
+import msgspec
+
+from colocate import telemetry
+from colocate.apps import control
+from colocate.apps.placement.placer import Placer
+from colocate.apps.placement.report import ContainerExplanation, PlacementReport, explanation_of, report_of
+from colocate.errors import UserError
+from colocate.telemetry import Event
+from colocate.wire import rpc
+
+
+class AskPlacement(msgspec.Struct, frozen=True):
+    """Ask how all containers stand."""
+
+
+class AskExplanation(msgspec.Struct, frozen=True):
+    """Ask why a container is where it is."""
+
+    container: str
+
+
+class SwitchPlacement(msgspec.Struct, frozen=True):
+    """Switch placement off or on."""
+
+    off: bool
+
+
+class PlacementSwitched(msgspec.Struct, frozen=True):
+    """How it stands now."""
+
+    off: bool
+    was_off: bool
+    unstored: str = ""
+    """Why this will not outlast a restart; empty where it will."""
+
+
+STATUS = rpc.json("/colocate.Placement/Status", AskPlacement, PlacementReport)
+EXPLAIN = rpc.json("/colocate.Placement/Explain", AskExplanation, ContainerExplanation)
+SWITCH = rpc.json("/colocate.Placement/Switch", SwitchPlacement, PlacementSwitched)
+
+
+def service(placer: Placer, topology: str = "") -> rpc.Service:
+    """The methods; `topology` is the made machine that is decided for, if any."""
+
+    def status(_: AskPlacement) -> PlacementReport:
+        return report_of(placer, topology)
+
+    def explain(request: AskExplanation) -> ContainerExplanation:
+        return explanation_of(placer, request.container)
+
+    async def switch(request: SwitchPlacement) -> PlacementSwitched:
+        if placer.book is None:
+            raise UserError(placer.doubts[0] if placer.doubts else "the CPUs of this machine are not known")
+        was_off = placer.book.off
+        await placer.step("switch", lambda book: book.switch(request.off))
+        if placer.book.off != was_off:
+            telemetry.logger().info(Event.PLACEMENT_SWITCHED, off=placer.book.off)
+        return PlacementSwitched(placer.book.off, was_off, placer.unstored)
+
+    return rpc.Service(
+        {
+            STATUS: control.answering(status),
+            EXPLAIN: control.answering(explain),
+            SWITCH: control.answering_later(switch),
+        }
+    )

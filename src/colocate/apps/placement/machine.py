@@ -1,0 +1,82 @@
+"""The machine that the placer decides for, and what of it really exists.
+
+They are the same, except in tests on a small machine, which decide for a made one: there every cpuset that leaves the
+placer is clipped to the CPUs and memory nodes that exist.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from colocate.apps.placement.reconciliation import FoundGroup
+from colocate.host.cgroups import MOUNT
+from colocate.host.container_groups import ContainerGroups
+from colocate.host.cpu_topology import read_topology
+from colocate.model.container import CpuPin, RuntimeContainer, RuntimeSandbox
+from colocate.model.cpu_topology import CpuTopology
+from colocate.model.cpuset import CpuSet
+
+
+class PlacementMachine:
+    """Facts about this machine, read when they are asked for."""
+
+    def __init__(
+        self,
+        read: Callable[[], CpuTopology] = read_topology,
+        *,
+        decide_for: CpuTopology | None = None,
+        mount: Path = MOUNT,
+    ) -> None:
+        """`decide_for` is a machine that does not exist, for tests."""
+        self._read = read
+        self._made = decide_for
+        self._mount = mount
+        self._groups: ContainerGroups | None = None
+
+    @property
+    def is_made(self) -> bool:
+        return self._made is not None
+
+    def topology(self) -> CpuTopology:
+        """UserError where it cannot be told."""
+        return self._made or self._read()
+
+    def everything(self) -> CpuPin:
+        """All CPUs and all memory nodes that exist: what a container has that nobody pins."""
+        real = self._read()
+        return CpuPin(cpus=real.online, mems=tuple(node.id for node in real.nodes if node.memory != 0))
+
+    def clipped(self, pin: CpuPin, everything: CpuPin) -> CpuPin:
+        """The pin as the runtime can have it."""
+        if self._made is None:
+            return pin
+        nodes = CpuSet.of(everything.mems)
+        return msgspec.structs.replace(
+            pin,
+            cpus=pin.cpus & everything.cpus or everything.cpus,
+            mems=tuple(node for node in pin.mems if node in nodes),
+        )
+
+    def group(self, sandbox: RuntimeSandbox, container_id: str) -> FoundGroup | None:
+        """What a container's control group says; None where it has none."""
+        groups = self._container_groups()
+        found = groups.cpus(sandbox.uid, container_id, sandbox.cgroup_parent)
+        return None if found is None else FoundGroup(found.cpus, found.mems)
+
+    def groups(self, running: Iterable[tuple[RuntimeSandbox, RuntimeContainer]]) -> dict[str, FoundGroup]:
+        """By container id, those that have one."""
+        found = {}
+        for sandbox, container in running:
+            group = self.group(sandbox, container.id)
+            if group is not None:
+                resources = self._container_groups().resources(
+                    sandbox.uid, container.id, sandbox.cgroup_parent
+                )
+                found[container.id] = msgspec.structs.replace(group, resources=resources)
+        return found
+
+    def _container_groups(self) -> ContainerGroups:
+        if self._groups is None:
+            self._groups = ContainerGroups(self._mount)
+        return self._groups

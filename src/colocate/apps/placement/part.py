@@ -1,0 +1,84 @@
+"""The placer with all that belongs to it, for the process of a way in: made from the configuration, run, reloaded."""
+
+from pathlib import Path
+
+from colocate import telemetry
+from colocate.apps import control, metrics
+from colocate.apps.config import cpus_check
+from colocate.apps.config.schema import CpuPolicy, CpusSection
+from colocate.apps.placement import control as placement_control
+from colocate.apps.placement.machine import PlacementMachine
+from colocate.apps.placement.placer import PlacementPolicy, Placer
+from colocate.apps.placement.requests import WishDefaults
+from colocate.apps.placement.store import PlacementStore
+from colocate.apps.placement.upkeep import Upkeep
+from colocate.clock import Clock, SystemClock
+from colocate.errors import UserError
+from colocate.host.cpu_topology import read_topology
+from colocate.model.cpu_shapes import machine, parse_shape
+from colocate.model.cpu_topology import CpuTopology
+
+
+class PlacementPart:
+    """A placer that keeps itself, and answers `colocate cpus`.
+
+    Call `begin`, give `placer` to a way in, and run `run` beside it.
+    """
+
+    def __init__(self, section: CpusSection, clock: Clock | None = None) -> None:
+        self._section = section
+        made = made_machine(section.topology)
+        self.placer = Placer(
+            policy_of(section),
+            PlacementStore(section.state_folder),
+            PlacementMachine(decide_for=made),
+            clock or SystemClock(),
+        )
+        self._upkeep = Upkeep(self.placer)
+
+    def begin(self) -> None:
+        """Take the state up; UserError where another placer has it."""
+        self.placer.begin()
+
+    async def run(self) -> None:
+        """Until cancelled: write, audit, and answer."""
+        telemetry.register_metrics()
+        try:
+            async with (
+                metrics.serving(self._section.metrics),
+                control.serving(
+                    self._section.socket, placement_control.service(self.placer, self._section.topology)
+                ),
+            ):
+                await self._upkeep.run()
+        finally:
+            self.placer.close()
+
+    async def reload(self, section: CpusSection) -> list[str]:
+        """Go on by another configuration; returns the fields that wait for the next start."""
+        await self.placer.reconfigure(policy_of(section))
+        fixed = ("state_folder", "socket", "metrics", "topology")
+        return [f"cpus.{name}" for name in fixed if getattr(section, name) != getattr(self._section, name)]
+
+
+def policy_of(section: CpusSection) -> PlacementPolicy:
+    """What the configuration means."""
+    return PlacementPolicy(
+        active=section.policy is CpuPolicy.TOPOLOGY,
+        settings=cpus_check.settings(section),
+        defaults=WishDefaults(
+            namespaces=cpus_check.namespace_wishes(section), classes=cpus_check.class_wishes(section)
+        ),
+    )
+
+
+def made_machine(name: str) -> CpuTopology | None:
+    """A machine to decide for that does not exist: a shape, or the path of a dump; None for this one."""
+    if not name:
+        return None
+    if "/" in name:
+        return read_topology(Path(name))
+    try:
+        return machine(parse_shape(name))
+    except ValueError as error:
+        raise UserError(f"cpus.topology: {error}, or the path of a dump") from error

@@ -1,0 +1,478 @@
+"""The placer: one state, one decision per event, whichever way in tells of it.
+
+Every event is a step of the book (`book`), taken on a copy in a thread with a deadline. The step is stored before
+anything follows from it; then it counts, and the answer goes out. A step that fails or takes too long lets the
+request pass with the CPUs that all share, and the audit mends it: a container starts as it would without us. A
+strict wish that cannot be had is an answer, not a failure.
+
+Writes to containers that run already are made by `upkeep`, between events.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
+
+import msgspec
+
+from colocate import telemetry
+from colocate.aio import Watched
+from colocate.apps.placement.book import (
+    PinChanges,
+    PlacedContainer,
+    PlacementBook,
+    PlacementState,
+    pin_changes,
+)
+from colocate.apps.placement.machine import PlacementMachine
+from colocate.apps.placement.reconciliation import reconciled
+from colocate.apps.placement.requests import WishDefaults
+from colocate.apps.placement.store import PlacementStore
+from colocate.clock import Clock, SystemClock
+from colocate.cpus import ContainerKey, CpuAllocator, CpuRefused, CpuSettings
+from colocate.errors import UserError
+from colocate.host.device_nodes import device_nodes
+from colocate.model.container import (
+    ContainerPhase,
+    CpuPin,
+    RuntimeContainer,
+    RuntimeResources,
+    RuntimeSandbox,
+)
+from colocate.model.cpu_topology import CpuTopology
+from colocate.model.cpuset import EMPTY, CpuSet, union
+from colocate.runtime.events import PinWriter, PlacementRefused, Placing
+from colocate.telemetry import Event
+
+DEADLINE = 0.1
+"""Seconds that a decision may take."""
+STORE_DEADLINE = 1.0
+"""Seconds that storing it may take; a runtime waits for two."""
+
+T = TypeVar("T")
+
+
+class PlacementPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator decides."""
+
+    active: bool = True
+    """Whether containers are placed at all (policy topology, and not none)."""
+    settings: CpuSettings = CpuSettings()
+    defaults: WishDefaults = WishDefaults()
+
+
+class _Undecided(Exception):
+    """No decision was made; the reason is a word for metrics."""
+
+
+class Placer:
+    """Implements `ContainerEvents`."""
+
+    def __init__(
+        self,
+        policy: PlacementPolicy,
+        store: PlacementStore,
+        machine: PlacementMachine | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.policy = policy
+        self.machine = machine or PlacementMachine()
+        self.clock = clock or SystemClock()
+        self.book: PlacementBook | None = None
+        """None while nobody can tell the machine's CPUs: then every request passes."""
+        self.pins: dict[ContainerKey, CpuPin] = {}
+        """What every container should have; follows from the book."""
+        self.shared: CpuSet = EMPTY
+        """The CPUs that all share, as last known."""
+        self.everything = CpuPin(cpus=EMPTY)
+        self.writer: PinWriter | None = None
+        self.unwritten: set[ContainerKey] = set()
+        """Containers that run and are to be written."""
+        self.urgent: dict[ContainerKey, CpuPin] = {}
+        """Of these, what must be written first: others are to have what they lose."""
+        self.changed = Watched()
+        """Counts what `upkeep` should look at."""
+        self.doubts: tuple[str, ...] = ()
+        """What people should know of the machine and the configuration."""
+        self.unstored = ""
+        """Why the state cannot be stored."""
+        self.last_creation: dict[str, float] = {}
+        """By sandbox, when a container of it was created last."""
+        self._store = store
+        self._turn = asyncio.Lock()
+        self._saving: asyncio.Future[None] | None = None
+        self._seen: set[str] = set()
+        """Ids of containers that were seen to have a control group."""
+        self._begun: dict[ContainerKey, PlacedContainer | None] = {}
+        """Containers that a runtime is making, and what was known of each before."""
+
+    def begin(self) -> None:
+        """Take the state up; UserError where another placer has it."""
+        self.unstored = self._store.prepare()
+        state, aside = self._store.load()
+        if aside:
+            telemetry.logger().warning(Event.PLACEMENT_STATE_SET_ASIDE, reason=aside)
+        self.take_up(state)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def take_up(self, state: PlacementState) -> None:
+        """A state on this machine as it is now, under the policy as it is now. Nothing is refused."""
+        try:
+            topology = self.machine.topology()
+            self.everything = self.machine.everything()
+        except UserError as error:
+            self.doubts = (str(error),)
+            telemetry.logger().error(
+                Event.PLACEMENT_DOUBTFUL, reason=str(error), effect="every request passes"
+            )
+            return
+        settings, doubts = fitted(self.policy.settings, topology)
+        self.doubts = (*topology.doubts, *doubts)
+        for doubt in self.doubts:
+            telemetry.logger().warning(Event.PLACEMENT_DOUBTFUL, reason=doubt)
+        book, moves = PlacementBook.restored(
+            topology, settings, state, active=self.policy.active, defaults=self.policy.defaults
+        )
+        for move in moves:
+            telemetry.CPUS_MOVES.labels("no longer fits").inc()
+            telemetry.logger().warning(
+                Event.PLACEMENT_MOVED,
+                container=move.key[1],
+                before=str(move.before),
+                after=str(move.after),
+                why=move.why,
+            )
+        self._count(book)
+
+    async def synchronize(
+        self,
+        sandboxes: Sequence[RuntimeSandbox],
+        containers: Sequence[RuntimeContainer],
+        writer: PinWriter,
+    ) -> Sequence[CpuPin]:
+        async with self._turn:
+            self.writer = writer
+            self._begun.clear()
+            if self.book is None:
+                self.take_up(PlacementState())
+            if self.book is None:
+                return ()
+            by_id = {each.id: each for each in sandboxes}
+            running = [
+                (by_id[each.sandbox_id], each)
+                for each in containers
+                if each.sandbox_id in by_id and each.phase is not ContainerPhase.EXITED
+            ]
+            groups = await asyncio.to_thread(self.machine.groups, running)
+            try:
+                book = reconciled(self.book, sandboxes, containers, groups)
+            except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on
+                self._failed("synchronize", error)
+                return ()
+            adopted = [key[1] for key in book.containers if key not in self.book.containers]
+            if adopted:
+                telemetry.logger().info(Event.PLACEMENT_ADOPTED, containers=adopted[:100], count=len(adopted))
+            await self._save(book)
+            self._count(book)
+            corrections = []
+            for pin in self.pins.values():
+                found = groups.get(pin.container_id)
+                out = self.outgoing(pin)
+                if pin.container_id and (found is None or not agrees(out, found.cpus, found.mems)):
+                    corrections.append(out)
+            self.unwritten, self.urgent = set(), {}
+            corrections += [self.restoration(key) for key in self.book.unpinned]
+            self.changed.changed()
+            return corrections
+
+    async def detached(self, writer: PinWriter) -> None:
+        if self.writer is writer:
+            self.writer = None
+
+    async def create(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> Placing:
+        async with self._turn:
+            key = (sandbox.id, container.name)
+            self.last_creation[sandbox.id] = self.clock.monotonic()
+            beside = device_nodes(container.devices)
+            before = self.book.containers.get(key) if self.book else None
+
+            ended = self._ended_unseen(sandbox, container)
+
+            def step(book: PlacementBook) -> None:
+                for container_id in ended:
+                    book.stopped(container_id)
+                book.create(sandbox, container, beside)
+
+            with telemetry.CPUS_DECISION_SECONDS.labels("create").time():
+                try:
+                    book = await self._decided(step)
+                except CpuRefused as refused:
+                    self._refused(sandbox, refused)
+                except _Undecided as why:
+                    return self._passed(sandbox, container, str(why))
+                self._begun[key] = before
+                others = await self._keep(book, key)
+                return Placing(self._own(key), others)
+
+    async def created(self, sandbox_id: str, name: str, attempt: int, container_id: str) -> None:
+        self._begun.pop((sandbox_id, name), None)
+        await self._event("created", lambda book: book.created((sandbox_id, name), container_id))
+
+    async def not_created(self, sandbox_id: str, name: str, attempt: int) -> None:
+        key = (sandbox_id, name)
+        before = self._begun.pop(key, None)
+        await self._event("not created", lambda book: book.not_created(key, before))
+
+    async def update(self, container_id: str, resources: RuntimeResources) -> Placing:
+        async with self._turn:
+            found = self.book.find(container_id) if self.book else None
+            if found is None:
+                return Placing()
+            old = self.pins.get(found.key)
+
+            def step(book: PlacementBook) -> None:
+                book.update(container_id, resources)
+
+            with telemetry.CPUS_DECISION_SECONDS.labels("update").time():
+                try:
+                    book = await self._decided(step)
+                except CpuRefused as refused:
+                    self._refused(self.book.sandboxes[found.key[0]] if self.book else None, refused)
+                except _Undecided as why:
+                    telemetry.CPUS_PASSED.labels(str(why)).inc()
+                    return Placing(
+                        self.outgoing(msgspec.structs.replace(old, container_id="")) if old else None
+                    )
+                others = await self._keep(book, found.key)
+                own = self._own(found.key)
+                if own is not None and old is not None and old.mems and not own.mems:
+                    own = msgspec.structs.replace(own, mems=self.everything.mems)
+                return Placing(own, others)
+
+    async def started(self, container_id: str) -> None:
+        await self._event("started", lambda book: book.started(container_id))
+        found = self.book.find(container_id) if self.book else None
+        if self.book and found and self.machine.group(self.book.sandboxes[found.key[0]], container_id):
+            self._seen.add(container_id)
+
+    async def stopped(self, container_id: str) -> None:
+        await self._event("stopped", lambda book: book.stopped(container_id))
+
+    async def removed(self, container_id: str) -> None:
+        await self._event("removed", lambda book: book.removed(container_id))
+
+    async def sandbox_stopped(self, sandbox_id: str) -> None:
+        self.last_creation.pop(sandbox_id, None)
+        if self.book is not None:
+            self._seen -= {each.id for key, each in self.book.containers.items() if key[0] == sandbox_id}
+        await self._event("sandbox stopped", lambda book: book.end_sandbox(sandbox_id))
+
+    async def sandbox_removed(self, sandbox_id: str) -> None:
+        await self.sandbox_stopped(sandbox_id)
+
+    async def step(self, what: str, change: Callable[[PlacementBook], T]) -> T | None:
+        """A step that is nobody's event: the audit's, or an operator's. None where it failed."""
+        async with self._turn:
+            return await self._stepped(what, change)
+
+    async def reconfigure(self, policy: PlacementPolicy) -> None:
+        """Another configuration, or the same on a machine that has changed: everybody keeps what still fits."""
+        async with self._turn:
+            self.policy = policy
+            before = self.pins
+            self.take_up(self.book.state() if self.book else PlacementState())
+            if self.book is None:
+                return
+            self.book.place_all()
+            self._count(self.book)
+            await self._save(self.book)
+            self._write_next(pin_changes(before, self.pins, ()))
+
+    def outgoing(self, pin: CpuPin) -> CpuPin:
+        """A pin as the runtime is told it."""
+        return self.machine.clipped(pin, self.everything)
+
+    def restoration(self, key: ContainerKey) -> CpuPin:
+        """What a container has that is pinned no more: what the kubelet said, else everything."""
+        assert self.book is not None
+        found = self.book.containers[key]
+        try:
+            cpus = CpuSet.parse(found.resources.cpuset_cpus) & self.everything.cpus
+            mems = tuple(CpuSet.parse(found.resources.cpuset_mems))
+        except ValueError:
+            cpus, mems = EMPTY, ()
+        return CpuPin(
+            container_id=found.id, cpus=cpus or self.everything.cpus, mems=mems or self.everything.mems
+        )
+
+    def _ended_unseen(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> list[str]:
+        """Containers of a sandbox whose control group is gone: not every way in tells when one ends by itself.
+
+        It matters when another is created for the first time: those that have ended were init containers.
+        """
+        if self.book is None or (sandbox.id, container.name) in self.book.containers:
+            return []
+        own = [each for key, each in self.book.containers.items() if key[0] == sandbox.id]
+        return [
+            each.id
+            for each in own
+            if not each.has_ended and each.id in self._seen and self.machine.group(sandbox, each.id) is None
+        ]
+
+    def _own(self, key: ContainerKey) -> CpuPin | None:
+        pin = self.pins.get(key)
+        return None if pin is None else self.outgoing(msgspec.structs.replace(pin, container_id=""))
+
+    async def _event(self, what: str, change: Callable[[PlacementBook], None]) -> None:
+        async with self._turn:
+            await self._stepped(what, change)
+
+    async def _stepped(self, what: str, change: Callable[[PlacementBook], T]) -> T | None:
+        if self.book is None:
+            return None
+        book = self.book.copy()
+        try:
+            result = change(book)
+        except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on
+            self._failed(what, error)
+            return None
+        before = self.pins
+        await self._save(book)
+        self._count(book)
+        self._write_next(pin_changes(before, self.pins, ()))
+        return result
+
+    async def _decided(self, step: Callable[[PlacementBook], None]) -> PlacementBook:
+        """The book after the step; CpuRefused, or _Undecided where it failed or took too long."""
+        if self.book is None:
+            raise _Undecided("no topology")
+        book = self.book.copy()
+        thought = asyncio.ensure_future(asyncio.to_thread(step, book))
+        timer = asyncio.ensure_future(self.clock.sleep(DEADLINE))
+        await asyncio.wait({thought, timer}, return_when=asyncio.FIRST_COMPLETED)
+        timer.cancel()
+        if not thought.done():
+            # It goes on in its thread, and what it finds is thrown away.
+            thought.add_done_callback(lambda late: late.cancelled() or late.exception())
+            raise _Undecided("deadline")
+        try:
+            thought.result()
+        except CpuRefused:
+            raise
+        except Exception as error:
+            self._failed("decide", error)
+            raise _Undecided("failure") from error
+        return book
+
+    async def _keep(self, book: PlacementBook, own: ContainerKey) -> tuple[CpuPin, ...]:
+        """Store a step, let it count, and return who must be changed first."""
+        before = self.pins
+        await self._save(book)
+        self._count(book)
+        changes = pin_changes(before, self.pins, (own,))
+        self._write_next(PinChanges((), changes.later))
+        return tuple(self.outgoing(pin) for pin in changes.urgent)
+
+    def _write_next(self, changes: PinChanges) -> None:
+        """Nobody waits for an answer with these: `upkeep` writes them."""
+        assert self.book is not None
+        for pin in changes.urgent:
+            if key := self.book.find_key(pin):
+                self.urgent[key] = pin
+                self.unwritten.add(key)
+        self.unwritten = {key for key in self.unwritten | set(changes.later) if key in self.pins}
+        self.urgent = {key: pin for key, pin in self.urgent.items() if key in self.unwritten}
+        self.changed.changed()
+
+    def _count(self, book: PlacementBook) -> None:
+        self.book = book
+        self.pins = book.pins()
+        self.shared = book.allocator.occupancy().shared
+
+    async def _save(self, book: PlacementBook) -> None:
+        """A state that cannot be stored stops nothing: after a crash it is rebuilt from what runs."""
+        state = book.state()
+        if self._saving is not None and not self._saving.done():
+            await asyncio.wait({self._saving}, timeout=STORE_DEADLINE)
+        if self._saving is not None and not self._saving.done():
+            self._tell_unstored("the disk takes too long")
+            return
+        self._saving = asyncio.ensure_future(asyncio.to_thread(self._store.save, state))
+        await asyncio.wait({self._saving}, timeout=STORE_DEADLINE)
+        if not self._saving.done():
+            self._saving.add_done_callback(lambda late: late.cancelled() or late.exception())
+            self._tell_unstored("the disk takes too long")
+            return
+        error = self._saving.exception()
+        if isinstance(error, OSError):
+            self._tell_unstored(self._store.why_not(error))
+        elif error is not None:
+            self._failed("store", error)
+        else:
+            self._tell_unstored("")
+
+    def _tell_unstored(self, why: str) -> None:
+        telemetry.CPUS_STATE_STORED.set(0 if why else 1)
+        if why and why != self.unstored:
+            telemetry.logger().warning(Event.PLACEMENT_STATE_UNSTORED, reason=why)
+        elif self.unstored and not why:
+            telemetry.logger().info(Event.PLACEMENT_STATE_STORED)
+        self.unstored = why
+
+    def _passed(self, sandbox: RuntimeSandbox, container: RuntimeContainer, why: str) -> Placing:
+        telemetry.CPUS_PASSED.labels(why).inc()
+        telemetry.logger().warning(
+            Event.PLACEMENT_PASSED,
+            namespace=sandbox.namespace,
+            pod=sandbox.name,
+            container=container.name,
+            reason=why,
+        )
+        if self.book is None or not self.book.active:
+            return Placing()
+        try:
+            book = self.book.copy()
+            book.create(sandbox, container, passed=why)
+        except Exception as error:  # noqa: BLE001 -- whatever the policy does, the container starts
+            self._failed("pass", error)
+        else:
+            self._count(book)
+            self.changed.changed()
+        return Placing(self.outgoing(CpuPin(cpus=self.shared)) if self.shared else None)
+
+    def _refused(self, sandbox: RuntimeSandbox | None, refused: CpuRefused) -> NoReturn:
+        telemetry.CPUS_REFUSED.inc()
+        telemetry.logger().info(
+            Event.PLACEMENT_REFUSED, pod=sandbox.name if sandbox else "", reason=str(refused)
+        )
+        raise PlacementRefused(str(refused)) from refused
+
+    def _failed(self, what: str, error: BaseException) -> None:
+        telemetry.logger().error(Event.PLACEMENT_FAILED, what=what, exc_info=error)
+
+
+def agrees(pin: CpuPin, cpus: CpuSet, mems: tuple[int, ...]) -> bool:
+    """Whether a container has what it should."""
+    return pin.cpus == cpus and (not pin.mems or pin.mems == mems)
+
+
+def fitted(settings: CpuSettings, topology: CpuTopology) -> tuple[CpuSettings, tuple[str, ...]]:
+    """Settings as far as this machine can have them, and what it cannot: nobody fails to start for a missing CPU."""
+    doubts = []
+    online = topology.online
+    missing = union([settings.reserved, *(pool.cpus for pool in settings.pools)]) - online
+    if missing:
+        doubts.append(f"CPUs {missing} are reserved or in a pool, and are not online; they are left out.")
+        pools = tuple(
+            msgspec.structs.replace(pool, cpus=pool.cpus & online)
+            for pool in settings.pools
+            if pool.size or pool.cpus & online
+        )
+        settings = msgspec.structs.replace(settings, reserved=settings.reserved & online, pools=pools)
+    try:
+        CpuAllocator(topology, settings)
+    except UserError as error:
+        doubts.append(f"None is reserved, and there are no pools: {error}.")
+        settings = msgspec.structs.replace(settings, reserved=EMPTY, reserved_size=0, pools=())
+    return settings, tuple(doubts)

@@ -1,0 +1,215 @@
+"""What the placer does between events: writes containers that run already, and looks every minute how things are.
+
+Containers that lose CPUs are written at once, those that gain some after a pause, in which more may come together;
+what the runtime does not take is tried again, later each time. The audit compares every cpuset with the control
+groups, and heals what somebody else has changed; it follows CPUs that go off and on, places who was let through, and
+moves shared containers to better pools, a few at a time.
+"""
+
+import msgspec
+
+from colocate import telemetry
+from colocate.aio import first, in_thread
+from colocate.apps.placement.book import PlacementBook
+from colocate.apps.placement.figures import tell_figures
+from colocate.apps.placement.placer import Placer, agrees
+from colocate.cpus import ContainerKey, CpuMove, rebalance_plan
+from colocate.crashpoints import reached
+from colocate.errors import ColocateError, UserError
+from colocate.model.container import CpuPin
+from colocate.model.cpu_topology import CpuTopology
+from colocate.telemetry import Event
+
+AUDIT = 60.0
+"""Seconds from one audit to the next."""
+PAUSE = 1.0
+"""Seconds in which changes that may wait come together."""
+_LONGEST_PAUSE = 60.0
+_MOST_MOVES = 4
+"""Containers that an audit moves to better pools."""
+_SETTLED = 120.0
+"""Seconds after a sandbox's last creation in which its init containers' CPUs are kept for those that follow."""
+
+
+class Upkeep:
+    """Runs beside a placer."""
+
+    def __init__(self, placer: Placer) -> None:
+        self._placer = placer
+        self._clock = placer.clock
+        self._drifted: set[ContainerKey] = set()
+        """Those whose drift was healed by the last audit: found again, it is reported."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await first(self._write_forever(), self._audit_forever())
+
+    async def _write_forever(self) -> None:
+        seen, pause = 0, PAUSE
+        while True:
+            seen = await self._placer.changed.beyond(seen)
+            if not self._placer.urgent:
+                await self._clock.sleep(pause)
+            whole = await self.write()
+            pause = PAUSE if whole else min(_LONGEST_PAUSE, pause * 2)
+            if not whole:
+                self._placer.changed.changed()
+                await self._clock.sleep(pause)
+            self._tell()
+
+    async def _audit_forever(self) -> None:
+        while True:
+            await self._clock.sleep(AUDIT)
+            await self.audit()
+
+    async def write(self) -> bool:
+        """Write what waits; whether nothing is left that the runtime did not take."""
+        placer = self._placer
+        writer = placer.writer
+        if writer is None or placer.book is None:
+            return True
+        if urgent := {key: pin for key, pin in placer.urgent.items() if key in placer.unwritten}:
+            placer.urgent = {}
+            failed = await self._written([placer.outgoing(pin) for pin in urgent.values()])
+            placer.urgent = {
+                key: pin for key, pin in urgent.items() if pin.container_id in failed
+            } | placer.urgent
+        pins = {key: pin for key in placer.unwritten if (pin := placer.pins.get(key)) and pin.container_id}
+        placer.unwritten -= set(pins)
+        restored = self._restorations(placer.book)
+        if not pins and not restored:
+            return True
+        failed = await self._written(
+            [*(placer.outgoing(self._wide(pin)) for pin in pins.values()), *restored.values()]
+        )
+        # One that was changed meanwhile is written again: which of the two came last nobody knows.
+        placer.unwritten |= {
+            key
+            for key, pin in pins.items()
+            if key in placer.pins and (pin.container_id in failed or placer.pins[key] != pin)
+        }
+        done = {key for key, pin in restored.items() if pin.container_id not in failed}
+        if done:
+            await placer.step("restore", lambda book: book.unpinned.difference_update(done))
+        telemetry.CPUS_UNWRITTEN.set(len(placer.unwritten) + len(placer.book.unpinned))
+        return not failed
+
+    async def audit(self) -> None:
+        """One look at everything."""
+        placer = self._placer
+        if placer.book is None or self._has_changed(placer.book):
+            await placer.reconfigure(placer.policy)
+        if placer.book is None:
+            return
+        await placer.step("settle", self._settle)
+        await self._look_for_drift()
+        await self.write()
+        self._tell()
+
+    def _has_changed(self, book: PlacementBook) -> bool:
+        try:
+            return not same_cpus(self._placer.machine.topology(), book.allocator.tree.topology)
+        except UserError as error:
+            telemetry.logger().warning(Event.PLACEMENT_DOUBTFUL, reason=str(error))
+            return False
+
+    def _settle(self, book: PlacementBook) -> None:
+        """Everybody is placed, nothing is kept for nobody, and a few sit better."""
+        if not book.active:
+            return
+        book.place_all()
+        now = self._clock.monotonic()
+        for pod in book.allocator.state().handed:
+            if now - self._placer.last_creation.setdefault(pod, now) >= _SETTLED:
+                book.allocator.hand_back(pod)
+        moves = rebalance_plan(book.allocator)[:_MOST_MOVES]
+        book.allocator.apply(moves)
+        for move in moves:
+            _tell_move(move)
+
+    async def _look_for_drift(self) -> None:
+        placer = self._placer
+        book, pins = placer.book, dict(placer.pins)
+        if book is None:
+            return
+        wanted = {key: placer.outgoing(pin) for key, pin in pins.items() if pin.container_id}
+        sandboxes = book.sandboxes
+
+        def look() -> set[ContainerKey]:
+            found = set()
+            for key, pin in wanted.items():
+                group = placer.machine.group(sandboxes[key[0]], pin.container_id)
+                if group is not None and not agrees(pin, group.cpus, group.mems):
+                    found.add(key)
+            return found
+
+        drifted = {
+            key
+            for key in await in_thread(look)
+            if placer.pins.get(key) == pins[key] and key not in placer.unwritten
+        }
+        for key in sorted(drifted):
+            stubborn = key in self._drifted
+            telemetry.CPUS_DRIFT.labels("reported" if stubborn else "healed").inc()
+            telemetry.logger().warning(
+                Event.PLACEMENT_DRIFT,
+                container=key[1],
+                sandbox=key[0],
+                wanted=str(wanted[key].cpus),
+                again=stubborn,
+            )
+        self._drifted = drifted
+        placer.unwritten |= drifted
+
+    def _restorations(self, book: PlacementBook) -> dict[ContainerKey, CpuPin]:
+        return {
+            key: self._placer.restoration(key)
+            for key in sorted(book.unpinned)
+            if book.containers[key].id and not book.containers[key].has_ended
+        }
+
+    def _wide(self, pin: CpuPin) -> CpuPin:
+        """Memory that is left alone may have been pinned before: it may be anywhere again."""
+        if pin.mems or not self._placer.policy.settings.pin_memory:
+            return pin
+        return msgspec.structs.replace(pin, mems=self._placer.everything.mems)
+
+    async def _written(self, pins: list[CpuPin]) -> set[str]:
+        """The ids of those that the runtime did not take."""
+        writer = self._placer.writer
+        if writer is None:
+            return {pin.container_id for pin in pins}
+        reached("placement.write")
+        try:
+            failed = set(await writer.write(pins))
+        except (ColocateError, OSError) as error:
+            telemetry.logger().warning(Event.PLACEMENT_UNWRITTEN, reason=str(error), count=len(pins))
+            return {pin.container_id for pin in pins}
+        reached("placement.written")
+        if failed:
+            telemetry.logger().warning(
+                Event.PLACEMENT_UNWRITTEN, reason="the runtime did not take them", count=len(failed)
+            )
+        return failed
+
+    def _tell(self) -> None:
+        if self._placer.book is not None:
+            tell_figures(self._placer.book)
+
+
+def same_cpus(one: CpuTopology, other: CpuTopology) -> bool:
+    """Whether two readings are of the same CPUs; free memory changes all the time."""
+    return (one.cpus, one.isolated) == (other.cpus, other.isolated) and [
+        (node.id, node.cpus, node.memory) for node in one.nodes
+    ] == [(node.id, node.cpus, node.memory) for node in other.nodes]
+
+
+def _tell_move(move: CpuMove) -> None:
+    telemetry.CPUS_MOVES.labels("a better pool").inc()
+    telemetry.logger().info(
+        Event.PLACEMENT_MOVED,
+        container=move.key[1],
+        before=str(move.before),
+        after=str(move.after),
+        why=move.why,
+    )

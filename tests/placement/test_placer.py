@@ -1,0 +1,185 @@
+"""The placer over the life of containers: created, resized, restarted, removed, by either way in."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from colocate.cpus import CpuMode
+from colocate.model.container import RuntimeContainer, RuntimeResources, RuntimeSandbox
+from colocate.model.cpuset import CpuSet
+from colocate.model.pod import QosClass
+from colocate.runtime.events import PlacementRefused
+from tests.placement.fake_runtime import GIB, resources
+from tests.placement.placing import PlacingTest
+
+Make = Callable[..., PlacingTest]
+
+
+@pytest.fixture(params=["cri", "nri"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    def made(**more: object) -> PlacingTest:
+        return PlacingTest(tmp_path, nri=request.param == "nri", **more)  # type: ignore[arg-type]
+
+    return made
+
+
+def whole(cpus: int) -> RuntimeResources:
+    """Of a guaranteed container."""
+    return resources(cpus * 1000, cpus * 1000, GIB)
+
+
+WHOLE = whole(4)
+
+
+def own_cpus(test: PlacingTest) -> dict[tuple[str, str], CpuSet]:
+    assert test.placer.book is not None
+    return {key: each.cpus for key, each in test.placer.book.allocator.assignments.items()}
+
+
+async def pod(test: PlacingTest, name: str, cpu: int, **more: str) -> tuple[RuntimeSandbox, str]:
+    """A guaranteed pod with one container."""
+    sandbox = test.runtime.sandbox(name, annotations=more)
+    own = await test.runtime.create(test.placer, sandbox, "main", whole(cpu))
+    return sandbox, own
+
+
+async def test_a_guaranteed_container_gets_a_ccx_alone_and_a_shared_one_leaves_it_first(make: Make) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    idle = test.runtime.sandbox("idle", QosClass.BEST_EFFORT)
+    watcher = await test.runtime.create(test.placer, idle, "main", resources(0))
+    assert test.runtime.cpus(watcher) == "0-15"
+    _, own = await pod(test, "db", 4)
+    assert test.runtime.cpus(own) == "0-1,8-9"
+    assert test.runtime.containers[own].mems == (0,)
+    assert test.runtime.cpus(watcher) == "2-7,10-15", "it was changed before the other was created"
+    test.check()
+    test.agree()
+
+
+async def test_what_is_free_again_is_shared_again_after_a_pause(make: Make) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    idle = test.runtime.sandbox("idle", QosClass.BEST_EFFORT)
+    watcher = await test.runtime.create(test.placer, idle, "main", resources(0))
+    sandbox, _ = await pod(test, "db", 4)
+    await test.runtime.end_sandbox(test.placer, sandbox)
+    assert test.runtime.cpus(watcher) == "2-7,10-15"
+    await test.settle()
+    assert test.runtime.cpus(watcher) == "0-15"
+
+
+async def test_a_container_that_restarts_in_its_sandbox_gets_its_cpus_again(make: Make) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    sandbox, first = await pod(test, "db", 4)
+    before = test.runtime.cpus(first)
+    await test.runtime.stop(test.placer, first)
+    await test.runtime.remove(test.placer, first)
+    _, other = await pod(test, "other", 4)
+    second = await test.runtime.create(test.placer, sandbox, "main", WHOLE)
+    assert test.runtime.cpus(second) == before
+    assert test.runtime.cpus(other) != before
+    third = await test.runtime.create(test.placer, sandbox, "main", WHOLE)
+    await test.runtime.remove(test.placer, second)
+    assert test.runtime.cpus(third) == before, "removing the old one does not cost the new one anything"
+    test.check()
+
+
+async def test_a_strict_wish_that_cannot_be_had_is_refused_with_its_reason(make: Make) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    for name in "abcd":
+        await pod(test, name, 3)
+    sandbox = test.runtime.sandbox("e", annotations={"colocate.dev/cpus": "strict"})
+    before = test.placer.book
+    about = RuntimeContainer(id="ab", sandbox_id=sandbox.id, name="main", resources=WHOLE)
+    with pytest.raises(PlacementRefused, match="no CCX has them free"):
+        await test.placer.create(sandbox, about)
+    assert test.placer.book is before
+    test.check()
+
+
+async def test_a_resize_takes_cpus_from_others_first_and_gives_them_back_later(make: Make) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    idle = test.runtime.sandbox("idle", QosClass.BEST_EFFORT)
+    watcher = await test.runtime.create(test.placer, idle, "main", resources(0))
+    _, own = await pod(test, "db", 2)
+    assert test.runtime.cpus(own) == "0,8"
+    assert await test.runtime.update(test.placer, own, WHOLE)
+    assert test.runtime.cpus(own) == "0-1,8-9"
+    assert test.runtime.cpus(watcher) == "2-7,10-15"
+    assert await test.runtime.update(test.placer, own, whole(2))
+    assert len(test.runtime.containers[own].cpus) == 2
+    test.check()
+    await test.settle()
+    assert len(test.runtime.containers[watcher].cpus) == 14
+    test.check()
+
+
+async def test_an_init_container_hands_its_cpus_on(make: Make) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    sandbox = test.runtime.sandbox("db")
+    init = await test.runtime.create(test.placer, sandbox, "prepare", WHOLE)
+    before = test.runtime.cpus(init)
+    await test.runtime.stop(None, init)  # It ends by itself, and nobody tells.
+    main = await test.runtime.create(test.placer, sandbox, "main", WHOLE)
+    assert test.runtime.cpus(main) == before
+    beside = await test.runtime.create(test.placer, sandbox, "beside", WHOLE)
+    assert test.runtime.containers[beside].cpus.isdisjoint(test.runtime.containers[main].cpus)
+    test.check()
+    await test.runtime.end_sandbox(test.placer, sandbox)
+    assert test.placer.book is not None
+    assert not test.placer.book.allocator.occupancy().exclusive
+
+
+async def test_a_container_that_could_not_be_made_leaves_nothing_behind(make: Make) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    sandbox = test.runtime.sandbox("db")
+    assert not await test.runtime.create(test.placer, sandbox, "main", WHOLE, fails=True)
+    assert test.placer.book is not None
+    if not test.runtime.nri:
+        assert not test.placer.book.allocator.assignments
+    await test.runtime.end_sandbox(test.placer, sandbox)
+    assert not test.placer.book.allocator.assignments
+
+
+async def test_the_next_placer_knows_everything_by_either_way(make: Make) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    await pod(test, "db", 4)
+    ended, gone = await pod(test, "web", 4)
+    await test.runtime.stop(test.placer, gone)
+    before = own_cpus(test)
+    test.runtime.nri = not test.runtime.nri
+    test.runtime.writes.clear()
+    await test.again()
+    after = own_cpus(test)
+    assert after == before
+    assert test.runtime.writes == []
+    again = await test.runtime.create(test.placer, ended, "main", WHOLE)
+    assert test.runtime.containers[again].cpus == before[ended.id, "main"]
+
+
+async def test_without_a_state_all_is_adopted_by_the_cpus_that_each_has(make: Make) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    _, own = await pod(test, "db", 4)
+    shared = test.runtime.sandbox("web", QosClass.BURSTABLE)
+    web = await test.runtime.create(test.placer, shared, "main", resources(2500))
+    before = {each: test.runtime.cpus(each) for each in (own, web)}
+    (test.folder / "state" / "cpus-state.json").unlink()
+    for each in test.runtime.containers.values():
+        each.about = msgspec.structs.replace(each.about, resources=RuntimeResources())
+    await test.again()
+    assert {each: test.runtime.cpus(each) for each in (own, web)} == before
+    assert test.placer.book is not None
+    modes = {each.mode for each in test.placer.book.allocator.assignments.values()}
+    assert modes == {CpuMode.EXCLUSIVE, CpuMode.SHARED}
+    test.check()
+    test.agree()
