@@ -1,0 +1,25 @@
+"""Which GPU of which node: policies over a whole cluster at once. Pure, and in numpy (the extra `replay`).
+
+A room of its own inside `gpus`, so that an agent, which has one node, loads no numpy. The scheduler and the replay
+enter here: the very code that schedules also replays.
+"""
+
+from colocate.gpus.packing.fleet import Fleet, GpuState, NodeState, PackRequest, kinds_of, suits
+from colocate.gpus.packing.mix import LearnedMix, Mix, mix_of
+from colocate.gpus.packing.packer import Packer, Ranking
+from colocate.gpus.packing.policies import PackingPolicy
+
+__all__ = [
+    "Fleet",
+    "GpuState",
+    "LearnedMix",
+    "Mix",
+    "NodeState",
+    "PackRequest",
+    "Packer",
+    "PackingPolicy",
+    "Ranking",
+    "kinds_of",
+    "mix_of",
+    "suits",
+]

@@ -1,0 +1,85 @@
+"""Fills a cluster with pods by a packing policy, and counts the GPUs that stay unallocated.
+
+Arrivals are drawn with replacement from a list of pods until the GPUs that they ask for reach 130 % of what the
+cluster has; a pod that fits nowhere is dropped. A policy that looks ahead may know how often each kind of pod is in
+the list, never what comes next; `learned`, not even that: only the pods that have come so far.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from colocate.gpus.packing import (
+    Fleet,
+    LearnedMix,
+    NodeState,
+    Packer,
+    PackingPolicy,
+    PackRequest,
+    kinds_of,
+    mix_of,
+)
+from colocate.replay.gpu_trace import WHOLE
+
+ASKED = 1.3
+"""What is asked for in all, of what there is."""
+STEPS = 130
+"""Points of a curve."""
+
+Progress = Callable[[float], None]
+"""Told how much of one replay is done, from 0 to 1."""
+
+
+class GpuReplay(msgspec.Struct, frozen=True):
+    """What became of one replay."""
+
+    policy: PackingPolicy
+    seed: int
+    gpus_total: int
+    gpus_requested: float
+    gpus_allocated: float
+    gpus_unallocated: float
+
+
+class GpuCurve(msgspec.Struct, frozen=True):
+    """The way there: the GPUs unallocated, each time another hundredth of the cluster's GPUs had been asked for."""
+
+    policy: PackingPolicy
+    seed: int
+    unallocated: Sequence[float]
+
+
+def replay(
+    nodes: Sequence[NodeState],
+    pods: Sequence[PackRequest],
+    policy: PackingPolicy,
+    seed: int,
+    *,
+    learned: bool = False,
+    progress: Progress | None = None,
+) -> tuple[GpuReplay, GpuCurve]:
+    """Replay once."""
+    fleet = Fleet(nodes)
+    mix = LearnedMix()
+    packer = Packer(fleet, policy, None if learned else mix_of(kinds_of(pods)))
+    random = np.random.default_rng(seed)
+    total = fleet.total()
+    asked, allocated = 0, 0
+    curve: list[float] = []
+    while asked < ASKED * total * WHOLE:
+        pod = pods[int(random.integers(len(pods)))]
+        asked += pod.gpus * pod.gpu_memory
+        if learned and mix.see(pod):
+            packer.expect(mix.latest)
+        ranking = packer.rank(pod)
+        row = ranking.best()
+        if row is not None:
+            fleet.take(row, pod, ranking.gpus[row])
+            allocated += pod.gpus * pod.gpu_memory
+        while len(curve) < STEPS and asked >= (len(curve) + 1) * ASKED / STEPS * total * WHOLE:
+            curve.append(total - allocated / WHOLE)
+            if progress is not None:
+                progress(len(curve) / STEPS)
+    result = GpuReplay(policy, seed, total, asked / WHOLE, allocated / WHOLE, round(fleet.unallocated(), 3))
+    return result, GpuCurve(policy, seed, curve)

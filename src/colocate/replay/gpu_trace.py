@@ -1,0 +1,105 @@
+"""Lists of GPU nodes and pods as CSV files, plain or .gz: columns by name, as in Alibaba's cluster-trace-gpu-v2023.
+
+Nodes have cpu_milli, memory_mib, gpu and model; pods cpu_milli, memory_mib, num_gpu, gpu_milli (a thousand for a
+whole GPU) and, where there are constraints, gpu_spec: models joined by a bar.
+"""
+
+import csv
+import gzip
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO, TypeVar
+
+from colocate.errors import UserError, system_reason
+from colocate.gpus.packing import GpuState, NodeState, PackRequest
+
+T = TypeVar("T")
+
+WHOLE = 1000
+"""What a whole GPU has, in the unit of these files."""
+_MOST_ROWS = 200_000
+_MOST_GPUS = 64
+_MOST = 10**12
+
+
+def read_nodes(path: Path) -> Sequence[NodeState]:
+    """The nodes of a file; a UserError names the line where one is none."""
+    nodes = _read(path, ("cpu_milli", "memory_mib", "gpu"), _node)
+    if not sum(len(node.gpus) for node in nodes):
+        raise UserError(f"{path}: no node has a GPU; give a list of nodes with GPUs")
+    return nodes
+
+
+def read_pods(path: Path) -> Sequence[PackRequest]:
+    """The pods of a file, likewise."""
+    pods = _read(path, ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli"), _pod)
+    if not any(pod.gpus for pod in pods):
+        raise UserError(f"{path}: no pod asks for a GPU; give a list of pods that do")
+    return pods
+
+
+def _node(row: Mapping[str, str], number: int) -> NodeState:
+    cpu, memory = _number(row, "cpu_milli"), _number(row, "memory_mib")
+    gpu = GpuState(WHOLE, WHOLE, model=row.get("model") or "")
+    gpus = (gpu,) * _number(row, "gpu", _MOST_GPUS)
+    # Their names may repeat or be missing; rows do not.
+    return NodeState(name=f"{number}", cpu=cpu, memory=memory, free_cpu=cpu, free_memory=memory, gpus=gpus)
+
+
+def _pod(row: Mapping[str, str], number: int) -> PackRequest:
+    gpus = _number(row, "num_gpu", _MOST_GPUS)
+    share = _number(row, "gpu_milli", WHOLE) if gpus else 0
+    if gpus and not share:
+        raise ValueError("gpu_milli is 0 for a pod with a GPU; write 1 to 1000")
+    models = tuple(sorted({word.strip() for word in (row.get("gpu_spec") or "").split("|")} - {""}))
+    return PackRequest(_number(row, "cpu_milli"), _number(row, "memory_mib"), gpus, share, 0, models)
+
+
+def _number(row: Mapping[str, str], column: str, most: int = _MOST) -> int:
+    text = row[column] or ""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= most or found != int(found):
+        raise ValueError(f"{column} is {text[:40]!r}; write a whole number from 0 to {most}")
+    return int(found)
+
+
+def _read(path: Path, columns: Sequence[str], read: Callable[[Mapping[str, str], int], T]) -> list[T]:
+    found: list[T] = []
+    try:
+        for number, row in enumerate(_rows(path, columns), start=2):
+            if len(found) == _MOST_ROWS:
+                raise UserError(f"{path}: more than {_MOST_ROWS} rows; give a shorter list")
+            try:
+                found.append(read(row, number))
+            except ValueError as error:
+                raise UserError(f"{path}, line {number}: {error}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not a text file; give CSV, plain or .gz") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: not a whole gzip file ({error}); fetch it again") from None
+    except csv.Error as error:
+        raise UserError(f"{path}: not CSV ({error}); give a list with one row a line") from None
+    except OSError as error:
+        raise UserError(f"{path}: {system_reason(error)}; name a file that can be read") from error
+    if not found:
+        raise UserError(f"{path}: no rows; give a list with a line of names and at least one row")
+    return found
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[Mapping[str, str]]:
+    with _opened(path) as file:
+        rows = csv.DictReader(file)
+        missing = [name for name in columns if name not in (rows.fieldnames or ())]
+        if missing:
+            raise UserError(f"{path}: no column {missing[0]}; needed are {', '.join(columns)}")
+        yield from rows
+
+
+def _opened(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")
