@@ -3,6 +3,7 @@
 Facts and settings in, data out: what a container gets, or a refusal with the sentence for the pod's event.
 """
 
+from colocate.gpus.announcement import ANNOUNCED, announced, announcement
 from colocate.gpus.book import ContainerBooking, GpuBook, GpuOversold, GpuRoom, PodBooking
 from colocate.gpus.dialects import (
     DIALECTS,
@@ -29,6 +30,7 @@ from colocate.gpus.pods import GpuAsk, GpuAsks, GpuContainer, GpuPod, asks_of
 from colocate.gpus.slices import Slices, message_bytes, short_keys, slice_order, slices_of, smallest_unit
 
 __all__ = [
+    "ANNOUNCED",
     "DIALECTS",
     "DOSLAB",
     "FIT",
@@ -53,6 +55,8 @@ __all__ = [
     "Slices",
     "after_look",
     "after_xid",
+    "announced",
+    "announcement",
     "asks_of",
     "dialect",
     "message_bytes",
