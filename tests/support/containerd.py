@@ -180,7 +180,7 @@ class Kubelet:
     ) -> str:
         """A pod's sandbox; `qos` is burstable, besteffort or nothing. Returns its id."""
         uid = str(uuid.uuid4())
-        parent = "/".join(part for part in (self._cgroup_parent, qos, f"pod{uid}") if part)
+        parent = "/".join(part for part in (self._cgroup_parent, "kubepods", qos, f"pod{uid}") if part)
         config = cri.PodSandboxConfig(
             metadata=cri.PodSandboxMetadata(name=name, uid=uid, namespace="default"),
             annotations=annotations or {},

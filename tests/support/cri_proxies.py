@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from colocate.clock import Clock, SystemClock
-from colocate.runtime import cri_relay
+from colocate.apps import cri_proxy
+from colocate.apps.cri_proxy import ProxySockets
+from colocate.clock import Clock
 from colocate.runtime.cri_proxy import CriProxy
 from colocate.runtime.events import ContainerEvents
 
@@ -16,16 +17,10 @@ async def proxying(
     runtime: Path, listen: Path, events: ContainerEvents, clock: Clock | None = None
 ) -> AsyncIterator[CriProxy]:
     """Serve on `listen` for as long as the body runs."""
-    async with cri_relay.connect(runtime) as channel:
-        proxy = CriProxy(channel, events, clock or SystemClock())
-        server = cri_relay.server(cri_relay.Relay(channel, proxy.watches, proxy.taps))
-        server.add_insecure_port(f"unix:{listen}")
-        await server.start()
+    async with cri_proxy.proxying(ProxySockets(runtime, listen), events, clock) as proxy:
         running = asyncio.create_task(proxy.run())
         try:
             yield proxy
         finally:
-            await server.stop(None)
             running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
+            await asyncio.gather(running, return_exceptions=True)

@@ -24,6 +24,7 @@ GROUPS = {
     "topology": "draw the CPUs of a machine, and find what a virtual machine hides of them",
     "cpus": "show which CPUs containers would get, and why",
     "gpu": "try how to pack GPUs that pods share",
+    "cri-proxy": "place containers on CPUs, between the kubelet and its container runtime",
     "scheduler": "let kube-scheduler place pods by what nodes really use",
     "doctor": "check this node and the cluster, and say what to do about problems",
     "resource": "list, advertise and remove extended resources of nodes",
@@ -92,7 +93,7 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
     groups = parser.add_subparsers(metavar="GROUP", title="groups")
     for name, about in GROUPS.items():
         if name == chosen:
-            import_module(f"colocate.cli.{name}").add(groups)
+            import_module(f"colocate.cli.{name.replace('-', '_')}").add(groups)
         else:
             groups.add_parser(name, help=about)
     return parser

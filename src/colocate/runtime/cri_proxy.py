@@ -48,10 +48,17 @@ class CriProxy:
     `watches` and `taps` are for the relay.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, events: ContainerEvents, clock: Clock) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        events: ContainerEvents,
+        clock: Clock,
+        on_connection: Callable[[], None] = lambda: None,
+    ) -> None:
         self._channel = channel
         self._events = events
         self._clock = clock
+        self._on_connection = on_connection
         self._pins = CriPins(channel, clock)
         self._turn = asyncio.Lock()
         """Decisions and the changes to others that they ask for are made one after the other."""
@@ -83,6 +90,7 @@ class CriProxy:
         try:
             while True:
                 await self._connected()
+                self._on_connection()
                 if not await self._reconcile():
                     await self._clock.sleep(1)
                     continue

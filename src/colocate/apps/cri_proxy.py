@@ -1,0 +1,100 @@
+"""`colocate cri-proxy`: the process between the kubelet and its container runtime, which places containers on CPUs.
+
+SIGTERM and SIGINT stop it. SIGHUP re-reads the configuration: a bad one is refused and the old one goes on. It needs
+neither the API server nor an agent nor Prometheus.
+"""
+
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from colocate import __version__, telemetry
+from colocate.aio import Watched, first, with_signals
+from colocate.apps.config.schema import Config
+from colocate.apps.placement.part import PlacementPart
+from colocate.clock import Clock, SystemClock
+from colocate.errors import UserError
+from colocate.runtime import cri_relay, cri_socket
+from colocate.runtime.cri_proxy import CriProxy
+from colocate.runtime.events import ContainerEvents
+from colocate.telemetry import Event
+
+
+class ProxySockets(msgspec.Struct, frozen=True):
+    """Both sides of the proxy."""
+
+    runtime: Path
+    listen: Path
+
+
+async def run_cri_proxy(load: Callable[[], Config], sockets: ProxySockets) -> None:
+    """Run until a signal says stop; `load` reads the configuration, now and on SIGHUP."""
+    if sockets.runtime == sockets.listen:
+        raise UserError("--listen: it is the runtime's own socket; choose another path")
+    config = load()
+    telemetry.configure_logs(config.log.format, config.log.level)
+    stop = Watched()
+    hung_up = with_signals(stop=stop.changed)
+    placement = PlacementPart(config.cpus)
+    placement.begin()
+    async with proxying(sockets, placement.placer) as proxy:
+        telemetry.logger().info(
+            Event.CRI_PROXY_STARTED,
+            version=__version__,
+            runtime=str(sockets.runtime),
+            listen=str(sockets.listen),
+            policy=config.cpus.policy,
+        )
+        _tell_systemd()
+        await first(stop.beyond(0), proxy.run(), placement.run(), _reload_on_demand(hung_up, load, placement))
+    telemetry.logger().info(Event.CRI_PROXY_STOPPED)
+
+
+@asynccontextmanager
+async def proxying(
+    sockets: ProxySockets, events: ContainerEvents, clock: Clock | None = None
+) -> AsyncIterator[CriProxy]:
+    """Serve for as long as the body runs, which runs the proxy."""
+    async with cri_relay.connect(sockets.runtime) as channel:
+        proxy = CriProxy(
+            channel,
+            events,
+            clock or SystemClock(),
+            on_connection=lambda: cri_socket.take_access(sockets.listen, sockets.runtime),
+        )
+        server = cri_relay.server(cri_relay.Relay(channel, proxy.watches, proxy.taps))
+        async with cri_socket.serving(server, sockets.listen, sockets.runtime):
+            yield proxy
+
+
+async def _reload_on_demand(hung_up: Watched, load: Callable[[], Config], placement: PlacementPart) -> None:
+    """Reload after every SIGHUP; one that comes during a reload is answered by another."""
+    seen = 0
+    while True:
+        seen = await hung_up.beyond(seen)
+        try:
+            config = load()
+        except UserError as error:
+            telemetry.logger().error(
+                Event.CONFIG_REFUSED, reason=str(error), effect="the old configuration stays in use"
+            )
+            continue
+        telemetry.configure_logs(config.log.format, config.log.level)
+        waiting = await placement.reload(config.cpus)
+        telemetry.logger().info(Event.CONFIG_RELOADED, **({"at_next_start": waiting} if waiting else {}))
+
+
+def _tell_systemd() -> None:
+    """A unit of Type=notify is up from here on: units that come after it, the kubelet's, find the socket."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address[:1] not in ("/", "@"):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        try:
+            channel.sendto(b"READY=1", address.replace("@", "\0", 1))
+        except OSError:
+            return  # systemd gives up by itself, and says so.

@@ -1,0 +1,274 @@
+"""`colocate cri-proxy` before a real containerd: every container's real cpuset is what `explain` says.
+
+The decisions are for a made machine; what is written is clipped to the CPUs and memory nodes that exist here.
+TWO is made of as many CPUs as every machine has, in two CCXs on two NUMA nodes: its CPUs are real, its nodes are not.
+LARGE has 128 CPUs: what is said of them is not real, and what containers have of it is CPUs 0 and 1 at most.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import grpc
+import grpc.aio
+import pytest
+from tests.support.containerd import VERSIONS, Containerd, Kubelet, running
+from tests.support.waiting import until
+
+from colocate.apps import control
+from colocate.apps.placement.control import EXPLAIN, STATUS, AskExplanation, AskPlacement
+from colocate.apps.placement.report import ContainerExplanation, PlacementReport
+from colocate.model.cpuset import CpuSet
+from colocate.wire import cri_methods as methods
+from colocate.wire import cri_pb2 as cri
+from colocate.wire.rpc import is_served
+
+pytestmark = pytest.mark.needs("runc", "busybox", *VERSIONS.values())
+
+TWO = "1x2x1x1x1"
+LARGE = "2x4x2x4x2"
+REAL = CpuSet.of(os.sched_getaffinity(0))
+
+
+class Proxy:
+    """A proxy process before a containerd."""
+
+    def __init__(self, containerd: Containerd, topology: str) -> None:
+        self.containerd = containerd
+        self.listen = containerd.folder / "proxy.sock"
+        self.control = containerd.folder / "cpus.sock"
+        self.log = containerd.folder / "proxy.log"
+        self.config = containerd.folder / "colocate.yaml"
+        self.configure(topology)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def configure(self, topology: str, more: str = "") -> None:
+        self.config.write_text(
+            f"version: 1\nlog: {{format: json, level: debug}}\ncpus:\n  topology: {topology}\n"
+            f"  stateFolder: {self.containerd.folder}/placement\n  socket: {self.control}\n"
+            f"  wishNamespaces: [default]\n{more}"
+        )
+
+    async def start(self) -> None:
+        self.log.touch()
+        self._since = len(self.log.read_text())
+        self._process = await asyncio.to_thread(self._spawn)
+        await self.says("cri_proxy.reconciled")
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        command = [
+            *[str(Path(sys.executable).with_name("colocate")), "cri-proxy", "--config", str(self.config)],
+            *["--runtime", f"unix://{self.containerd.socket}", "--listen", f"unix://{self.listen}"],
+        ]
+        environment = {**os.environ, "COLOCATE_KUBELET_ROOT": str(self.containerd.folder / "kubelet")}
+        with self.log.open("ab") as log:
+            return subprocess.Popen(command, stderr=log, env=environment)
+
+    def hang_up(self) -> None:
+        """Have it read its configuration again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+
+    async def says(self, event: str) -> None:
+        """Return once the log since the last start, or since the last event that was waited for, has this event."""
+
+        def said() -> bool:
+            assert self._process is not None
+            text = self.log.read_text()
+            assert self._process.poll() is None, text
+            place = text.find(f'"event": "{event}"', self._since)
+            if place < 0:
+                return False
+            self._since = place + 1
+            return True
+
+        await until(said, event)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        return self._process.wait(20)
+
+    async def status(self) -> PlacementReport:
+        return await control.ask(self.control, STATUS, AskPlacement())
+
+    async def explain(self, container: str) -> ContainerExplanation:
+        return await control.ask(self.control, EXPLAIN, AskExplanation(container))
+
+
+class Node:
+    def __init__(self, containerd: Containerd, proxy: Proxy, kubelet: Kubelet) -> None:
+        self.containerd = containerd
+        self.proxy = proxy
+        self.kubelet = kubelet
+
+    async def run(self, name: str, cpus: float, *, guaranteed: bool = False) -> str:
+        """A pod with one container of the same name; returns the container's id."""
+        sandbox = await self.kubelet.run_sandbox(name, qos="" if guaranteed else "burstable")
+        container = await self.kubelet.create(sandbox, name, cpus=cpus, guaranteed=guaranteed)
+        await self.kubelet.start(container)
+        return container
+
+    async def real(self, container: str) -> str:
+        """The CPUs that the kernel gives it, once they are what `explain` says, clipped to what exists."""
+        for _ in range(200):
+            said = CpuSet.parse((await self.proxy.explain(container)).container.cpus) & REAL or REAL
+            actual = await self.kubelet.cpus_allowed(container)
+            if actual == str(said):
+                return actual
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"{container} has {actual}, and explain says {said}")
+
+
+@pytest.fixture(params=VERSIONS)
+async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
+    with TemporaryDirectory(prefix="ctrd") as folder:
+        async with running(Path(folder), request.param) as containerd:
+            proxy = Proxy(containerd, TWO)
+            await proxy.start()
+            try:
+                async with Kubelet(proxy.listen, containerd.cgroup_parent) as kubelet:
+                    yield Node(containerd, proxy, kubelet)
+            finally:
+                proxy.end(signal.SIGKILL)
+
+
+async def test_containers_live_on_the_cpus_that_explain_says(node: Node) -> None:
+    kubelet, proxy = node.kubelet, node.proxy
+    shared = await node.run("shared", 0.5)
+    before = await node.real(shared)
+    alone = await node.run("alone", 1, guaranteed=True)
+    own = await kubelet.cpus_allowed(alone)
+    assert own == await node.real(alone)
+    assert len(CpuSet.parse(own)) == 1
+    assert (await proxy.explain(alone)).container.mode == "exclusive"
+    # The shared one gave way before the other was created.
+    assert await kubelet.cpus_allowed(shared) == await node.real(shared)
+    assert CpuSet.parse(await node.real(shared)) == REAL - CpuSet.parse(own)
+    # Resized in place, each keeps what it should have.
+    await kubelet.resize(shared, 0.25)
+    assert (await proxy.explain(shared)).container.cpu == 250
+    assert CpuSet.parse(await node.real(shared)) == REAL - CpuSet.parse(own)
+    # What is stopped and removed gives its CPUs back.
+    await kubelet.stop(alone)
+    await kubelet.remove(alone)
+    assert [each.id for each in (await proxy.status()).containers if each.phase == "running"] == [shared]
+    await kubelet.remove_all()
+    assert (await proxy.status()).containers == ()
+    assert before
+
+
+async def test_an_init_container_hands_its_cpus_on(node: Node) -> None:
+    kubelet = node.kubelet
+    sandbox = await kubelet.run_sandbox("pod")
+    first = await kubelet.create(sandbox, "init", cpus=1, guaranteed=True, command=["/bin/busybox", "true"])
+    own = (await node.proxy.explain(first)).container.cpus
+    await kubelet.start(first)
+    async with asyncio.timeout(20):
+        while (await kubelet.containers())[0].state != cri.CONTAINER_EXITED:  # noqa: ASYNC110 -- as a kubelet does
+            await asyncio.sleep(0.02)
+    main = await kubelet.create(sandbox, "main", cpus=1, guaranteed=True)
+    await kubelet.start(main)
+    assert await node.real(main) == own
+
+
+async def test_killed_and_started_again_each_finds_all_containers_as_they_were(node: Node) -> None:
+    kubelet, proxy = node.kubelet, node.proxy
+    alone = await node.run("alone", 1, guaranteed=True)
+    shared = await node.run("shared", 0.5)
+    had = [await node.real(container) for container in (alone, shared)]
+    node.containerd.kill()
+    await proxy.says("cri_proxy.runtime_lost")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await kubelet.containers()
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    await node.containerd.start()
+    await proxy.says("cri_proxy.reconciled")
+    assert [await node.real(container) for container in (alone, shared)] == had
+    proxy.end(signal.SIGKILL)
+    assert proxy.listen.exists()
+    assert not is_served(proxy.listen)
+    # While the proxy is away a container goes, and another comes, behind its back.
+    async with Kubelet(node.containerd.socket, node.containerd.cgroup_parent) as behind:
+        await behind.stop(shared)
+        await behind.remove(shared)
+        sandbox = await behind.run_sandbox("stranger", qos="burstable")
+        stranger = await behind.create(sandbox, "stranger", cpus=0.5)
+        await behind.start(stranger)
+    await proxy.start()
+    assert await node.real(alone) == had[0]
+    assert CpuSet.parse(await node.real(stranger)) == REAL - CpuSet.parse(had[0])
+    ids = {each.id for each in (await proxy.status()).containers if each.phase != "exited"}
+    assert ids == {alone, stranger}
+    assert proxy.end() == 0
+    assert not proxy.listen.exists()
+
+
+async def test_what_the_runtime_says_of_itself_comes_through(node: Node) -> None:
+    async with Kubelet(node.containerd.socket, "") as direct:
+        for path in (methods.VERSION.path, f"{methods.RUNTIME}Status", f"{methods.IMAGE}ListImages"):
+            through = await node.kubelet.channel.unary_unary(path)(b"")
+            assert len(through) == len(await direct.channel.unary_unary(path)(b""))
+    unknown = node.kubelet.channel.unary_unary(f"{methods.RUNTIME}FromTheFuture")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await unknown(b"")
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("node", ["1.6"], indirect=True)
+async def test_the_socket_is_as_accessible_as_the_runtimes(node: Node) -> None:
+    theirs, ours = node.containerd.socket.stat(), node.proxy.listen.stat()
+    assert (ours.st_mode, ours.st_uid, ours.st_gid) == (theirs.st_mode, theirs.st_uid, theirs.st_gid)
+    node.containerd.socket.chmod(0o666)
+    node.proxy.end()
+    await node.proxy.start()
+    assert node.proxy.listen.stat().st_mode & 0o777 == 0o666
+
+
+@pytest.mark.parametrize("node", ["1.6"], indirect=True)
+async def test_a_reload_takes_the_new_policy_and_refuses_a_bad_one(node: Node) -> None:
+    alone = await node.run("alone", 1, guaranteed=True)
+    assert await node.real(alone) != str(REAL)
+    node.proxy.configure(TWO, "  policy: wrong\n")
+    node.proxy.hang_up()
+    await node.proxy.says("config.refused")
+    node.proxy.configure(TWO, "  policy: none\n")
+    node.proxy.hang_up()
+    await node.proxy.says("config.reloaded")
+    for _ in range(200):
+        if await node.kubelet.cpus_allowed(alone) == str(REAL):
+            break
+        await asyncio.sleep(0.05)
+    assert await node.kubelet.cpus_allowed(alone) == str(REAL)
+
+
+@pytest.mark.parametrize("node", ["1.6"], indirect=True)
+async def test_a_strict_wish_that_cannot_be_had_is_told_to_the_kubelet(node: Node) -> None:
+    sandbox = await node.kubelet.run_sandbox("strict", annotations={"colocate.dev/cpus": "exclusive,strict"})
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await node.kubelet.create(sandbox, "strict", cpus=2, guaranteed=True)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert await node.kubelet.containers() == []
+
+
+@pytest.mark.parametrize("node", ["1.6"], indirect=True)
+async def test_a_large_machine_is_decided_for_and_clipped_to_what_exists(node: Node) -> None:
+    node.proxy.end()
+    node.proxy.configure(LARGE, f"  reservedCpus: ''\n  stateFolder: {node.containerd.folder}/large\n")
+    node.proxy.config.write_text(
+        node.proxy.config.read_text().replace(f"  stateFolder: {node.containerd.folder}/placement\n", "")
+    )
+    await node.proxy.start()
+    quarter = await node.run("ccx", 8, guaranteed=True)
+    half = await node.run("numa", 16, guaranteed=True)
+    said = [CpuSet.parse((await node.proxy.explain(each)).container.cpus) for each in (quarter, half)]
+    assert [len(cpus) for cpus in said] == [8, 16]
+    assert said[0].isdisjoint(said[1])
+    for container in (quarter, half):
+        await node.real(container)
