@@ -369,6 +369,25 @@ MEMORY_TURN_SECONDS = Histogram(
 )
 
 GPU_HEALTHY = Gauge("colocate_gpu_healthy", "1 while new pods may get memory of a GPU.", ["gpu"])
+GPU_MEMORY = Gauge(
+    "colocate_gpu_memory_bytes",
+    "Memory of a GPU: total, booked by pods, used as the driver says.",
+    ["gpu", "state"],
+)
+GPU_CORES = Gauge("colocate_gpu_cores_booked", "Hundredths of a GPU that pods have booked.", ["gpu"])
+GPU_POD_MEMORY = Gauge(
+    "colocate_gpu_pod_memory_bytes",
+    "Memory of a GPU that a pod has booked, and that its processes use as the driver says.",
+    ["gpu", "namespace", "pod", "state"],
+)
+GPU_POD_CORES = Gauge(
+    "colocate_gpu_pod_cores_booked", "Hundredths of a GPU that a pod has booked.", ["gpu", "namespace", "pod"]
+)
+GPU_MISMATCHES = Gauge(
+    "colocate_gpu_mismatches",
+    "Pods about whose GPUs annotation, checkpoint, podresources and driver do not agree, by who does not.",
+    ["source"],
+)
 GPU_XIDS = Counter(
     "colocate_gpu_xids_total", "Errors that the driver told of, by GPU and NVIDIA's number.", ["gpu", "xid"]
 )

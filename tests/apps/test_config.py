@@ -147,7 +147,7 @@ def test_spans_of_time(text: str, said: float) -> None:
         (
             "version: 1\nkubelt: {}",
             "kubelt: there is no such field; did you mean 'kubelet'? known fields are version, kubelet, log, "
-            "metrics, control, mock, memory, cpus",
+            "metrics, control, mock, memory, cpus, gpus",
         ),
         (
             "version: 1\nkubelet: 5",
@@ -358,7 +358,7 @@ class TestOverrides:
         others = {
             path: one.variable
             for path, one in settable().items()
-            if not path.startswith(("memory.", "cpus."))
+            if not path.startswith(("memory.", "cpus.", "gpus."))
         }
         assert others == {
             "kubelet.root": "COLOCATE_KUBELET_ROOT",
@@ -373,6 +373,7 @@ class TestOverrides:
         assert settable()["memory.blockSize"].variable == "COLOCATE_MEMORY_BLOCK_SIZE"
         assert settable()["memory.forecast.kind"].variable == "COLOCATE_MEMORY_FORECAST_KIND"
         assert "memory.farNodes" not in settable(), "lists are set in the file only"
+        assert settable()["gpus.hamiCore.enabled"].variable == "COLOCATE_GPUS_HAMI_CORE_ENABLED"
 
     def test_flags_win_over_the_environment_and_that_over_the_file(self) -> None:
         file = "version: 1\nkubelet: {root: /file, allocateTimeout: 1}\nlog: {level: debug}"

@@ -28,10 +28,11 @@ class Watch:
         self.monitor = GpuMonitor(source, self.clock, HealthSettings())
 
     async def troubles(self, *expected: str) -> None:
-        """Wait until the GPUs, in their order, have these troubles; a piece of each is enough."""
+        """Look until the GPUs, in their order, have these troubles; a piece of each is enough."""
 
         def hold() -> bool:
             found = [gpu.health.trouble for gpu in self.monitor.gpus.values()]
+            self.monitor.look_again()  # What the driver tells and what it answers come in any order.
             return len(found) == len(expected) and all(
                 (part in trouble) if part else not trouble
                 for part, trouble in zip(expected, found, strict=True)

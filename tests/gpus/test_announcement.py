@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.gpus import ANNOUNCED, announced, announcement
+from colocate.gpus import ANNOUNCED, announced, announcement_of
 from colocate.model.gpu import Gpu, GpuInventory
 
 gpus = st.builds(
@@ -23,7 +23,7 @@ gpus = st.builds(
 
 @given(st.lists(gpus, max_size=16, unique_by=lambda gpu: gpu.uuid))
 def test_what_is_announced_is_read(found: list[Gpu]) -> None:
-    read = announced({ANNOUNCED: announcement(GpuInventory(tuple(found)))})
+    read = announced({ANNOUNCED: announcement_of(GpuInventory(tuple(found)))})
     assert read is not None
     for said, gpu in zip(read.gpus, found, strict=True):
         assert (said.uuid, said.index, said.memory, said.model) == (

@@ -15,6 +15,7 @@ from colocate.apps.config.file import Loaded, load
 from colocate.apps.config.override import unknown_variables
 from colocate.apps.config.schema import Config
 from colocate.apps.config.values import encode
+from colocate.apps.gpus.mock_file import load_mock_gpus
 from colocate.apps.mock.devices import ids_of
 from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
@@ -43,7 +44,16 @@ def check(args: argparse.Namespace) -> None:
     served = [f"{mock.name} ({count(len(ids_of(mock)), 'mock device')})" for mock in config.mock.resources]
     if config.memory.enabled:
         served.append(f"{config.memory.resource} (idle memory)")
+    mocks = _mock_gpus(config)
+    served += [f"{name} ({mocks}GPU memory)" for name in config.gpus.resources]
     print(f"{args.file}: valid; {', '.join(served) or 'nothing is switched on, so the agent would be idle'}")
+
+
+def _mock_gpus(config: Config) -> str:
+    """How many mock GPUs there are, for a sentence; UserError where their file cannot be used."""
+    if config.gpus.mock is None:
+        return ""
+    return f"{count(len(load_mock_gpus(config.gpus.mock, 'node')), 'mock GPU')}, "
 
 
 def show(args: argparse.Namespace) -> None:

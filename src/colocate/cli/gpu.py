@@ -1,6 +1,7 @@
-"""`colocate gpu`: what becomes of GPUs that pods share."""
+"""`colocate gpu`: GPUs that pods share, on this node and in traces."""
 
 from colocate.cli.commands import Commands
+from colocate.cli.gpu_questions import add_questions
 from colocate.cli.gpu_replay import add_replay
 from colocate.cli.main import GROUPS
 
@@ -10,4 +11,5 @@ def add(groups: Commands) -> None:
         "gpu", help=GROUPS["gpu"], description="Look at GPUs that pods share, and try how to pack them."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    add_questions(commands)
     add_replay(commands)

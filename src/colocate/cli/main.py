@@ -23,7 +23,7 @@ GROUPS = {
     "checkpoint": "show, verify, compare and repair the kubelet's record of which pods hold which devices",
     "topology": "draw the CPUs of a machine, and find what a virtual machine hides of them",
     "cpus": "show which CPUs containers would get, and why",
-    "gpu": "try how to pack GPUs that pods share",
+    "gpu": "show which pods have what of a node's GPUs, and try how to pack them",
     "cri-proxy": "place containers on CPUs, between the kubelet and its container runtime",
     "scheduler": "let kube-scheduler place pods by what nodes really use",
     "doctor": "check this node and the cluster, and say what to do about problems",

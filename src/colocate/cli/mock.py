@@ -1,4 +1,4 @@
-"""`colocate mock`: make mock devices of a running agent fail, and work again."""
+"""`colocate mock`: make mock devices of a running agent fail, and work again; `mock_gpu` does so with GPUs."""
 
 import argparse
 import asyncio
@@ -11,6 +11,7 @@ from colocate.apps.mock.faults import Change, Clear, Fail, Hang, Healthy, Return
 from colocate.cli.agent_socket import add_asking
 from colocate.cli.commands import Commands, add_output
 from colocate.cli.main import GROUPS
+from colocate.cli.mock_gpu import add_gpu
 from colocate.cli.output import as_json
 from colocate.cli.spans import seconds
 from colocate.errors import UserError
@@ -42,6 +43,7 @@ def add(groups: Commands) -> None:
     fail.add_argument("--times", metavar="N", help="how often; until cleared unless given")
     _command(commands, "hang", "make the plugin hang until cleared", lambda _: Hang())
     _command(commands, "clear", "clear all faults of a resource", lambda _: Clear())
+    add_gpu(commands)
 
 
 def _command(commands: Commands, name: str, about: str, build: Build) -> argparse.ArgumentParser:

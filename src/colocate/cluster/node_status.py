@@ -1,4 +1,4 @@
-"""Extended resources in a node's status: set, and taken away when they would not go by themselves.
+"""Extended resources in a node's status, and annotations beside them: set, and taken away when they would not go.
 
 A kubelet keeps a resource in its node's capacity for as long as its device plugin is known, at 0; and a
 resource that was patched in by hand stays for ever. The patches here change only the number that was seen, and
@@ -25,10 +25,21 @@ class _NodeShape(msgspec.Struct, frozen=True):
         return {"metadata": self.metadata, "status": self.status}
 
 
-def patch_for(seen: Mapping[str, object], wanted: Mapping[str, int | None]) -> Patch:
-    """The patch that brings capacities to counts; None takes one away. Empty where all is as wanted."""
+def patch_for(
+    seen: Mapping[str, object],
+    wanted: Mapping[str, int | None],
+    annotations: Mapping[str, str | None] | None = None,
+) -> Patch:
+    """The patch that brings capacities to counts, and annotations to texts; None takes one away.
+
+    Empty where all is as wanted.
+    """
     node: object = seen
     patch: Patch = ()
+    for key, text in sorted((annotations or {}).items()):
+        step = json_patch.set_value(_mapping(node), ("metadata", "annotations", key), text)
+        node = json_patch.apply(node, step)
+        patch += step
     for resource, count in sorted(wanted.items()):
         if "/" not in resource:
             raise ValueError(
@@ -48,14 +59,21 @@ def _mapping(document: object) -> Mapping[str, object]:
 
 
 async def set_extended_resources(
-    client: Client, node: str, wanted: Mapping[str, int | None], dry_run: bool = False
+    client: Client,
+    node: str,
+    wanted: Mapping[str, int | None],
+    dry_run: bool = False,
+    *,
+    annotations: Mapping[str, str | None] | None = None,
 ) -> Patch:
-    """Bring a node's extended resources to counts; returns what was done.
+    """Bring a node's extended resources to counts, and annotations to texts; returns what was done.
+
+    By way of the node's status, as kubelets write annotations: no right to the node itself is needed.
 
     PreconditionFailed where somebody else has changed them since: look again.
     """
     seen = await client.get(NODES.read_as(_NodeShape), node)
-    patch = patch_for(seen.document(), wanted)
+    patch = patch_for(seen.document(), wanted, annotations)
     if patch:
         await client.patch(NODES, node, patch, subresource="status", dry_run=dry_run)
     return patch

@@ -3,7 +3,7 @@
 Facts and settings in, data out: what a container gets, or a refusal with the sentence for the pod's event.
 """
 
-from colocate.gpus.announcement import ANNOUNCED, announced, announcement
+from colocate.gpus.announcement import ANNOUNCED, announced, announcement_of
 from colocate.gpus.book import ContainerBooking, GpuBook, GpuOversold, GpuRoom, PodBooking
 from colocate.gpus.dialects import (
     DIALECTS,
@@ -27,6 +27,7 @@ from colocate.gpus.health import (
 )
 from colocate.gpus.marks import unhealthy_slices
 from colocate.gpus.pods import GpuAsk, GpuAsks, GpuContainer, GpuPod, asks_of
+from colocate.gpus.settings import Gem, GpuInjection, GpuSettings, HamiCore, Unassumed
 from colocate.gpus.slices import Slices, message_bytes, short_keys, slice_order, slices_of, smallest_unit
 
 __all__ = [
@@ -41,22 +42,27 @@ __all__ = [
     "ContainerBooking",
     "Dialect",
     "EnvFact",
+    "Gem",
     "GpuAsk",
     "GpuAsks",
     "GpuBook",
     "GpuContainer",
     "GpuHealth",
+    "GpuInjection",
     "GpuName",
     "GpuOversold",
     "GpuPod",
     "GpuRoom",
+    "GpuSettings",
+    "HamiCore",
     "HealthSettings",
     "PodBooking",
     "Slices",
+    "Unassumed",
     "after_look",
     "after_xid",
     "announced",
-    "announcement",
+    "announcement_of",
     "asks_of",
     "dialect",
     "message_bytes",

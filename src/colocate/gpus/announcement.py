@@ -33,7 +33,7 @@ class _AnnouncedGpu(msgspec.Struct, frozen=True, omit_defaults=True):
 _decoder = msgspec.json.Decoder(tuple[_AnnouncedGpu, ...])
 
 
-def announcement(inventory: GpuInventory) -> str:
+def announcement_of(inventory: GpuInventory) -> str:
     """What the annotation says of these GPUs."""
     gpus = [
         _AnnouncedGpu(

@@ -19,10 +19,16 @@ from colocate.model.memory import PodUid
 from colocate.model.path_word import is_path_word
 from colocate.model.pod import QosClass
 
+PROC = Path("/proc")
+
 _DEPTH = 5
 """How far down the tree pods are looked for."""
 
 _ROOT = re.compile(r"(?:kubepods|(?:.+-)?kubepods(?P<slice>\.slice))")
+
+_POD = re.compile(r"(?:.+-)?pod(?P<uid>[A-Za-z0-9_-]+)(?P<slice>\.slice)?")
+
+_MOST_TEXT = 1 << 16
 
 _CONTAINER = re.compile(r"^(?:[a-z-]+-)?([0-9a-f]+)\.scope$")
 
@@ -138,3 +144,24 @@ def _tiers(root: Path) -> Iterator[PodTier]:
             yield PodTier(qos, root, root / f"{stem}.slice" if name else root, f"{stem}-pod", ".slice")
         else:
             yield PodTier(qos, root, root / name, "pod", "")
+
+
+def pod_of_process(pid: int, proc: Path = PROC) -> PodUid | None:
+    """The pod in whose control group a process is; None where it is in none, or has gone.
+
+    By the part of its path right below those of all pods: what a pod makes inside its own group says nothing.
+    """
+    try:
+        with (proc / str(pid) / "cgroup").open() as file:
+            lines = file.read(_MOST_TEXT).splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        parts = line.partition(":")[2].partition(":")[2].split("/")
+        below = False
+        for part in parts:
+            if below and (found := _POD.fullmatch(part)):
+                uid = found["uid"].replace("_", "-") if found["slice"] else found["uid"]
+                return uid if is_path_word(uid) else None
+            below = below or _ROOT.fullmatch(part) is not None
+    return None

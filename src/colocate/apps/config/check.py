@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from colocate.apps.config import cpus_check
+from colocate.apps.config.gpus import check_gpus
 from colocate.apps.config.schema import Config, MemorySection, MockResource
 from colocate.apps.config.words import Problem, show
 from colocate.apps.mock import devices as mock_devices
@@ -53,6 +54,15 @@ def check(config: Config) -> None:
             f"{config.memory.resource!r} is already declared in "
             f"mock.resources[{seen[config.memory.resource]}]; rename one of them",
         )
+    check_gpus(config.gpus)
+    others = {name: f"mock.resources[{index}]" for name, index in seen.items()}
+    if config.memory.enabled:
+        others[config.memory.resource] = "memory.resource"
+    for index, name in enumerate(config.gpus.resources):
+        if name in others:
+            raise Problem(
+                f"gpus.dialects[{index}]", f"it serves {name!r}, which {others[name]} has; rename that one"
+            )
 
 
 def _check_memory(memory: MemorySection) -> None:
@@ -96,7 +106,8 @@ def _check_kubelet(config: Config) -> None:
     by_call = kubelet.registration is Registration.REGISTER
     folder = paths.device_plugins if by_call else paths.plugins_registry
     names = [resource.name for resource in config.mock.resources]
-    for name in [*names, *([config.memory.resource] if config.memory.enabled else [])]:
+    names += [config.memory.resource] if config.memory.enabled else []
+    for name in names:
         length = len(os.fsencode(sockets.fresh(folder, name)))
         if length > MAX_SOCKET_PATH:
             raise Problem(

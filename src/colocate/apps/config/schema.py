@@ -4,12 +4,14 @@ The types are read by msgspec, with those of `values`; what a type cannot say (r
 checked in `check_settings`. Nothing here opens a file; see `file`.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
-from colocate.apps.config.values import Address, CpuAmount, Seconds, Share, Size, plain
+from colocate.apps.config.gpus import GpusSection
+from colocate.apps.config.values import Address, CpuAmount, Seconds, Section, Share, Size, plain
 from colocate.cpus import BurstLevel
 from colocate.kubelet import OnStop, Registration, Settings
 from colocate.kubelet.paths import DEFAULT_ROOT, KubeletPaths
@@ -28,10 +30,6 @@ from colocate.model.device import Allocation
 
 VERSION = 1
 """The version of the configuration that this release reads."""
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """A mapping of the file. A field that it does not know is refused."""
 
 
 class Kubelet(Section, frozen=True):
@@ -232,7 +230,7 @@ class CpuDefaults(Section, frozen=True):
     guaranteed: str = ""
     burstable: str = ""
     best_effort: str = ""
-    namespaces: dict[str, str] = {}
+    namespaces: Mapping[str, str] = {}
     """By namespace; they go before those of the QoS class."""
 
 
@@ -276,3 +274,4 @@ class Config(Section, frozen=True):
     mock: Mock = Mock()
     memory: MemorySection = MemorySection()
     cpus: CpusSection = CpusSection()
+    gpus: GpusSection = GpusSection()

@@ -1,6 +1,6 @@
-"""Values that a configuration file writes in words of its own: spans of time, amounts of memory, shares, addresses.
+"""What configuration files are made of: sections, and values in words of their own, such as spans of time and shares.
 
-Each is a type, and a function that reads it or says how one is written.
+Each kind of value is a type, and a function that reads it or says how one is written.
 """
 
 import math
@@ -8,7 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from colocate.model import quantity
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """A mapping of the file. A field that it does not know is refused."""
 
 
 class Seconds(float):

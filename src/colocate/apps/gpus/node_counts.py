@@ -1,4 +1,6 @@
-"""How many GPUs and cores the node has, in its status: kept there while the agent runs, taken away when it stops.
+"""What the cluster is told of a node's GPUs: how many, with how many cores, in its status; which, in an annotation.
+
+It is kept there while the agent runs, and taken away when it stops.
 
 No device plugin stands behind these names, so the kubelet keeps what it finds; one that lost its checkpoint writes 0
 instead. The node is therefore followed, and its numbers are set again whenever they are others.
@@ -19,7 +21,7 @@ from colocate.cluster.resources import NODES, Selection
 from colocate.cluster.watch_cache import WatchCache
 from colocate.crashpoints import reached
 from colocate.errors import UserError
-from colocate.gpus import Dialect
+from colocate.gpus import ANNOUNCED, Dialect, announcement_of
 from colocate.model.gpu import CORES, GpuInventory
 from colocate.telemetry import Event
 
@@ -31,9 +33,14 @@ class _Capacity(msgspec.Struct, frozen=True):
     capacity: Mapping[str, str] = {}
 
 
+class _Marks(msgspec.Struct, frozen=True):
+    annotations: Mapping[str, str] = {}
+
+
 class _CountedNode(msgspec.Struct, frozen=True):
     """As much of a node as is compared."""
 
+    metadata: _Marks = _Marks()
     status: _Capacity = _Capacity()
 
 
@@ -68,7 +75,7 @@ class GpuNodeCounts:
         """Take them away, within so many seconds: nobody stands behind them any more."""
         try:
             async with deadline(self._clock, seconds):
-                await self._set(dict.fromkeys(node_counts(GpuInventory(), self._dialects)))
+                await self._set(dict.fromkeys(node_counts(GpuInventory(), self._dialects)), None)
         except (ClusterError, UserError, TimeoutError) as error:
             self._log.warning(
                 Event.GPU_COUNTS_UNSET,
@@ -99,17 +106,19 @@ class GpuNodeCounts:
 
     async def _put_right(self) -> None:
         wanted = node_counts(self._monitor.inventory, self._dialects)
+        text = announcement_of(self._monitor.inventory)
         node = next(iter(self._nodes), None)
         if node is None:
             raise UserError(
                 f"there is no node {self._node}; set gpus.node to this node's name in the cluster"
             )
-        if any(node.status.capacity.get(name) != str(count) for name, count in wanted.items()):
-            await self._set(wanted)
+        differ = any(node.status.capacity.get(name) != str(count) for name, count in wanted.items())
+        if differ or node.metadata.annotations.get(ANNOUNCED) != text:
+            await self._set(wanted, text)
 
-    async def _set(self, wanted: Mapping[str, int | None]) -> None:
+    async def _set(self, wanted: Mapping[str, int | None], text: str | None) -> None:
         reached("gpus.node_counts")
-        done = await set_extended_resources(self._client, self._node, wanted)
+        done = await set_extended_resources(self._client, self._node, wanted, annotations={ANNOUNCED: text})
         reached("gpus.node_counted")
         if done:
             self._log.info(Event.GPU_COUNTS_SET, node=self._node, counts=dict(wanted))

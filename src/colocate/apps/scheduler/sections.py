@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from colocate.apps.config.schema import Section
-from colocate.apps.config.values import Seconds, Size
+from colocate.apps.config.values import Seconds, Section, Size
 from colocate.apps.config.words import Problem
 from colocate.apps.scheduler.load_ranges import check_ranges
 from colocate.cluster.usage import PollSettings, Preset, PrometheusSettings, QuerySettings, Statistic, queries

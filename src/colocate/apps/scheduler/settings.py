@@ -10,8 +10,8 @@ from typing import Any
 
 from colocate.apps.config import values
 from colocate.apps.config.document import FOREIGN_TO_ALL, ConfigDocument
-from colocate.apps.config.schema import VERSION, Log, Metrics, Section
-from colocate.apps.config.values import Seconds, to_size
+from colocate.apps.config.schema import VERSION, Log, Metrics
+from colocate.apps.config.values import Seconds, Section, to_size
 from colocate.apps.config.values import Size as Size
 from colocate.apps.config.words import Problem, show
 from colocate.apps.http.places import PlaceLimits

@@ -1,0 +1,128 @@
+"""The GPU part of an agent: GPUs followed, their memory served in every dialect, who has what told."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Protocol
+
+from colocate.aio import first, in_thread
+from colocate.apps.gpus import metrics
+from colocate.apps.gpus.allocation import GpuAllocation
+from colocate.apps.gpus.monitor import GpuMonitor, KnownGpu
+from colocate.apps.gpus.node_counts import GpuNodeCounts
+from colocate.apps.gpus.plugin import GpuPlugin
+from colocate.apps.gpus.report import GpuReport, gpu_report
+from colocate.clock import Clock
+from colocate.gpus import GpuSettings
+from colocate.host.mock_gpus import MockGpus
+from colocate.host.pod_groups import PROC, pod_of_process
+from colocate.model.memory import Bytes
+
+_LAST_WORDS = 3.0
+"""Seconds for what is taken away when the agent stops."""
+
+UsedByPod = Mapping[str, Mapping[str, Bytes]]
+"""By GPU and pod's uid, what the pod's processes have; a GPU whose processes are not known is left out."""
+
+
+class GpuAllocator(GpuAllocation, Protocol):
+    """Who answers the plugins, as a process runs it."""
+
+    settings: GpuSettings
+
+    async def run(self) -> None:
+        """Follow pods and the kubelet until cancelled."""
+
+    def explain(self, pod: str) -> tuple[str, ...]:
+        """Why a pod (namespace/name) has its GPUs, or none; UserError where there is no such pod."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be asked or done, each in a sentence."""
+
+
+class GpuPart:
+    """Shares the GPUs of one node."""
+
+    def __init__(
+        self, node: str, monitor: GpuMonitor, allocator: GpuAllocator, counts: GpuNodeCounts, clock: Clock
+    ) -> None:
+        self.node = node
+        self.monitor = monitor
+        self.allocator = allocator
+        self.counts = counts
+        self.plugins = tuple(
+            GpuPlugin(dialect, monitor, allocator) for dialect in allocator.settings.dialects
+        )
+        self._clock = clock
+        self._used: UsedByPod = {}
+
+    @property
+    def mocks(self) -> MockGpus | None:
+        """The mock GPUs, where they are such."""
+        return self.monitor.source if isinstance(self.monitor.source, MockGpus) else None
+
+    def report(self) -> GpuReport:
+        """How everything stands."""
+        notes = [
+            *([f"the GPUs cannot be read: {self.monitor.silent}"] if self.monitor.silent else []),
+            *self.monitor.unknown,
+            *(
+                [f"the node's counts of GPUs are not kept: {self.counts.trouble}"]
+                if self.counts.trouble
+                else []
+            ),
+            *self.allocator.notes,
+        ]
+        return gpu_report(
+            self.node,
+            self._clock.time(),
+            self.monitor.gpus,
+            self.allocator.book,
+            self.allocator.settings.dialects,
+            health=self.monitor.settings,
+            now=self._clock.monotonic(),
+            used=self._used,
+            mock=self.mocks is not None,
+            notes=notes,
+        )
+
+    def explain(self, pod: str) -> tuple[str, ...]:
+        return self.allocator.explain(pod)
+
+    async def run(self) -> None:
+        """Share them until cancelled."""
+        try:
+            await first(
+                self.monitor.run(), self.allocator.run(), self.counts.run(), self._hand_on(), self._tell()
+            )
+        finally:
+            await self.counts.withdraw(_LAST_WORDS)
+
+    async def _hand_on(self) -> None:
+        """Whoever answers Allocate knows of every change of a GPU before the kubelet does."""
+        await self.monitor.ready()
+        while True:
+            seen = self.monitor.changed.count
+            self.allocator.take_inventory(self.monitor.inventory)
+            await self.monitor.changed.beyond(seen)
+
+    async def _tell(self) -> None:
+        while True:
+            read, booked = self.monitor.read.count, self.allocator.changed.count
+            self._used = await in_thread(partial(_used_by_pod, dict(self.monitor.gpus)))
+            metrics.tell(self.report())
+            await first(self.monitor.read.beyond(read), self.allocator.changed.beyond(booked))
+
+
+def _used_by_pod(gpus: Mapping[str, KnownGpu]) -> UsedByPod:
+    """Only of GPUs whose processes are all to be seen: without the host's PIDs, an agent cannot tell."""
+    used: dict[str, dict[str, Bytes]] = {}
+    for uuid, gpu in gpus.items():
+        processes = gpu.reading.processes
+        if processes is None or not all((PROC / str(process.pid)).exists() for process in processes):
+            continue
+        by_pod = used.setdefault(uuid, {})
+        for process in processes:
+            if (uid := pod_of_process(process.pid)) is not None:
+                by_pod[uid] = by_pod.get(uid, 0) + (process.memory or 0)
+    return used

@@ -1,0 +1,104 @@
+"""`colocate mock gpu`: make mock GPUs of a running agent fail, and work again."""
+
+import argparse
+import asyncio
+from collections.abc import Callable
+
+from colocate.apps import control
+from colocate.apps.config.values import to_size
+from colocate.apps.gpus.mock_faults import (
+    LIST_GPUS,
+    SET_FAULT,
+    GpuFault,
+    ListMockGpus,
+    LoseGpu,
+    MockGpuList,
+    RaiseXid,
+    RecoverGpu,
+    ReplaceGpu,
+    SetGpuFault,
+    SilenceDriver,
+    UseGpu,
+)
+from colocate.cli.agent_socket import add_asking
+from colocate.cli.commands import Commands, add_output
+from colocate.cli.output import aligned, as_json, visible
+from colocate.errors import UserError
+from colocate.model.figures import amount
+
+Build = Callable[[argparse.Namespace], GpuFault]
+
+
+def add_gpu(groups: Commands) -> None:
+    parser = groups.add_parser(
+        "gpu",
+        help="make mock GPUs fail and recover",
+        description="Make mock GPUs of a running agent fail and recover. GPU is an index, a UUID, or how one begins.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    listing = add_asking(commands, "list", "show the mock GPUs")
+    add_output(listing, "text", "json")
+    listing.set_defaults(run=show)
+    xid = _command(
+        commands, "xid", "let the driver report an error", lambda args: RaiseXid(args.gpu, _code(args.code))
+    )
+    xid.add_argument("code", metavar="XID", help="NVIDIA's number, such as 48 or 79")
+    _command(commands, "lose", "let a GPU fall off the bus", lambda args: LoseGpu(args.gpu))
+    _command(commands, "recover", "let it answer again", lambda args: RecoverGpu(args.gpu))
+    memory = _command(
+        commands, "memory", "set how much memory is in use", lambda args: UseGpu(args.gpu, _size(args.size))
+    )
+    memory.add_argument("size", metavar="SIZE", help="such as 512Mi or 4Gi")
+    replace = _command(
+        commands, "replace", "put another GPU in its place", lambda args: ReplaceGpu(args.gpu, args.uuid)
+    )
+    replace.add_argument(
+        "uuid", metavar="UUID", nargs="?", default="", help="of the new one; made up unless given"
+    )
+    silent = add_asking(commands, "silence", "let the driver answer no question")
+    silent.add_argument("reason", nargs="?", default="the driver is not loaded", metavar="REASON")
+    silent.set_defaults(run=lambda args: change(args, SilenceDriver(args.reason or "silenced")))
+    answer = add_asking(commands, "answer", "let the driver answer again")
+    answer.set_defaults(run=lambda args: change(args, SilenceDriver()))
+
+
+def _command(commands: Commands, name: str, about: str, build: Build) -> argparse.ArgumentParser:
+    command = add_asking(commands, name, about)
+    command.add_argument("gpu", metavar="GPU", help="index, UUID, or how one begins")
+    command.set_defaults(run=lambda args: change(args, build(args)))
+    return command
+
+
+def change(args: argparse.Namespace, fault: GpuFault) -> None:
+    _print(asyncio.run(control.ask(args.socket, SET_FAULT, SetGpuFault(fault))))
+
+
+def show(args: argparse.Namespace) -> None:
+    found = asyncio.run(control.ask(args.socket, LIST_GPUS, ListMockGpus()))
+    if args.output == "json":
+        print(as_json(found))
+    else:
+        _print(found)
+
+
+def _print(found: MockGpuList) -> None:
+    rows = [["GPU", "UUID", "MODEL", "MEMORY", "USED", "STATE"]]
+    for gpu in found.gpus:
+        state = "off the bus" if gpu.lost else "MIG mode" if gpu.mig else "answers"
+        rows.append([str(gpu.index), gpu.uuid, gpu.model, amount(gpu.memory), amount(gpu.used), state])
+    print(*aligned(rows), sep="\n")
+    if found.silent:
+        print(visible(f"the driver answers no question: {found.silent}"))
+
+
+def _code(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise UserError(f"{text[:40]!r} is no XID; give a number from 1 on, such as 48 or 79")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    try:
+        return int(to_size(text))
+    except ValueError as error:
+        raise UserError(f"SIZE: {text[:40]!r} is not {error}") from error
