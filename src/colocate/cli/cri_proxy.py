@@ -2,6 +2,8 @@
 
 import argparse
 import os
+import shutil
+import sys
 from pathlib import Path
 
 import uvloop
@@ -9,14 +11,22 @@ import uvloop
 from colocate.apps.config.file import build, load
 from colocate.apps.config.schema import VERSION, Config
 from colocate.apps.cri_proxy import ProxySockets, run_cri_proxy
-from colocate.cli.commands import Commands
+from colocate.apps.installation.kubelet_change import (
+    DEFAULT_LISTEN,
+    DEFAULT_RUNTIME,
+    NodeFiles,
+    WantedProxy,
+    install_steps,
+    uninstall_steps,
+)
+from colocate.apps.installation.steps import Step, carry_out, show
+from colocate.cli import confirm
+from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
+from colocate.errors import UserError
 from colocate.kubelet.managers import check_managers
 from colocate.kubelet.paths import KubeletPaths
 from colocate.runtime.cri_socket import socket_path
-
-RUNTIME = "unix:///run/containerd/containerd.sock"
-LISTEN = "unix:///run/colocate/cri.sock"
 
 
 def add(groups: Commands) -> None:
@@ -27,17 +37,40 @@ def add(groups: Commands) -> None:
         "container the CPUs that fit it.",
         epilog="SIGTERM and SIGINT stop it; SIGHUP makes it read its configuration again. See docs/placement.md.",
     )
+    _add_flags(parser, runtime=DEFAULT_RUNTIME)
+    parser.set_defaults(run=run)
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+    command = add_command(
+        commands,
+        "install",
+        "put the proxy between this node's kubelet and its runtime",
+        "Writes a systemd unit, starts it, keeps the kubelet's file, changes its runtime endpoint and restarts it.",
+    )
+    _add_flags(command, runtime="")
+    _add_common(command)
+    command.set_defaults(run=install)
+    command = add_command(
+        commands,
+        "uninstall",
+        "give the kubelet its runtime back, and remove the proxy",
+        "Containers keep the CPUs that they have; 'colocate cpus off' before this gives all CPUs back to all.",
+    )
+    _add_common(command)
+    command.set_defaults(run=uninstall)
+
+
+def _add_flags(parser: argparse.ArgumentParser, runtime: str) -> None:
     parser.add_argument(
         "--runtime",
-        default=RUNTIME,
+        default=runtime,
         metavar="ENDPOINT",
-        help=f"the runtime's own socket (default: {RUNTIME})",
+        help=f"the runtime's own socket (default: {runtime or 'the one that the kubelet uses now'})",
     )
     parser.add_argument(
         "--listen",
-        default=LISTEN,
+        default=DEFAULT_LISTEN,
         metavar="ENDPOINT",
-        help=f"the socket that the kubelet is to use (default: {LISTEN})",
+        help=f"the socket that the kubelet is to use (default: {DEFAULT_LISTEN})",
     )
     parser.add_argument(
         "--config",
@@ -45,7 +78,17 @@ def add(groups: Commands) -> None:
         metavar="FILE",
         help="the configuration, of which cpus and log count; a fallback.cfg of cri-resource-manager is read, too",
     )
-    parser.set_defaults(run=run)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--root",
+        type=Path,
+        default=Path("/"),
+        metavar="FOLDER",
+        help="change the files of a node's image in this folder, and start nothing",
+    )
+    confirm.add_flags(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -58,3 +101,45 @@ def run(args: argparse.Namespace) -> None:
         return load(args.config, os.environ).config
 
     uvloop.run(run_cri_proxy(read, sockets))
+
+
+def install(args: argparse.Namespace) -> None:
+    files = NodeFiles.below(args.root)
+    listen = f"unix://{socket_path(args.listen, '--listen')}"
+    runtime = args.runtime and f"unix://{socket_path(args.runtime, '--runtime')}"
+    config = args.config and args.config.absolute()
+    if config is not None and files.live:
+        load(config, os.environ)
+    check_managers(KubeletPaths(args.root / "var/lib/kubelet"), files.flag_files, files.config_file)
+    wanted = WantedProxy(_program(), listen, runtime, config)
+    _change(args, install_steps(files, wanted), "Put the proxy between the kubelet and its runtime?")
+
+
+def uninstall(args: argparse.Namespace) -> None:
+    steps = uninstall_steps(NodeFiles.below(args.root))
+    if not steps:
+        print("The proxy is not installed here.")
+        return
+    _change(args, steps, "Give the kubelet its runtime back?")
+
+
+def _change(args: argparse.Namespace, steps: list[Step], question: str) -> None:
+    for line in show(steps):
+        print(line)
+    if args.dry_run:
+        print("Nothing was changed.")
+        return
+    if args.root == Path("/") and os.geteuid() != 0:
+        raise UserError("this changes files of root and restarts services; run it as root")
+    confirm.confirm(args, question)
+    carry_out(steps)
+    print("Done.")
+
+
+def _program() -> str:
+    """This command, for a unit that has no PATH of ours."""
+    beside = Path(sys.executable).with_name("colocate")
+    found = str(beside) if beside.exists() else shutil.which("colocate")
+    if found is None:
+        raise UserError("the program colocate is not on the PATH; install it, and run this from there")
+    return str(Path(found).absolute())
