@@ -31,9 +31,12 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def system_reason(error: OSError) -> str:
-    """What the system says, in the middle of a sentence; the same each time, whatever a temporary file is called."""
-    return (error.strerror or str(error)).lower()
+def system_reason(error: OSError | ValueError) -> str:
+    """Why a file or call failed, in the middle of a sentence; the same each time, whatever a temporary file is
+    called. A ValueError is for what was read: bytes that are no text, a path that cannot be one."""
+    if isinstance(error, UnicodeError):
+        return "it is not text"
+    return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 @contextmanager

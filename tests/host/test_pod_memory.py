@@ -186,15 +186,6 @@ def test_a_stat_without_its_lines_is_named(fake: FakeTree) -> None:
     assert "memory.stat has no line" in unread.reason
 
 
-def test_the_qos_classes_are_read_whole(fake: FakeTree) -> None:
-    fake.write(pod(UIDS[0], QosClass.BURSTABLE))
-    fake.write_group(fake.root, pod(usage=500 * MIB))
-    fake.write_group(fake.folder(pod()).parent, pod(usage=300 * MIB))
-    tiers = PodMemoryReader(fake.tree).read().tiers
-    assert {tier.qos: tier.usage for tier in tiers} == {None: 500 * MIB, QosClass.BURSTABLE: 300 * MIB}
-    assert tiers[0].working_set == 490 * MIB
-
-
 def test_pods_below_a_group_of_ones_choice_and_no_others(tmp_path: Path) -> None:
     mine = FakeTree(tmp_path / "cg", 2, Naming.CGROUPFS, Path("colocate-demo-7"))
     mine.write(pod(UIDS[0]))

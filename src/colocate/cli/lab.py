@@ -13,7 +13,7 @@ import uvloop
 from colocate.cli.commands import Commands
 from colocate.cli.main import GROUPS
 from colocate.cli.spans import positive_seconds
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 
 try:
     from colocate.lab.cluster import LabCluster
@@ -99,7 +99,9 @@ async def _serve(args: argparse.Namespace) -> None:
             try:
                 cluster.server.write_kubeconfig(kubeconfig)
             except OSError as error:
-                raise UserError(f"--kubeconfig: {kubeconfig} cannot be written ({error.strerror})") from error
+                raise UserError(
+                    f"--kubeconfig: {kubeconfig} cannot be written ({system_reason(error)})"
+                ) from error
             print(f"export KUBECONFIG={kubeconfig}", flush=True)
             if runtime.without_cgroups:
                 print(f"# pods are plain processes: {runtime.without_cgroups}", flush=True)

@@ -295,5 +295,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reason = (getattr(error, "strerror", None) or "it is not UTF-8").lower()
-        raise UserError(f"--from: cannot read {path} ({reason}); check the path") from error
+        raise UserError(f"--from: cannot read {path} ({system_reason(error)}); check the path") from error

@@ -16,7 +16,7 @@ from colocate.cluster import kubeconfig
 from colocate.cluster.kubeconfig import ExecSpec, Placed
 from colocate.cluster.proxies import proxy_for
 from colocate.cluster.secret import Secret
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 
 E = TypeVar("E")
 
@@ -37,7 +37,7 @@ class Pem(msgspec.Struct, frozen=True):
         try:
             return self.file.read_text()
         except (OSError, ValueError) as error:
-            raise UserError(f"{what} {self.file} cannot be read: {_reason(error)}") from error
+            raise UserError(f"{what} {self.file} cannot be read: {system_reason(error)}") from error
 
 
 class Login(msgspec.Struct, frozen=True):
@@ -196,7 +196,7 @@ def _in_cluster(environ: Mapping[str, str], account: Path) -> Connection:
     try:
         named = namespace.read_text().strip() if namespace.exists() else ""
     except OSError as error:
-        raise UserError(f"service account: {namespace} cannot be read: {_reason(error)}") from error
+        raise UserError(f"service account: {namespace} cannot be read: {system_reason(error)}") from error
     return Connection(
         server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
         origin=f"the service account in {account}",
@@ -271,7 +271,3 @@ def checked(found: Connection, insecurely: str) -> Connection:
 
 def _or(remedy: str) -> str:
     return f", or {remedy}" if remedy else ""
-
-
-def _reason(error: OSError | ValueError) -> str:
-    return (getattr(error, "strerror", None) or str(error)).lower()

@@ -17,7 +17,7 @@ from colocate.cluster.connection import Login
 from colocate.cluster.exec_plugin import Printed
 from colocate.cluster.kubeconfig import ExecSpec
 from colocate.cluster.secret import Secret
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 
 _EARLY = 10.0
 """Seconds before its end at which a credential counts as expired: it must last for the request."""
@@ -88,8 +88,7 @@ class Credentials:
             if known is not None:
                 # A file that is just being replaced: what was there is mostly still good.
                 return known[1]
-            why = getattr(error, "strerror", None) or "it is not text"
-            raise UserError(f"the {what} file {path} cannot be read: {why.lower()}") from error
+            raise UserError(f"the {what} file {path} cannot be read: {system_reason(error)}") from error
         if not known[1]:
             raise UserError(f"the {what} file {path} is empty; put a {what} into it, or give another file")
         return known[1]

@@ -16,7 +16,7 @@ from colocate.aio import deadline
 from colocate.clock import Clock
 from colocate.cluster.kubeconfig import ExecSpec
 from colocate.cluster.secret import Secret
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 
 SECONDS = 60.0
 """How long a command may take. Some ask a server on another continent; none asks a person."""
@@ -113,7 +113,7 @@ async def _start(spec: ExecSpec, environ: Mapping[str, str]) -> asyncio.subproce
             stderr=asyncio.subprocess.PIPE,
         )
     except OSError as error:
-        why = error.strerror.lower() if error.strerror else "there is no such command"
+        why = system_reason(error) or "there is no such command"
         hint = f" ({' '.join(spec.install_hint.split())})" if spec.install_hint else ""
         raise UserError(f"{spec.place}: {spec.command} cannot be run: {why}; install it{hint}") from error
 

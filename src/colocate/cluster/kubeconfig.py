@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from colocate.cluster.secret import Secret
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 
 E = TypeVar("E")
 
@@ -206,8 +206,7 @@ def _read(path: Path, must_exist: bool) -> str | None:
             raise UserError(f"the kubeconfig {path} does not exist; give another") from None
         return None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise UserError(f"the kubeconfig {path} cannot be read: {why.lower()}") from error
+        raise UserError(f"the kubeconfig {path} cannot be read: {system_reason(error)}") from error
 
 
 def _parse(path: Path, text: str) -> dict[str, object]:

@@ -10,8 +10,8 @@ from typing import Protocol
 from colocate.host import memory_files
 from colocate.host.high_mark import read_mark
 from colocate.host.kept_files import DescriptorBudget, KeptFile
-from colocate.host.memory_files import Stat, StatParser
-from colocate.model.memory import Bytes, PodMemory, PodUid, TierMemory
+from colocate.host.memory_files import StatParser
+from colocate.model.memory import Bytes, PodMemory, PodUid
 from colocate.model.pod import QosClass
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -22,8 +22,6 @@ class GroupFiles(Protocol):
     """The files of one group."""
 
     def pod(self, uid: PodUid, qos: QosClass) -> PodMemory: ...
-
-    def tier(self, qos: QosClass | None) -> TierMemory: ...
 
     def close(self) -> None: ...
 
@@ -66,9 +64,6 @@ class V2Files:
             refaults=stat.refaults,
             numa=memory_files.numa_stat(self._numa.read(), 2, _PAGE) if self._numa else None,
         )
-
-    def tier(self, qos: QosClass | None) -> TierMemory:
-        return _tier(qos, _V2_STAT.parse(self._stat.read()), self._usage, self._max)
 
     def close(self) -> None:
         for file in (
@@ -113,9 +108,6 @@ class V1Files:
         both = memory_files.limit(data) if data else None
         return max(0, both - limit) if both is not None and limit is not None else None
 
-    def tier(self, qos: QosClass | None) -> TierMemory:
-        return _tier(qos, _V1_STAT.parse(self._stat.read()), self._usage, self._limit)
-
     def close(self) -> None:
         for file in (
             self._usage,
@@ -125,17 +117,6 @@ class V1Files:
             *([self._numa] if self._numa else []),
         ):
             file.close()
-
-
-def _tier(qos: QosClass | None, stat: Stat, usage: KeptFile, limit: KeptFile) -> TierMemory:
-    return TierMemory(
-        qos=qos,
-        usage=memory_files.number(usage.read()),
-        anon=stat.anon,
-        file=stat.file,
-        inactive_file=stat.inactive_file,
-        limit=memory_files.limit(limit.read()),
-    )
 
 
 def group_files(version: int, folder: Path, budget: DescriptorBudget, *, by_node: bool = False) -> GroupFiles:

@@ -6,7 +6,7 @@ The file is anybody's: it is bounded, and no XML parser that follows entities se
 import re
 from pathlib import Path
 
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 from colocate.model.cpuset import CpuSet
 from colocate.model.virtual_domain import VirtualDomain
 
@@ -22,9 +22,7 @@ def read_domain(path: Path) -> VirtualDomain:
         with path.open("rb") as file:
             data = file.read(_LARGEST + 1)
     except OSError as error:
-        raise UserError(
-            f"{path}: the domain cannot be read ({(error.strerror or str(error)).lower()})"
-        ) from error
+        raise UserError(f"{path}: the domain cannot be read ({system_reason(error)})") from error
     if len(data) > _LARGEST:
         raise UserError(f"{path}: no domain of libvirt is so large; give what 'virsh dumpxml' prints")
     text = _COMMENT.sub("", data.decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""The memory of every pod and QoS class of this machine, read from its control groups. Nothing is judged here.
+"""The memory of every pod of this machine, read from its control groups. Nothing is judged here.
 
 Pods are read at the level of the pod's own group, which holds all of its containers and outlives each. Files
 stay open from turn to turn; which pods there are is found anew by listing three folders. A pod whose group
@@ -16,8 +16,7 @@ from colocate.host.group_files import GroupFiles, group_files
 from colocate.host.kept_files import DescriptorBudget
 from colocate.host.memory_files import Garbled
 from colocate.host.pod_groups import PodGroup, PodTier, find_pod, find_tiers, subfolders
-from colocate.model.memory import PodMemory, PodUid, TierMemory
-from colocate.model.pod import QosClass
+from colocate.model.memory import PodMemory, PodUid
 
 
 class Unread(msgspec.Struct, frozen=True):
@@ -31,7 +30,6 @@ class PodsReading(msgspec.Struct, frozen=True):
     """All pods at one moment."""
 
     pods: tuple[PodMemory, ...] = ()
-    tiers: tuple[TierMemory, ...] = ()
     unread: tuple[Unread, ...] = ()
 
 
@@ -75,8 +73,7 @@ class PodMemoryReader:
                     if uid not in pods or pods[uid].usage < pod.usage:
                         pods[uid] = pod
         self._met_pods = bool(pods)
-        tiers = tuple(read for tier in self._tiers if (read := tier.read()))
-        return PodsReading(tuple(pods.values()), tiers, tuple(unread))
+        return PodsReading(tuple(pods.values()), tuple(unread))
 
     def find(self, uid: PodUid) -> PodGroup | None:
         """One pod's group as it is now, be it newer than the last reading; None where it has none."""
@@ -115,7 +112,6 @@ class _Tier:
     def __init__(self, where: PodTier, reader: PodMemoryReader) -> None:
         self.where = where
         self._reader = reader
-        self._own = reader.files(where.folder)
         self._pods: dict[str, tuple[PodUid, GroupFiles]] = {}
         """By the name of the group."""
         self._others: set[str] = set()
@@ -142,18 +138,9 @@ class _Tier:
         _, files = self._pods.pop(name)
         files.close()
 
-    def read(self) -> TierMemory | None:
-        """The whole class; None where the kubelet has not made its group, or it cannot be read."""
-        qos = None if self.where.qos is QosClass.GUARANTEED else self.where.qos
-        try:
-            return self._own.tier(qos)
-        except (OSError, Garbled):
-            return None
-
     def root_is_there(self) -> bool:
         return self.where.root.is_dir()
 
     def close(self) -> None:
-        self._own.close()
         for _, files in self._pods.values():
             files.close()

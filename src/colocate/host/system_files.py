@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 
 SYS = Path("/sys")
 PROC = Path("/proc")
@@ -87,7 +87,7 @@ class FolderFiles:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise UserError(f"{self.name}: {path} cannot be read ({_words(error)})") from error
+            raise UserError(f"{self.name}: {path} cannot be read ({system_reason(error)})") from error
         with os.fdopen(handle, "rb") as opened:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise UserError(f"{self.name}: {path} is not a plain file; a dump has plain files only")
@@ -140,7 +140,7 @@ def open_dump(path: Path) -> SystemFiles:
                 raise UserError(f"{path}: a dump is a folder or a tar archive, this is neither")
             return ArchiveFiles(str(path), _kept(file, str(path)))
     except OSError as error:
-        raise UserError(f"{path}: the dump cannot be read ({_words(error)})") from error
+        raise UserError(f"{path}: the dump cannot be read ({system_reason(error)})") from error
 
 
 def _root_below(path: Path) -> Path:
@@ -332,7 +332,3 @@ def _text(data: bytes, name: str, path: str) -> str:
         raise UserError(f"{name}: {path} is larger than any file of sysfs; dump the machine again")
     # tar fills a file of sysfs up to the page that it claims to have.
     return data.rstrip(b"\0").decode("utf-8", "backslashreplace")
-
-
-def _words(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

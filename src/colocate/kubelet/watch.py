@@ -101,6 +101,6 @@ class FolderWatch:
             except OSError as error:
                 # The slow look goes on. A folder that is not there yet is nothing to tell of.
                 if error.errno != errno.ENOENT:
-                    reason = f"no inotify on {self.folder}: {error.strerror}"
+                    reason = f"no inotify on {self.folder}: {system_reason(error)}"
                     telemetry.logger().warning(Event.WATCH_IS_SLOW, reason=reason)
             await self._clock.sleep(_SLOW_LOOK)

@@ -115,23 +115,6 @@ class PodMemory(msgspec.Struct, frozen=True, kw_only=True):
         return max(0, self.usage - self.inactive_file)
 
 
-class TierMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The control group in which the kubelet keeps the pods of a QoS class; Guaranteed ones have none."""
-
-    qos: QosClass | None
-    """None: all pods together."""
-    usage: Bytes
-    anon: Bytes
-    file: Bytes
-    inactive_file: Bytes
-    limit: Bytes | None = None
-
-    @property
-    def working_set(self) -> Bytes:
-        """What is used by the kubelet's reckoning."""
-        return max(0, self.usage - self.inactive_file)
-
-
 class ContainerMemory(msgspec.Struct, frozen=True, kw_only=True):
     """What one container of a pod asks for."""
 

@@ -59,7 +59,7 @@ def read(path: Path) -> Snapshot:
     except PermissionError as error:
         raise UserError(f"{path}: this user may not read it; run this as root") from error
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+        raise UserError(f"{path}: cannot be read ({system_reason(error)}); check the path") from error
     except RuntimeError as error:  # A loop of links, in Python 3.11 and 3.12.
         raise UserError(f"{path}: is a link to itself; give the file") from error
 

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from colocate.errors import UserError
+from colocate.errors import UserError, system_reason
 from colocate.lab.api.changes import Stored, StoreKey
 
 _FORMAT = 1
@@ -30,7 +30,7 @@ class Disk:
             # The file holds the CA's key and the key of every token.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
-            raise UserError(f"the state file {path} cannot be opened: {error.strerror}") from error
+            raise UserError(f"the state file {path} cannot be opened: {system_reason(error)}") from error
         self._sql = sqlite3.connect(path, isolation_level=None, timeout=0)
         try:
             self._open()

@@ -59,8 +59,8 @@ def tokens(path: Path, named: str = "server.callers.tokenFile") -> tuple[Secret,
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise UserError(f"{named}: {path} cannot be read ({reason.lower()}); put a token into it") from None
+        reason = system_reason(error)
+        raise UserError(f"{named}: {path} cannot be read ({reason}); put a token into it") from None
     found = tuple(Secret(line.strip()) for line in lines if line.strip())
     if not found:
         raise UserError(f"{named}: {path} is empty; put a token into it, one a line")
