@@ -10,9 +10,9 @@ from tests.apps.examining import found, patient
 from colocate.apps.doctor.check import CHECKS, Check, DoctorSection, Patient, check
 from colocate.apps.doctor.examination import PATIENCE, chosen, examine
 from colocate.apps.doctor.report import CheckResult, CheckVerdict, Examined, absent, good, no_right, warn
-from colocate.apps.this_node import this_node
 from colocate.clock import ManualClock
 from colocate.errors import UserError
+from colocate.host.identity import this_node
 
 
 async def test_a_check_is_one_function(tmp_path: Path) -> None:

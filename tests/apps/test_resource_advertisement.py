@@ -8,7 +8,7 @@ from tests.support.plugins import FAN, Fans
 
 from colocate.apps.resources import advertisement
 from colocate.apps.resources.advertisement import AdvertisementPlan, AdvertisementWish, read_wish
-from colocate.apps.resources.errors import RemovalRefused
+from colocate.apps.resources.refusal import RemovalRefused
 from colocate.cluster.json_patch import Replace, Test
 from colocate.devices.extended_resources import ResourceState
 from colocate.errors import UserError

@@ -4,8 +4,8 @@ import pytest
 from tests.apps.lab_resources import Deed, ResourceLab, dead_plugin
 from tests.support.plugins import FAN, Fans
 
-from colocate.apps.resources.errors import NotRemoved, RemovalRefused
-from colocate.apps.resources.removal import PATIENCE
+from colocate.apps.resources.refusal import RemovalRefused
+from colocate.apps.resources.removal import PATIENCE, NotRemoved
 from colocate.apps.resources.steps import Patching, PutBack, Step, Trouble, WaitingStep
 from colocate.cluster.json_patch import Remove, Test
 from colocate.devices.extended_resources import ResourceState

@@ -9,7 +9,7 @@ from tests.apps.lab_resources import ResourceLab, dead_plugin
 from tests.support.plugins import FAN
 from tests.support.rights import bind_role, user
 
-from colocate.apps.resources.errors import NotRemoved
+from colocate.apps.resources.removal import NotRemoved
 from colocate.cluster.errors import Forbidden
 from colocate.lab.api import deletion
 from colocate.lab.api.resources import CLUSTER_ROLE_BINDINGS

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from colocate.cluster.connection import Connection, Flags, find
-from colocate.cluster.proxies import proxy_for
+from colocate.cluster.connection import Connection, Flags, find, proxy_for
 from colocate.cluster.secret import Secret
 from colocate.errors import UserError
 

@@ -9,8 +9,7 @@ from colocate.cpus import libvirt_lines, lint_vm
 from colocate.errors import UserError
 from colocate.host.libvirt_domain import read_domain
 from colocate.model.cpu_shapes import HYGON, CpuShape, ThreadOrder, machine
-from colocate.model.cpu_topology import CpuTopology, ProcessorKind
-from colocate.model.virtual_domain import VirtualDomain
+from colocate.model.cpu_topology import CpuTopology, ProcessorKind, VirtualDomain
 
 HOST = machine(HYGON)
 GUEST = CpuShape(ccx_cores=(4, 4), thread_order=ThreadOrder.NEAR)

@@ -20,7 +20,7 @@ from colocate.devices.node_facts import KubeletFacts, NodeRecords, Writer
 from colocate.lab.api.managed_fields import FieldWriter as Signature
 from colocate.lab.api.managed_fields import recorded
 from colocate.lab.api.objects import Object, clone
-from colocate.lab.nodes.resources import synced
+from colocate.lab.nodes.heartbeat import synced
 
 FAN = "example.com/fan"
 HEARTBEAT = 300

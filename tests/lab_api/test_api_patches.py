@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.lab.api import patch, patch_apply, patch_merge, patch_strategic
+from colocate.lab.api import patch, patch_strategic
 from colocate.lab.api.patch import PatchType
 from colocate.lab.api.status import StatusError
 from colocate.model import json_patch
@@ -113,7 +113,7 @@ json_objects = st.dictionaries(names, json_values, max_size=4)
 
 @pytest.mark.parametrize(("document", "change", "expected"), RFC_7386)
 def test_merge_patch_examples(document: Any, change: Any, expected: Any) -> None:
-    assert patch_merge.apply(document, change) == expected
+    assert patch.merge(document, change) == expected
 
 
 @pytest.mark.parametrize(("document", "operations", "expected"), RFC_6902)
@@ -136,14 +136,14 @@ def without_nulls(value: Any) -> Any:
 @given(json_objects, json_objects)
 def test_merge_patch_is_idempotent_and_leaves_its_arguments(document: Any, change: Any) -> None:
     before = copy.deepcopy((document, change))
-    once = patch_merge.apply(document, change)
-    assert patch_merge.apply(once, change) == once
+    once = patch.merge(document, change)
+    assert patch.merge(once, change) == once
     assert (document, change) == before
 
 
 @given(json_objects)
 def test_merge_patch_of_nothing_is_the_patch_without_nulls(change: Any) -> None:
-    assert patch_merge.apply({}, change) == without_nulls(change)
+    assert patch.merge({}, change) == without_nulls(change)
 
 
 def escaped(key: str) -> str:
@@ -254,7 +254,7 @@ plain_objects = json_objects.map(lambda value: {f"k{key}": one for key, one in v
 
 @given(plain_objects, plain_objects)
 def test_without_named_lists_a_strategic_patch_is_a_merge_patch(document: Any, change: Any) -> None:
-    assert patch_strategic.apply(document, change) == patch_merge.apply(document, change)
+    assert patch_strategic.apply(document, change) == patch.merge(document, change)
 
 
 @given(plain_objects, plain_objects)
@@ -266,8 +266,10 @@ def test_a_strategic_patch_is_idempotent(document: Any, change: Any) -> None:
 def test_applying_merges_and_never_removes() -> None:
     document = pod({"name": "a", "image": "1"}, nodeName="vm")
     configuration = pod({"name": "a", "image": "2", "command": None}, nodeName=None)
-    assert patch_apply.apply(document, configuration) == pod({"name": "a", "image": "2"}, nodeName="vm")
-    assert patch_apply.apply(None, {"a": 1, "b": None}) == {"a": 1}
+    assert patch.apply_configuration(document, configuration) == pod(
+        {"name": "a", "image": "2"}, nodeName="vm"
+    )
+    assert patch.apply_configuration(None, {"a": 1, "b": None}) == {"a": 1}
 
 
 @pytest.mark.parametrize(

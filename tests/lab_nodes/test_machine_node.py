@@ -15,8 +15,8 @@ from colocate.lab.api.objects import Object
 from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import EVENTS, NODES, PODS
 from colocate.lab.api.store import ObjectStore
+from colocate.lab.nodes.heartbeat import synced, zeroed
 from colocate.lab.nodes.machine import MachineNode
-from colocate.lab.nodes.resources import synced, zeroed
 from colocate.lab.nodes.shape import LabNodeShape
 from colocate.testing import TestNode, embedded_kubelet
 from tests.support.plugins import FAN, Fans

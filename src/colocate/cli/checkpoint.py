@@ -16,8 +16,8 @@ from colocate.apps.checkpoint.sources import (
     ask_for_names,
     ask_for_pods,
 )
-from colocate.cli import checkpoint_tables, cluster_flags, confirm, findings
-from colocate.cli.commands import Commands, add_command, add_output
+from colocate.cli import checkpoint_tables, cluster_flags
+from colocate.cli.commands import Commands, add_asking_first, add_command, add_output, confirm
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, as_yaml, visible
 from colocate.clock import SystemClock
@@ -111,7 +111,7 @@ def _add_repair(commands: Commands) -> None:
     wish.add_argument(
         "--fix-checksum", action="store_true", help="accept the data of a file whose checksum is wrong"
     )
-    confirm.add_flags(command)
+    add_asking_first(command)
     command.add_argument("--force", action="store_true", help="write even if the kubelet runs or seems to")
     _add_cluster(command)
 
@@ -245,7 +245,7 @@ def repair(args: argparse.Namespace) -> int:
 
 def _carry_out(decided: RepairPlan, args: argparse.Namespace) -> int:
     _refuse_unless_stopped(decided, args.force)
-    confirm.confirm(args, f"Write {visible(str(decided.old.path))}?")
+    confirm(args, f"Write {visible(str(decided.old.path))}?")
     # It may have been started while the question was open.
     _refuse_unless_stopped(decided, args.force)
     backup = files.replace(decided.old, decided.content, _CLOCK)
@@ -266,7 +266,7 @@ def _refuse_unless_stopped(decided: RepairPlan, force: bool) -> None:
 
 def _print(output: str, report: CheckpointReport) -> None:
     if output == "table":
-        for line in findings.lines(report.findings):
+        for line in checkpoint_tables.found(report.findings):
             print(line)
     else:
         _print_data(output, report)

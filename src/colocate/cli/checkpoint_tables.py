@@ -1,4 +1,4 @@
-"""A checkpoint for people: who holds what, what is registered, and in full what was injected."""
+"""A checkpoint for people: who holds what, what is registered, in full what was injected, and what is found in it."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -7,6 +7,7 @@ from itertools import chain, repeat
 from colocate.apps.checkpoint.repair import RepairPlan
 from colocate.apps.checkpoint.reports import ShownCheckpoint, ShownEntry
 from colocate.cli.output import aligned, visible
+from colocate.devices.findings import Finding, Severity
 from colocate.model.checkpoint import NO_TOPOLOGY
 from colocate.model.device import Allocation
 
@@ -15,6 +16,8 @@ _WIDTH = 32
 
 _LONG = 22
 """Columns for one id, or a run of ids, there."""
+
+_MARKS = {Severity.INFO: "·", Severity.WARNING: "!", Severity.ERROR: "✗"}
 
 _NUMBERED = re.compile(r"(.*?)(\d{1,15})", re.DOTALL)
 
@@ -194,3 +197,10 @@ def change(plan: RepairPlan) -> Iterator[str]:
     if plan.stated != plan.right:
         yield f"- checksum {'none' if plan.stated is None else plan.stated}"
         yield f"+ checksum {plan.right}"
+
+
+def found(findings: Sequence[Finding]) -> Iterator[str]:
+    """Two lines for each: a mark, the code and the sentence; the remedy below it."""
+    for finding in findings:
+        yield visible(f"{_MARKS[finding.severity]} {finding.code}: {finding.sentence}")
+        yield visible(f"  → {finding.remedy}")

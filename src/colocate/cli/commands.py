@@ -1,7 +1,11 @@
-"""How a command is added to its group: what it is about, and in which forms it prints."""
+"""What commands have in common: how one is added to its group, how it prints, asks first, and reads spans of time."""
 
 import argparse
+import sys
 from typing import TypeAlias
+
+from colocate.apps.config.values import to_seconds
+from colocate.errors import UserError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -17,3 +21,37 @@ def add_command(commands: Commands, name: str, about: str, more: str = "") -> ar
 def add_output(command: argparse.ArgumentParser, *formats: str) -> None:
     """The flag that chooses among these; the first unless it is given."""
     command.add_argument("-o", "--output", choices=formats, default=formats[0], help=" or ".join(formats))
+
+
+def add_asking_first(command: argparse.ArgumentParser) -> None:
+    """The flags of a command that changes something; see `confirm`."""
+    command.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    command.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
+
+
+def confirm(args: argparse.Namespace, question: str) -> None:
+    """Return where the user agrees; a UserError where nobody can be asked, or the answer is no."""
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UserError("Not a terminal, so I cannot ask. Add --yes to continue.")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UserError("nothing was changed")
+
+
+def seconds(text: str, flag: str) -> float:
+    """The seconds that a flag says, such as 90, 500ms or 15m; a UserError names it where it says none."""
+    try:
+        return float(to_seconds(text))
+    except ValueError as error:
+        raise UserError(f"{flag}: {text!r} is not {error}") from error
+
+
+def positive_seconds(text: str, flag: str) -> float:
+    """The same, where no time at all makes no sense."""
+    found = seconds(text, flag)
+    if found <= 0:
+        raise UserError(f"{flag}: {text!r} is not more than 0; write it like 90s or 15m")
+    return found

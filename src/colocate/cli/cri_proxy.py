@@ -20,8 +20,7 @@ from colocate.apps.installation.kubelet_change import (
     uninstall_steps,
 )
 from colocate.apps.installation.steps import Step, carry_out, show
-from colocate.cli import confirm
-from colocate.cli.commands import Commands, add_command
+from colocate.cli.commands import Commands, add_asking_first, add_command, confirm
 from colocate.cli.main import GROUPS
 from colocate.errors import UserError
 from colocate.kubelet.managers import check_managers
@@ -88,7 +87,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="change the files of a node's image in this folder, and start nothing",
     )
-    confirm.add_flags(parser)
+    add_asking_first(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -131,7 +130,7 @@ def _change(args: argparse.Namespace, steps: list[Step], question: str) -> None:
         return
     if args.root == Path("/") and os.geteuid() != 0:
         raise UserError("this changes files of root and restarts services; run it as root")
-    confirm.confirm(args, question)
+    confirm(args, question)
     carry_out(steps)
     print("Done.")
 

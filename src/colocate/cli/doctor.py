@@ -14,7 +14,6 @@ from colocate.apps.doctor.check import Check, DoctorSection, Patient, Scheduling
 from colocate.apps.doctor.report import CheckVerdict, Examined
 from colocate.apps.scheduler.kube.extender import read_kube_scheduler
 from colocate.apps.scheduler.settings import SCHEDULER
-from colocate.apps.this_node import VARIABLE, this_node
 from colocate.cli import cluster_flags
 from colocate.cli.agent_socket import control_socket
 from colocate.cli.commands import Commands, add_output
@@ -23,6 +22,7 @@ from colocate.cli.output import as_json, has_colours, terminal_width, visible, w
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client, ClientSettings
 from colocate.errors import UserError
+from colocate.host.identity import NODE_NAME, this_node
 from colocate.kubelet import KubeletPaths
 
 _IMPATIENT = ClientSettings(timeout=10, list_timeout=20, attempts=2)
@@ -59,7 +59,7 @@ def add(groups: Commands) -> None:
     parser.add_argument("--list", action="store_true", help="list the checks without running them")
     parser.add_argument("--kubelet-root", type=Path, metavar="DIR", help="the kubelet's folder")
     parser.add_argument(
-        "--node", metavar="NAME", help=f"this machine's node ({VARIABLE}, or the host's name)"
+        "--node", metavar="NAME", help=f"this machine's node ({NODE_NAME}, or the host's name)"
     )
     parser.add_argument(
         "--scheduler-config",

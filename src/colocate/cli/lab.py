@@ -10,9 +10,8 @@ from pathlib import Path
 
 import uvloop
 
-from colocate.cli.commands import Commands
+from colocate.cli.commands import Commands, positive_seconds
 from colocate.cli.main import GROUPS
-from colocate.cli.spans import positive_seconds
 from colocate.errors import UserError, system_reason
 
 try:

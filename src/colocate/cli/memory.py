@@ -10,11 +10,10 @@ from colocate.apps import control
 from colocate.apps.memory.control import REPORT, SWITCH, AskReport, Switch, Switched
 from colocate.apps.memory.report import MemoryReport
 from colocate.cli.agent_socket import add_asking
-from colocate.cli.commands import Commands, add_output
+from colocate.cli.commands import Commands, add_output, seconds
 from colocate.cli.main import GROUPS
 from colocate.cli.memory_status import status_lines
 from colocate.cli.output import as_json, has_colours, terminal_width, visible, wrapped
-from colocate.cli.spans import seconds
 from colocate.errors import UserError
 
 _LOOK_AGAIN = 0.5

@@ -9,11 +9,10 @@ from colocate.apps.config.words import list_of
 from colocate.apps.mock.control import LIST, SET, ListMocks, ResourceStatus, SetFault, no_such_resource
 from colocate.apps.mock.faults import Change, Clear, Fail, Hang, Healthy, Return, Slow, Unhealthy, Vanish
 from colocate.cli.agent_socket import add_asking
-from colocate.cli.commands import Commands, add_output
+from colocate.cli.commands import Commands, add_output, seconds
 from colocate.cli.main import GROUPS
 from colocate.cli.mock_gpu import add_gpu
 from colocate.cli.output import as_json
-from colocate.cli.spans import seconds
 from colocate.errors import UserError
 from colocate.model.device import Health
 

@@ -14,21 +14,19 @@ from colocate.apps.resources import advertisement
 from colocate.apps.resources.local_kubelet import LocalKubelet
 from colocate.apps.resources.observe import ResourceLook, ResourceObserver
 from colocate.apps.resources.removal import Removal, RemovalSettings
-from colocate.apps.this_node import this_node
-from colocate.cli import cluster_flags, confirm
-from colocate.cli.commands import Commands, add_command
+from colocate.cli import cluster_flags
+from colocate.cli.commands import Commands, add_asking_first, add_command, confirm, positive_seconds
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, as_yaml, visible
 from colocate.cli.resource_progress import Progress
 from colocate.cli.resource_table import span, state, table
-from colocate.cli.spans import positive_seconds
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.errors import ServerError
 from colocate.cluster.json_patch import Patch
 from colocate.devices.extended_resources import ExtendedResource, ResourceState, remember
 from colocate.errors import Unavailable, UserError
-from colocate.host.identity import this_machine
+from colocate.host.identity import this_machine, this_node
 from colocate.kubelet.paths import DEFAULT_ROOT, ROOT_VARIABLE, KubeletPaths
 
 T = TypeVar("T")
@@ -79,7 +77,7 @@ def _add_advertise(commands: Commands) -> None:
     )
     command.add_argument("node", metavar="NODE")
     command.add_argument("wish", metavar="NAME=N", help="such as example.com/fan=4")
-    confirm.add_flags(command)
+    add_asking_first(command)
     command.set_defaults(run=advertise)
 
 
@@ -104,7 +102,7 @@ def _add_remove(commands: Commands) -> None:
         metavar="SPAN",
         help="how long it may take without the time for your answer, such as 600, 90s or 15m (15m)",
     )
-    confirm.add_flags(command)
+    add_asking_first(command)
     command.set_defaults(run=remove)
 
 
@@ -181,7 +179,7 @@ def advertise(args: argparse.Namespace) -> None:
     if found is not None and found.requested > wish.count:
         print(f"note: pods there request {found.requested} of it, more than there will be")
     if not args.dry_run:
-        confirm.confirm(args, f"Advertise {wish.count} {wish.name} on node {wish.node}?")
+        confirm(args, f"Advertise {wish.count} {wish.name} on node {wish.node}?")
     _ask(args, lambda client, observer: advertisement.advertise(client, observer, wish, args.dry_run))
     if args.dry_run:
         print("the API server would accept it; nothing was changed (--dry-run)")
@@ -213,7 +211,7 @@ def remove(args: argparse.Namespace) -> None:
     if args.dry_run:
         print("the API server would accept it; nothing was changed (--dry-run)")
         return
-    confirm.confirm(args, f"Remove {found.name} from node {found.node}?")
+    confirm(args, f"Remove {found.name} from node {found.node}?")
     try:
         _ask(args, lambda client, observer: removal(client, observer).run())
     except KeyboardInterrupt:

@@ -4,6 +4,7 @@ Reads the environment and files; opens no connection. What it finds is data, and
 would show.
 """
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,6 @@ import msgspec
 
 from colocate.cluster import kubeconfig
 from colocate.cluster.kubeconfig import ExecSpec, Placed
-from colocate.cluster.proxies import proxy_for
 from colocate.cluster.secret import Secret
 from colocate.errors import UserError, system_reason
 
@@ -271,3 +271,29 @@ def checked(found: Connection, insecurely: str) -> Connection:
 
 def _or(remedy: str) -> str:
     return f", or {remedy}" if remedy else ""
+
+
+def proxy_for(server: str, environ: Mapping[str, str]) -> str:
+    """The proxy's address, as HTTP_PROXY, HTTPS_PROXY and NO_PROXY say; empty where there is none, or the server is
+    to be reached directly."""
+    address = urlsplit(server)
+    named = {name.lower(): value for name, value in environ.items() if name.lower().endswith("_proxy")}
+    host = address.hostname or ""
+    if host in ("localhost", "127.0.0.1", "::1") or _is_exempt(host, named.get("no_proxy", "")):
+        return ""
+    return named.get(f"{address.scheme}_proxy", "")
+
+
+def _is_exempt(host: str, exempt: str) -> bool:
+    return any(_matches(host, one.strip().lower()) for one in exempt.split(",") if one.strip())
+
+
+def _matches(host: str, pattern: str) -> bool:
+    if pattern == "*":
+        return True
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(pattern, strict=False)
+    except ValueError:
+        # A name, then: it stands for itself and for what is below it.
+        name = pattern.removeprefix("*").lstrip(".")
+        return host == name or host.endswith(f".{name}")

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import msgspec
 
 from colocate.cpus.pools import PoolTree
-from colocate.model.cpu_topology import CpuTopology
+from colocate.model.cpu_topology import CpuTopology, VirtualDomain
 from colocate.model.cpuset import CpuSet
-from colocate.model.virtual_domain import VirtualDomain
 
 PASSTHROUGH = (
     "<cpu mode='host-passthrough' check='none' migratable='on'>",

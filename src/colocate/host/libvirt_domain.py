@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from colocate.errors import UserError, system_reason
+from colocate.model.cpu_topology import VirtualDomain
 from colocate.model.cpuset import CpuSet
-from colocate.model.virtual_domain import VirtualDomain
 
 _LARGEST = 4 << 20
 _ELEMENT = re.compile(r"<(domain|cpu|cache|feature|topology|vcpupin)\b([^<>]{0,2000})>")

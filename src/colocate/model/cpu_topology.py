@@ -108,3 +108,19 @@ class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
             group = key(cpu)
             masks[group] = masks.get(group, 0) | 1 << cpu.id
         return {group: CpuSet(mask) for group, mask in masks.items()}
+
+
+class VirtualDomain(msgspec.Struct, frozen=True, kw_only=True):
+    """A virtual machine as its libvirt domain describes it: as much as decides what it sees of its host's CPUs.
+    None and empty where the domain does not say."""
+
+    mode: str = ""
+    """Of the element cpu, such as host-passthrough."""
+    cache: str = ""
+    """The mode of its cache, such as passthrough."""
+    required: frozenset[str] = frozenset()
+    """CPU features that are required."""
+    cores: int | None = None
+    threads: int | None = None
+    pins: Mapping[int, CpuSet] = {}
+    """By virtual CPU, the CPUs of the host that it may run on."""

@@ -8,13 +8,13 @@ from typing import TypeVar
 
 import msgspec
 
-from colocate.apps.this_node import this_node
 from colocate.clock import Clock
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Connection
 from colocate.cluster.errors import ClusterError, NotFound
 from colocate.cluster.resources import NODES, PODS, on_node
 from colocate.errors import Unavailable, UserError
+from colocate.host.identity import this_node
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.podresources import healthy_devices, listed_pods
 from colocate.model import quantity

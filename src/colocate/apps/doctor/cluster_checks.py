@@ -6,10 +6,10 @@ import msgspec
 
 from colocate.apps.doctor.check import DoctorSection, Patient, check
 from colocate.apps.doctor.report import CheckResult, bad, good, warn
-from colocate.apps.this_node import VARIABLE
 from colocate.cluster.errors import ClusterError, Doing, Forbidden, NotFound
 from colocate.cluster.resources import NODES
 from colocate.cluster.transport import Request
+from colocate.host.identity import NODE_NAME
 
 _CLOCKS_APART = 30.0
 
@@ -67,7 +67,7 @@ async def node(patient: Patient) -> AsyncIterator[CheckResult]:
     except NotFound:
         yield warn(
             f"the cluster has no node {patient.node}",
-            f"give this machine's node with --node or {VARIABLE}; if this machine is not a node, ignore this",
+            f"give this machine's node with --node or {NODE_NAME}; if this machine is not a node, ignore this",
         )
         return
     except Forbidden as error:

@@ -9,11 +9,11 @@ from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.machine import Machine
 from colocate.apps.memory.part import MemoryPart
 from colocate.apps.memory.store import MemoryStore
-from colocate.apps.this_node import this_node
 from colocate.clock import Clock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Flags, Remedies
+from colocate.host.identity import this_node
 from colocate.memory import blocks_for_settings
 
 _FIXED = (

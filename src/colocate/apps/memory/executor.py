@@ -11,11 +11,10 @@ from functools import partial
 from colocate.aio import Watched, in_thread
 from colocate.apps.memory import pod_limits
 from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.departures import send_off
 from colocate.apps.memory.jobs import Jobs
 from colocate.apps.memory.machine import Machine
 from colocate.apps.memory.page_moves import demote, move_pages
-from colocate.apps.memory.pod_moves import PodMoves
+from colocate.apps.memory.pod_moves import PodMoves, send_off
 from colocate.clock import Clock
 from colocate.errors import ColocateError, Unavailable
 from colocate.host import memory_files

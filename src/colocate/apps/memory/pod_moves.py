@@ -12,7 +12,6 @@ from typing import Any
 
 from colocate import telemetry
 from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.departures import send_off
 from colocate.apps.memory.recreation import (
     NoteFate,
     NoteVerdict,
@@ -26,15 +25,27 @@ from colocate.apps.memory.recreation import (
 from colocate.apps.memory.store import MemoryStore, PodNote
 from colocate.clock import Clock
 from colocate.cluster.errors import AlreadyExists, ClusterError, Forbidden, Invalid, NotFound
+from colocate.cluster.eviction import Evicted, EvictionSettings, evict
 from colocate.cluster.resources import NAMESPACES, PODS
 from colocate.errors import UserError
-from colocate.memory import ActionOutcome, ActionResult, PodRef, Recreate
+from colocate.memory import ActionOutcome, ActionResult, Evict, PodRef, Recreate
 from colocate.model.memory import PodUid
 from colocate.telemetry import Event
 
 EXPIRY = 3600.0
 MOVE_FAILED = "ColocationMemoryMoveElsewhereFailed"
 """The reason of events about a pod that left and was not created again."""
+
+_ONCE = EvictionSettings(deadline=0.0)
+"""The ladder asks again by itself."""
+
+_RESULTS = {
+    Evicted.EVICTED: ActionResult.DONE,
+    Evicted.GONE: ActionResult.GONE,
+    Evicted.BLOCKED: ActionResult.BLOCKED,
+    Evicted.REFUSED: ActionResult.REFUSED,
+    Evicted.UNREACHABLE: ActionResult.UNREACHABLE,
+}
 
 
 class PodMoves:
@@ -218,3 +229,14 @@ class PodMoves:
         pod = PodRef(note.uid, note.namespace, note.name)
         self._cluster.tell_pod(pod, MOVE_FAILED, message, warning=True)
         self._cluster.tell_node(MOVE_FAILED, f"{pod}: {message}", warning=True)
+
+
+async def send_off(cluster: ClusterView, action: Evict | Recreate) -> ActionOutcome:
+    """Ask once for the eviction of this very pod."""
+    pod = action.pod
+    try:
+        done = await evict(cluster.client, pod.name, pod.namespace, pod.uid, settings=_ONCE)
+    except UserError as error:
+        # A credential that cannot be read now may be there again in a moment.
+        return ActionOutcome(action, ActionResult.UNREACHABLE, str(error))
+    return ActionOutcome(action, _RESULTS[done.outcome], done.message)

@@ -6,8 +6,8 @@ answers for, whose number the kubelet writes again with its next sync.
 
 import msgspec
 
-from colocate.apps.resources.errors import RemovalRefused
 from colocate.apps.resources.observe import ResourceLook, ResourceObserver
+from colocate.apps.resources.refusal import RemovalRefused
 from colocate.cluster.client import Client
 from colocate.cluster.errors import PreconditionFailed
 from colocate.cluster.json_patch import Patch

@@ -10,7 +10,6 @@ from datetime import datetime
 
 import msgspec
 
-from colocate.apps.resources.errors import NoNode
 from colocate.apps.resources.local_kubelet import LocalKubelet, NodeIdentity, _NodeMarks
 from colocate.clock import Clock
 from colocate.cluster.client import Client
@@ -19,11 +18,16 @@ from colocate.cluster.resources import NODES, PODS, Object, Selection
 from colocate.devices.extended_resources import Before, ExtendedResource, judge
 from colocate.devices.node_facts import KubeletFacts, NodeRecords, Writer
 from colocate.devices.requests import RequestingPod
+from colocate.errors import UserError
 
 _UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 _SHOWN_BY = "'colocate resource list' shows the nodes"
 _READY = "Ready"
 _READY_FIELDS = 'k:{"type":"Ready"}'
+
+
+class NoNode(UserError):
+    """The cluster has no node of that name."""
 
 
 class _Camel(msgspec.Struct, frozen=True, rename="camel"):

@@ -4,12 +4,15 @@ Not while a pod holds it or a plugin advertises it; and, unless somebody insists
 whether it stays away.
 """
 
-from colocate.apps.resources.errors import RemovalRefused
 from colocate.apps.resources.observe import ResourceLook
 from colocate.devices.extended_resources import ExtendedResource, ResourceState
-from colocate.errors import UserError
+from colocate.errors import ColocateError, UserError
 
 _PODS_NAMED = 10
+
+
+class RemovalRefused(ColocateError):
+    """The cluster is not in a state in which this would do what is meant; nothing was changed."""
 
 
 def removable(look: ResourceLook, name: str, *, now: bool) -> ExtendedResource:

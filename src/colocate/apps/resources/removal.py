@@ -13,9 +13,8 @@ from enum import StrEnum
 import msgspec
 
 from colocate.aio import deadline
-from colocate.apps.resources.errors import NoNode, NotRemoved, RemovalRefused
-from colocate.apps.resources.observe import ResourceLook, ResourceObserver
-from colocate.apps.resources.refusal import removable
+from colocate.apps.resources.observe import NoNode, ResourceLook, ResourceObserver
+from colocate.apps.resources.refusal import RemovalRefused, removable
 from colocate.apps.resources.steps import (
     POLL,
     STAYS_AWAY,
@@ -42,12 +41,16 @@ from colocate.devices.extended_resources import (
     ResourceState,
     remember,
 )
-from colocate.errors import Unavailable
+from colocate.errors import ColocateError, Unavailable
 
 UNCONFIRMED = 6 * SYNC
 """Seconds after which a kubelet that has not dropped allocatable either is not syncing."""
 PATIENCE = GRACE + 2 * LATE
 """Seconds after which a kubelet that has not let go will not: a plugin is alive."""
+
+
+class NotRemoved(ColocateError):
+    """It was tried, and the resource is there, or may be."""
 
 
 class RemovalSettings(msgspec.Struct, frozen=True):

@@ -13,9 +13,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import msgspec
 
 from colocate.clock import Clock
-from colocate.cluster.connection import Connection, Login, Pem, checked
+from colocate.cluster.connection import Connection, Login, Pem, checked, proxy_for
 from colocate.cluster.errors import Doing
-from colocate.cluster.proxies import proxy_for
 from colocate.cluster.secret import Secret
 from colocate.cluster.transport import Request, Transport
 from colocate.cluster.usage.answers import Vector, decode

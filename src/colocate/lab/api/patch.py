@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Any
 
-from colocate.lab.api import patch_apply, patch_merge, patch_strategic
+from colocate.lab.api import patch_strategic
 from colocate.lab.api.objects import Object
 from colocate.lab.api.status import StatusError, bad_request, rejected, unsupported_media_type
 from colocate.model import json_patch
@@ -51,8 +51,39 @@ def _apply(type: PatchType, document: Object | None, patch: Any) -> Any:
         raise ValueError("a merge patch is an object")
     match type:
         case PatchType.MERGE:
-            return patch_merge.apply(document, patch)
+            return merge(document, patch)
         case PatchType.STRATEGIC:
             return patch_strategic.apply(document or {}, patch)
         case _:
-            return patch_apply.apply(document, patch)
+            return apply_configuration(document, patch)
+
+
+def merge(document: Any, patch: Any) -> Any:
+    """JSON merge patch (RFC 7386), a new document: null removes, an object is merged, anything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(merged.get(key), value)
+    return merged
+
+
+def apply_configuration(document: Object | None, configuration: Object) -> Object:
+    """Server-side apply, simplified: the object with the configuration in it; a new object where there was none.
+
+    A real server remembers who applied which field. Here nobody owns a field: two appliers never conflict, and a
+    field that an applier leaves out of its next version stays. Lists merge by the keys of strategic merge, and so
+    does what is inside them; null means that a field is not applied.
+    """
+    return patch_strategic.apply(document or {}, _without_nulls(configuration))
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [_without_nulls(one) for one in value]
+    return value

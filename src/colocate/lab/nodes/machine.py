@@ -14,11 +14,9 @@ from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import EVENTS, NODES, PODS
 from colocate.lab.api.status import StatusError
 from colocate.lab.kubelet import EmbeddedKubelet, KubeletEvent
-from colocate.lab.nodes import resources
 from colocate.lab.nodes.followed_pods import FollowedPods
-from colocate.lab.nodes.lease import renew
+from colocate.lab.nodes.heartbeat import renew, synced, zeroed
 from colocate.lab.nodes.pod_status import status_object
-from colocate.lab.nodes.resources import zeroed
 from colocate.lab.nodes.shape import KUBELET, KUBELET_STATUS, LabNodeShape, conditions, node_object
 from colocate.lab.pod_worker import PodRecord
 from colocate.model.pod import Phase, Pod
@@ -79,7 +77,7 @@ class MachineNode:
         if node is None:
             return
         status = node.body.get("status") or {}
-        new, usable = resources.synced(status.get("capacity") or {}, capacity, allocatable)
+        new, usable = synced(status.get("capacity") or {}, capacity, allocatable)
         same = (status.get("capacity"), status.get("allocatable")) == (new, usable)
         moment = self._clock.monotonic()
         if moment - self._renewed >= LEASE_RENEWAL:

@@ -8,8 +8,7 @@ from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.api.status import StatusError
 from colocate.lab.nodes.followed_pods import FollowedPods
-from colocate.lab.nodes.lease import renew
-from colocate.lab.nodes.resources import synced
+from colocate.lab.nodes.heartbeat import renew, synced
 from colocate.lab.nodes.shape import KUBELET, KUBELET_STATUS, LabNodeShape, conditions, node_object
 
 RUNTIME = "simulated://0"

@@ -7,8 +7,9 @@ from colocate.apps.scheduler.kube.configuration import (
     PluginSet,
     WantedConfiguration,
     extender_weight,
+    tree_of,
+    typed,
 )
-from colocate.apps.scheduler.kube.file import tree_of, typed
 from colocate.model import go
 
 _DEFAULT_TIMEOUT = 5.0

@@ -19,9 +19,10 @@ from colocate.apps.scheduler.kube.configuration import (
     PluginSet,
     WantedConfiguration,
     lease_of,
+    tree_of,
+    typed,
 )
 from colocate.apps.scheduler.kube.extender import KubeExtender
-from colocate.apps.scheduler.kube.file import tree_of, typed
 from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.errors import UserError
 from colocate.load import Staleness
