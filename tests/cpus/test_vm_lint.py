@@ -100,10 +100,10 @@ def test_a_domain_that_hides_the_host_is_found(domain: VirtualDomain) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("hello", "no domain of libvirt"),
+        ("hello", "not a libvirt domain"),
         ("<domain><vcpupin vcpu='0' cpuset='x'/></domain>", "not a list of CPUs"),
         ("<domain><vcpupin cpuset='0'/></domain>", "needs a vcpu"),
-        ("<domain>" + "x" * (5 << 20), "so large"),
+        ("<domain>" + "x" * (5 << 20), "too large"),
     ],
 )
 def test_what_is_no_domain_is_one_sentence(text: str, said: str, tmp_path: Path) -> None:

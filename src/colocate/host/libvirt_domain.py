@@ -24,11 +24,11 @@ def read_domain(path: Path) -> VirtualDomain:
     except OSError as error:
         raise UserError(f"{path}: the domain cannot be read ({system_reason(error)})") from error
     if len(data) > _LARGEST:
-        raise UserError(f"{path}: no domain of libvirt is so large; give what 'virsh dumpxml' prints")
+        raise UserError(f"{path}: this is too large for a libvirt domain; give what 'virsh dumpxml' prints")
     text = _COMMENT.sub("", data.decode("utf-8", "replace"))
     elements = [(match[1], _attributes(match[2])) for match in _ELEMENT.finditer(text)]
     if not any(name == "domain" for name, _ in elements):
-        raise UserError(f"{path}: this is no domain of libvirt; give what 'virsh dumpxml' prints")
+        raise UserError(f"{path}: this is not a libvirt domain; give what 'virsh dumpxml' prints")
     cpu = next((own for name, own in elements if name == "cpu" and "mode" in own), {})
     cache = next((own for name, own in elements if name == "cache" and "mode" in own), {})
     shape = next((own for name, own in elements if name == "topology"), {})

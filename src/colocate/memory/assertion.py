@@ -1,8 +1,8 @@
-"""That every colocated pod has the limits that it should: said again whenever they are found otherwise.
+"""Reassert the memory limits of colocated pods: a kubelet or systemd may reset them.
 
 A limit is lowered no further than to what the pod uses: nobody is killed because a container was resized. It is
-never raised for a pod to whose namespace no blocks are sold.
-A kubelet or systemd may reset them. When colocation is switched off, pods get back what the kubelet gave them.
+never raised for a pod to whose namespace no blocks are sold. When colocation is switched off, pods get back what the
+kubelet gave them.
 """
 
 from collections.abc import Sequence
