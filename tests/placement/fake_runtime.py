@@ -1,10 +1,11 @@
 """A container runtime that is all memory and plain files: it tells a placer what happens, by either way in.
 
 Containers that run have a control group of plain files (cgroup v2) with the cpuset that the runtime was told, as a
-kernel would show it. What was never allowed is counted as it happens: see `broken`.
+kernel would show it.
 """
 
 import itertools
+import pickle
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from colocate.cpus import MilliCpu
+from colocate.crashpoints import reached
 from colocate.host.cgroups import Naming, pod_path
 from colocate.model.container import (
     ContainerPhase,
@@ -58,6 +60,7 @@ class FakeRuntime:
         self.refuses: set[str] = set()
         """Ids of containers that cannot be changed just now."""
         self.writes: list[CpuPin] = []
+        self.outlives = False
         self._numbers = itertools.count(1)
         mount.mkdir(parents=True, exist_ok=True)
         (mount / "cgroup.controllers").write_text("cpuset cpu memory\n")
@@ -81,6 +84,7 @@ class FakeRuntime:
             annotations=annotations or {},
         )
         self.sandboxes[made.id] = made
+        self._keep()
         return made
 
     async def connect(self, placer: ContainerEvents) -> None:
@@ -126,6 +130,7 @@ class FakeRuntime:
         except PlacementRefused:
             return ""
         await self.apply(placing.others)
+        reached("runtime.create")
         if fails:
             if self.nri:
                 await placer.removed(own)
@@ -135,6 +140,8 @@ class FakeRuntime:
         about = msgspec.structs.replace(about, id=own)
         self.containers[own] = Running(about, self.everything, self.mems)
         self._set(own, placing.own)
+        self._keep()
+        reached("runtime.created")
         if not self.nri:
             await placer.created(sandbox.id, name, about.attempt, own)
         if start:
@@ -154,8 +161,11 @@ class FakeRuntime:
         await self.apply(placing.others)
         found = self.containers[own]
         found.about = msgspec.structs.replace(found.about, resources=resources)
+        reached("runtime.update")
         self._set(own, placing.own)
         self._write_group(own)
+        self._keep()
+        reached("runtime.updated")
         return True
 
     async def stop(self, placer: ContainerEvents | None, own: str) -> None:
@@ -168,6 +178,7 @@ class FakeRuntime:
         if self.containers[own].about.phase is not ContainerPhase.EXITED:
             await self.stop(placer, own)
         del self.containers[own]
+        self._keep()
         if placer is not None:
             await placer.removed(own)
 
@@ -175,6 +186,7 @@ class FakeRuntime:
         for own in [own for own, each in self.containers.items() if each.about.sandbox_id == sandbox.id]:
             await self.remove(placer, own)
         del self.sandboxes[sandbox.id]
+        self._keep()
         shutil.rmtree(self.mount / sandbox.cgroup_parent.lstrip("/"), ignore_errors=True)
         if placer is not None:
             await placer.sandbox_stopped(sandbox.id)
@@ -193,8 +205,11 @@ class FakeRuntime:
                 failed.append(pin.container_id)
                 continue
             self.writes.append(pin)
+            reached("runtime.pin")
             self._set(pin.container_id, pin)
             self._write_group(pin.container_id)
+            self._keep()
+            reached("runtime.pinned")
         return failed
 
     def tamper(self, own: str, cpus: CpuSet) -> None:
@@ -221,6 +236,20 @@ class FakeRuntime:
 
     def _phase(self, own: str, phase: ContainerPhase) -> None:
         self.containers[own].about = msgspec.structs.replace(self.containers[own].about, phase=phase)
+        self._keep()
+
+    def _keep(self) -> None:
+        """A runtime outlives the process of its placer: what it has is beside its control groups."""
+        if self.outlives:
+            (self.mount / "runtime").write_bytes(
+                pickle.dumps((self.sandboxes, self.containers, next(self._numbers)))
+            )
+
+    def take_up(self) -> None:
+        """What a process that is gone has left."""
+        kept = (self.mount / "runtime").read_bytes()
+        self.sandboxes, self.containers, number = pickle.loads(kept)
+        self._numbers = itertools.count(number + 1)
 
     def _group(self, own: str) -> Path:
         sandbox = self.sandboxes[self.containers[own].about.sandbox_id]

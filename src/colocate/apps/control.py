@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import grpc
+import msgspec
 
 from colocate import telemetry
 from colocate.crashpoints import reached
@@ -98,7 +99,20 @@ def _make_room(socket: Path) -> None:
     telemetry.logger().info(Event.STALE_SOCKET_REMOVED, socket=str(socket))
 
 
-async def ask(socket: Path, method: Method[Request, Response], request: Request) -> Response:
+class ControlPeer(msgspec.Struct, frozen=True):
+    """Who is expected behind a control socket, in the words of its errors."""
+
+    what: str = "agent"
+    start: str = "'colocate agent --config FILE'"
+    variable: str = "COLOCATE_CONTROL_SOCKET"
+
+
+AGENT = ControlPeer()
+
+
+async def ask(
+    socket: Path, method: Method[Request, Response], request: Request, peer: ControlPeer = AGENT
+) -> Response:
     """Call a running agent. A UserError where there is none, or where it refuses."""
     try:
         async with rpc.connect(socket, receive_limit=-1) as channel:
@@ -108,22 +122,26 @@ async def ask(socket: Path, method: Method[Request, Response], request: Request)
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             raise UserError(details) from error
         if code is grpc.StatusCode.UNAVAILABLE:
-            raise UserError(_why_nobody_answers(socket)) from error
+            raise UserError(_why_nobody_answers(socket, peer)) from error
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            raise UserError(f"the agent behind {socket} does not know this command; update it") from error
-        raise Unavailable(f"the agent behind {socket} did not answer: {code.name}: {details}") from error
+            raise UserError(
+                f"the {peer.what} behind {socket} does not know this command; update it"
+            ) from error
+        raise Unavailable(
+            f"the {peer.what} behind {socket} did not answer: {code.name}: {details}"
+        ) from error
 
 
-def _why_nobody_answers(socket: Path) -> str:
+def _why_nobody_answers(socket: Path, peer: ControlPeer) -> str:
     try:
         socket.stat()
         if not os.access(socket, os.W_OK):
-            return f"{socket}: this user may not talk to the agent; run the command as the agent's user"
+            return f"{socket}: this user may not talk to the {peer.what}; run the command as the {peer.what}'s user"
     except PermissionError:
-        return f"{socket}: this user may not read it; run the command as the agent's user"
+        return f"{socket}: this user may not read it; run the command as the {peer.what}'s user"
     except OSError:
         pass
     return (
-        f"no agent answers on {socket}; start one with 'colocate agent --config FILE', "
-        f"or give its socket with --socket or COLOCATE_CONTROL_SOCKET"
+        f"no {peer.what} answers on {socket}; start one with {peer.start}, "
+        f"or give its socket with --socket or {peer.variable}"
     )

@@ -1,10 +1,14 @@
-"""`colocate cpus`: where containers would be put on a machine and why, offline, on any dump or made machine."""
+"""`colocate cpus`: where containers would be put on a machine and why, offline, on any dump or made machine.
+
+What a running placer says of this node (`status`, `explain CONTAINER`, `off`, `on`) is in `placement`.
+"""
 
 import argparse
 from typing import Any
 
 import msgspec
 
+from colocate.cli import placement
 from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.cpu_picture import FREE, ISOLATED, RESERVED, SEVERAL, TAKEN, legend, picture
 from colocate.cli.main import GROUPS
@@ -51,7 +55,7 @@ def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "cpus",
         help=GROUPS["cpus"],
-        description="Work out on which CPUs containers would be put. Nothing is changed on any machine.",
+        description="Work out on which CPUs containers would be put, or ask the placer of this node.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     plan = add_command(
@@ -61,17 +65,30 @@ def add(groups: Commands) -> None:
         "Requests are shared containers unless --exclusive is given.",
     )
     plan.set_defaults(run=show_plan)
-    explain = add_command(commands, "explain", "say in sentences why a request goes where it goes")
+    explain = add_command(
+        commands,
+        "explain",
+        "say in sentences why a container is where it is, or why a request would go there",
+        "With CONTAINER the placer of this node is asked, with --request nobody.",
+    )
+    explain.add_argument(
+        "container",
+        nargs="?",
+        metavar="CONTAINER",
+        help="[NAMESPACE/]POD/CONTAINER, a container's name, or the beginning of its id",
+    )
+    placement.add_socket(explain)
     explain.set_defaults(run=show_explanation)
     for command in (plan, explain):
         add_machine(command)
-        _add_request(command)
+        _add_request(command, required=command is plan)
         add_output(command, "text", "json")
+    placement.add(commands)
 
 
-def _add_request(command: argparse.ArgumentParser) -> None:
+def _add_request(command: argparse.ArgumentParser, *, required: bool) -> None:
     command.add_argument(
-        "--request", required=True, metavar="CPUS", help="CPUs of each container, such as 8,24,1500m"
+        "--request", required=required, metavar="CPUS", help="CPUs of each container, such as 8,24,1500m"
     )
     command.add_argument(
         "--exclusive", action="store_true", help="as guaranteed containers: whole CPUs of their own"
@@ -122,6 +139,10 @@ def show_plan(args: argparse.Namespace) -> int:
 
 
 def show_explanation(args: argparse.Namespace) -> int:
+    if (args.container is None) == (args.request is None):
+        raise UserError("name a CONTAINER of this node, or give --request CPUS for one that might come")
+    if args.container is not None:
+        return placement.show_container(args)
     _, planned = _planned(args)
     refused = any(each.refused for each in planned)
     if args.output == "json":

@@ -100,8 +100,8 @@ class Placer:
         self._store = store
         self._turn = asyncio.Lock()
         self._saving: asyncio.Future[None] | None = None
-        self._seen: set[str] = set()
-        """Ids of containers that were seen to have a control group."""
+        self.seen: set[str] = set()
+        """Ids of containers that were seen to have a control group: without one they have ended."""
         self._begun: dict[ContainerKey, PlacedContainer | None] = {}
         """Containers that a runtime is making, and what was known of each before."""
 
@@ -254,7 +254,7 @@ class Placer:
         await self._event("started", lambda book: book.started(container_id))
         found = self.book.find(container_id) if self.book else None
         if self.book and found and self.machine.group(self.book.sandboxes[found.key[0]], container_id):
-            self._seen.add(container_id)
+            self.seen.add(container_id)
 
     async def stopped(self, container_id: str) -> None:
         await self._event("stopped", lambda book: book.stopped(container_id))
@@ -265,7 +265,7 @@ class Placer:
     async def sandbox_stopped(self, sandbox_id: str) -> None:
         self.last_creation.pop(sandbox_id, None)
         if self.book is not None:
-            self._seen -= {each.id for key, each in self.book.containers.items() if key[0] == sandbox_id}
+            self.seen -= {each.id for key, each in self.book.containers.items() if key[0] == sandbox_id}
         await self._event("sandbox stopped", lambda book: book.end_sandbox(sandbox_id))
 
     async def sandbox_removed(self, sandbox_id: str) -> None:
@@ -314,11 +314,11 @@ class Placer:
         if self.book is None or (sandbox.id, container.name) in self.book.containers:
             return []
         own = [each for key, each in self.book.containers.items() if key[0] == sandbox.id]
-        return [
-            each.id
-            for each in own
-            if not each.has_ended and each.id in self._seen and self.machine.group(sandbox, each.id) is None
-        ]
+        return [each.id for each in own if not each.has_ended and self.has_ended_unseen(sandbox, each.id)]
+
+    def has_ended_unseen(self, sandbox: RuntimeSandbox, container_id: str) -> bool:
+        """Whether a container had a control group, and has none now."""
+        return container_id in self.seen and self.machine.group(sandbox, container_id) is None
 
     def _own(self, key: ContainerKey) -> CpuPin | None:
         pin = self.pins.get(key)

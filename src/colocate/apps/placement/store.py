@@ -15,7 +15,7 @@ from colocate.cpus import ContainerKey, decode_state, encode_state
 from colocate.crashpoints import reached
 from colocate.errors import UserError, system_reason
 from colocate.host.files import sync_folder, take_lock, write_atomically
-from colocate.model.container import RuntimeSandbox
+from colocate.model.container import ContainerPhase, RuntimeSandbox
 
 _FILE = "cpus-state.json"
 _LOCK = "cpus-lock"
@@ -42,6 +42,7 @@ class PlacementStore:
         self._folder = folder
         self._file = folder / _FILE
         self._lock: int | None = None
+        self._stored = b""
 
     def prepare(self) -> str:
         """Make the folder and take it for this placer alone; UserError where another has it.
@@ -90,7 +91,10 @@ class PlacementStore:
 
     def save(self, state: PlacementState) -> None:
         """OSError where that fails, and then the old file is still there."""
-        write_atomically(self._file, encoded(state))
+        data = encoded(state)
+        if data != self._stored:
+            write_atomically(self._file, data)
+            self._stored = data
 
     def _set_aside(self, why: str) -> str:
         aside = self._file.with_name(f"{_FILE}{_ASIDE}")
@@ -104,14 +108,17 @@ class PlacementStore:
 
 
 def encoded(state: PlacementState) -> bytes:
-    """The state as the file has it."""
+    """The state as the file has it: without ids and phases, which the runtime tells again when it connects."""
+    containers = tuple(
+        msgspec.structs.replace(each, id="", phase=ContainerPhase.UNKNOWN) for each in state.containers
+    )
     return msgspec.json.encode(
         _StateFile(
             version=state.version,
             off=state.off,
             unpinned=state.unpinned,
             sandboxes=state.sandboxes,
-            containers=state.containers,
+            containers=containers,
             cpus=msgspec.Raw(encode_state(state.cpus)),
         )
     )

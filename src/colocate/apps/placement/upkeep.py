@@ -82,6 +82,7 @@ class Upkeep:
         failed = await self._written(
             [*(placer.outgoing(self._wide(pin)) for pin in pins.values()), *restored.values()]
         )
+        failed -= await self._settle_the_ended(failed)
         # One that was changed meanwhile is written again: which of the two came last nobody knows.
         placer.unwritten |= {
             key
@@ -93,6 +94,21 @@ class Upkeep:
             await placer.step("restore", lambda book: book.unpinned.difference_update(done))
         telemetry.CPUS_UNWRITTEN.set(len(placer.unwritten) + len(placer.book.unpinned))
         return not failed
+
+    async def _settle_the_ended(self, failed: set[str]) -> set[str]:
+        """Of containers that could not be written, those that have ended and nobody told."""
+        placer = self._placer
+        if placer.book is None or not failed:
+            return set()
+        found = [placed for each in failed if (placed := placer.book.find(each))]
+        ended = {
+            placed.id
+            for placed in found
+            if placer.has_ended_unseen(placer.book.sandboxes[placed.key[0]], placed.id)
+        }
+        for container_id in sorted(ended):
+            await placer.stopped(container_id)
+        return ended
 
     async def audit(self) -> None:
         """One look at everything."""
@@ -139,6 +155,8 @@ class Upkeep:
             found = set()
             for key, pin in wanted.items():
                 group = placer.machine.group(sandboxes[key[0]], pin.container_id)
+                if group is not None:
+                    placer.seen.add(pin.container_id)
                 if group is not None and not agrees(pin, group.cpus, group.mems):
                     found.add(key)
             return found

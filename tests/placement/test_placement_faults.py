@@ -1,0 +1,276 @@
+"""What goes wrong around a placer: its own code, the clock, the disk, its file, the runtime, the configuration."""
+
+import asyncio
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from colocate.apps.placement.book import PlacementBook
+from colocate.apps.placement.machine import PlacementMachine
+from colocate.apps.placement.placer import PlacementPolicy, Placer
+from colocate.apps.placement.store import PlacementStore
+from colocate.clock import ManualClock
+from colocate.cpus import CpuMode, NamedPool
+from colocate.errors import UserError
+from colocate.model.container import CpuPin, RuntimeContainer
+from colocate.model.cpu_shapes import machine
+from colocate.model.cpuset import CpuSet
+from colocate.model.pod import QosClass
+from colocate.runtime.events import Placing
+from colocate.telemetry import CPUS_DRIFT, CPUS_PASSED, CPUS_STATE_STORED
+from tests.placement.fake_runtime import GIB, resources
+from tests.placement.placing import SETTINGS, SHAPE, PlacingTest, manual
+from tests.support.broken_disk import broken
+from tests.support.waiting import until
+
+WHOLE = resources(4000, 4000, GIB)
+
+
+def passed(reason: str) -> float:
+    return float(CPUS_PASSED.labels(reason)._value.get())
+
+
+async def with_a_database(test: PlacingTest) -> str:
+    await test.runtime.connect(test.placer)
+    return await test.runtime.create(test.placer, test.runtime.sandbox("db"), "main", WHOLE)
+
+
+async def test_a_policy_that_fails_lets_the_container_through_on_the_shared_cpus_and_the_audit_places_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = PlacingTest(tmp_path)
+    await with_a_database(test)
+    before = passed("failure")
+    with monkeypatch.context() as patch:
+        patch.setattr(PlacementBook, "create", _failing_unless_passed(PlacementBook.create))
+        web = test.runtime.sandbox("web")
+        own = await test.runtime.create(test.placer, web, "main", WHOLE)
+    assert passed("failure") == before + 1
+    assert test.runtime.cpus(own) == "2-7,10-15", "the CPUs that all share: nobody's own among them"
+    test.check()
+    await test.upkeep.audit()
+    assert test.runtime.cpus(own) == "2-3,10-11"
+    test.check()
+
+
+def _failing_unless_passed(real: Any) -> Any:
+    def create(self: Any, sandbox: Any, container: Any, beside: Any = (), passed: str = "") -> Any:
+        if not passed:
+            raise ZeroDivisionError("a fault of the policy")
+        return real(self, sandbox, container, beside, passed)
+
+    return create
+
+
+async def test_a_decision_that_takes_too_long_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = manual(tmp_path)
+    assert isinstance(test.clock, ManualClock)
+    await with_a_database(test)
+    ends = threading.Event()
+    real = PlacementBook.create
+
+    def slow(self: Any, sandbox: Any, container: Any, beside: Any = (), passed: str = "") -> Any:
+        if not passed:
+            ends.wait(60)
+        return real(self, sandbox, container, beside, passed)
+
+    before = passed("deadline")
+    monkeypatch.setattr(PlacementBook, "create", slow)
+    sandbox = test.runtime.sandbox("web")
+    about = RuntimeContainer(sandbox_id=sandbox.id, name="main", resources=WHOLE)
+    asked = asyncio.create_task(test.placer.create(sandbox, about))
+    await test.clock.until_someone_sleeps()
+    await test.clock.advance(0.09)
+    assert not asked.done()
+    await test.clock.advance(0.02)
+    assert await asked == Placing(CpuPin(cpus=CpuSet.parse("2-7,10-15")))
+    assert passed("deadline") == before + 1
+    ends.set()
+    monkeypatch.undo()
+    test.check()
+
+
+async def test_without_a_topology_every_request_passes_as_it_came(tmp_path: Path) -> None:
+    def unreadable() -> object:
+        raise UserError("/sys: there is no devices/system/cpu/online; dump it again")
+
+    facts = PlacementMachine(unreadable, mount=tmp_path)  # type: ignore[arg-type]
+    placer = Placer(PlacementPolicy(), PlacementStore(tmp_path / "state"), facts)
+    placer.begin()
+    test = PlacingTest(tmp_path / "other")
+    sandbox = test.runtime.sandbox("db")
+    about = RuntimeContainer(sandbox_id=sandbox.id, name="main", resources=WHOLE)
+    assert await placer.create(sandbox, about) == Placing()
+    await placer.created(sandbox.id, "main", 0, "ab")
+    await placer.sandbox_stopped(sandbox.id)
+
+
+@pytest.mark.parametrize(
+    ("code", "call"),
+    [
+        (errno.ENOSPC, "mkstemp"),
+        (errno.ENOSPC, "write"),
+        (errno.EIO, "fsync"),
+        (errno.EROFS, "mkstemp"),
+        (errno.EDQUOT, "write"),
+        (errno.EIO, "replace"),
+    ],
+)
+async def test_a_state_that_cannot_be_stored_stops_nothing_and_is_rebuilt_from_what_runs(
+    tmp_path: Path, code: int, call: str
+) -> None:
+    test = PlacingTest(tmp_path)
+    await with_a_database(test)
+    with broken(tmp_path / "state", code, call) as failed:
+        web = await test.runtime.create(test.placer, test.runtime.sandbox("web"), "main", WHOLE)
+        assert failed
+        assert test.placer.unstored
+        assert CPUS_STATE_STORED._value.get() == 0
+        test.check()
+        before = {own: each.cpus for own, each in test.runtime.running().items()}
+        assert len(before[web]) == 4
+        await test.again()
+        test.check()
+        test.agree()
+        assert {own: each.cpus for own, each in test.runtime.running().items()} == before
+    await test.upkeep.audit()
+    await test.runtime.create(test.placer, test.runtime.sandbox("more"), "main", resources(1000, 1000, GIB))
+    assert not test.placer.unstored
+    assert CPUS_STATE_STORED._value.get() == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not json",
+        b'{"version": 1}',
+        b'{"version": 0, "cpus": {}}',
+        b'{"version": 2, "cpus": {"version": 1}}',
+        b'{"version": 1, "cpus": {"version": 9}}',
+        b'{"version": 1, "containers": 7, "cpus": {}}',
+        b'{"policyName": "topology-aware", "checksum": 1}',
+        b'{"version": 1, "cpus": ' + b"[" * 100_000,
+    ],
+)
+async def test_a_file_that_makes_no_sense_is_set_aside_and_the_state_rebuilt(
+    tmp_path: Path, content: bytes
+) -> None:
+    test = PlacingTest(tmp_path)
+    own = await with_a_database(test)
+    file = tmp_path / "state" / "cpus-state.json"
+    file.write_bytes(content)
+    await test.again()
+    assert test.runtime.cpus(own) == "0-1,8-9"
+    assert test.placer.book is not None
+    assert [each.mode for each in test.placer.book.allocator.assignments.values()] == [CpuMode.EXCLUSIVE]
+    assert (tmp_path / "state" / "cpus-state.json.set-aside").read_bytes() == content
+
+
+async def test_a_second_placer_refuses_to_start_with_one_sentence(tmp_path: Path) -> None:
+    test = PlacingTest(tmp_path)
+    second = Placer(test.policy, PlacementStore(tmp_path / "state"), test.placer.machine)
+    with pytest.raises(UserError, match=r"^another placer works with .*; stop it .*cpus\.stateFolder$"):
+        second.begin()
+    test.placer.close()
+    second.begin()
+    second.close()
+
+
+async def test_drift_is_healed_by_the_audit_and_reported_where_it_comes_back(tmp_path: Path) -> None:
+    test = PlacingTest(tmp_path)
+    own = await with_a_database(test)
+    healed, again = (CPUS_DRIFT.labels(word)._value.get() for word in ("healed", "reported"))
+    test.runtime.tamper(own, CpuSet.parse("5"))
+    await test.upkeep.audit()
+    assert test.runtime.cpus(own) == "0-1,8-9"
+    test.runtime.tamper(own, CpuSet.parse("5"))
+    await test.upkeep.audit()
+    await test.upkeep.audit()
+    assert test.runtime.cpus(own) == "0-1,8-9"
+    assert CPUS_DRIFT.labels("healed")._value.get() == healed + 1
+    assert CPUS_DRIFT.labels("reported")._value.get() == again + 1
+
+
+async def test_what_the_runtime_does_not_take_is_tried_again_later_each_time(tmp_path: Path) -> None:
+    test = manual(tmp_path)
+    assert isinstance(test.clock, ManualClock)
+    await test.runtime.connect(test.placer)
+    idle = await test.runtime.create(
+        test.placer, test.runtime.sandbox("idle", QosClass.BEST_EFFORT), "main", resources(0)
+    )
+    database = test.runtime.sandbox("db")
+    await test.runtime.create(test.placer, database, "main", WHOLE)
+    running = asyncio.create_task(test.upkeep.run())
+    try:
+        await test.clock.advance(5)
+        test.runtime.refuses.add(idle)
+        await test.runtime.end_sandbox(test.placer, database)
+        await test.clock.advance(5)
+        assert test.runtime.cpus(idle) == "2-7,10-15"
+        test.runtime.refuses.clear()
+        await test.clock.advance(30)
+        await until(lambda: test.runtime.cpus(idle) == "0-15", "it is taken in the end")
+    finally:
+        running.cancel()
+
+
+async def test_another_configuration_moves_who_no_longer_fits_and_nobody_else(tmp_path: Path) -> None:
+    test = PlacingTest(tmp_path)
+    first = await with_a_database(test)
+    second = await test.runtime.create(test.placer, test.runtime.sandbox("web"), "main", WHOLE)
+    before = test.runtime.cpus(second)
+    pool = NamedPool(name="own", size=4, namespaces=("own",))
+    changed = msgspec.structs.replace(SETTINGS, reserved=CpuSet.parse("0"), pools=(pool,))
+    test.policy = msgspec.structs.replace(test.policy, settings=changed)
+    await test.placer.reconfigure(test.policy)
+    await test.settle()
+    assert 0 not in test.runtime.containers[first].cpus
+    assert len(test.runtime.containers[first].cpus) == 4
+    test.check()
+    test.agree()
+    after = {own: test.runtime.cpus(own) for own in (first, second)}
+    assert after[second] == before or "2-3" in before
+    await test.again()
+    assert {own: test.runtime.cpus(own) for own in (first, second)} == after, "a restart keeps all of it"
+
+
+async def test_cpus_that_go_off_and_come_back_are_followed(tmp_path: Path) -> None:
+    test = PlacingTest(tmp_path)
+    own = await with_a_database(test)
+    test.shape = msgspec.structs.replace(SHAPE, offline=CpuSet.parse("0"))
+    test.runtime.everything = machine(test.shape).online
+    await test.upkeep.audit()
+    assert len(test.runtime.containers[own].cpus) == 4
+    assert 0 not in test.runtime.containers[own].cpus
+    test.check()
+    test.shape = SHAPE
+    test.runtime.everything = machine(SHAPE).online
+    await test.upkeep.audit()
+    test.check()
+    test.agree()
+
+
+async def test_environment_and_labels_decide_nothing(tmp_path: Path) -> None:
+    """A container has no such fields here: what a pod writes comes in by its annotations alone."""
+    assert {"env", "envs", "labels"}.isdisjoint(RuntimeContainer.__struct_fields__)
+    test = PlacingTest(tmp_path)
+    await test.runtime.connect(test.placer)
+    forged = {
+        "colocate.dev/cpuset": "0-3",
+        "cpuset.cri-resource-manager": "0",
+        "colocate.dev/cpus.other": "opt-out",
+    }
+    sandbox = test.runtime.sandbox("forger", QosClass.BURSTABLE, "tenant", forged)
+    own = await test.runtime.create(test.placer, sandbox, "main", resources(2000))
+    assert test.runtime.cpus(own) == "0-1,8-9"
+    strict = test.runtime.sandbox(
+        "wisher", namespace="tenant", annotations={"colocate.dev/cpus": "isolated, strict"}
+    )
+    assert await test.runtime.create(test.placer, strict, "main", resources(5000, 5000, GIB)), "not refused"
