@@ -22,10 +22,9 @@ from colocate.apps.placement.control import (
 )
 from colocate.apps.placement.part import made_machine
 from colocate.apps.placement.report import ContainerReport, PlacementReport
-from colocate.cli.commands import Commands, add_command, add_output
+from colocate.cli.commands import Commands, add_command, add_output, seconds
 from colocate.cli.cpu_picture import FREE, ISOLATED, RESERVED, TAKEN, legend, picture
 from colocate.cli.output import aligned, as_json, has_colours, terminal_width, visible, wrapped
-from colocate.cli.spans import seconds
 from colocate.cpus import CpuMode, PoolTree
 from colocate.host.cpu_topology import read_topology
 from colocate.model.cpuset import CpuSet
