@@ -15,7 +15,7 @@ from colocate.memory.blocks import (
     blocks_for_settings,
     number,
 )
-from colocate.memory.explanation import explain
+from colocate.memory.explanation import explain, returning
 from colocate.memory.settings import MemorySettings, Rung, check_settings
 from colocate.memory.state import state_from_json
 from colocate.model.device import Device
@@ -214,9 +214,16 @@ def test_a_node_that_is_closed_offers_nothing_and_opens_after_the_cool_down(why:
     assert "offers no block" in closed.wanted.reason
     assert states(closed.state.blocks)["CM-0000"] is BlockState.HEALTHY
     setattr(machine, why, False)
-    machine.live(50)
-    assert machine.turn().offered == 0
-    assert machine.turn().offered == before
+    machine.live(40)
+    waiting = machine.turn()
+    assert waiting.offered == 0
+    many, seconds = returning(waiting, machine.settings)
+    assert (many, seconds) == (before, 20)
+    assert f"{before} more blocks come in 20 s (cool-down)" in " ".join(explain(waiting, machine.settings))
+    machine.turn()
+    opened = machine.turn()
+    assert opened.offered == before
+    assert returning(opened, machine.settings) == (0, 0.0)
 
 
 def test_a_node_that_the_api_does_not_know_is_named_and_keeps_its_reserves() -> None:

@@ -422,7 +422,7 @@ def test_the_number_of_blocks_is_explained_with_every_figure() -> None:
     machine.online += 5 * GIB
     machine.turn()
     machine.online -= 5 * GIB
-    assert "There has been room for 10 more blocks for 0 s" in " ".join(
+    assert "10 more blocks come in 60 s (cool-down)" in " ".join(
         explain(machine.turn(), machine.settings)
     )
 

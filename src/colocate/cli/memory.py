@@ -88,7 +88,10 @@ def switch_off(args: argparse.Namespace) -> int:
 
 def switch_on(args: argparse.Namespace) -> None:
     switched = asyncio.run(control.ask(args.socket, SWITCH, Switch(off=False)))
-    print("memory colocation is switched on" if switched.was_off else "memory colocation was on already")
+    if switched.was_off:
+        print("memory colocation is switched on; blocks come after the cool-down, 'colocate memory status' says when")
+    else:
+        print("memory colocation was on already")
     _tell_unstored(switched)
 
 

@@ -42,7 +42,9 @@ def status_lines(report: MemoryReport, *, colours: bool, width: int = 0) -> Iter
     yield f"[{drawn(report.bar.parts(), colours)}]"
     yield from _legend(report.bar.parts(), colours)
     blocks = f"{report.offered} free, {report.held} held, {report.withdrawn} of these withdrawn"
-    yield f"blocks of {amount(report.block_size)}: {blocks}"
+    if report.returning:
+        blocks += f"; {report.returning} more in {report.returning_in:.0f} s (cool-down)"
+    yield from wrapped(f"blocks of {amount(report.block_size)}: {blocks}", width, hanging="  ")
     if report.unstored:
         why = f"the agent cannot store its state ({report.unstored}), so it offers no block until it can"
         yield from wrapped(why, width, hanging="  ")

@@ -27,7 +27,7 @@ from colocate.memory.actions import (
 )
 from colocate.memory.blocks import BlockPlan, block_place, blocks_for_settings
 from colocate.memory.decision import MemoryDecision, decide
-from colocate.memory.explanation import MemoryBar, explain, memory_bar
+from colocate.memory.explanation import MemoryBar, explain, memory_bar, returning
 from colocate.memory.facts import ActionOutcome, ActionResult, MemoryFacts
 from colocate.memory.forecast import Forecast, Instant, Koordinator, KoordinatorPolicy, WindowMax
 from colocate.memory.ladder import RungHere, rungs_here, way_back, why_no_demotion
@@ -78,6 +78,7 @@ __all__ = [
     "limits_of",
     "memory_bar",
     "pod_ref",
+    "returning",
     "rungs_here",
     "state_from_json",
     "state_to_json",

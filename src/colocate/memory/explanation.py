@@ -116,10 +116,10 @@ def _blocks(decision: MemoryDecision, settings: MemorySettings) -> list[str]:
     ):
         sentences.append(decision.wanted.reason)
     elif growth is not None:
-        waited = decision.state.clock - growth.since
+        many, seconds = returning(decision, settings)
+        verb = "comes" if many == 1 else "come"
         sentences.append(
-            f"There has been room for {count(growth.least, 'more block')} for {waited:.0f} s; the node offers more "
-            f"after {settings.cool_down:g} s."
+            f"{count(many, 'more block')} {verb} in {seconds:.0f} s (cool-down), if there is room all that time."
         )
     elif decision.wanted.may_grow and 0 < missing <= settings.hysteresis:
         sentences.append(
@@ -128,6 +128,14 @@ def _blocks(decision: MemoryDecision, settings: MemorySettings) -> list[str]:
     elif missing > 0:
         sentences.append(f"{count(missing, 'more block')} would fit, but {decision.wanted.waits_for}.")
     return sentences
+
+
+def returning(decision: MemoryDecision, settings: MemorySettings) -> tuple[int, float]:
+    """How many more blocks wait for the cool-down, and for how many seconds from this turn on."""
+    growth = decision.state.blocks.growth
+    if growth is None:
+        return 0, 0.0
+    return growth.least, max(0.0, growth.since + settings.cool_down - decision.state.clock)
 
 
 def _unsold(decision: MemoryDecision, settings: MemorySettings) -> list[str]:

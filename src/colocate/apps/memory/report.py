@@ -12,6 +12,7 @@ from colocate.memory import (
     RungHere,
     explain,
     memory_bar,
+    returning,
 )
 from colocate.model.memory import Bytes
 
@@ -48,6 +49,10 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     held: int
     withdrawn: int
     """Of those that are held: nobody new gets them."""
+    returning: int = 0
+    """More free blocks, which wait for the cool-down."""
+    returning_in: float = 0.0
+    """Seconds from this turn on until they come."""
     debt: Bytes
     due: Bytes
     rung: str
@@ -86,6 +91,7 @@ def report(
 ) -> MemoryReport:
     state = decision.state
     listed, healthy = state.blocks.listed, state.blocks.healthy()
+    returning_blocks, returning_in = returning(decision, settings)
     return MemoryReport(
         node=facts.node_name,
         at=at,
@@ -98,6 +104,8 @@ def report(
         offered=decision.offered,
         held=decision.held,
         withdrawn=len(listed) - len(healthy),
+        returning=returning_blocks,
+        returning_in=returning_in,
         debt=decision.balance.debt,
         due=decision.balance.due,
         rung=str(state.ladder.rung or ""),
