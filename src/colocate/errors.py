@@ -39,6 +39,11 @@ def system_reason(error: OSError | ValueError) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
+def unreadable(error: OSError | UnicodeDecodeError) -> str:
+    """Why a text file cannot be read, in the middle of a sentence."""
+    return system_reason(error) if isinstance(error, OSError) else "it is not UTF-8"
+
+
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
     """End the process with exit code 2 and one sentence on standard error, never a traceback."""

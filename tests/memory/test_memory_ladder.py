@@ -422,9 +422,7 @@ def test_the_number_of_blocks_is_explained_with_every_figure() -> None:
     machine.online += 5 * GIB
     machine.turn()
     machine.online -= 5 * GIB
-    assert "10 more blocks come in 60 s (cool-down)" in " ".join(
-        explain(machine.turn(), machine.settings)
-    )
+    assert "10 more blocks come in 60 s (cool-down)" in " ".join(explain(machine.turn(), machine.settings))
 
 
 def test_reclaim_takes_no_more_than_its_share_at_a_time() -> None:

@@ -6,7 +6,7 @@ from itertools import chain, repeat
 
 from colocate.apps.checkpoint.repair import RepairPlan
 from colocate.apps.checkpoint.reports import ShownCheckpoint, ShownEntry
-from colocate.cli.output import aligned, visible
+from colocate.cli.output import aligned, has_colours, painted, terminal_width, visible, wrapped
 from colocate.devices.findings import Finding, Severity
 from colocate.model.checkpoint import NO_TOPOLOGY
 from colocate.model.device import Allocation
@@ -17,6 +17,7 @@ _WIDTH = 32
 _LONG = 22
 """Columns for one id, or a run of ids, there."""
 
+_COLOURS = {Severity.INFO: "90", Severity.WARNING: "33", Severity.ERROR: "31"}
 _MARKS = {Severity.INFO: "·", Severity.WARNING: "!", Severity.ERROR: "✗"}
 
 _NUMBERED = re.compile(r"(.*?)(\d{1,15})", re.DOTALL)
@@ -200,7 +201,11 @@ def change(plan: RepairPlan) -> Iterator[str]:
 
 
 def found(findings: Sequence[Finding]) -> Iterator[str]:
-    """Two lines for each: a mark, the code and the sentence; the remedy below it."""
+    """What was found and, below it, what to do; on a terminal in colour, and within its width."""
+    width, colours = terminal_width(), has_colours()
     for finding in findings:
-        yield visible(f"{_MARKS[finding.severity]} {finding.code}: {finding.sentence}")
-        yield visible(f"  → {finding.remedy}")
+        mark = _MARKS[finding.severity]
+        told = wrapped(visible(f"{mark} {finding.code}: {finding.sentence}"), width, hanging="  ")
+        yield painted(told[0], mark, _COLOURS[finding.severity]) if colours else told[0]
+        yield from told[1:]
+        yield from wrapped(visible(f"→ {finding.remedy}"), width, "  ", "    ")

@@ -2,17 +2,23 @@
 
 import argparse
 import sys
+import time
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from colocate.apps.config.values import to_seconds
+from colocate.cli.parser import CommandParser
 from colocate.errors import UserError
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
+
+_CLEAR = "\x1b[H\x1b[J"
+_WATCH_EVERY = 2.0
 
 
-def add_command(commands: Commands, name: str, about: str, more: str = "") -> argparse.ArgumentParser:
+def add_command(commands: Commands, name: str, about: str, more: str = "") -> CommandParser:
     """A command with what it is about in its group's help and, as a sentence with more after it, in its own."""
-    command: argparse.ArgumentParser = commands.add_parser(
+    command: CommandParser = commands.add_parser(
         name, help=about, description=f"{about[0].upper()}{about[1:]}. {more}".strip()
     )
     return command
@@ -21,6 +27,25 @@ def add_command(commands: Commands, name: str, about: str, more: str = "") -> ar
 def add_output(command: argparse.ArgumentParser, *formats: str) -> None:
     """The flag that chooses among these; the first unless it is given."""
     command.add_argument("-o", "--output", choices=formats, default=formats[0], help=" or ".join(formats))
+
+
+def add_watch(command: argparse.ArgumentParser) -> None:
+    """The flag by which a command prints again and again; it goes with the first of its output formats."""
+    command.add_argument(
+        "--watch", "-w", action="store_true", help="print again every two seconds, until Ctrl-C"
+    )
+
+
+def print_watched(args: argparse.Namespace, lines: Callable[[], Iterable[str]]) -> None:
+    """Print what the lines are now; with --watch again and again, on a terminal in the same place."""
+    if args.watch and args.output == "json":
+        raise UserError("--watch prints text, not json; leave one out")
+    clear = _CLEAR if args.watch and sys.stdout.isatty() else ""
+    while True:
+        print(clear + "\n".join(lines()), flush=True)
+        if not args.watch:
+            return
+        time.sleep(_WATCH_EVERY)
 
 
 def add_asking_first(command: argparse.ArgumentParser) -> None:

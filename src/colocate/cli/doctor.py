@@ -21,7 +21,7 @@ from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, has_colours, terminal_width, visible, wrapped
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client, ClientSettings
-from colocate.errors import UserError
+from colocate.errors import UserError, unreadable
 from colocate.host.identity import NODE_NAME, this_node
 from colocate.kubelet import KubeletPaths
 
@@ -135,7 +135,9 @@ def _scheduling(args: argparse.Namespace) -> Scheduling | None:
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--kube-scheduler-config: {file} cannot be read ({error}); check the path") from None
+        raise UserError(
+            f"--kube-scheduler-config: {file} cannot be read ({unreadable(error)}); check the path"
+        ) from None
     return Scheduling(config, read_kube_scheduler(text, str(file)))
 
 

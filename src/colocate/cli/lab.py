@@ -12,7 +12,7 @@ import uvloop
 
 from colocate.cli.commands import Commands, positive_seconds
 from colocate.cli.main import GROUPS
-from colocate.errors import UserError, system_reason
+from colocate.errors import UserError, system_reason, unreadable
 
 try:
     from colocate.lab.cluster import LabCluster
@@ -114,4 +114,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); check the path") from error
+        raise UserError(f"{path}: cannot be read ({unreadable(error)}); check the path") from error

@@ -5,7 +5,6 @@ from the parsed arguments to an exit code (or None for 0). Lazy imports keep the
 what only the demo needs.
 """
 
-import argparse
 import errno
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from importlib import import_module
 
 from colocate import __version__, startup
 from colocate.cli import streams
+from colocate.cli.commands import CommandParser
 from colocate.errors import ColocateError, exit_on_user_error, system_reason, visible
 
 GROUPS = {
@@ -30,6 +30,7 @@ GROUPS = {
     "resource": "list, advertise and remove extended resources of nodes",
     "lab": "run an embedded cluster that kubectl can talk to",
     "demo": "try it on this machine, without a cluster",
+    "completion": "print what makes a shell complete the words of this command",
 }
 
 _INTERRUPTED = 130
@@ -80,19 +81,24 @@ def _run(arguments: list[str]) -> int:
     return args.run(args) or 0
 
 
-def _parser(chosen: str | None) -> argparse.ArgumentParser:
-    """The parser with the chosen group in full, and the others by name."""
-    parser = argparse.ArgumentParser(
+def whole_parser() -> CommandParser:
+    """The parser with every group in full."""
+    return _parser(*GROUPS)
+
+
+def _parser(*chosen: str | None) -> CommandParser:
+    """The parser with the chosen groups in full, and the others by name."""
+    parser = CommandParser(
         prog="colocate",
         description="More work on every Kubernetes node, safely.",
         epilog="'colocate GROUP --help' describes each group.",
     )
     parser.add_argument("--version", action="version", version=f"colocate {__version__}")
-    if chosen in GROUPS:
+    if any(name in GROUPS for name in chosen):
         startup.prepare_process()
     groups = parser.add_subparsers(metavar="GROUP", title="groups")
     for name, about in GROUPS.items():
-        if name == chosen:
+        if name in chosen:
             import_module(f"colocate.cli.{name.replace('-', '_')}").add(groups)
         else:
             groups.add_parser(name, help=about)

@@ -10,7 +10,7 @@ from colocate.apps import control
 from colocate.apps.memory.control import REPORT, SWITCH, AskReport, Switch, Switched
 from colocate.apps.memory.report import MemoryReport
 from colocate.cli.agent_socket import add_asking
-from colocate.cli.commands import Commands, add_output, seconds
+from colocate.cli.commands import Commands, add_output, add_watch, print_watched, seconds
 from colocate.cli.main import GROUPS
 from colocate.cli.memory_status import status_lines
 from colocate.cli.output import as_json, has_colours, terminal_width, visible, wrapped
@@ -27,6 +27,7 @@ def add(groups: Commands) -> None:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     status = add_asking(commands, "status", "how this node's memory is used, and which pods hold blocks")
+    add_watch(status)
     status.set_defaults(run=show_status)
     why = add_asking(commands, "explain", "why the node offers this many blocks")
     why.set_defaults(run=show_explanation)
@@ -45,11 +46,12 @@ def add(groups: Commands) -> None:
 
 
 def show_status(args: argparse.Namespace) -> None:
-    report = _ask(args.socket)
-    if args.output == "json":
-        print(as_json(report))
-    else:
-        print(*status_lines(report, colours=has_colours(), width=terminal_width()), sep="\n")
+    if args.output == "json" and not args.watch:
+        print(as_json(_ask(args.socket)))
+        return
+    print_watched(
+        args, lambda: status_lines(_ask(args.socket), colours=has_colours(), width=terminal_width())
+    )
 
 
 def show_explanation(args: argparse.Namespace) -> None:
@@ -89,7 +91,9 @@ def switch_off(args: argparse.Namespace) -> int:
 def switch_on(args: argparse.Namespace) -> None:
     switched = asyncio.run(control.ask(args.socket, SWITCH, Switch(off=False)))
     if switched.was_off:
-        print("memory colocation is switched on; blocks come after the cool-down, 'colocate memory status' says when")
+        print(
+            "memory colocation is switched on; blocks come after the cool-down, 'colocate memory status' says when"
+        )
     else:
         print("memory colocation was on already")
     _tell_unstored(switched)

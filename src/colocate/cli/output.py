@@ -34,9 +34,20 @@ def as_json(value: Any) -> str:
 def harmless(text: str) -> str:
     """JSON, or YAML with such texts in double quotes, without what could steer a terminal; it says the same."""
     lines = text.split("\n")
-    if all(map(str.isprintable, lines)):
+    if all(map(str.isprintable, lines)) and _can_be_shown(text):
         return text
-    return "\n".join("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line) for line in lines)
+    # In full here: for text that is no data, an ASCII terminal gets signs that look alike instead.
+    shown = str.isprintable if _can_be_shown("é…") else lambda c: c.isascii() and c.isprintable()
+    return "\n".join("".join(c if shown(c) else json.dumps(c)[1:-1] for c in line) for line in lines)
+
+
+def _can_be_shown(text: str) -> bool:
+    """Whether standard output has all of these characters."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8", errors="strict")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 class _Dumper(yaml.SafeDumper):
@@ -79,6 +90,11 @@ def terminal_width() -> int:
 def has_colours() -> bool:
     """Whether what is printed may be coloured; NO_COLOR says that it may not."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def painted(line: str, part: str, colour: str) -> str:
+    """A line with the first occurrence of a part in a colour of the terminal."""
+    return line.replace(part, f"\x1b[{colour}m{part}\x1b[0m", 1) if part else line
 
 
 def wrapped(text: str, width: int, indent: str = "", hanging: str = "") -> list[str]:

@@ -17,8 +17,8 @@ from colocate.apps.scheduler.loop.decision_log import Told
 from colocate.apps.scheduler.server.tokens import own_token_file
 from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE
 from colocate.cli import scheduler_pod_file, scheduler_tables
-from colocate.cli.commands import Commands, add_command, add_output
-from colocate.cli.output import as_json, harmless, terminal_width, visible, wrapped
+from colocate.cli.commands import Commands, add_command, add_output, add_watch, print_watched
+from colocate.cli.output import as_json, harmless, has_colours, terminal_width, visible, wrapped
 from colocate.cli.scheduler_tables import Scored
 from colocate.errors import UserError, system_reason
 from colocate.host.files import write_atomically
@@ -56,6 +56,7 @@ def add(commands: Commands) -> None:
     command.add_argument("--last", type=int, default=20, metavar="N", help="how many (%(default)s)")
     _add_where(command)
     command = _command(commands, "top", show_top, "list nodes by real and requested load, fullest first")
+    add_watch(command)
     _add_snapshot(command)
     command = _command(
         commands, "snapshot", write_snapshot, "write all facts of a running scheduler to a file", formats=()
@@ -146,11 +147,15 @@ def show_decisions(args: argparse.Namespace) -> None:
 
 
 def show_top(args: argparse.Namespace) -> None:
-    if args.snapshot:
-        rows = top(snapshot.restore(_snapshot(args)))
-    else:
-        rows = questions.decoded(_ask(args, "/top"), list[NodeRow])
-    _print(args, rows, scheduler_tables.top(rows, terminal_width()))
+    def rows() -> Sequence[NodeRow]:
+        if args.snapshot:
+            return top(snapshot.restore(_snapshot(args)))
+        return questions.decoded(_ask(args, "/top"), list[NodeRow])
+
+    if args.output == "json" and not args.watch:
+        print(as_json(rows()))
+        return
+    print_watched(args, lambda: scheduler_tables.top(rows(), terminal_width(), colours=has_colours()))
 
 
 def write_snapshot(args: argparse.Namespace) -> None:

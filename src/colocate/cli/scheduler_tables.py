@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from colocate.apps.scheduler.loop.decision_log import Told
 from colocate.apps.scheduler.loop.refusal_log import RefusedPod
-from colocate.cli.output import aligned, visible, wrapped
+from colocate.cli.output import aligned, painted, visible, wrapped
 from colocate.load import (
     ClosedNode,
     Explanation,
@@ -20,6 +20,10 @@ from colocate.load import (
     rounded_down,
 )
 
+_BAR = 10
+"""Cells of the bar of a node's pressure."""
+_WARM, _HOT = 60, 80
+"""Percent from which on a bar is yellow, and red."""
 _MOST_CLOSED = 20
 """Nodes that are no candidates, of which each is told by itself."""
 
@@ -161,14 +165,14 @@ def _fitted(rows: list[tuple[str, ...]], width: int, *spared: str) -> Sequence[s
     return lines
 
 
-def top(rows: Sequence[NodeRow], width: int = 0) -> Iterator[str]:
-    """A line for each; what is left out where there is no room are the unseen pods, the sample and the pressure, by
-    which the nodes are in order."""
+def top(rows: Sequence[NodeRow], width: int = 0, *, colours: bool = False) -> Iterator[str]:
+    """A line for each; what is left out where there is no room are the unseen pods, the sample, and requests of CPU
+    and memory, in this order; never the pressure, by which the nodes are in order. On a terminal it is a bar, too."""
     lines: list[tuple[str, ...]] = [("NODE", "PRESSURE", "CPU USED/REQ", "MEM USED/REQ", "UNSEEN", "SAMPLE")]
     lines += [
         (
             row.node,
-            f"{rounded_down(row.pressure):3.0f} %",
+            f"{rounded_down(row.pressure):3.0f} %" + (f" {_bar(row.pressure)}" if colours else ""),
             _used_of_requested(row.cpu),
             _used_of_requested(row.memory),
             _unseen(row.unseen_pods),
@@ -179,7 +183,19 @@ def top(rows: Sequence[NodeRow], width: int = 0) -> Iterator[str]:
     if any(row.heat is not None for row in rows):
         heats = ["HEAT", *("" if row.heat is None else str(row.heat) for row in rows)]
         lines = [(name, heat, *more) for (name, *more), heat in zip(lines, heats, strict=True)]
-    yield from _fitted(lines, width, "UNSEEN", "SAMPLE", "PRESSURE")
+    heading, *fitted = _fitted(lines, width, "UNSEEN", "SAMPLE", "MEM USED/REQ", "CPU USED/REQ")
+    yield heading
+    for row, line in zip(rows, fitted, strict=True):
+        yield painted(line, _bar(row.pressure), _colour(row.pressure)) if colours else line
+
+
+def _bar(pressure: float) -> str:
+    cells = min(_BAR, max(0, round(pressure / 100 * _BAR)))
+    return "█" * cells + "░" * (_BAR - cells)
+
+
+def _colour(pressure: float) -> str:
+    return "31" if pressure >= _HOT else "33" if pressure >= _WARM else "32"
 
 
 def comparison(compared: PolicyComparison, width: int = 0) -> Iterator[str]:

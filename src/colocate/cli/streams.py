@@ -15,6 +15,15 @@ from typing import Any, TextIO, cast
 from colocate.errors import UserError, system_reason
 
 _ESCAPED = "colocate.escaped"
+_ALIKE = {
+    **dict(zip("✓✗–·×■□█░▒│├└─◆", "+x-.x#.#.:||`-*", strict=True)),
+    "→": "->",
+    "…": "...",
+    "≤": "<=",
+    "≥": ">=",
+    "≠": "!=",
+}
+"""What is shown of our own signs where there are only those of ASCII."""
 
 
 @contextmanager
@@ -44,10 +53,14 @@ def _open_closed() -> None:
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    r"""What the stream's encoding does not have is written as \uXXXX, which JSON understands."""
+    r"""What the stream's encoding does not have: our own signs as what looks alike, all else as \uXXXX.
+
+    Data (JSON, YAML) has none of them left when it comes here: `output.harmless` has written them in full.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+    missing = error.object[error.start : error.end]
+    return "".join(_ALIKE.get(sign) or json.dumps(sign)[1:-1] for sign in missing), error.end
 
 
 class _Output:

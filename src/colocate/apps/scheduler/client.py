@@ -11,7 +11,7 @@ from colocate.apps.scheduler import settings
 from colocate.apps.scheduler.addresses import without_login
 from colocate.cluster.secret import Secret
 from colocate.cluster.trouble import in_words, of_certificate, of_our_certificate
-from colocate.errors import ColocateError, UserError
+from colocate.errors import ColocateError, UserError, unreadable
 
 T = TypeVar("T")
 _PATIENCE = aiohttp.ClientTimeout(total=60, connect=10)
@@ -123,8 +123,11 @@ def _headers(where: Where) -> dict[str, str]:
         return {}
     try:
         token = Secret(where.token_file.read_text().split()[0])
-    except (OSError, IndexError, UnicodeDecodeError) as error:
-        raise UserError(f"--token-file: cannot read a token from {where.token_file} ({error})") from None
+    except IndexError:
+        raise UserError(f"--token-file: {where.token_file} is empty; put a token into it") from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = unreadable(error)
+        raise UserError(f"--token-file: cannot read {where.token_file} ({why}); check the path") from None
     return {"Authorization": f"Bearer {token.reveal()}"}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from colocate.errors import UserError
+from colocate.errors import UserError, unreadable
 from colocate.host.identity import Identity
 from colocate.lab.api.managed_fields import FieldWriter
 from colocate.lab.api.objects import Object
@@ -77,7 +77,7 @@ def from_file(path: Path) -> list[LabNodeShape]:
         tree = yaml.safe_load(path.read_text())
         groups = msgspec.convert(tree, _File).nodes
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); check the path") from error
+        raise UserError(f"{path}: cannot be read ({unreadable(error)}); check the path") from error
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: {reason}; see examples/nodes.yaml") from error
