@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cli.running import Ended, checkpoint, colocate
+from tests.cli.running import Ended, checkpoint, colocate, on_terminal
 from tests.support.plugins import FAN, Fans
 from tests.support.waiting import until
 
@@ -341,3 +341,23 @@ async def test_kubernetes_own_resources_in_a_nodes_status_are_no_difference(shor
         assert "kubernetes.io/batch-cpu" in status["capacity"], "else this proves nothing"
         agrees = await lab.checkpoint("diff")
         assert agrees.code == 0, agrees
+
+
+# terminals -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["table", "wide"])
+async def test_show_fits_a_narrow_terminal_as_far_as_its_words_do(form: str) -> None:
+    ended = await on_terminal("checkpoint", "show", RECORDING, "-o", form, columns=60)
+    words = max(map(len, ended.out.split()))
+    assert max(map(len, ended.out.splitlines())) <= max(60, words + 40)
+    plain = await colocate("checkpoint", "show", RECORDING, "-o", "wide")
+    assert {word for word in plain.out.split() if "/" in word} <= set(ended.out.split()) or form == "table"
+    assert "injected" in ended.out if form == "table" else "env" in ended.out
+
+
+async def test_verify_is_coloured_on_terminals_only_and_not_with_no_color() -> None:
+    assert "\x1b[31m✗" in (await on_terminal("checkpoint", "verify", SEED)).out
+    assert "\x1b" not in (await on_terminal("checkpoint", "verify", SEED, NO_COLOR="1")).out
+    assert "\x1b" not in (await colocate("checkpoint", "verify", SEED)).out
+    assert "\x1b[32m✓" in (await on_terminal("checkpoint", "verify", RECORDING)).out

@@ -1,5 +1,8 @@
 """What is printed of decisions fits the terminal, and says no more than what counts."""
 
+import re
+
+import pytest
 from tests.load.facts import NOW, load, pod, table
 
 from colocate.apps.scheduler.loop.decision_log import Told
@@ -107,8 +110,21 @@ def test_nodes_with_long_names_fit_80_columns_with_what_is_used() -> None:
     nodes = top(table(IN_A_CLOUD), dict.fromkeys(IN_A_CLOUD, 2))
     lines = list(scheduler_tables.top(nodes, 80))
     assert max(map(len, lines)) <= 80
-    assert lines[0].split() == ["NODE", "HEAT", "CPU", "USED/REQ", "MEM", "USED/REQ"]
+    assert lines[0].split() == ["NODE", "HEAT", "PRESSURE", "CPU", "MEM"]
     assert list(scheduler_tables.top(nodes, 110)) == list(scheduler_tables.top(nodes))
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80])
+@pytest.mark.parametrize("colours", [False, True])
+def test_the_pressure_is_shown_however_narrow_the_terminal_is(width: int, colours: bool) -> None:
+    nodes = top(table(IN_A_CLOUD))
+    shown = [
+        re.sub("\x1b\\[[0-9]*m", "", line) for line in scheduler_tables.top(nodes, width, colours=colours)
+    ]
+    assert max(map(len, shown)) <= width
+    assert "PRESSURE" in shown[0]
+    assert all(f"{node.pressure // 1:3.0f} %" in line for node, line in zip(nodes, shown[1:], strict=True))
+    assert ("█" in "".join(shown) or "░" in "".join(shown)) == colours
 
 
 def compared(loads: dict[str, NodeLoad], first: str, second: str, width: int = 0) -> list[str]:

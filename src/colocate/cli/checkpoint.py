@@ -19,7 +19,7 @@ from colocate.apps.checkpoint.sources import (
 from colocate.cli import checkpoint_tables, cluster_flags
 from colocate.cli.commands import Commands, add_asking_first, add_command, add_output, confirm
 from colocate.cli.main import GROUPS
-from colocate.cli.output import as_json, as_yaml, visible
+from colocate.cli.output import as_json, as_yaml, has_colours, painted, terminal_width, visible
 from colocate.clock import SystemClock
 from colocate.devices.checkpoint_check import check
 from colocate.devices.comparison import compare
@@ -166,7 +166,8 @@ def show_file(args: argparse.Namespace) -> None:
     if asked.silent and any(entry.pod is None for entry in whole.entries):
         _note(f"pods without a name are shown by their uid: {'; '.join(asked.silent)}")
     if args.output in ("table", "wide"):
-        print(*checkpoint_tables.table(whole, wide=args.output == "wide"), sep="\n")
+        wide = args.output == "wide"
+        print(*checkpoint_tables.table(whole, wide, terminal_width()), sep="\n")
     else:
         _print_data(args.output, whole)
 
@@ -181,7 +182,8 @@ def verify(args: argparse.Namespace) -> int:
     if args.output == "table":
         holders = counted(len(reading.checkpoint.entries or ()), "container")
         checksum = "no checksum" if reading.format is Format.PLAIN else f"checksum {reading.computed}"
-        print(f"✓ {visible(str(path))} is sound: {holders} with devices, {checksum}")
+        sound = f"✓ {visible(str(path))} is sound: {holders} with devices, {checksum}"
+        print(painted(sound, "✓", "32") if has_colours() else sound)
     return 0
 
 

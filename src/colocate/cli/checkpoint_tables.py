@@ -14,6 +14,9 @@ from colocate.model.device import Allocation
 _WIDTH = 32
 """Columns for a list of ids, where not all are shown."""
 
+_LEAST = 16
+"""Columns for the last column of a table: where there are fewer it stands below the others."""
+
 _LONG = 22
 """Columns for one id, or a run of ids, there."""
 
@@ -23,16 +26,16 @@ _MARKS = {Severity.INFO: "·", Severity.WARNING: "!", Severity.ERROR: "✗"}
 _NUMBERED = re.compile(r"(.*?)(\d{1,15})", re.DOTALL)
 
 
-def table(shown: ShownCheckpoint, wide: bool) -> Iterator[str]:
-    """The whole checkpoint; `wide` shows every id and everything that was injected."""
-    yield visible(f"{shown.file}: {_checksum(shown)}")
+def table(shown: ShownCheckpoint, wide: bool, width: int = 0) -> Iterator[str]:
+    """The whole checkpoint, within the width if there is one; `wide` shows every id and all that was injected."""
+    yield from wrapped(visible(f"{shown.file}: {_checksum(shown)}"), width, hanging="  ")
     yield ""
     if not shown.entries:
         yield "no container holds a device"
     elif wide:
-        yield from chain.from_iterable(map(_in_full, shown.entries))
+        yield from chain.from_iterable(_in_full(entry, width) for entry in shown.entries)
     else:
-        yield from _by_pod(shown.entries)
+        yield from _by_pod(shown.entries, width)
     yield ""
     held = _held(shown)
     rows = [
@@ -40,14 +43,31 @@ def table(shown: ShownCheckpoint, wide: bool) -> Iterator[str]:
         for resource, ids in sorted(shown.registered.items())
     ]
     if rows:
-        yield from aligned([("REGISTERED", "DEVICES", "HELD", "IDS"), *rows])
+        yield from _fitted([("REGISTERED", "DEVICES", "HELD", "IDS"), *rows], width)
     else:
         yield "no plugin has registered a resource"
 
 
-def _by_pod(entries: Sequence[ShownEntry]) -> Iterator[str]:
+def _fitted(rows: Sequence[Sequence[str]], width: int, gap: int = 3) -> Iterator[str]:
+    """Lines whose last column goes on below itself where a terminal has no room for it."""
+    for line, row in zip(aligned(rows, gap=gap), rows, strict=True):
+        last = visible(row[-1])
+        before = line.removesuffix(last)
+        if not width or len(line) <= width:
+            yield line
+        elif len(before) + _LEAST <= width:
+            yield from wrapped(last, width, before, " " * len(before))
+        else:
+            yield before.rstrip()
+            yield from wrapped(last, width, "  ", "  ")
+
+
+def _by_pod(entries: Sequence[ShownEntry], width: int) -> Iterator[str]:
     heads = ("CONTAINER", "RESOURCE", "NUMA", "DEVICES", "INJECTED")
     head, *lines = aligned([heads, *map(_row, entries)], gap=2)
+    if width and max(map(len, (head, *lines))) + 2 > width:
+        yield from _one_below_the_other(entries, width)
+        return
     pods: dict[str, list[str]] = {}
     for entry, line in zip(entries, lines, strict=True):
         pods.setdefault(_pod(entry), []).append(line)
@@ -56,6 +76,20 @@ def _by_pod(entries: Sequence[ShownEntry]) -> Iterator[str]:
     for pod, of_pod in pods.items():
         yield visible(pod)
         yield from (f"  {line}" for line in of_pod)
+
+
+def _one_below_the_other(entries: Sequence[ShownEntry], width: int) -> Iterator[str]:
+    """For a narrow terminal: what is a row elsewhere is a few lines here."""
+    pod = ""
+    for entry in entries:
+        if _pod(entry) != pod:
+            pod = _pod(entry)
+            yield from wrapped(visible(pod), width, hanging="  ")
+        container, resource, nodes, devices, injected = map(visible, _row(entry))
+        yield f"  {container}"
+        numa = "" if nodes == "-" else f", NUMA {nodes}"
+        yield from wrapped(f"{resource}{numa}, {devices}", width, "    ", "      ")
+        yield from wrapped(f"injected {injected}", width, "    ", "      ")
 
 
 def _pod(entry: ShownEntry) -> str:
@@ -104,14 +138,15 @@ def _summary(injected: Allocation | None) -> str:
     return ", ".join(parts) or "nothing"
 
 
-def _in_full(entry: ShownEntry) -> Iterator[str]:
-    yield visible(f"{_pod(entry)}  container {entry.container}  {entry.resource}")
+def _in_full(entry: ShownEntry, width: int) -> Iterator[str]:
+    told = visible(f"{_pod(entry)}  container {entry.container}  {entry.resource}")
+    yield from wrapped(told, width, hanging="    ")
     rows: list[tuple[str, str]] = []
     for node, ids in sorted(entry.devices.items()):
         where = "no NUMA node" if node == NO_TOPOLOGY else f"NUMA node {node}"
         rows += zip(chain((where,), repeat("")), ids, strict=False)
     rows += _injected(entry.injected)
-    yield from (f"  {line}" for line in aligned(rows))
+    yield from (f"  {line}" for line in _fitted(rows, width - 2 if width else 0))
 
 
 def _injected(injected: Allocation | None) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """How decisions and loads are printed for people."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from colocate.apps.scheduler.loop.decision_log import Told
@@ -158,7 +158,7 @@ def _fitted(rows: list[tuple[str, ...]], width: int, *spared: str) -> Sequence[s
     """Lines without as many of the spared columns, the first first, as there is no room for."""
     lines = list(aligned(rows, gap=2))
     for column in spared:
-        if width and max(map(len, lines)) > width:
+        if column in rows[0] and width and max(map(len, lines)) > width:
             place = rows[0].index(column)
             rows = [(*row[:place], *row[place + 1 :]) for row in rows]
             lines = list(aligned(rows, gap=2))
@@ -166,15 +166,28 @@ def _fitted(rows: list[tuple[str, ...]], width: int, *spared: str) -> Sequence[s
 
 
 def top(rows: Sequence[NodeRow], width: int = 0, *, colours: bool = False) -> Iterator[str]:
-    """A line for each; what is left out where there is no room are the unseen pods, the sample, and requests of CPU
-    and memory, in this order; never the pressure, by which the nodes are in order. On a terminal it is a bar, too."""
-    lines: list[tuple[str, ...]] = [("NODE", "PRESSURE", "CPU USED/REQ", "MEM USED/REQ", "UNSEEN", "SAMPLE")]
+    """A line for each. Where there is no room, the unseen pods and the sample are left out, then what is requested,
+    then use; never the pressure, by which the nodes are in order. On a terminal it is a bar, too."""
+    heading, *fitted = _fitted(_top_rows(rows, colours, _used_of_requested), width, "UNSEEN", "SAMPLE")
+    if width and max(map(len, (heading, *fitted)), default=0) > width:
+        short = _top_rows(rows, colours, _used)
+        heading, *fitted = _fitted(short, width, "UNSEEN", "SAMPLE", "MEM", "CPU", "HEAT")
+    for row, line in zip((None, *rows), (heading, *fitted), strict=True):
+        line = _cut(line, width)
+        yield painted(line, _bar(row.pressure), _colour(row.pressure)) if row and colours else line
+
+
+def _top_rows(
+    rows: Sequence[NodeRow], colours: bool, use: Callable[[ResourceRow], str]
+) -> list[tuple[str, ...]]:
+    of = " USED/REQ" if use is _used_of_requested else ""
+    lines: list[tuple[str, ...]] = [("NODE", "PRESSURE", f"CPU{of}", f"MEM{of}", "UNSEEN", "SAMPLE")]
     lines += [
         (
             row.node,
             f"{rounded_down(row.pressure):3.0f} %" + (f" {_bar(row.pressure)}" if colours else ""),
-            _used_of_requested(row.cpu),
-            _used_of_requested(row.memory),
+            use(row.cpu),
+            use(row.memory),
             _unseen(row.unseen_pods),
             _sample(row),
         )
@@ -183,10 +196,20 @@ def top(rows: Sequence[NodeRow], width: int = 0, *, colours: bool = False) -> It
     if any(row.heat is not None for row in rows):
         heats = ["HEAT", *("" if row.heat is None else str(row.heat) for row in rows)]
         lines = [(name, heat, *more) for (name, *more), heat in zip(lines, heats, strict=True)]
-    heading, *fitted = _fitted(lines, width, "UNSEEN", "SAMPLE", "MEM USED/REQ", "CPU USED/REQ")
-    yield heading
-    for row, line in zip(rows, fitted, strict=True):
-        yield painted(line, _bar(row.pressure), _colour(row.pressure)) if colours else line
+    return lines
+
+
+def _cut(line: str, width: int) -> str:
+    """A line whose first word, a name, is cut in the middle where even so there is no room."""
+    excess = len(line) - width
+    if not width or excess <= 0:
+        return line
+    name, blank, others = line.partition(" ")
+    padding = len(others) - len(others.lstrip())
+    if padding >= excess:
+        return f"{name}{blank}{others[excess:]}"
+    keep = max(3, len(name) - (excess - padding) - 1)
+    return f"{name[: (keep + 1) // 2]}…{name[len(name) - keep // 2 :]}{blank}{others.lstrip()}"
 
 
 def _bar(pressure: float) -> str:
@@ -263,6 +286,10 @@ def _went(told: Told) -> str:
 def _used_of_requested(row: ResourceRow) -> str:
     used = "  ?" if row.used is None else f"{rounded_down(row.used):3.0f}"
     return f"{used} /{row.requested:4.0f} %"
+
+
+def _used(row: ResourceRow) -> str:
+    return "  ?" if row.used is None else f"{rounded_down(row.used):3.0f} %"
 
 
 def _moment(at: float) -> str:

@@ -18,7 +18,7 @@ from colocate.errors import UserError
 PREFIX = "COLOCATE_"
 
 # Read by `crashpoints`, before there is any configuration.
-_NOT_CONFIGURATION = frozenset({"COLOCATE_CRASH_AT", "COLOCATE_CRASH_LOG"})
+_NOT_CONFIGURATION = frozenset({"COLOCATE_CRASH_AT", "COLOCATE_CRASH_LOG", "COLOCATE_TEST_PATIENCE"})
 
 
 class Settable(msgspec.Struct, frozen=True):
