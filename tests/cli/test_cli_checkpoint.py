@@ -126,7 +126,10 @@ def test_a_folder_and_a_missing_file_are_one_sentence(
 # show ------------------------------------------------------------------------------------------------
 
 
-def test_the_table_fits_a_terminal_and_wide_shows_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_fits_a_terminal_and_wide_shows_everything(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     table, wide = (
         checkpoint(capsys, "show", RECORDING, "--offline", "-o", output).out for output in ("table", "wide")
     )

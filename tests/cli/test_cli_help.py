@@ -15,7 +15,7 @@ from colocate.cli.main import whole_parser
 
 def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not groups:
+    if parser.get_default("run"):
         yield parser
     for command in groups[0].choices.values() if groups else ():
         yield from leaves(command)

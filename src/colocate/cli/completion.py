@@ -3,8 +3,9 @@
 import argparse
 from collections.abc import Iterator
 
-from colocate.cli.commands import CommandParser, Commands
+from colocate.cli.commands import Commands
 from colocate.cli.main import GROUPS, whole_parser
+from colocate.cli.parser import CommandParser
 
 _BASH = """\
 # bash completion for colocate: source it, or save it as /etc/bash_completion.d/colocate

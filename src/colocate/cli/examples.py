@@ -35,6 +35,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "colocate cpus plan": ("colocate cpus plan --shape epyc --request 8,24,48",),
     "colocate cpus explain": ("colocate cpus explain --shape epyc --request 24",),
     "colocate cri-proxy": ("colocate cri-proxy --runtime unix:///run/containerd/containerd.sock",),
+    "colocate cri-proxy install": ("colocate cri-proxy install --dry-run",),
+    "colocate cri-proxy uninstall": ("colocate cri-proxy uninstall --dry-run",),
     "colocate gpu status": ("colocate gpu status",),
     "colocate gpu explain": ("colocate gpu explain default/train",),
     "colocate gpu replay": (

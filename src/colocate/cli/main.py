@@ -12,7 +12,7 @@ from importlib import import_module
 
 from colocate import __version__, startup
 from colocate.cli import streams
-from colocate.cli.commands import CommandParser
+from colocate.cli.parser import CommandParser
 from colocate.errors import ColocateError, exit_on_user_error, system_reason, visible
 
 GROUPS = {
