@@ -238,3 +238,50 @@ async def test_the_demo_shows_its_kubeconfig_on_a_small_terminal_and_leaves_noth
         os.close(master)
         if "found" in locals() and found:
             shutil.rmtree(Path(found[1]).parent, ignore_errors=True)
+
+
+@asynccontextmanager
+async def lab_in(folder: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, Path]]:
+    """A lab whose own folder is made in this one, as TMPDIR says."""
+    process = await asyncio.create_subprocess_exec(
+        *[*COMMAND, "lab", "--nodes", "0"],
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    try:
+        assert process.stdout is not None
+        line = (await process.stdout.readline()).decode()
+        assert line.startswith("export KUBECONFIG="), line
+        ready = (await process.stdout.readline()).decode()
+        assert ready == "# the cluster is ready: 1 node; Ctrl-C stops it and leaves nothing behind\n"
+        yield process, Path(line.strip().removeprefix("export KUBECONFIG=")).parent
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+async def test_the_next_start_clears_what_a_killed_lab_left_and_touches_no_other(short: Path) -> None:
+    planted = short / "colocate-lab-planted"
+    planted.mkdir()
+    (planted / "lock").write_text("../../../etc")
+    elsewhere = short / "elsewhere"
+    elsewhere.mkdir()
+    (short / "colocate-lab-link").symlink_to(elsewhere)
+    async with lab_in(short) as (alive, its_folder):
+        async with lab_in(short) as (killed, left):
+            group = Path(f"/sys/fs/cgroup/memory/colocate-lab-{killed.pid}")
+            with_groups = os.geteuid() == 0 and group.parent.is_dir()
+            if with_groups:
+                group.mkdir()  # As if it had run pods.
+            killed.kill()
+            await killed.wait()
+            assert left.exists()
+        async with lab_in(short):
+            assert not left.exists()
+            assert not group.exists()
+            assert its_folder.exists()
+            assert alive.returncode is None
+            assert not planted.exists()
+            assert elsewhere.exists()
+    assert not its_folder.exists()

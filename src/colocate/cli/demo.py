@@ -25,6 +25,7 @@ try:
     from rich.text import Text
 
     from colocate.lab.demo import RESOURCE, Demo
+    from colocate.lab.own_folder import own_folder
 except ImportError as missing:
     raise UserError(
         "the demo needs more packages; install rich and cryptography, or the extra 'lab' of kube-colocate"
@@ -67,7 +68,11 @@ async def _tell(once: bool, speed: float, nodes: list[LabNodeShape]) -> int:
     assert task is not None
     # A demo that is killed politely cleans up as it does for Ctrl-C.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    demo = Demo(nodes)
+    async with own_folder("demo") as root:
+        return await _story(Demo(root, nodes), console, once, speed)
+
+
+async def _story(demo: Demo, console: Console, once: bool, speed: float) -> int:
     story = Story(demo, console, live=console.is_terminal and not once)
     try:
         with story.shown():

@@ -2,10 +2,7 @@
 
 import argparse
 import asyncio
-import os
-import shutil
 import signal
-import tempfile
 from pathlib import Path
 
 import uvloop
@@ -24,8 +21,10 @@ except ImportError as missing:
 from colocate.lab.device_manager import STOP_GRACE
 from colocate.lab.kubelet import STATUS_SYNC
 from colocate.lab.nodes.shape import from_file, generated
+from colocate.lab.own_folder import group_of, own_folder
 from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.scheduler import configuration
+from colocate.model.figures import count
 
 
 def add(groups: Commands) -> None:
@@ -81,9 +80,8 @@ async def _serve(args: argparse.Namespace) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    root = Path(tempfile.mkdtemp(prefix="colocate-lab-"))
-    try:
-        runtime = ProcessRuntime(root / "pods", parent=f"colocate-lab-{os.getpid()}")
+    async with own_folder("lab") as root:
+        runtime = ProcessRuntime(root / "pods", parent=group_of("lab"))
         cluster = LabCluster(
             root,
             runtime=runtime,
@@ -101,13 +99,13 @@ async def _serve(args: argparse.Namespace) -> None:
                 raise UserError(
                     f"--kubeconfig: {kubeconfig} cannot be written ({system_reason(error)})"
                 ) from error
-            print(f"export KUBECONFIG={kubeconfig}", flush=True)
+            nodes = count(1 + sum(shape.count for shape in shapes), "node")
+            print(f"export KUBECONFIG={kubeconfig}")
+            print(f"# the cluster is ready: {nodes}; Ctrl-C stops it and leaves nothing behind", flush=True)
             if runtime.without_cgroups:
                 print(f"# pods are plain processes: {runtime.without_cgroups}", flush=True)
             print(f"# device plugins: COLOCATE_KUBELET_ROOT={cluster.kubelet.paths.root}", flush=True)
             await stopped.wait()
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def _text(path: Path) -> str:

@@ -5,10 +5,7 @@ Each step does something and says what was seen, or fails. How it is shown is no
 
 import asyncio
 import json
-import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -20,6 +17,7 @@ from colocate.lab.demo_commands import DemoFailed, ask, begin, end
 from colocate.lab.demo_files import SAY_LIMIT, agent_config, deployment
 from colocate.lab.demo_load import HOT, NAME, DemoLoad
 from colocate.lab.nodes.shape import LabNodeShape
+from colocate.lab.own_folder import group_of
 from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.pod_worker import PodRecord
 from colocate.model.pod import Phase
@@ -36,9 +34,9 @@ PATIENCE = 60
 class Demo:
     """One run of the demo, in a folder of its own."""
 
-    def __init__(self, nodes: list[LabNodeShape]) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="colocate-demo-"))
-        self.runtime = ProcessRuntime(self.root / "pods", parent=f"colocate-demo-{os.getpid()}")
+    def __init__(self, root: Path, nodes: list[LabNodeShape]) -> None:
+        self.root = root
+        self.runtime = ProcessRuntime(self.root / "pods", parent=group_of("demo"))
         # A status sync every ten seconds, as in life, would make for a slow story.
         self.cluster = LabCluster(self.root, runtime=self.runtime, nodes=nodes, status_sync=0.2)
         self.kubelet = self.cluster.kubelet
@@ -238,12 +236,11 @@ class Demo:
         self.kubelet.sync_status()
 
     async def close(self) -> None:
-        """Leave no process, socket, control group or file behind."""
+        """Leave no process, socket or control group behind."""
         await self._stop_agent(signal.SIGTERM)
         if self.load:
             await self.load.close()
         await self._open.aclose()
-        await asyncio.to_thread(shutil.rmtree, self.root, ignore_errors=True)
 
     async def _spawn_agent(self) -> None:
         self.agent = await begin(self._log, "agent", "--config", str(self.config))
