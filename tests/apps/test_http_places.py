@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.apps.http.places import LOCAL, PlaceLimits, Places, Rank, address_of
+from colocate.apps.http.places import LOCAL, ConnectionPlaces, PlaceLimits, Rank, address_of
 
 LIMITS = PlaceLimits(connections=10, known=4, probes=2, per_address=3)
 
@@ -20,7 +20,7 @@ class Visitor:
 
 
 def test_a_crowd_from_one_address_pushes_out_only_itself() -> None:
-    places: Places[Visitor] = Places(PlaceLimits(connections=100, per_address=3))
+    places: ConnectionPlaces[Visitor] = ConnectionPlaces(PlaceLimits(connections=100, per_address=3))
     other, crowd = Visitor("other"), [Visitor(str(number)) for number in range(50)]
     assert places.admit(other, "b").admitted
     closed = [places.admit(one, "a").closed for one in crowd]
@@ -29,7 +29,7 @@ def test_a_crowd_from_one_address_pushes_out_only_itself() -> None:
 
 
 def test_a_crowd_from_many_addresses_pushes_out_whoever_has_most() -> None:
-    places: Places[Visitor] = Places(PlaceLimits(connections=10, per_address=6))
+    places: ConnectionPlaces[Visitor] = ConnectionPlaces(PlaceLimits(connections=10, per_address=6))
     alone = Visitor("alone")
     places.admit(alone, "kubelet")
     for address in "abc":
@@ -39,7 +39,7 @@ def test_a_crowd_from_many_addresses_pushes_out_whoever_has_most() -> None:
 
 
 def test_no_stranger_takes_a_place_of_a_known_caller_or_of_a_probe() -> None:
-    places: Places[Visitor] = Places(LIMITS)
+    places: ConnectionPlaces[Visitor] = ConnectionPlaces(LIMITS)
     for number in range(100):
         places.admit(Visitor(), f"address {number}")
     for rank, most in ((Rank.KNOWN, LIMITS.known), (Rank.PROBE, LIMITS.probes)):
@@ -53,7 +53,7 @@ def test_no_stranger_takes_a_place_of_a_known_caller_or_of_a_probe() -> None:
 
 
 def test_a_connection_with_something_under_way_is_not_closed_for_another() -> None:
-    places: Places[Visitor] = Places(LIMITS)
+    places: ConnectionPlaces[Visitor] = ConnectionPlaces(LIMITS)
     busy = [Visitor(spare=False) for _ in range(3)]
     for one in busy:
         assert places.admit(one, "a").admitted
@@ -63,7 +63,7 @@ def test_a_connection_with_something_under_way_is_not_closed_for_another() -> No
 
 
 def test_a_caller_that_is_known_stays_so_when_it_asks_for_health() -> None:
-    places: Places[Visitor] = Places(LIMITS)
+    places: ConnectionPlaces[Visitor] = ConnectionPlaces(LIMITS)
     caller = Visitor()
     places.admit(caller, "a")
     places.move(caller, Rank.KNOWN)
@@ -72,7 +72,7 @@ def test_a_caller_that_is_known_stays_so_when_it_asks_for_health() -> None:
 
 
 def test_what_was_used_last_is_closed_last() -> None:
-    places: Places[Visitor] = Places(LIMITS)
+    places: ConnectionPlaces[Visitor] = ConnectionPlaces(LIMITS)
     first, second, third = (Visitor(name) for name in ("first", "second", "third"))
     for one in (first, second, third):
         places.admit(one, "a")
@@ -81,7 +81,7 @@ def test_what_was_used_last_is_closed_last() -> None:
 
 
 def test_a_process_without_open_files_spares_a_stranger_then_a_probe_and_no_known_caller() -> None:
-    places: Places[Visitor] = Places(LIMITS)
+    places: ConnectionPlaces[Visitor] = ConnectionPlaces(LIMITS)
     stranger, probe, known = (Visitor(name) for name in ("stranger", "probe", "known"))
     for one, rank in ((stranger, Rank.STRANGER), (probe, Rank.PROBE), (known, Rank.KNOWN)):
         places.admit(one, "a", rank)
@@ -98,7 +98,7 @@ _STEPS = st.lists(
 
 @given(steps=_STEPS)
 def test_whatever_happens_no_room_has_more_than_its_places(steps: list[tuple[str, int, int]]) -> None:
-    places: Places[Visitor] = Places(LIMITS)
+    places: ConnectionPlaces[Visitor] = ConnectionPlaces(LIMITS)
     inside: dict[Visitor, str] = {}
     for what, number, address in steps:
         one = list(inside)[number % len(inside)] if inside else None

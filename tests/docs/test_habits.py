@@ -1,8 +1,10 @@
 """How people work here holds together: make's targets, the workflow, the hooks, the subject of a commit."""
 
+import ast
 import re
 import subprocess
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +109,12 @@ def test_the_subject_of_a_commit(
     file.write_text(message)
     assert commit_subject.main(str(file)) == (1 if complaint else 0)
     assert complaint in capsys.readouterr().err
+
+
+def test_a_public_class_is_the_only_one_of_its_name() -> None:
+    found = defaultdict(set)
+    for file in (REPO / "src").rglob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].add(str(file.relative_to(REPO)))
+    assert {name: sorted(files) for name, files in found.items() if len(files) > 1} == {}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colocate.kubelet import inventory
-from colocate.kubelet.inventory import Inventory
+from colocate.kubelet.inventory import DeviceInventory
 from colocate.model.device import Device, Health
 
 LINGER = 30.0
@@ -25,13 +25,13 @@ steps = st.lists(
 )
 
 
-def published(inventory_: Inventory) -> list[Device]:
+def published(inventory_: DeviceInventory) -> list[Device]:
     return [*inventory_.listed, *(entry.device for entry in inventory_.leaving.values())]
 
 
 @given(steps)
 def test_an_id_is_dropped_only_unhealthy_lingered_and_unheld(history: list[tuple[str, Any]]) -> None:
-    now, current = 0.0, Inventory()
+    now, current = 0.0, DeviceInventory()
     told_at: dict[str, float] = {}
     for what, value in history:
         before = {device.id: device for device in published(current)}
@@ -68,7 +68,7 @@ def test_an_id_is_dropped_only_unhealthy_lingered_and_unheld(history: list[tuple
 
 @given(devices, devices)
 def test_what_is_said_to_have_changed_is_all_that_has(old: list[Device], new: list[Device]) -> None:
-    first = inventory.replace(Inventory(), old)
+    first = inventory.replace(DeviceInventory(), old)
     second = inventory.replace(first, new)
     if second.changed is not None:
         assert [device.id for device in old] == [device.id for device in new]
@@ -77,24 +77,24 @@ def test_what_is_said_to_have_changed_is_all_that_has(old: list[Device], new: li
 
 @pytest.mark.parametrize("bad", [5, None, Device, [Device("a")]])
 def test_what_is_no_device_is_refused_with_a_remedy(bad: Any) -> None:
-    for before in (Inventory(), inventory.replace(Inventory(), [Device("x")])):
+    for before in (DeviceInventory(), inventory.replace(DeviceInventory(), [Device("x")])):
         with pytest.raises(ValueError, match="is not a device; list Device objects"):
             inventory.replace(before, [bad])
 
 
 def test_an_id_listed_twice_is_named() -> None:
     with pytest.raises(ValueError, match="'b' is listed twice"):
-        inventory.replace(Inventory(), [Device("a"), Device("b"), Device("b")])
+        inventory.replace(DeviceInventory(), [Device("a"), Device("b"), Device("b")])
 
 
 def test_a_withdrawn_id_keeps_its_numa_node() -> None:
-    first = inventory.replace(Inventory(), [Device("a", numa=(1,))])
+    first = inventory.replace(DeviceInventory(), [Device("a", numa=(1,))])
     second = inventory.replace(first, [])
     assert published(second) == [Device("a", Health.UNHEALTHY, (1,))]
 
 
 def test_ids_may_be_plain_text_and_stay_the_devices_they_were() -> None:
-    first = inventory.replace(Inventory(), ["a", "b"])
+    first = inventory.replace(DeviceInventory(), ["a", "b"])
     second = inventory.replace(first, ["a", Device("b", Health.UNHEALTHY)])
     assert second.listed == [Device("a"), Device("b", Health.UNHEALTHY)]
     assert second.healthy == 1

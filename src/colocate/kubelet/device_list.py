@@ -16,7 +16,7 @@ from colocate.errors import ColocateError, UserError
 from colocate.kubelet import inventory
 from colocate.kubelet.broadcast import Broadcast
 from colocate.kubelet.holders import Holders
-from colocate.kubelet.inventory import Inventory
+from colocate.kubelet.inventory import DeviceInventory
 from colocate.kubelet.plugin import DeviceList, DevicePlugin
 from colocate.kubelet.plugin_calls import tamed
 from colocate.kubelet.settings import Settings
@@ -39,7 +39,7 @@ class DeviceFeed:
         self._holders = holders
         self._settings = settings
         self._clock = clock
-        self._inventory = Inventory()
+        self._inventory = DeviceInventory()
         self._stream = _lists_of(plugin)
         self._log = telemetry.logger(resource=plugin.resource)
 
@@ -125,7 +125,7 @@ class DeviceFeed:
             self._log.info(Event.DEVICES_DROPPED, ids=_few(dropped))
             self._publish(left)
 
-    def _publish(self, new: Inventory) -> None:
+    def _publish(self, new: DeviceInventory) -> None:
         leaving = [entry.device for entry in new.leaving.values()]
         changed = self._broadcast.publish(new.listed, leaving, new.changed)
         withdrawn = new.leaving.keys() - self._inventory.leaving.keys() if new.leaving else set()

@@ -28,7 +28,7 @@ class LeavingDevice(msgspec.Struct, frozen=True):
     """When the kubelet was told that it is Unhealthy; None before that."""
 
 
-class Inventory(msgspec.Struct, frozen=True):
+class DeviceInventory(msgspec.Struct, frozen=True):
     """The ids of one resource: those that the plugin lists, and those on their way out."""
 
     listed: list[Device] = []
@@ -44,7 +44,7 @@ class Inventory(msgspec.Struct, frozen=True):
         return id in self.places or id in self.leaving
 
 
-def replace(inventory: Inventory, devices: Iterable[Device | str]) -> Inventory:
+def replace(inventory: DeviceInventory, devices: Iterable[Device | str]) -> DeviceInventory:
     """The plugin's new list. ValueError where something in it is no device, or an id is there twice."""
     new = list(devices)
     places = _differing(inventory.listed, new)
@@ -52,13 +52,13 @@ def replace(inventory: Inventory, devices: Iterable[Device | str]) -> Inventory:
         listed = cast(list[Device], new)  # What was no Device differed, and was made one.
         gained = sum(listed[place].health is Health.HEALTHY for place in places)
         lost = sum(inventory.listed[place].health is Health.HEALTHY for place in places)
-        return Inventory(
+        return DeviceInventory(
             listed, inventory.places, inventory.healthy + gained - lost, inventory.leaving, places
         )
     return _replace_all(inventory, [as_device(one) for one in new])
 
 
-def keep_held(inventory: Inventory, held: AbstractSet[str]) -> Inventory:
+def keep_held(inventory: DeviceInventory, held: AbstractSet[str]) -> DeviceInventory:
     """Add ids that pods hold and the plugin does not list, as a plugin that was restarted may not."""
     unlisted = held - inventory.places.keys() - inventory.leaving.keys()
     if not unlisted:
@@ -67,7 +67,7 @@ def keep_held(inventory: Inventory, held: AbstractSet[str]) -> Inventory:
     return _with_leaving(inventory, inventory.leaving | found)
 
 
-def told(inventory: Inventory, now: float) -> Inventory:
+def told(inventory: DeviceInventory, now: float) -> DeviceInventory:
     """The kubelet has received the list as it is: whatever is leaving is known to be Unhealthy."""
     if all(entry.told_at is not None for entry in inventory.leaving.values()):
         return inventory
@@ -78,7 +78,7 @@ def told(inventory: Inventory, now: float) -> Inventory:
     return _with_leaving(inventory, leaving)
 
 
-def due(inventory: Inventory, now: float, linger: float) -> set[str]:
+def due(inventory: DeviceInventory, now: float, linger: float) -> set[str]:
     """The ids that have lingered long enough, held or not."""
     return {
         id
@@ -87,7 +87,9 @@ def due(inventory: Inventory, now: float, linger: float) -> set[str]:
     }
 
 
-def drop_unheld(inventory: Inventory, held: AbstractSet[str] | None, now: float, linger: float) -> Inventory:
+def drop_unheld(
+    inventory: DeviceInventory, held: AbstractSet[str] | None, now: float, linger: float
+) -> DeviceInventory:
     """Without the ids that have lingered and that no pod holds; `held` is None where nobody knows."""
     dropped = set() if held is None else due(inventory, now, linger) - held
     if not dropped:
@@ -128,7 +130,7 @@ def _renamed(old: list[Device], new: list[Device | str], places: list[int]) -> b
     return False
 
 
-def _replace_all(inventory: Inventory, listed: list[Device]) -> Inventory:
+def _replace_all(inventory: DeviceInventory, listed: list[Device]) -> DeviceInventory:
     places = {device.id: place for place, device in enumerate(listed)}
     if len(places) < len(listed):
         raise ValueError(f"the id {_first_repeated(listed)!r} is listed twice; ids must be unique")
@@ -136,11 +138,11 @@ def _replace_all(inventory: Inventory, listed: list[Device]) -> Inventory:
     for id in sorted(inventory.places.keys() - places.keys()):
         leaving[id] = LeavingDevice(inventory.listed[inventory.places[id]].unhealthy())
     healthy = [device.health for device in listed].count(Health.HEALTHY)
-    return Inventory(listed, places, healthy, leaving)
+    return DeviceInventory(listed, places, healthy, leaving)
 
 
-def _with_leaving(inventory: Inventory, leaving: dict[str, LeavingDevice]) -> Inventory:
-    return Inventory(inventory.listed, inventory.places, inventory.healthy, leaving)
+def _with_leaving(inventory: DeviceInventory, leaving: dict[str, LeavingDevice]) -> DeviceInventory:
+    return DeviceInventory(inventory.listed, inventory.places, inventory.healthy, leaving)
 
 
 def _first_repeated(devices: Iterable[Device]) -> str:

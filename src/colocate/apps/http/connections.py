@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from colocate import telemetry
-from colocate.apps.http.places import LOCAL, PlaceLimits, Places, Rank, address_of
+from colocate.apps.http.places import LOCAL, ConnectionPlaces, PlaceLimits, Rank, address_of
 from colocate.telemetry import Event
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -45,7 +45,7 @@ class Connections(web.Server):
         super().__init__(self._marked(handler))
         self.name = name
         self.limits = limits
-        self.places: Places[HttpConnection] = Places(limits.places)
+        self.places: ConnectionPlaces[HttpConnection] = ConnectionPlaces(limits.places)
 
     def admit(self, sock: socket.socket) -> "HttpConnection | None":
         """A connection for what has just been accepted; None where there is no place for it."""

@@ -86,7 +86,7 @@ class Admission(msgspec.Struct, Generic[G], frozen=True):
     closed: G | None = None
 
 
-class Places(Generic[G]):
+class ConnectionPlaces(Generic[G]):
     """All connections of a server. Whoever is closed has left already when its name is told."""
 
     def __init__(self, limits: PlaceLimits) -> None:
