@@ -13,6 +13,13 @@ from colocate.clock import Clock, SystemClock
 from colocate.runtime.nri_plugin import NriPlugin
 
 
+class HastyClock(SystemClock):
+    """Nobody waits for a back-off."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
 class NriPair:
     """The plugin runs; what it logs is noted."""
 
@@ -36,7 +43,7 @@ async def nri_pair(folder: Path, clock: Clock | None = None) -> AsyncIterator[Nr
     """A plugin that has connected, or is about to."""
     events = NotedEvents()
     async with FakeRuntime(folder / "nri.sock").listening() as runtime:
-        plugin = NriPlugin(events, clock or SystemClock(), socket=runtime.socket, random=lambda: 0.0)
+        plugin = NriPlugin(events, clock or HastyClock(), socket=runtime.socket, random=lambda: 0.0)
         with logged() as logs:
             running = asyncio.create_task(plugin.run())
             try:

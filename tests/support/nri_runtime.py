@@ -5,7 +5,7 @@ import base64
 import itertools
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -118,9 +118,14 @@ class PluginConnection:
         async with asyncio.timeout(_PATIENCE):
             return await self._answers[self._last]
 
+    def expect(self, stream: int) -> "asyncio.Future[ttrpc.Response]":
+        """The answer on a stream, once it comes."""
+        answer = self._answers[stream] = asyncio.get_running_loop().create_future()
+        return answer
+
     def ask_on(self, stream: int, frame: bytes) -> "asyncio.Future[ttrpc.Response]":
         """Send a recorded frame on its own stream."""
-        answer = self._answers[stream] = asyncio.get_running_loop().create_future()
+        answer = self.expect(stream)
         self.send(mux.pieces(mux.PLUGIN_SERVICE, frame))
         return answer
 
@@ -149,13 +154,14 @@ class PluginConnection:
     async def hang_up(self) -> None:
         self._writer.close()
         await self._reading
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
 
     async def end(self) -> None:
         """Wait until the plugin has hung up."""
         async with asyncio.timeout(_PATIENCE):
             await self.closed.wait()
-        self._writer.close()
-        await self._reading
+        await self.hang_up()
 
 
 class FakeRuntime:
@@ -183,6 +189,7 @@ class FakeRuntime:
             yield self
         finally:
             server.close()
+            await asyncio.sleep(0)  # whoever is being accepted is among them then
             for connection in self._all:
                 await connection.hang_up()
             self.socket.unlink(missing_ok=True)

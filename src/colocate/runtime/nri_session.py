@@ -234,7 +234,7 @@ class NriSession:
                 await self._events.sandbox_stopped(change.pod.id)
             case nri.REMOVE_POD_SANDBOX:
                 await self._events.sandbox_removed(change.pod.id)
-            case other:
+            case other if other not in nri.Event.values():
                 self._tell_unknown(f"StateChange/{other}")
         return b""
 
