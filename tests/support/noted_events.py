@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from colocate.model.container import CpuPin, RuntimeContainer, RuntimeResources, RuntimeSandbox
 from colocate.runtime.events import PinWriter, Placing
@@ -11,7 +12,7 @@ class NotedEvents:
     """A `ContainerEvents` without a mind."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[object, ...]] = []
+        self.heard: list[tuple[Any, ...]] = []
         self.corrections: Sequence[CpuPin] = ()
         self.placing = Placing()
         self.error: Exception | None = None
