@@ -98,6 +98,8 @@ class Event(StrEnum):
     USAGE_MISSING = "usage.missing"
     USAGE_DOUBTFUL = "usage.doubtful"
     USAGE_RATIO = "usage.ratio"
+    NRI_STARTED = "nri.started"
+    NRI_STOPPED = "nri.stopped"
     NRI_AWAITED = "nri.awaited"
     NRI_SYNCHRONIZED = "nri.synchronized"
     NRI_DISCONNECTED = "nri.disconnected"

@@ -2,8 +2,8 @@
 
 SIGTERM and SIGINT stop it, as kubelet.onStop says. SIGHUP re-reads the configuration: a bad one is refused
 and the old one goes on; with a good one, mock resources come, go and change, the log follows, memory is sold by
-the new figures, and every plugin registers again. What cannot change in a running agent is named in the log and
-waits for its next start.
+the new figures, containers are placed by the new rules, and every plugin registers again. What cannot change in a
+running agent is named in the log and waits for its next start.
 """
 
 import asyncio
@@ -17,16 +17,19 @@ from colocate import __version__, telemetry
 from colocate.aio import Watched, first, with_signals
 from colocate.apps import control, metrics
 from colocate.apps.config.schema import Config
+from colocate.apps.config.values import Address
 from colocate.apps.memory import control as memory_control
 from colocate.apps.mock import control as mock_control
 from colocate.apps.mock.plugin import MockPlugin
 from colocate.clock import Clock, SystemClock
 from colocate.errors import UserError
 from colocate.kubelet import DevicePlugin, Plugins
+from colocate.kubelet.paths import KubeletPaths
 from colocate.telemetry import Event
 
 if TYPE_CHECKING:
     from colocate.apps.memory.part import MemoryPart
+    from colocate.apps.nri import NriPart
 
 _FIXED_AT_START = ("kubelet", "metrics", "control")
 
@@ -53,6 +56,7 @@ class Agent:
         self._memory: MemoryPart | None = None
         if config.memory.enabled:
             self._memory = _memory_configuration().memory_part(config, clock)
+        self._nri = _nri_part(config, clock) if config.cpus.nri.enabled else None
         plugins: list[DevicePlugin] = [*self._mocks.values()]
         if self._memory is not None and not self._memory.dry_run:
             plugins.append(self._memory.plugin)
@@ -74,7 +78,7 @@ class Agent:
                     control=str(self._config.control.socket),
                 )
                 self._tell_if_idle()
-                parts = [self._memory.run()] if self._memory else []
+                parts = [part.run() for part in (self._memory, self._nri) if part is not None]
                 await first(self._plugins.run(), self._reload_on_demand(hung_up), *parts)
         log.info(Event.AGENT_STOPPED)
 
@@ -105,6 +109,10 @@ class Agent:
             waiting += _memory_configuration().fixed_differences(old.memory, new.memory)
         elif new.memory.enabled:
             waiting.append("memory.enabled")
+        if self._nri is not None:
+            waiting += await self._nri.placement.reload(new.cpus)
+        elif new.cpus.nri.enabled:
+            waiting.append("cpus.nri.enabled")
         telemetry.logger().info(
             Event.CONFIG_RELOADED,
             added=added,
@@ -126,8 +134,17 @@ class Agent:
         self._tell_if_idle()
 
     def _tell_if_idle(self) -> None:
-        if not self._plugins.resources and self._memory is None:
+        if not self._plugins.resources and self._memory is None and self._nri is None:
             telemetry.logger().info(Event.AGENT_IDLE, reason="no resource is configured")
+
+
+def _nri_part(config: Config, clock: Clock) -> "NriPart":
+    """What places containers; loaded only where it does. Its metrics are the agent's."""
+    from colocate.apps.nri import NriPart
+    from colocate.kubelet.managers import check_managers
+
+    check_managers(KubeletPaths(config.kubelet.root))
+    return NriPart(msgspec.structs.replace(config.cpus, metrics=Address("off")), clock)
 
 
 def _memory_configuration() -> ModuleType:

@@ -50,7 +50,7 @@ async def run_cri_proxy(load: Callable[[], Config], sockets: ProxySockets) -> No
             policy=config.cpus.policy,
         )
         _tell_systemd()
-        await first(stop.beyond(0), proxy.run(), placement.run(), _reload_on_demand(hung_up, load, placement))
+        await first(stop.beyond(0), proxy.run(), placement.run(), placement.reload_on_demand(hung_up, load))
     telemetry.logger().info(Event.CRI_PROXY_STOPPED)
 
 
@@ -69,23 +69,6 @@ async def proxying(
         server = cri_relay.server(cri_relay.Relay(channel, proxy.watches, proxy.taps))
         async with cri_socket.serving(server, sockets.listen, sockets.runtime):
             yield proxy
-
-
-async def _reload_on_demand(hung_up: Watched, load: Callable[[], Config], placement: PlacementPart) -> None:
-    """Reload after every SIGHUP; one that comes during a reload is answered by another."""
-    seen = 0
-    while True:
-        seen = await hung_up.beyond(seen)
-        try:
-            config = load()
-        except UserError as error:
-            telemetry.logger().error(
-                Event.CONFIG_REFUSED, reason=str(error), effect="the old configuration stays in use"
-            )
-            continue
-        telemetry.configure_logs(config.log.format, config.log.level)
-        waiting = await placement.reload(config.cpus)
-        telemetry.logger().info(Event.CONFIG_RELOADED, **({"at_next_start": waiting} if waiting else {}))
 
 
 def _tell_systemd() -> None:

@@ -25,6 +25,7 @@ GROUPS = {
     "cpus": "show which CPUs containers would get, and why",
     "gpu": "show which pods have what of a node's GPUs, and try how to pack them",
     "cri-proxy": "place containers on CPUs, between the kubelet and its container runtime",
+    "nri": "place containers on the CPUs that fit them, as a plugin of the container runtime (NRI)",
     "scheduler": "let kube-scheduler place pods by what nodes really use",
     "doctor": "check this node and the cluster, and say what to do about problems",
     "resource": "list, advertise and remove extended resources of nodes",

@@ -19,7 +19,6 @@ from colocate.telemetry import NRI_CONNECTED, Event
 from colocate.wire.ttrpc import CallRefused
 from colocate.wire.ttrpc_link import TtrpcLink
 
-DEFAULT_SOCKET = Path("/var/run/nri/nri.sock")
 _FIRST_PAUSE = 0.1
 _LAST_PAUSE = 2.0
 _LASTING = 10.0
@@ -37,7 +36,7 @@ class NriPlugin:
         events: ContainerEvents,
         clock: Clock,
         *,
-        socket: Path = DEFAULT_SOCKET,
+        socket: Path,
         identity: PluginIdentity | None = None,
         random: Random = random.random,
     ) -> None:

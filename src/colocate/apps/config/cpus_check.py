@@ -4,6 +4,7 @@ Which CPUs a machine has is not known here: a list may name CPUs that it does no
 """
 
 import os
+import re
 
 from colocate.apps.config.schema import CpusSection
 from colocate.apps.config.words import Problem, show
@@ -19,15 +20,22 @@ _CLASSES = {
     "bestEffort": QosClass.BEST_EFFORT,
 }
 _MOST_RESERVED = 16_384_000
+_INDEX = re.compile(r"[0-9]{2}", re.ASCII)
 
 
 def check(section: CpusSection) -> None:
     """Raise a Problem where no placer could run with it."""
-    for name, path in (("stateFolder", section.state_folder), ("socket", section.socket)):
+    sockets = {"socket": section.socket, "nri.socket": section.nri.socket}
+    for name, path in {"stateFolder": section.state_folder, **sockets}.items():
         if not path.is_absolute():
             raise Problem(f"cpus.{name}", f"{show(str(path))} is not an absolute path; begin it with '/'")
-    if len(os.fsencode(section.socket)) > MAX_SOCKET_PATH:
-        raise Problem("cpus.socket", f"a unix socket allows {MAX_SOCKET_PATH} bytes; choose a shorter path")
+    for name, path in sockets.items():
+        if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+            raise Problem(
+                f"cpus.{name}", f"a unix socket allows {MAX_SOCKET_PATH} bytes; choose a shorter path"
+            )
+    if not _INDEX.fullmatch(section.nri.index):
+        raise Problem("cpus.nri.index", f"{show(section.nri.index)} is not two digits, such as '90'")
     address = section.metrics.split_host()
     if address and address[1] > 65535:
         raise Problem("cpus.metrics", f"{address[1]} is not a port; choose one up to 65535")

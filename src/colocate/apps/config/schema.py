@@ -235,6 +235,17 @@ class CpuDefaults(Section, frozen=True):
 
 
 DEFAULT_CPUS_SOCKET = Path("/run/colocate/cpus.sock")
+DEFAULT_NRI_SOCKET = Path("/var/run/nri/nri.sock")
+
+
+class NriSection(Section, frozen=True):
+    """How containers are placed by NRI."""
+
+    enabled: bool = False
+    """Whether the agent places them; `colocate nri` does in any case."""
+    socket: Path = DEFAULT_NRI_SOCKET
+    index: str = "90"
+    """Two digits: the runtime asks plugins of lower ones before."""
 
 
 class CpusSection(Section, frozen=True):
@@ -259,6 +270,7 @@ class CpusSection(Section, frozen=True):
     """Where `colocate cpus` reaches whoever places containers."""
     metrics: Address = Address("off")
     """Of `colocate cri-proxy` and `colocate nri`; the agent has its own."""
+    nri: NriSection = NriSection()
     topology: str = ""
     """For tests: decide as for this made machine or dump; cpusets are clipped to what exists."""
 

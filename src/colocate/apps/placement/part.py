@@ -1,11 +1,13 @@
 """The placer with all that belongs to it, for the process of a way in: made from the configuration, run, reloaded."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from colocate import telemetry
+from colocate.aio import Watched
 from colocate.apps import control, metrics
 from colocate.apps.config import cpus_check
-from colocate.apps.config.schema import CpuPolicy, CpusSection
+from colocate.apps.config.schema import Config, CpuPolicy, CpusSection
 from colocate.apps.placement import control as placement_control
 from colocate.apps.placement.machine import PlacementMachine
 from colocate.apps.placement.placer import PlacementPolicy, Placer
@@ -17,6 +19,7 @@ from colocate.errors import UserError
 from colocate.host.cpu_topology import read_topology
 from colocate.model.cpu_shapes import machine, parse_shape
 from colocate.model.cpu_topology import CpuTopology
+from colocate.telemetry import Event
 
 
 class PlacementPart:
@@ -54,10 +57,26 @@ class PlacementPart:
         finally:
             self.placer.close()
 
+    async def reload_on_demand(self, hung_up: Watched, load: Callable[[], Config]) -> None:
+        """Reload after every SIGHUP; one that comes during a reload is answered by another."""
+        seen = 0
+        while True:
+            seen = await hung_up.beyond(seen)
+            try:
+                config = load()
+            except UserError as error:
+                telemetry.logger().error(
+                    Event.CONFIG_REFUSED, reason=str(error), effect="the old configuration stays in use"
+                )
+                continue
+            telemetry.configure_logs(config.log.format, config.log.level)
+            waiting = await self.reload(config.cpus)
+            telemetry.logger().info(Event.CONFIG_RELOADED, **({"at_next_start": waiting} if waiting else {}))
+
     async def reload(self, section: CpusSection) -> list[str]:
         """Go on by another configuration; returns the fields that wait for the next start."""
         await self.placer.reconfigure(policy_of(section))
-        fixed = ("state_folder", "socket", "metrics", "topology")
+        fixed = ("state_folder", "socket", "metrics", "nri", "topology")
         return [f"cpus.{name}" for name in fixed if getattr(section, name) != getattr(self._section, name)]
 
 
