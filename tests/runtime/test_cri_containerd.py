@@ -8,8 +8,6 @@ LARGE has 128 CPUs: what is said of them is not real, and what containers have o
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,11 +16,8 @@ import grpc
 import grpc.aio
 import pytest
 from tests.support.containerd import VERSIONS, Containerd, Kubelet, running
-from tests.support.waiting import until
+from tests.support.placement_processes import ProxyProcess
 
-from colocate.apps import control
-from colocate.apps.placement.control import EXPLAIN, STATUS, AskExplanation, AskPlacement
-from colocate.apps.placement.report import ContainerExplanation, PlacementReport
 from colocate.model.cpuset import CpuSet
 from colocate.wire import cri_methods as methods
 from colocate.wire import cri_pb2 as cri
@@ -35,75 +30,8 @@ LARGE = "2x4x2x4x2"
 REAL = CpuSet.of(os.sched_getaffinity(0))
 
 
-class Proxy:
-    """A proxy process before a containerd."""
-
-    def __init__(self, containerd: Containerd, topology: str) -> None:
-        self.containerd = containerd
-        self.listen = containerd.folder / "proxy.sock"
-        self.control = containerd.folder / "cpus.sock"
-        self.log = containerd.folder / "proxy.log"
-        self.config = containerd.folder / "colocate.yaml"
-        self.configure(topology)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def configure(self, topology: str, more: str = "") -> None:
-        self.config.write_text(
-            f"version: 1\nlog: {{format: json, level: debug}}\ncpus:\n  topology: {topology}\n"
-            f"  stateFolder: {self.containerd.folder}/placement\n  socket: {self.control}\n"
-            f"  wishNamespaces: [default]\n{more}"
-        )
-
-    async def start(self) -> None:
-        self.log.touch()
-        self._since = len(self.log.read_text())
-        self._process = await asyncio.to_thread(self._spawn)
-        await self.says("cri_proxy.reconciled")
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        command = [
-            *[str(Path(sys.executable).with_name("colocate")), "cri-proxy", "--config", str(self.config)],
-            *["--runtime", f"unix://{self.containerd.socket}", "--listen", f"unix://{self.listen}"],
-        ]
-        environment = {**os.environ, "COLOCATE_KUBELET_ROOT": str(self.containerd.folder / "kubelet")}
-        with self.log.open("ab") as log:
-            return subprocess.Popen(command, stderr=log, env=environment)
-
-    def hang_up(self) -> None:
-        """Have it read its configuration again."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGHUP)
-
-    async def says(self, event: str) -> None:
-        """Return once the log since the last start, or since the last event that was waited for, has this event."""
-
-        def said() -> bool:
-            assert self._process is not None
-            text = self.log.read_text()
-            assert self._process.poll() is None, text
-            place = text.find(f'"event": "{event}"', self._since)
-            if place < 0:
-                return False
-            self._since = place + 1
-            return True
-
-        await until(said, event)
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(number)
-        return self._process.wait(20)
-
-    async def status(self) -> PlacementReport:
-        return await control.ask(self.control, STATUS, AskPlacement())
-
-    async def explain(self, container: str) -> ContainerExplanation:
-        return await control.ask(self.control, EXPLAIN, AskExplanation(container))
-
-
 class Node:
-    def __init__(self, containerd: Containerd, proxy: Proxy, kubelet: Kubelet) -> None:
+    def __init__(self, containerd: Containerd, proxy: ProxyProcess, kubelet: Kubelet) -> None:
         self.containerd = containerd
         self.proxy = proxy
         self.kubelet = kubelet
@@ -130,7 +58,7 @@ class Node:
 async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
     with TemporaryDirectory(prefix="ctrd") as folder:
         async with running(Path(folder), request.param) as containerd:
-            proxy = Proxy(containerd, TWO)
+            proxy = ProxyProcess(containerd, TWO)
             await proxy.start()
             try:
                 async with Kubelet(proxy.listen, containerd.cgroup_parent) as kubelet:

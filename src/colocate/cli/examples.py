@@ -37,6 +37,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "colocate cri-proxy": ("colocate cri-proxy --runtime unix:///run/containerd/containerd.sock",),
     "colocate cri-proxy install": ("colocate cri-proxy install --dry-run",),
     "colocate cri-proxy uninstall": ("colocate cri-proxy uninstall --dry-run",),
+    "colocate nri": ("colocate nri --config /etc/colocate/agent.yaml",),
     "colocate gpu status": ("colocate gpu status",),
     "colocate gpu explain": ("colocate gpu explain default/train",),
     "colocate gpu replay": (
