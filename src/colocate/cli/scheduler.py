@@ -31,7 +31,7 @@ from colocate.apps.scheduler.kube.seed import Seed, over_seed
 from colocate.apps.scheduler.process import run_scheduler
 from colocate.apps.scheduler.server.tokens import own_token_file, tokens
 from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, SCHEDULER, Act, SchedulerConfig, check
-from colocate.cli import cluster_flags, scheduler_config, scheduler_questions
+from colocate.cli import cluster_flags, scheduler_config, scheduler_questions, scheduler_replay
 from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
 from colocate.cli.output import terminal_width, wrapped
@@ -55,6 +55,7 @@ def add(groups: Commands) -> None:
     scheduler_questions.add(commands)
     _add_kube_config(commands)
     scheduler_config.add(commands)
+    scheduler_replay.add(commands)
 
 
 def _add_serve(commands: Commands) -> None:

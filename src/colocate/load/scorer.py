@@ -39,15 +39,19 @@ class ScoreColumns(Generic[K, V]):
 
     def __init__(self) -> None:
         self._columns: OrderedDict[K, ScoreColumn[V]] = OrderedDict()
+        self._in_use: dict[K, ScoreColumn[V]] = {}
+        """Those that were asked for since all were cleared: the others are empty."""
 
     def get(self, key: K, make: Callable[[], ScoreColumn[V]]) -> ScoreColumn[V]:
         column = self._columns.get(key)
         if column is None:
             column = self._columns[key] = make()
             if len(self._columns) > _COLUMNS:
-                self._columns.popitem(last=False)
+                forgotten, _ = self._columns.popitem(last=False)
+                self._in_use.pop(forgotten, None)
         else:
             self._columns.move_to_end(key)
+        self._in_use[key] = column
         return column
 
     def latest(self, most: int) -> list[K]:
@@ -57,13 +61,14 @@ class ScoreColumns(Generic[K, V]):
     def drop(self, names: Iterable[str]) -> None:
         """What is known of these nodes is no longer so."""
         for name in names:
-            for column in self._columns.values():
+            for column in self._in_use.values():
                 column.pop(name, None)
 
     def clear(self) -> None:
         # The demands are kept: whoever deploys now will go on for a while.
-        for column in self._columns.values():
+        for column in self._in_use.values():
             column.clear()
+        self._in_use.clear()
 
 
 class Scorer:

@@ -1,4 +1,6 @@
 """What would have been: a cluster's pods placed once more, by any policy, through the code that schedules.
 
-Needs numpy (the extra `replay`). `gpu_*` replays pods that ask for GPUs.
+Needs numpy (the extra `replay`), which nothing else here does. `load_*` replays pods that use CPU and memory: a
+workload (of a public trace, or of a recording of one's own cluster), kube-scheduler's own scores, samples as they
+arrive, and the load room's table, ledger, policies and heat, which do not know that they are replayed. `gpu_*` replays pods that ask for GPUs.
 """

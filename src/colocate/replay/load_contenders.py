@@ -1,0 +1,103 @@
+"""Who takes part in a replay: kube-scheduler alone, each policy and mix, taints, an oracle; and how each is written.
+
+`balanced`, or `balanced=3+oversell=1` for a mix; after it, with colons, how it is used: `load-aware:filter:points=1`.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from colocate.errors import UserError
+from colocate.load import LedgerSettings, LoadSettings, Mix, PolicyName, least_weight, mix
+
+POINTS = least_weight().weight * 10
+"""What one point of an extender's score adds by the weight that `kube-config` prints."""
+_WINDOW = 300.0
+"""Seconds over which samples are averaged."""
+_WITH_STATISTICS = {
+    PolicyName.BALANCED,
+    PolicyName.LOAD_VARIATION_RISK_BALANCING,
+    PolicyName.LOW_RISK_OVERCOMMITMENT,
+}
+_HOW = "filter, nofilter, points=N, nostatistics, nopods, noledger"
+
+
+class Kind(StrEnum):
+    STOCK = "stock"
+    ORACLE = "oracle"
+    """Knows every pod's future, and places so that the least heat follows."""
+    TAINTS = "taints"
+    EXTENDER = "extender"
+
+
+class Contender(msgspec.Struct, frozen=True):
+    """One that places all pods."""
+
+    name: str
+    kind: Kind
+    settings: LoadSettings = LoadSettings()
+    mix: Mix = ()
+    points: int = POINTS
+    statistics: bool = False
+    """Whether samples carry a percentile and a deviation."""
+    pods: bool = True
+    """Whether the use of single pods is measured."""
+    ledger: bool = True
+
+
+STOCK = Contender("stock", Kind.STOCK)
+DEFAULT = (
+    "stock,default,taints,balanced,load-aware,load-aware:filter:points=1,load-variation-risk-balancing,"
+    "target-load-packing,low-risk-overcommitment,cpu-real-usage,mem-real-usage,oracle"
+)
+
+
+def contenders(text: str, settings: LoadSettings | None = None) -> list[Contender]:
+    """Those that a text names, with commas; `settings` are what the policies have, where they are not the usual."""
+    base = settings or LoadSettings()
+    base = msgspec.structs.replace(base, ledger=_windowed(base.ledger))
+    named = [_contender(word.strip(), base) for word in text.split(",")]
+    names = [one.name for one in named]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"--policy: {twice!r} is there twice; name each once")
+    return named
+
+
+def _windowed(ledger: LedgerSettings) -> LedgerSettings:
+    usual = ledger.window == LedgerSettings().window
+    return msgspec.structs.replace(ledger, window=_WINDOW) if usual else ledger
+
+
+def _contender(word: str, settings: LoadSettings) -> Contender:
+    name, *how = word.split(":")
+    if name in (Kind.STOCK, Kind.ORACLE):
+        if how:
+            raise UserError(f"--policy: {name} takes nothing after a colon; write {name!r}")
+        return Contender(name, Kind(name))
+    parts = settings.policy if name in ("default", Kind.TAINTS) else mix(name.replace("+", ","))
+    statistics = name != Kind.TAINTS and any(part.policy in _WITH_STATISTICS for part in parts)
+    kind = Kind.TAINTS if name == Kind.TAINTS else Kind.EXTENDER
+    made = Contender(word, kind, settings, parts, statistics=statistics)
+    for one in how:
+        made = _with(made, one, word)
+    return made
+
+
+def _with(made: Contender, how: str, word: str) -> Contender:
+    replace = msgspec.structs.replace
+    match how.split("="):
+        case ["filter" | "nofilter"]:
+            chosen = replace(made.settings.filter, enabled=how == "filter")
+            return replace(made, settings=replace(made.settings, filter=chosen))
+        case ["nostatistics"]:
+            return replace(made, statistics=False)
+        case ["nopods"]:
+            return replace(made, pods=False)
+        case ["noledger"]:
+            return replace(made, ledger=False)
+        case ["points", number] if number.isascii() and number.isdigit() and 0 < int(number) <= 10_000:
+            return replace(made, points=int(number))
+    raise UserError(
+        f"--policy: {how!r} in {word!r} is no way to use a policy; write any of {_HOW}, such as "
+        f"'load-aware:filter:points=1'"
+    )

@@ -1,0 +1,140 @@
+"""Traces of machines: what each used of CPU and memory, every five minutes for weeks. Read, mended, or made up.
+
+The file is that of GWA-T-12 Bitbrains as numpy keeps arrays (.npz): `cpu_used_mhz` and `memory_used_mib` by machine
+and time, with NaN where nothing was measured; `cpu_capacity_mhz` and `memory_provisioned_mib` by machine.
+"""
+
+import zipfile
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from colocate.errors import UserError, system_reason
+
+Floats = NDArray[np.floating]
+
+_ARRAYS = ("cpu_used_mhz", "memory_used_mib", "cpu_capacity_mhz", "memory_provisioned_mib")
+_MOST_BYTES = 4 << 30
+"""Of all arrays together: what a file makes of itself must fit into the memory."""
+_MHZ = 2.6
+"""Per millicore: the machines that this scale is made for have 2.6 GHz."""
+_MOST = (2000.0, 4096.0)
+"""Millicores and MiB of one pod: machines that use more are scaled down as a whole."""
+_GAPS = 0.2
+"""The share of samples that may be missing."""
+_IDLE = (20.0, 200.0)
+"""Machines that use less than both, in the mean, are wholly idle and left out."""
+DAY = 288
+"""Samples."""
+
+
+class MachineTrace(msgspec.Struct, frozen=True):
+    """By machine: use over time and what was provisioned, in millicores and MiB."""
+
+    cpu: Floats
+    memory: Floats
+    cpu_size: Floats
+    memory_size: Floats
+
+    @property
+    def machines(self) -> int:
+        return len(self.cpu)
+
+    @property
+    def samples(self) -> int:
+        return int(self.cpu.shape[1])
+
+
+def is_trace(path: Path) -> bool:
+    """Whether the file is a container of numpy's arrays; a recording is not."""
+    return zipfile.is_zipfile(path)
+
+
+def read_trace(path: Path) -> MachineTrace:
+    """A file's machines, mended: see `mended`."""
+    try:
+        with zipfile.ZipFile(path) as container:
+            if sum(part.file_size for part in container.infolist()) > _MOST_BYTES:
+                raise UserError(f"{path} holds more than {_MOST_BYTES >> 30} GiB; give a shorter trace")
+        with np.load(path, allow_pickle=False) as file:
+            missing = [name for name in _ARRAYS if name not in file.files]
+            if missing:
+                raise UserError(
+                    f"{path} has no array {missing[0]}; a trace has {', '.join(_ARRAYS)}, as docs/replay.md says"
+                )
+            cpu, memory, cpu_size, memory_size = (np.asarray(file[name], np.float64) for name in _ARRAYS)
+    except OSError as error:
+        raise UserError(f"cannot read the trace {path} ({system_reason(error)}); check the path") from None
+    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise UserError(f"{path} is not a trace: {error}; give a .npz file as docs/replay.md says") from None
+    if cpu.ndim != 2 or cpu.shape != memory.shape or cpu_size.shape != memory_size.shape != (len(cpu),):
+        raise UserError(f"{path} is not a trace: its arrays have shapes that do not belong together")
+    return mended(cpu / _MHZ, memory, cpu_size / _MHZ, memory_size, str(path))
+
+
+def mended(
+    cpu: Floats, memory: Floats, cpu_size: Floats, memory_size: Floats, source: str = "the trace"
+) -> MachineTrace:
+    """Without machines that were hardly measured, tiny or idle; gaps have the last value; none is as large as a
+    node."""
+    with np.errstate(invalid="ignore"):
+        kept = (np.isnan(cpu).mean(1) < _GAPS) & (memory_size >= 512)
+    cpu, memory, cpu_size, memory_size = cpu[kept], memory[kept].copy(), cpu_size[kept], memory_size[kept]
+    for use in (cpu, memory):
+        for row in use:
+            _fill(row)
+    active = (cpu.mean(1) >= _IDLE[0]) | (memory.mean(1) >= _IDLE[1]) if len(cpu) else np.zeros(0, bool)
+    cpu, memory, cpu_size, memory_size = cpu[active], memory[active], cpu_size[active], memory_size[active]
+    if len(cpu) < 2 or cpu.shape[1] < 2 * DAY:
+        raise UserError(
+            f"{source} has {len(cpu)} machines that can be replayed, over {cpu.shape[1]} samples; it needs two "
+            f"machines and two days"
+        )
+    for use, most in ((cpu, _MOST[0]), (memory, _MOST[1])):
+        top = np.percentile(use, 99.5, axis=1)
+        use *= np.minimum(1, most / np.maximum(top, 1))[:, None]
+        np.minimum(use, most, out=use)
+    return MachineTrace(cpu, memory, cpu_size, memory_size)
+
+
+def _fill(row: Floats) -> None:
+    """Give every gap the value before it, and one at the beginning the mean."""
+    gaps = np.isnan(row)
+    if not gaps.any():
+        return
+    last = np.where(gaps, 0, np.arange(len(row)))
+    np.maximum.accumulate(last, out=last)
+    row[:] = row[last]
+    still = np.isnan(row)
+    row[still] = 0.0 if still.all() else np.nanmean(row)
+
+
+def generated_trace(seed: int = 0, machines: int = 120, days: int = 29) -> MachineTrace:
+    """Machines like those of a hosting centre, made up: most are small, some are busy by day, some in bursts that
+    last for hours, and what they use of memory drifts. For whoever has no trace at hand."""
+    chance = np.random.default_rng(seed)
+    times = np.arange(days * DAY)
+    cpu = np.empty((machines, len(times)))
+    memory = np.empty_like(cpu)
+    cpu_size = 2600 / _MHZ * chance.choice([1, 2, 4, 8], machines, p=[0.4, 0.3, 0.2, 0.1])
+    memory_size = 1024.0 * chance.choice([1, 2, 4, 8, 16], machines, p=[0.2, 0.25, 0.25, 0.2, 0.1])
+    for number in range(machines):
+        level = cpu_size[number] * chance.lognormal(np.log(0.12), 0.9)
+        day = 1 + chance.uniform(0, 0.9) * np.sin(2 * np.pi * (times / DAY + chance.uniform(0, 1)))
+        busy = _bursts(chance, len(times)) * chance.uniform(0, 6)
+        noise = chance.lognormal(0, 0.25, len(times))
+        cpu[number] = np.minimum(level * day * (1 + busy) * noise, cpu_size[number])
+        share = np.clip(chance.beta(2, 3) + np.cumsum(chance.normal(0, 0.002, len(times))), 0.05, 0.95)
+        memory[number] = memory_size[number] * share
+    return mended(cpu, memory, cpu_size, memory_size)
+
+
+def _bursts(chance: np.random.Generator, samples: int) -> Floats:
+    """1 while a machine has much to do: half an hour to six hours, once or twice a day."""
+    busy = np.zeros(samples)
+    for _ in range(chance.poisson(1.2 * samples / DAY)):
+        start = int(chance.integers(samples))
+        busy[start : start + int(chance.integers(6, 72))] = 1
+    return busy
