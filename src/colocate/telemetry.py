@@ -86,6 +86,7 @@ class Event(StrEnum):
     PLACEMENT_FAILED = "placement.failed"
     PLACEMENT_REFUSED = "placement.refused"
     PLACEMENT_MOVED = "placement.moved"
+    PLACEMENT_SANDBOX_GONE = "placement.sandbox_gone"
     PLACEMENT_DRIFT = "placement.drift"
     PLACEMENT_UNWRITTEN = "placement.unwritten"
     PLACEMENT_SWITCHED = "placement.switched"

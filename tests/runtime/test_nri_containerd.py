@@ -13,7 +13,12 @@ from tests.support.containerd import Containerd, Kubelet, running
 from tests.support.noted_events import NotedEvents
 from tests.support.waiting import until
 
+from colocate.apps.placement.machine import PlacementMachine
+from colocate.apps.placement.placer import PlacementPolicy, Placer
+from colocate.apps.placement.store import PlacementStore
+from colocate.apps.placement.upkeep import Upkeep
 from colocate.model.container import ContainerPhase, CpuPin
+from colocate.model.cpu_shapes import machine, parse_shape
 from colocate.model.cpuset import CpuSet
 from colocate.runtime.events import PlacementRefused, Placing
 from colocate.runtime.nri_plugin import NriPlugin
@@ -148,6 +153,42 @@ async def test_the_runtime_is_killed_and_comes_back(containerd: Containerd) -> N
             event for event in events.heard if event[0] == "removed"
         }
         assert ("sandbox_stopped", sandbox) not in events.heard
+
+
+async def test_what_a_sandbox_had_is_free_after_its_end_though_a_restarted_runtime_does_not_tell(
+    containerd: Containerd, tmp_path: Path
+) -> None:
+    """Decided for a machine of two CPUs, which every machine has; its two NUMA nodes are made."""
+    facts = PlacementMachine(decide_for=machine(parse_shape("1x2x1x1x1")))
+    placer = Placer(PlacementPolicy(), PlacementStore(tmp_path), facts)
+    placer.begin()
+    upkeep = Upkeep(placer)
+    plugin = asyncio.create_task(NriPlugin(placer, HastyClock(), socket=containerd.nri_socket).run())
+    try:
+        await until(lambda: placer.writer is not None, "the runtime to synchronize")
+        async with Kubelet(containerd.socket, containerd.cgroup_parent) as kubelet:
+            sandbox = await kubelet.run_sandbox("pod")
+            container = await kubelet.create(sandbox, "main", cpus=1, guaranteed=True)
+            await kubelet.start(container)
+            await kubelet.stop(container)
+            await asyncio.to_thread(containerd.kill)
+            await until(lambda: placer.writer is None, "the plugin to notice")
+            await containerd.start()
+            await until(lambda: placer.writer is not None, "the runtime to synchronize again")
+            assert placer.book is not None
+            kept = placer.book.allocator.assignments
+            assert list(kept) == [(sandbox, "main")], "it may start again"
+            await upkeep.audit()
+            async with Kubelet(containerd.socket, containerd.cgroup_parent) as again:
+                await again.stop_sandbox(sandbox)
+                await again.remove_sandbox(sandbox)
+            await upkeep.audit()
+            assert placer.book.sandboxes == {}
+            assert placer.book.allocator.assignments == {}
+    finally:
+        plugin.cancel()
+        await asyncio.gather(plugin, return_exceptions=True)
+        placer.close()
 
 
 async def cpus_become(kubelet: Kubelet, container: str, cpus: str) -> None:

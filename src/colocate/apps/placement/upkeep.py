@@ -2,8 +2,8 @@
 
 Containers that lose CPUs are written at once, those that gain some after a pause, in which more may come together;
 what the runtime does not take is tried again, later each time. The audit compares every cpuset with the control
-groups, and heals what somebody else has changed; it follows CPUs that go off and on, places who was let through, and
-moves shared containers to better pools, a few at a time.
+groups, and heals what somebody else has changed; it follows CPUs that go off and on, frees what is kept for sandboxes
+that are gone, places who was let through, and moves shared containers to better pools, a few at a time.
 """
 
 import msgspec
@@ -39,6 +39,8 @@ class Upkeep:
         self._clock = placer.clock
         self._drifted: set[ContainerKey] = set()
         """Those whose drift was healed by the last audit: found again, it is reported."""
+        self._sandboxes_seen: set[str] = set()
+        """Sandboxes that had a control group of their own at the last audit."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -117,6 +119,7 @@ class Upkeep:
             await placer.reconfigure(placer.policy)
         if placer.book is None:
             return
+        await self._end_gone_sandboxes(placer.book)
         await placer.step("settle", self._settle)
         await self._look_for_drift()
         await self.write()
@@ -128,6 +131,29 @@ class Upkeep:
         except UserError as error:
             telemetry.logger().warning(Event.PLACEMENT_DOUBTFUL, reason=str(error))
             return False
+
+    async def _end_gone_sandboxes(self, book: PlacementBook) -> None:
+        """Free what is kept for sandboxes whose control group was there and is gone.
+
+        A containerd that has restarted tells no more by NRI when a sandbox ends that it had before.
+        """
+        group = self._placer.machine.group
+        sandboxes, containers = dict(book.sandboxes), dict(book.containers)
+
+        def look() -> tuple[set[str], set[str]]:
+            there = {own for own, sandbox in sandboxes.items() if group(sandbox, own) is not None}
+            running = {
+                key[0]
+                for key, each in containers.items()
+                if key[0] not in there and each.id and group(sandboxes[key[0]], each.id) is not None
+            }
+            return there, running
+
+        there, running = await in_thread(look)
+        for sandbox_id in sorted(self._sandboxes_seen & set(sandboxes) - there - running):
+            telemetry.logger().info(Event.PLACEMENT_SANDBOX_GONE, sandbox=sandbox_id)
+            await self._placer.sandbox_stopped(sandbox_id)
+        self._sandboxes_seen = there
 
     def _settle(self, book: PlacementBook) -> None:
         """Everybody is placed, nothing is kept for nobody, and a few sit better."""
