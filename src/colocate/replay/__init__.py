@@ -2,5 +2,6 @@
 
 Needs numpy (the extra `replay`), which nothing else here does. `load_*` replays pods that use CPU and memory: a
 workload (of a public trace, or of a recording of one's own cluster), kube-scheduler's own scores, samples as they
-arrive, and the load room's table, ledger, policies and heat, which do not know that they are replayed. `gpu_*` replays pods that ask for GPUs.
+arrive, and the load room's table, ledger, policies and heat, which do not know that they are replayed.
+`gpu_*` replays pods that ask for GPUs.
 """
