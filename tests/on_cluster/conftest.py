@@ -18,10 +18,36 @@ from typing import Any
 
 import pytest
 
+from colocate.lab.cluster import MACHINE
 from tests.support import components
 
 IMAGE = os.environ.get("COLOCATE_TEST_IMAGE", "busybox")
 """An image with a shell that the nodes can get; the embedded cluster has no images."""
+
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_KUBELET_ROOT = "/var/lib/kubelet, or what COLOCATE_KUBELET_ROOT says"
+_NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+
+
+def find_own_node(nodes: list[dict[str, Any]], boot_id: str, named: str = "") -> str:
+    """The name of the node that is this machine; skips where it cannot be told."""
+    if named:
+        return named
+    ready = [
+        node
+        for node in nodes
+        if any(
+            one["type"] == "Ready" and one["status"] == "True" for one in node["status"].get("conditions", ())
+        )
+    ]
+    booted = [node for node in ready if node["status"].get("nodeInfo", {}).get("bootID") == boot_id]
+    # In a container that shows another boot id, a cluster of one node leaves no doubt either.
+    found = booted or (ready if len(nodes) == 1 else [])
+    if len(found) != 1:
+        names = ", ".join(node["metadata"]["name"] for node in found) or "none"
+        pytest.skip(f"needs to know which node is this machine ({names} could be); set COLOCATE_TEST_NODE")
+    return str(found[0]["metadata"]["name"])
 
 
 class Cluster:
@@ -46,7 +72,12 @@ class Cluster:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        output, errors = await asyncio.wait_for(process.communicate(stdin.encode()), 180)
+        try:
+            output, errors = await asyncio.wait_for(process.communicate(stdin.encode()), 180)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
         if fails:
             assert process.returncode != 0, output
             return errors.decode()
@@ -71,7 +102,47 @@ class Cluster:
         await self.kubectl("apply", "-f", "-", stdin=json.dumps(together))
 
     async def wait(self, what: str, condition: str, timeout: int = 120) -> None:
-        await self.kubectl("wait", what, f"--for={condition}", f"--timeout={timeout}s")
+        """Wait as `kubectl wait` does, but not for a pod whose image cannot be had."""
+        waiting = asyncio.create_task(
+            self.kubectl("wait", what, f"--for={condition}", f"--timeout={timeout}s")
+        )
+        try:
+            while not (await asyncio.wait([waiting], timeout=2))[0]:
+                self.check_images((await self.get("pods"))["items"])
+            await waiting
+        finally:
+            waiting.cancel()
+
+    async def ended(self, pod: str, timeout: int = 120) -> dict[str, Any]:
+        """The status of a pod that has ended, well or not."""
+        for _ in range(timeout * 4):
+            found = await self.get("pod", pod)
+            if found["status"].get("phase") in ("Succeeded", "Failed"):
+                break
+            self.check_images([found])
+            await asyncio.sleep(0.25)
+        status: dict[str, Any] = found["status"]
+        return status
+
+    @staticmethod
+    def check_images(pods: list[dict[str, Any]]) -> None:
+        """Fail at once where a node cannot get the image of a pod: waiting does not help."""
+        for pod in pods:
+            for container in pod["status"].get("containerStatuses", ()):
+                reason = container.get("state", {}).get("waiting", {}).get("reason", "")
+                if reason in _NO_IMAGE:
+                    pytest.fail(
+                        f"a node cannot get the image {container.get('image') or IMAGE} ({reason}); name one that "
+                        "it can get in COLOCATE_TEST_IMAGE"
+                    )
+
+    async def own_node(self) -> str:
+        """The node that is this machine: by COLOCATE_TEST_NODE, by its boot id, or the only one that is Ready."""
+        if not self.kubelet_root:
+            pytest.skip(f"needs a node that is this machine, and its kubelet's folder: {_KUBELET_ROOT}")
+        # An embedded node shows a boot id of its own: its machine may be a real node as well.
+        named = MACHINE if self.is_lab else os.environ.get("COLOCATE_TEST_NODE", "")
+        return find_own_node(await self.nodes(), BOOT_ID.read_text().strip(), named)
 
     def pod(self, name: str, script: str, **spec: Any) -> dict[str, Any]:
         container = {
@@ -110,7 +181,8 @@ def lab_kubeconfig() -> Iterator[tuple[str, str]]:
     """The cluster that was given, or an embedded one in another process."""
     given = os.environ.get("COLOCATE_KUBECONFIG")
     if given:
-        yield given, os.environ.get("COLOCATE_KUBELET_ROOT", "")
+        usual = "/var/lib/kubelet" if os.access("/var/lib/kubelet/device-plugins", os.W_OK) else ""
+        yield given, os.environ.get("COLOCATE_KUBELET_ROOT", usual)
         return
     with tempfile.TemporaryDirectory(prefix="colocate-") as folder:
         kubeconfig = Path(folder, "kubeconfig")

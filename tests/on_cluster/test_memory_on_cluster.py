@@ -51,9 +51,7 @@ test "$limit" = {THREE_BLOCKS} && test "$ids" = 3
 @pytest.fixture
 async def node(cluster: Cluster, tmp_path: Path) -> AsyncIterator[str]:
     """The node that is this machine, with an agent of this test on it."""
-    if not cluster.kubelet_root:
-        pytest.skip("needs a node that is this machine: name its kubelet's folder in COLOCATE_KUBELET_ROOT")
-    name = os.environ.get("COLOCATE_TEST_NODE", "this-machine")
+    name = await cluster.own_node()
     config = tmp_path / "agent.yaml"
     config.write_text(
         CONFIG.format(
@@ -96,11 +94,7 @@ async def test_the_node_shows_blocks_and_a_pod_with_three_is_held_from_its_start
     pod = cluster.pod("test-pod", SCRIPT, resources=limits, nodeName=node, restartPolicy="Never")
     await cluster.apply(pod)
     # Its process ends well where it found what it should.
-    for _ in range(1200):
-        status = (await cluster.get("pod", "test-pod"))["status"]
-        if status.get("phase") in ("Succeeded", "Failed"):
-            break
-        await asyncio.sleep(0.1)
+    status = await cluster.ended("test-pod")
     if status["containerStatuses"][0]["state"].get("terminated", {}).get("exitCode") == CANNOT_SEE:
         pytest.skip("needs nodes that let a container see its pod's control group")
     ended = status["containerStatuses"][0]["state"]
