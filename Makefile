@@ -77,10 +77,12 @@ constraints-check: $(VENV)/.ready ## Compare the upper bounds with the package i
 	@$(BIN)/python tools/constraints.py check
 
 $(VENV)/.ready: pyproject.toml constraints.txt
-	@echo "setting up $(VENV) (once)"
+	@echo "Setting up $(VENV), once: some 20 packages, half a minute or so"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Colocate needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say which one to use: make PYTHON=python3.12 ...")'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '.[dev]' > $(VENV)/setup.log 2>&1 & pid=$$!; \
+	  while kill -0 $$pid 2>/dev/null; do sleep 2; printf '.'; done; printf '\n'; \
+	  wait $$pid || { tail -n 20 $(VENV)/setup.log; echo "pip could not install Colocate; see above, and $(VENV)/setup.log"; exit 1; }
 	@touch $@
 
 clean: ## Remove .venv and caches
