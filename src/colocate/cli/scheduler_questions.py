@@ -64,7 +64,10 @@ def add(commands: Commands) -> None:
     command.add_argument("file", type=Path, metavar="FILE", help="the file to write; - is standard output")
     _add_where(command)
     command = _command(
-        commands, "score", score, "show how every node would be scored for a pod, which need not exist; not whether it fits there"
+        commands,
+        "score",
+        score,
+        "show how nodes would be scored for a pod, which need not exist; not whether it fits there",
     )
     _add_pod(command)
     command.add_argument("--policy", default="", metavar="MIX", help="instead of the snapshot's own")
