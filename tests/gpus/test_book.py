@@ -66,6 +66,11 @@ def test_a_pod_may_change_its_own_booking_within_what_it_has() -> None:
     assert not book.why_not(booked("p", 16_000, "GPU-a"))
 
 
+def test_what_a_pod_has_beyond_what_there_is_does_not_make_room_for_it() -> None:
+    book = GpuBook.of_gpus(GPUS, [booked("p", 14_000, "GPU-a"), booked("q", 3000, "GPU-a")])
+    assert "has 2000 MiB of 16000 MiB free" in book.why_not(booked("q", 3000, "GPU-a"))
+
+
 def test_init_containers_hand_on_what_they_had_and_sidecars_keep_it() -> None:
     pod = (
         booked("p", 9000, "GPU-a", init=True, name="i")

@@ -109,18 +109,22 @@ class GpuBook(msgspec.Struct, frozen=True):
 
     def why_not(self, booking: PodBooking) -> str:
         """Why a pod cannot have this, in place of what it has; empty where it can."""
+        troubles = (_why_no_gpu(uuid, self.inventory.get(uuid)) for uuid in booking.needs())
+        return next(filter(None, troubles), "") or self.why_no_room(booking)
+
+    def why_no_room(self, booking: PodBooking) -> str:
+        """Likewise, whether its GPUs are well or not."""
         held = self.pods.get(booking.uid)
         before = held.needs() if held is not None else {}
         for uuid, need in booking.needs().items():
-            gpu = self.inventory.get(uuid)
-            if reason := _why_no_gpu(uuid, gpu):
-                return reason
-            left = self.free(uuid) + before.get(uuid, GpuRoom())
+            # Not `free`, which is never below nothing: what is oversold already is missing here, too.
+            left = self.total(uuid) - self.used.get(uuid, GpuRoom()) + before.get(uuid, GpuRoom())
             if need.memory > left.memory:
-                has, of = left.memory, self.total(uuid).memory
+                has, of = max(0, left.memory), self.total(uuid).memory
                 return f"GPU {uuid} has {has} MiB of {of} MiB free, and {need.memory} MiB are asked for"
             if need.cores > left.cores:
-                return f"GPU {uuid} has {left.cores} of {CORES} cores free, and {need.cores} are asked for"
+                has = max(0, left.cores)
+                return f"GPU {uuid} has {has} of {CORES} cores free, and {need.cores} are asked for"
         return ""
 
     def book(self, booking: PodBooking) -> "GpuBook":

@@ -62,8 +62,26 @@ class _Spec(_Read, frozen=True):
     scheduler_name: str = ""
 
 
+class _State(_Read, frozen=True):
+    running: Mapping[str, object] | None = None
+    terminated: Mapping[str, object] | None = None
+
+    @property
+    def is_past_start(self) -> bool:
+        return self.running is not None or self.terminated is not None
+
+
+class _ContainerStatus(_Read, frozen=True):
+    name: str = ""
+    restart_count: int = 0
+    state: _State = _State()
+    last_state: _State = _State()
+
+
 class _Status(_Read, frozen=True):
     phase: str = ""
+    container_statuses: tuple[_ContainerStatus, ...] = ()
+    init_container_statuses: tuple[_ContainerStatus, ...] = ()
 
 
 class GpuPod(_Read, frozen=True):
@@ -100,6 +118,15 @@ class GpuPod(_Read, frozen=True):
         """The kind of what would make it anew; empty for a bare pod."""
         return next((owner.kind for owner in self.metadata.owner_references if owner.controller), "")
 
+    def has_run(self, container: str) -> bool:
+        """Whether the kubelet says that the container has been started before: it is a restart, then."""
+        told = (*self.status.init_container_statuses, *self.status.container_statuses)
+        return any(
+            each.restart_count > 0 or each.state.is_past_start or each.last_state.is_past_start
+            for each in told
+            if each.name == container
+        )
+
     @property
     def created(self) -> float:
         """Seconds since the epoch, by the API server's clock; 0 where it says nothing."""
@@ -122,6 +149,11 @@ class GpuAsk(msgspec.Struct, frozen=True, kw_only=True):
     init: bool = False
     sidecar: bool = False
     """An init container that goes on beside those after it."""
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether the kubelet gives its ids to containers of its pod that start later."""
+        return self.init and not self.sidecar
 
     @property
     def shape(self) -> tuple[int, int, int]:

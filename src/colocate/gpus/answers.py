@@ -1,0 +1,177 @@
+"""What Allocate was answered, and for whom: the state between a kubelet's questions. Values alone.
+
+An answer is meant for one container. Whose it really was is known when the kubelet has written it down; then it is
+proven, or condemned: the container that has it must not start.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from colocate.gpus.book import ContainerBooking, GpuBook, PodBooking
+from colocate.gpus.claims import DueGpus, GpuClaim, claims_of
+from colocate.gpus.pods import GpuAsk, GpuPod
+from colocate.gpus.settings import GpuSettings
+from colocate.gpus.wishes import SEAL
+from colocate.model.device import Allocation
+from colocate.model.gpu import Cores, GpuInventory, Mebibytes
+
+
+class AnswerState(StrEnum):
+    """How sure it is whose an answer is."""
+
+    GIVEN = "given"
+    """Answered; the kubelet has not been seen to hold it."""
+    PROVEN = "proven"
+    """The container that holds it is the one that it is for."""
+    CONDEMNED = "condemned"
+    """The container that holds it is another, which must not start with it."""
+
+
+class AnswerKey(msgspec.Struct, frozen=True, order=True):
+    """A container and a resource of it."""
+
+    uid: str
+    resource: str
+    container: str
+
+
+class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one container was given of one resource."""
+
+    key: AnswerKey
+    pod: str
+    """namespace/name; empty where nobody knows."""
+    ids: frozenset[str]
+    gpus: tuple[str, ...]
+    memory: Mebibytes
+    cores: Cores = 0
+    init: bool = False
+    sidecar: bool = False
+    injected: Allocation | None = None
+    """What the container is started with; None where it cannot be read back."""
+    state: AnswerState = AnswerState.GIVEN
+    reason: str = ""
+    """Why it is condemned."""
+    since: float = 0.0
+    """When it was given, in seconds of a clock that never goes back."""
+    place: int = 0
+    """How many were given before it."""
+
+    @property
+    def is_booked(self) -> bool:
+        """Whether memory is kept for it: one that must not start needs none."""
+        return self.state is not AnswerState.CONDEMNED
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether the kubelet gives its ids to containers of its pod that start later."""
+        return self.init and not self.sidecar
+
+    def booking(self) -> ContainerBooking:
+        return ContainerBooking(
+            container=self.key.container,
+            gpus=self.gpus,
+            memory=self.memory,
+            cores=self.cores,
+            init=self.init,
+            sidecar=self.sidecar,
+        )
+
+
+class GpuAnswers(msgspec.Struct, frozen=True):
+    """All answers of one node."""
+
+    by_key: Mapping[AnswerKey, GpuAnswer] = {}
+    due: DueGpus = {}
+    """GPUs that pods were given in place of those that their annotations name: swapped, or chosen here."""
+    given: int = 0
+    """How many answers there ever were."""
+    started: frozenset[AnswerKey] = frozenset()
+    """Containers that an earlier life of the agent has let start: they keep what they have."""
+
+    @property
+    def proven(self) -> frozenset[AnswerKey]:
+        """Containers that were let start, now or before: what outlives this life."""
+        return self.started | {each.key for each in self if each.state is AnswerState.PROVEN}
+
+    def __iter__(self) -> Iterator[GpuAnswer]:
+        return iter(self.by_key.values())
+
+    def get(self, claim: GpuClaim, ask: GpuAsk) -> GpuAnswer | None:
+        return self.by_key.get(AnswerKey(claim.uid, claim.dialect.memory, ask.container))
+
+    def of_pod(self, uid: str) -> list[GpuAnswer]:
+        return [each for each in self if each.key.uid == uid]
+
+    def having(self, *answers: GpuAnswer) -> "GpuAnswers":
+        by_key = {**self.by_key, **{each.key: each for each in answers}}
+        return msgspec.structs.replace(self, by_key=by_key)
+
+    def without(self, keys: Iterable[AnswerKey]) -> "GpuAnswers":
+        gone = set(keys)
+        if not gone:
+            return self
+        by_key = {key: answer for key, answer in self.by_key.items() if key not in gone}
+        return msgspec.structs.replace(self, by_key=by_key)
+
+    def with_due(self, due: DueGpus) -> "GpuAnswers":
+        return msgspec.structs.replace(self, due={**self.due, **due})
+
+    def book(self, inventory: GpuInventory) -> GpuBook:
+        """Who has what by these answers."""
+        return GpuBook.of_gpus(inventory, map(pod_booking, self._by_pod().values()))
+
+    def _by_pod(self) -> Mapping[str, list[GpuAnswer]]:
+        by_pod: dict[str, list[GpuAnswer]] = {}
+        for answer in self:
+            if answer.is_booked:
+                by_pod.setdefault(answer.key.uid, []).append(answer)
+        return by_pod
+
+
+def pod_booking(answers: Iterable[GpuAnswer]) -> PodBooking:
+    """What one pod has by its answers, in the order in which they were given: that of its containers."""
+    mine = sorted((each for each in answers if each.is_booked), key=lambda each: each.place)
+    uid = mine[0].key.uid if mine else ""
+    return PodBooking(
+        uid=uid,
+        key=next((each.pod for each in mine if each.pod), ""),
+        containers=tuple(each.booking() for each in mine),
+    )
+
+
+def asked_booking(ask: GpuAsk, gpus: tuple[str, ...]) -> ContainerBooking:
+    """What a container would have."""
+    return ContainerBooking(
+        container=ask.container,
+        gpus=gpus,
+        memory=ask.memory,
+        cores=ask.cores,
+        init=ask.init,
+        sidecar=ask.sidecar,
+    )
+
+
+def claimed_booking(claim: GpuClaim, answers: GpuAnswers, book: GpuBook) -> PodBooking:
+    """What a pod has, in every dialect, and what it is due beside that."""
+    has = book.pods.get(claim.uid, PodBooking(uid=claim.uid, key=claim.pod.key))
+    waiting = [
+        asked_booking(ask, claim.gpus(ask.container))
+        for ask in claim.asks.containers
+        if answers.get(claim, ask) is None and claim.gpus(ask.container)
+    ]
+    return msgspec.structs.replace(has, containers=(*has.containers, *waiting))
+
+
+def reserved(pods: Iterable[GpuPod], answers: GpuAnswers, book: GpuBook, settings: GpuSettings) -> GpuBook:
+    """The book with what a scheduler of ours has booked, in any dialect, for pods that have not asked for it yet."""
+    if settings.key is None:
+        return book
+    sealed = [pod for pod in pods if SEAL in pod.annotations]
+    for dialect in settings.dialects:
+        for claim in claims_of(sealed, dialect, book.inventory, settings, answers.due).values():
+            if claim.wish.sealed and not claim.problem:
+                book = book.record(claimed_booking(claim, answers, book))
+    return book

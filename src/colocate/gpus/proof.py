@@ -1,0 +1,253 @@
+"""Whether the container that holds an answer is the one that it was meant for: the kubelet's own records know.
+
+What a container is started with is compared with what it should be. Where two pods were taken for each other and are
+alike, they are swapped, and so are their annotations. Where they are not alike, the one that holds the wrong GPU is
+condemned: the kubelet keeps what Allocate answered for as long as the pod lives, so it can only be created anew. A
+container that has run before is only restarting: it keeps what it has.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from colocate.errors import visible
+from colocate.gpus.answers import (
+    AnswerKey,
+    AnswerState,
+    GpuAnswer,
+    GpuAnswers,
+    asked_booking,
+    reserved,
+)
+from colocate.gpus.book import PodBooking
+from colocate.gpus.claims import GpuClaim
+from colocate.gpus.injection import injected_gpus, injection, is_same
+from colocate.gpus.pods import GpuAsk, GpuPod
+from colocate.gpus.settings import GpuSettings
+from colocate.model.device import Allocation
+from colocate.model.gpu import GpuInventory
+
+
+class GpuHolding(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kubelet says that one container holds."""
+
+    key: AnswerKey
+    pod: str = ""
+    """namespace/name, where known."""
+    ids: frozenset[str]
+    injected: Allocation | None = None
+    """What Allocate answered, as the kubelet keeps it; None where it cannot be read."""
+
+
+Claims = Mapping[str, GpuClaim]
+"""By uid, those of one dialect."""
+
+
+def prove(
+    held: GpuHolding,
+    claims: Claims,
+    answers: GpuAnswers,
+    inventory: GpuInventory,
+    settings: GpuSettings,
+) -> GpuAnswers:
+    """Decide about one holding whose pod is known; the answers with the verdict."""
+    claim = claims[held.key.uid]
+    ask = claim.ask(held.key.container)
+    meant = _meant(held, ask, answers)
+    answer = _held(held, claim, ask, meant, answers, inventory)
+    if ask is None:
+        return _condemned(
+            answers, answer, meant, f"it holds {len(held.ids)} of {held.key.resource} but asks for none"
+        )
+    others = answers if meant is None or meant.key == held.key else answers.without([meant.key])
+    if has_started(held.key, claim.pod, answers):
+        return others.having(_proven(answer))
+    if answer.injected is None or not answer.gpus:
+        return _condemned(
+            answers, answer, meant, "what it was given cannot be read back from the kubelet's checkpoint"
+        )
+    due = claim.gpus(ask.container)
+    fits = partial(
+        _fits_request, claim, ask, injected=answer.injected, inventory=inventory, settings=settings
+    )
+    if claim.problem or not fits(due or answer.gpus):
+        partner = None if claim.problem else _partner(claim, answer, meant, claims, answers, inventory)
+        if partner is None or not fits(answer.gpus):
+            return _condemned(answers, answer, meant, _mismatch(claim, due, answer, meant))
+        others = _swapped(answers, claim, partner).without([answer.key])
+    # Whoever is booked by a scheduler of ours has its room already; others leave it to them.
+    if reason := _why_no_room(claim, ask, answer, claims, others, inventory, settings):
+        return _condemned(answers, answer, meant, reason)
+    return others.having(_proven(answer))
+
+
+def has_started(key: AnswerKey, pod: GpuPod, answers: GpuAnswers) -> bool:
+    """Whether a container has been let start before: by this agent, or by the kubelet's own word."""
+    return key in answers.started or pod.has_run(key.container)
+
+
+def _meant(held: GpuHolding, ask: GpuAsk | None, answers: GpuAnswers) -> GpuAnswer | None:
+    """The answer that the kubelet gave to this holder, whoever it was meant for."""
+    own = answers.by_key.get(held.key)
+    if own is not None and own.ids == held.ids:
+        return own
+    same = [
+        each
+        for each in answers
+        if each.key.resource == held.key.resource and each.ids == held.ids and each.state is AnswerState.GIVEN
+    ]
+    # An init container and one that it handed its ids on to have the same: the one like this, then.
+    like = [each for each in same if ask is not None and (each.init, each.cores) == (ask.init, ask.cores)]
+    return min(like or same, key=lambda each: each.place, default=None)
+
+
+def _held(
+    held: GpuHolding,
+    claim: GpuClaim,
+    ask: GpuAsk | None,
+    meant: GpuAnswer | None,
+    answers: GpuAnswers,
+    inventory: GpuInventory,
+) -> GpuAnswer:
+    """The holding as an answer to its holder, with what was really injected."""
+    injected = held.injected if held.injected is not None else (meant.injected if meant is not None else None)
+    gpus = () if injected is None else injected_gpus(injected, claim.dialect, inventory)
+    own = answers.by_key.get(held.key)
+    return GpuAnswer(
+        key=held.key,
+        pod=claim.pod.key,
+        ids=held.ids,
+        gpus=gpus,
+        memory=len(held.ids) * claim.dialect.unit,
+        cores=ask.cores if ask is not None else 0,
+        init=ask.init if ask is not None else False,
+        sidecar=ask.sidecar if ask is not None else False,
+        injected=injected,
+        since=meant.since if meant is not None else (own.since if own is not None else 0.0),
+        place=meant.place if meant is not None else (own.place if own is not None else 0),
+    )
+
+
+def _fits_request(
+    claim: GpuClaim,
+    ask: GpuAsk,
+    gpus: Sequence[str],
+    *,
+    injected: Allocation,
+    inventory: GpuInventory,
+    settings: GpuSettings,
+) -> bool:
+    """Whether what a container got is what it gets with these GPUs."""
+    found = [gpu for uuid in gpus if (gpu := inventory.get(uuid)) is not None]
+    if len(found) != ask.count:
+        return False
+    expected = injection(claim.pod, ask, claim.asks.containers, found, claim.dialect, settings)
+    return is_same(expected, injected)
+
+
+def _why_no_room(
+    claim: GpuClaim,
+    ask: GpuAsk,
+    answer: GpuAnswer,
+    claims: Claims,
+    others: GpuAnswers,
+    inventory: GpuInventory,
+    settings: GpuSettings,
+) -> str:
+    """Why a container cannot keep what it got beside all that others have or are due; empty where it can."""
+    others = others.without([answer.key])
+    book = others.book(inventory)
+    pods = (each.pod for each in claims.values() if each.uid != claim.uid)
+    kept = reserved(pods, others, book, settings)
+    has = book.pods.get(claim.uid, PodBooking(uid=claim.uid, key=claim.pod.key))
+    wanted = msgspec.structs.replace(has, containers=(*has.containers, asked_booking(ask, answer.gpus)))
+    reason = kept.why_no_room(wanted)
+    return f"it got a GPU that is booked for other pods ({reason})" if reason else ""
+
+
+def _partner(
+    claim: GpuClaim,
+    answer: GpuAnswer,
+    meant: GpuAnswer | None,
+    claims: Claims,
+    answers: GpuAnswers,
+    inventory: GpuInventory,
+) -> GpuClaim | None:
+    """The pod that this one was taken for, where the two are alike."""
+    first = [claims[meant.key.uid]] if meant is not None and meant.key.uid in claims else []
+    place = next(
+        (place for place, ask in enumerate(claim.asks.containers) if ask.container == answer.key.container),
+        None,
+    )
+    if place is None:
+        return None
+    for other in (*first, *claims.values()):
+        if other.uid == claim.uid or not are_alike(claim, other, answers, inventory):
+            continue
+        if other.all_gpus[place] == answer.gpus:
+            return other
+    return None
+
+
+def are_alike(one: GpuClaim, other: GpuClaim, answers: GpuAnswers, inventory: GpuInventory) -> bool:
+    """Whether two pods may have each other's GPUs: same requests, same kind of GPUs, neither has started."""
+    if one.problem or other.problem or one.wish.sealed != other.wish.sealed:
+        return False
+    shapes = [[(ask.shape, ask.init, ask.sidecar) for ask in each.asks.containers] for each in (one, other)]
+    if shapes[0] != shapes[1] or not all(one.all_gpus) or not all(other.all_gpus):
+        return False
+    if any(
+        each.state is AnswerState.PROVEN and each.key.resource == one.dialect.memory
+        for uid in (one.uid, other.uid)
+        for each in answers.of_pod(uid)
+    ):
+        return False
+    mine, theirs = ([inventory.get(uuid) for gpus in each.all_gpus for uuid in gpus] for each in (one, other))
+    return [gpu and (gpu.model, gpu.memory, gpu.healthy) for gpu in mine] == [
+        gpu and (gpu.model, gpu.memory, gpu.healthy) for gpu in theirs
+    ]
+
+
+def _swapped(answers: GpuAnswers, one: GpuClaim, other: GpuClaim) -> GpuAnswers:
+    """Each pod with what the other was due and was given, container by container."""
+    resource = one.dialect.memory
+    names = {
+        (claim.uid, mine.container): (partner, theirs.container)
+        for claim, partner in ((one, other), (other, one))
+        for mine, theirs in zip(claim.asks.containers, partner.asks.containers, strict=True)
+    }
+    moved: list[GpuAnswer] = []
+    gone: list[AnswerKey] = []
+    for answer in answers:
+        to = names.get((answer.key.uid, answer.key.container))
+        if to is not None and answer.key.resource == resource and answer.state is AnswerState.GIVEN:
+            gone.append(answer.key)
+            key = AnswerKey(to[0].uid, resource, to[1])
+            moved.append(msgspec.structs.replace(answer, key=key, pod=to[0].pod.key))
+    due = {one.uid: other.all_gpus, other.uid: one.all_gpus}
+    return answers.without(gone).having(*moved).with_due(due)
+
+
+def _proven(answer: GpuAnswer) -> GpuAnswer:
+    return msgspec.structs.replace(answer, state=AnswerState.PROVEN)
+
+
+def _condemned(answers: GpuAnswers, answer: GpuAnswer, meant: GpuAnswer | None, reason: str) -> GpuAnswers:
+    """The holder must not start; the one that the answer was meant for has none yet."""
+    if meant is not None and meant.key != answer.key:
+        answers = answers.without([meant.key])
+    sentence = f"pod {visible(answer.pod)} must not start: {reason}; create it anew"
+    return answers.having(msgspec.structs.replace(answer, state=AnswerState.CONDEMNED, reason=sentence))
+
+
+def _mismatch(claim: GpuClaim, due: Sequence[str], answer: GpuAnswer, meant: GpuAnswer | None) -> str:
+    got = ", ".join(visible(uuid)[:80] for uuid in answer.gpus)
+    for_whom = ""
+    if meant is not None and meant.key.uid != claim.uid:
+        for_whom = f", which the agent took it for pod {visible(meant.pod)} to have"
+    if claim.problem:
+        return f"it was given {got}{for_whom}, and {claim.problem}"
+    if tuple(due) == answer.gpus:
+        return f"it was given its GPU {got} with figures of another request{for_whom}"
+    return f"its GPU is {', '.join(due) or 'not chosen'}, and it was given {got}{for_whom}"

@@ -1,0 +1,155 @@
+"""Answers against what the kubelet has written down: whose each is, which have ended, which it never took.
+
+Run before every Allocate, in every PreStartContainer and from time to time, always the same way: a start after a
+crash is no other case. Where the kubelet or the API is silent, what was known stays.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from colocate.gpus.answers import AnswerKey, AnswerState, GpuAnswer, GpuAnswers
+from colocate.gpus.claims import claims_of
+from colocate.gpus.injection import injected_gpus
+from colocate.gpus.pods import GpuPod, asks_of
+from colocate.gpus.proof import Claims, GpuHolding, has_started, prove
+from colocate.gpus.settings import GpuSettings
+from colocate.model.gpu import GpuInventory
+
+GRACE = 60.0
+"""Seconds within which the kubelet is seen to hold what it was given."""
+
+
+class GpuRecords(msgspec.Struct, frozen=True):
+    """What the kubelet and the API say of one node; None where they are silent."""
+
+    pods: Mapping[str, GpuPod] | None = None
+    """By uid, all that are bound to this node."""
+    holdings: tuple[GpuHolding, ...] | None = None
+
+
+def settle(
+    records: GpuRecords,
+    answers: GpuAnswers,
+    inventory: GpuInventory,
+    settings: GpuSettings,
+    now: float,
+    *,
+    gpu_of: Callable[[str], str | None] = lambda _: None,
+    grace: float = GRACE,
+) -> GpuAnswers:
+    """The answers as they stand by these records; `gpu_of` says which GPU an id is named after."""
+    pods = records.pods or {}
+    gone = {uid for uid in _uids(records, answers) if _is_gone(uid, records)}
+    answers = _cleared(answers, records, gone, now, grace)
+    for dialect in settings.dialects:
+        held = [
+            each
+            for each in records.holdings or ()
+            if each.key.resource == dialect.memory and each.key.uid not in gone
+        ]
+        # What runs comes first: it has its memory, whatever others were told meanwhile.
+        held.sort(key=lambda each: (not _runs(each, pods, answers), _place(each, pods, settings)))
+        claims: Claims | None = None
+        for each in held:
+            known = answers.by_key.get(each.key)
+            if known is not None and known.ids == each.ids and known.state is not AnswerState.GIVEN:
+                continue
+            if claims is None:
+                claims = claims_of(pods.values(), dialect, inventory, settings, answers.due)
+            if each.key.uid not in claims:
+                answers = _recorded(each, answers, pods, inventory, settings, gpu_of)
+                continue
+            due = answers.due
+            answers = prove(each, claims, answers, inventory, settings)
+            if answers.due is not due:
+                claims = None
+    return answers
+
+
+def _uids(records: GpuRecords, answers: GpuAnswers) -> Iterable[str]:
+    held = (each.key.uid for each in records.holdings or ())
+    started = (key.uid for key in answers.started)
+    return {*(each.key.uid for each in answers), *held, *answers.due, *started}
+
+
+def _is_gone(uid: str, records: GpuRecords) -> bool:
+    """Whether a pod has ended: the API says so, or does not know it. An API that is silent says nothing."""
+    if records.pods is None:
+        return False
+    pod = records.pods.get(uid)
+    return pod is None or pod.is_finished
+
+
+def _cleared(
+    answers: GpuAnswers, records: GpuRecords, gone: set[str], now: float, grace: float
+) -> GpuAnswers:
+    """Without those of pods that have ended, and those that the kubelet does not hold and will not."""
+    held = None if records.holdings is None else {(each.key, each.ids) for each in records.holdings}
+    ids = None if held is None else {each.ids for each in records.holdings or ()}
+    ended: list[AnswerKey] = []
+    for answer in answers:
+        if answer.key.uid in gone:
+            ended.append(answer.key)
+        elif held is None or (answer.key, answer.ids) in held:
+            continue
+        elif answer.state is AnswerState.CONDEMNED or (
+            answer.state is AnswerState.GIVEN and now - answer.since > grace and answer.ids not in (ids or ())
+        ):
+            ended.append(answer.key)
+        # A proven one is that of a pod that lives: a kubelet that has lost its checkpoint does not end it.
+    kept = {uid: gpus for uid, gpus in answers.due.items() if uid not in gone}
+    started = frozenset(key for key in answers.started if key.uid not in gone)
+    if len(kept) != len(answers.due) or len(started) != len(answers.started):
+        answers = msgspec.structs.replace(answers, due=kept, started=started)
+    return answers.without(ended)
+
+
+def _recorded(
+    held: GpuHolding,
+    answers: GpuAnswers,
+    pods: Mapping[str, GpuPod],
+    inventory: GpuInventory,
+    settings: GpuSettings,
+    gpu_of: Callable[[str], str | None],
+) -> GpuAnswers:
+    """What is held by a pod that is ending or that the API has not told of: it counts, and nothing is judged."""
+    dialect = settings.dialect_of(held.key.resource)
+    known = answers.by_key.get(held.key)
+    if dialect is None or (known is not None and known.ids == held.ids):
+        return answers
+    meant = [each.key for each in answers if each.ids == held.ids and each.state is AnswerState.GIVEN]
+    gpus: tuple[str, ...] = ()
+    if held.injected is not None:
+        gpus = injected_gpus(held.injected, dialect, inventory)
+    if not gpus:
+        gpus = tuple(sorted({gpu for id in held.ids if (gpu := gpu_of(id)) is not None}))
+    pod = pods.get(held.key.uid)
+    asks = asks_of(pod, dialect).containers if pod is not None else ()
+    ask = next((each for each in asks if each.container == held.key.container), None)
+    found = GpuAnswer(
+        key=held.key,
+        pod=held.pod or (pod.key if pod is not None else ""),
+        ids=held.ids,
+        gpus=gpus,
+        memory=len(held.ids) * dialect.unit,
+        cores=ask.cores if ask is not None else 0,
+        init=ask is not None and ask.init,
+        sidecar=ask is not None and ask.sidecar,
+        injected=held.injected,
+    )
+    # Whoever it was meant for has not got it.
+    return answers.without(key for key in meant if key.uid != held.key.uid).having(found)
+
+
+def _runs(held: GpuHolding, pods: Mapping[str, GpuPod], answers: GpuAnswers) -> bool:
+    pod = pods.get(held.key.uid)
+    return pod is not None and has_started(held.key, pod, answers)
+
+
+def _place(held: GpuHolding, pods: Mapping[str, GpuPod], settings: GpuSettings) -> tuple[str, int]:
+    """By pod, in the order of its containers."""
+    pod, dialect = pods.get(held.key.uid), settings.dialect_of(held.key.resource)
+    asks = asks_of(pod, dialect).containers if pod is not None and dialect is not None else ()
+    names = [ask.container for ask in asks]
+    return held.key.uid, names.index(held.key.container) if held.key.container in names else len(names)

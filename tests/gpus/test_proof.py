@@ -1,0 +1,337 @@
+"""Whose an answer really was: proven, swapped or condemned before a container starts."""
+
+import msgspec
+import pytest
+
+from colocate.gpus import (
+    DOSLAB,
+    AnswerKey,
+    AnswerState,
+    Gem,
+    GpuAnswers,
+    GpuHolding,
+    GpuInjection,
+    GpuMatch,
+    GpuPod,
+    GpuRecords,
+    GpuSettings,
+    HamiCore,
+    settle,
+    slices_of,
+)
+from colocate.model.gpu import Gpu, GpuInventory
+from tests.gpus.node import TWO, Node, annotated, booked, gpu_pod
+
+A, B = "GPU-aaaa", "GPU-bbbb"
+UUID, ASSIGNED = "doslab.io/gpu-uuid", "doslab.io/gpu-assigned"
+
+
+def test_a_container_with_its_own_gpu_may_start_and_its_pod_is_assigned() -> None:
+    node = Node()
+    node.add(gpu_pod("p", 4, gpus=A, time=1))
+    assert node.admit("p") is None
+    assert not node.start("p")
+    assert node.flags("p") == {ASSIGNED: "true"}
+    node.write_flags()
+    assert node.flags("p") == {}
+
+
+def test_nothing_is_assigned_before_it_is_proven() -> None:
+    node = Node()
+    node.add(gpu_pod("p", 4, gpus=A, time=1))
+    assert node.admit("p") is None
+    assert node.flags("p") == {}
+
+
+def test_pods_that_were_taken_for_each_other_and_are_alike_are_swapped() -> None:
+    node = Node()
+    node.add(gpu_pod("first", 4, gpus=A, time=1), gpu_pod("second", 4, gpus=B, time=2))
+    assert node.admit("second") is None  # The kubelet has its own order.
+    assert node.admit("first") is None
+    assert (node.gpus("second"), node.gpus("first")) == (A, B)
+    assert not node.start("second")
+    assert not node.start("first")
+    node.write_flags()
+    assert node.api["second"].annotations[UUID] == A
+    assert node.api["first"].annotations[UUID] == B
+    assert {pod.annotations[ASSIGNED] for pod in node.api.values()} == {"true"}
+    assert node.answers.book(TWO).free(A).memory == node.answers.book(TWO).free(B).memory == 12
+
+
+def test_swapped_bookings_are_sealed_anew() -> None:
+    node = Node()
+    node.add(booked(gpu_pod("first", 4), [A], time=1), booked(gpu_pod("second", 4), [B], time=2))
+    assert node.admit("second") is None
+    assert not node.start("second")
+    node.write_flags()
+    node.answers = GpuAnswers()  # An agent that starts now believes the annotations alone.
+    assert not node.start("second")
+    assert node.admit("first") is None
+    assert node.gpus("first") == B
+    assert not node.start("first")
+
+
+def test_pods_of_several_containers_are_swapped_as_a_whole() -> None:
+    node = Node()
+    node.add(gpu_pod("first", 4, 3, gpus=A, time=1), gpu_pod("second", 4, 3, gpus=B, time=2))
+    assert node.admit("second") is None
+    assert node.admit("first") is None
+    for uid, gpu in (("second", A), ("first", B)):
+        for container in ("c0", "c1"):
+            assert node.gpus(uid, container) == gpu
+            assert not node.start(uid, container), (uid, container)
+
+
+MIXED = GpuInventory((TWO.gpus[0], Gpu(uuid=B, index=1, memory=16, model="A100")))
+
+
+@pytest.mark.parametrize(
+    ("inventory", "one", "two"),
+    [
+        (MIXED, gpu_pod("one", 4, gpus=A, time=1), gpu_pod("two", 4, gpus=B, time=2)),
+        (TWO, gpu_pod("one", 4, gpus=A, time=1, cores=50), gpu_pod("two", 4, gpus=B, time=2, cores=10)),
+        (TWO, gpu_pod("one", 4, gpus=A, time=1), gpu_pod("two", 4, 4, gpus=B, time=2)),
+        (TWO, booked(gpu_pod("one", 4), [A]), gpu_pod("two", 4, gpus=B, time=2)),
+    ],
+    ids=["another kind of GPU", "other cores", "other containers", "booked by ours"],
+)
+def test_a_pod_with_the_gpu_of_one_that_is_not_alike_must_not_start(
+    inventory: GpuInventory, one: GpuPod, two: GpuPod
+) -> None:
+    node = Node(inventory)
+    node.add(one, two)
+    node.allocate("two")
+    assert node.gpus("two") == A
+    reason = node.start("two")
+    assert f"pod default/two must not start: its GPU is {B}, and it was given {A}" in reason
+    assert "create it anew" in reason
+    assert node.flags("two") == {}
+    # Nobody pays for it: the pod that the GPU was for gets it when its own turn comes.
+    assert node.admit("one") is None
+    assert node.gpus("one") == A
+    assert not node.start("one")
+    assert node.start("two") == reason
+    assert node.answers.book(node.inventory).free(A).memory == 12
+
+
+def test_a_condemned_pod_frees_all_when_it_is_deleted() -> None:
+    node = Node()
+    node.add(booked(gpu_pod("one", 4), [A]), gpu_pod("two", 4, gpus=B, time=2))
+    node.allocate("two")
+    assert node.start("two")
+    node.delete("two")
+    node.settle()
+    assert list(node.answers) == []
+
+
+def test_a_pod_that_the_agent_had_not_heard_of_is_found_out() -> None:
+    node = Node()
+    node.add(gpu_pod("known", 4, gpus=A, time=1), gpu_pod("unheard", 4, gpus=B, time=2, cores=7))
+    node.blind.add("unheard")
+    node.allocate("unheard")
+    assert node.start("unheard") == "nobody knows"
+    node.blind.clear()
+    assert "was given GPU-aaaa, which the agent took it for pod default/known to have" in node.start(
+        "unheard"
+    )
+
+
+def test_one_that_nobody_booked_keeps_what_it_got_and_is_told() -> None:
+    node = Node()
+    node.add(gpu_pod("wish", 4, gpus=A, time=1), gpu_pod("free", 4))
+    assert node.admit("free") is None
+    assert node.gpus("free") == A
+    assert not node.start("free")
+    assert node.flags("free") == {UUID: A, ASSIGNED: "true", "doslab.io/gpu-assume-time": "5"}
+    assert node.admit("wish") is None
+    assert not node.start("wish")
+
+
+def test_one_that_nobody_booked_does_not_keep_what_a_scheduler_of_ours_booked() -> None:
+    node = Node()
+    node.add(booked(gpu_pod("ours", 10), [A]), gpu_pod("free", 10))
+    node.allocate("free")
+    assert "booked for other pods" in node.start("free")
+    assert node.admit("ours") is None
+    assert not node.start("ours")
+
+
+def test_a_container_that_restarts_beside_a_starting_pod_keeps_its_own_limit() -> None:
+    """Users of HAMi saw 30480 MiB given to a container that had asked for 1024."""
+    gpus = GpuInventory((Gpu(uuid=A, index=0, memory=32768),))
+    node = Node(gpus, GpuSettings(hami_core=HamiCore()))
+    node.add(gpu_pod("old", 1024, gpus=A, time=1))
+    assert node.admit("old") is None
+    assert not node.start("old")
+    node.add(gpu_pod("new", 30480, gpus=A, time=2))
+    assert node.admit("new") is None
+    node.api["old"] = gpu_pod("old", 1024, gpus=A, time=1, run=True)
+    for agent in (node.answers, GpuAnswers()):  # Also where the agent is new.
+        node.answers = agent
+        assert not node.start("old")
+        assert not node.start("new")
+    limits = {
+        uid: held.injected.envs["CUDA_DEVICE_MEMORY_LIMIT_0"]
+        for (uid, held) in ((key.uid, held) for key, held in node.held.items())
+        if held.injected
+    }
+    assert limits == {"old": "1024m", "new": "30480m"}
+
+
+def test_a_restart_is_not_refused_because_somebody_changed_an_annotation() -> None:
+    node = Node()
+    node.add(gpu_pod("p", 4, gpus=A, time=1))
+    assert node.admit("p") is None
+    assert not node.start("p")
+    node.api["p"] = annotated(gpu_pod("p", 4, gpus=B, time=1, run=True), {})
+    for agent in (node.answers, GpuAnswers()):
+        node.answers = agent
+        assert not node.start("p")
+        assert node.answers.book(TWO).free(A).memory == 12
+
+
+def test_after_a_crash_all_is_rebuilt_from_what_the_kubelet_keeps() -> None:
+    node = Node()
+    node.add(
+        gpu_pod("p", 4, 2, init=(5,), gpus=A, time=1),
+        gpu_pod("q", 3, gpus=f"{A},{B}", time=2, count=2),
+        booked(gpu_pod("r", 6, cores=20), [B]),
+    )
+    for uid in ("p", "q", "r"):
+        assert node.admit(uid) is None
+    node.settle()
+    before = node.answers.book(TWO)
+    node.answers = GpuAnswers()
+    node.settle()
+    after = node.answers.book(TWO)
+    assert after.used == before.used
+    assert after.pods.keys() == before.pods.keys()
+
+
+def test_what_cannot_be_read_back_counts_by_its_ids_while_the_api_is_silent() -> None:
+    slices = slices_of(TWO.gpus, 1)
+    key = AnswerKey("p", DOSLAB.memory, "c0")
+    held = GpuHolding(key=key, ids=frozenset(slices.ids[B][:5]), injected=None)
+    answers = settle(GpuRecords(None, (held,)), GpuAnswers(), TWO, GpuSettings(), 0.0, gpu_of=slices.gpu_of)
+    assert answers.book(TWO).free(B).memory == 11
+
+
+def test_a_gpu_follows_the_annotation_and_not_the_ids() -> None:
+    """Fragmented ids: slices named after one GPU, memory of the other."""
+    node = Node()
+    node.add(*(gpu_pod(f"p{n}", n, gpus=A if n % 2 else B, time=n) for n in (1, 2, 3, 4, 5)))
+    for n in (1, 2, 3, 4, 5):
+        assert node.admit(f"p{n}") is None
+    node.delete("p2")
+    node.delete("p3")
+    node.add(gpu_pod("q", 6, gpus=B, time=9))
+    assert node.admit("q") is None
+    assert not node.start("q")
+    slices = slices_of(TWO.gpus, 1)
+    ids = node.held[AnswerKey("q", "doslab.io/gpu-memory", "c0")].ids
+    assert {slices.gpu_of(id) for id in ids} != {B}
+    book = node.answers.book(TWO)
+    assert (book.free(A).memory, book.free(B).memory) == (16 - 1 - 5, 16 - 4 - 6)
+
+
+def test_a_kubelet_that_lost_its_checkpoint_does_not_make_running_pods_free() -> None:
+    node = Node()
+    node.add(gpu_pod("p", 4, gpus=A, time=1))
+    assert node.admit("p") is None
+    assert not node.start("p")
+    node.held.clear()
+    node.settle()
+    assert node.answers.book(TWO).free(A).memory == 12
+
+
+def test_while_the_api_is_silent_nothing_is_forgotten() -> None:
+    node = Node()
+    node.add(gpu_pod("p", 4, gpus=A, time=1))
+    assert node.admit("p") is None
+    kept = settle(GpuRecords(None, None), node.answers, TWO, node.settings, 1000.0)
+    assert kept == node.answers
+
+
+@pytest.mark.parametrize(
+    "settings", [GpuSettings(injection=GpuInjection.CDI), GpuSettings(gem=Gem(ip="10.0.0.1", port=50051))]
+)
+def test_what_is_injected_is_read_back(settings: GpuSettings) -> None:
+    node = Node(settings=settings)
+    node.add(gpu_pod("p", 4, gpus=B, time=1, annotations={"doslab.io/gem-podmanager-port": "50052"}))
+    result = node.allocate("p")
+    assert isinstance(result, GpuMatch)
+    node.answers = GpuAnswers()
+    assert not node.start("p")
+    [answer] = node.answers
+    assert answer.gpus == (B,)
+    assert answer.state is AnswerState.PROVEN
+    assert answer.injected is not None
+    if settings.gem:
+        assert answer.injected.envs["POD_MANAGER_PORT"] == "50052"
+        assert answer.injected.envs["POD_NAME"] == "default/p"
+        assert answer.injected.envs["LD_PRELOAD"] == "/kubeshare/library/libgemhook.so.1"
+    else:
+        assert answer.injected.cdi == (f"nvidia.com/gpu={B}",)
+        assert answer.injected.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+@pytest.mark.parametrize(("ip", "port"), [("10.0.0.1; rm", "0"), ("", "70000"), ("::g", "12345678901")])
+def test_what_gem_is_told_by_annotations_is_an_address_and_a_port_or_nothing(ip: str, port: str) -> None:
+    node = Node(settings=GpuSettings(gem=Gem(ip="10.9.9.9", port=7)))
+    node.add(
+        gpu_pod("p", 4, annotations={"doslab.io/gem-scheduler-ip": ip, "doslab.io/gem-podmanager-port": port})
+    )
+    result = node.allocate("p")
+    assert isinstance(result, GpuMatch)
+    assert result.answer.injected is not None
+    envs = result.answer.injected.envs
+    assert (envs["POD_MANAGER_IP"], envs["POD_MANAGER_PORT"]) == ("10.9.9.9", "7")
+
+
+def test_hami_core_gets_its_library_its_limits_and_a_folder_for_each_container() -> None:
+    node = Node(settings=GpuSettings(hami_core=HamiCore(oversubscribe=True)))
+    node.add(gpu_pod("p", 4, gpus=f"{A},{B}", time=1, cores=30, count=2))
+    result = node.allocate("p")
+    assert isinstance(result, GpuMatch)
+    injected = result.answer.injected
+    assert injected is not None
+    assert {name: value for name, value in injected.envs.items() if name.startswith("CUDA")} == {
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "4m",
+        "CUDA_DEVICE_MEMORY_LIMIT_1": "4m",
+        "CUDA_DEVICE_SM_LIMIT": "30",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/vgpu/share.cache",
+        "CUDA_OVERSUBSCRIBE": "true",
+    }
+    mounts = {mount.container_path: (mount.host_path, mount.read_only) for mount in injected.mounts}
+    assert mounts == {
+        "/usr/local/vgpu/libvgpu.so": ("/usr/local/vgpu/libvgpu.so", True),
+        "/etc/ld.so.preload": ("/usr/local/vgpu/ld.so.preload", True),
+        "/tmp/vgpu": ("/usr/local/vgpu/containers/p_c0", False),
+        "/tmp/vgpulock": ("/tmp/vgpulock", False),
+    }
+
+
+def test_what_the_kubelet_keeps_is_believed_over_what_the_agent_remembers() -> None:
+    node = Node()
+    node.add(gpu_pod("p", 4, gpus=A, time=1))
+    node.allocate("p")
+    key = AnswerKey("p", "doslab.io/gpu-memory", "c0")
+    injected = node.held[key].injected
+    assert injected is not None
+    wrong = msgspec.structs.replace(injected, envs={**injected.envs, "NVIDIA_VISIBLE_DEVICES": B})
+    node.held[key] = msgspec.structs.replace(node.held[key], injected=wrong)
+    assert f"its GPU is {A}, and it was given {B}" in node.start("p")
+
+
+def test_an_envelope_with_other_figures_must_not_start() -> None:
+    node = Node()
+    node.add(gpu_pod("p", 4, gpus=A, time=1))
+    node.allocate("p")
+    key = AnswerKey("p", "doslab.io/gpu-memory", "c0")
+    injected = node.held[key].injected
+    assert injected is not None
+    wrong = msgspec.structs.replace(
+        injected, envs={**injected.envs, "DOSLAB_IO_GPU_RESOURCE_USED_BY_CONTAINER": "15"}
+    )
+    node.held[key] = msgspec.structs.replace(node.held[key], injected=wrong)
+    assert "with figures of another request" in node.start("p")
