@@ -42,6 +42,8 @@ async def test_what_an_identity_may_not_is_told_by_what_needs_it(server: ApiServ
         "get leases.coordination.k8s.io in kube-system, update leases.coordination.k8s.io in kube-system",
         "the agent that sells memory: not possible as ann, who may not watch nodes, watch pods, create events, "
         "patch events",
+        "the agent that shares GPUs: not possible as ann, who may not watch nodes, watch pods, patch nodes/status, "
+        "create events, patch events",
     ]
     assert "kubectl create clusterrole NAME --verb=patch --resource=nodes/status;" in refused[0].remedy
     assert (

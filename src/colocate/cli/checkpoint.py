@@ -16,19 +16,22 @@ from colocate.apps.checkpoint.sources import (
     ask_for_names,
     ask_for_pods,
 )
+from colocate.apps.gpus.findings import ask_report, gpu_findings, gpu_holdings
 from colocate.cli import checkpoint_tables, cluster_flags
+from colocate.cli.agent_socket import control_socket
 from colocate.cli.commands import Commands, add_asking_first, add_command, add_output, confirm
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, as_yaml, has_colours, painted, terminal_width, visible
 from colocate.clock import SystemClock
+from colocate.cluster.client import Client
 from colocate.devices.checkpoint_check import check
 from colocate.devices.comparison import compare
-from colocate.devices.findings import Severity, counted, worst
+from colocate.devices.findings import Finding, Severity, counted, worst
 from colocate.devices.pod_names import names
 from colocate.errors import UserError
 from colocate.kubelet.checkpoint import CheckpointDocument, CheckpointError, parse
 from colocate.kubelet.paths import KubeletPaths
-from colocate.model.checkpoint import Format
+from colocate.model.checkpoint import Format, Reading
 from colocate.model.records import Records
 
 _STANDARD_INPUT = Path("-")
@@ -189,18 +192,33 @@ def verify(args: argparse.Namespace) -> int:
 
 def diff_file(args: argparse.Namespace) -> int:
     path = _path(args)
-    checkpoint = _document(path).checkpoint
+    reading = _document(path).reading()
     asked = asyncio.run(ask_everything(_own_paths(path), _cluster(args), _CLOCK))
     records = asked.records
     if records == Records():
         raise UserError(f"there is nothing to compare {path} with: {'; '.join(asked.silent)}")
     for reason in asked.silent:
         _note(f"one source was not compared: {reason}")
-    report = Comparison(str(path), compare(checkpoint, records), asked.silent)
+    found = [*compare(reading.checkpoint, records), *_gpu_findings(args, path, reading, records)]
+    report = Comparison(str(path), found, asked.silent)
     _print(args.output, report)
     if args.output == "table" and not report.findings:
         print(f"✓ {visible(str(path))} agrees with {_sources(records)}")
     return _FOUND if report.findings else 0
+
+
+def _gpu_findings(args: argparse.Namespace, path: Path, reading: Reading, records: Records) -> list[Finding]:
+    """Of shared GPUs, where the API has answered: without it nobody knows what pods ask for."""
+    if records.pods is None or not gpu_holdings(reading):
+        return []
+    cluster = _cluster(args)
+
+    async def ask() -> list[Finding]:
+        agent = await ask_report(control_socket()) if _own_paths(path) is not None else None
+        async with Client(cluster.connect(), _CLOCK) as client:
+            return await gpu_findings(client, cluster.node_name, reading, records.listing, agent)
+
+    return asyncio.run(ask())
 
 
 def _sources(records: Records) -> str:

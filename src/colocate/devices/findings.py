@@ -41,6 +41,8 @@ class Code(StrEnum):
     COUNTS_DIFFER = "counts-differ"
     UNHEALTHY_DEVICES = "unhealthy-devices"
     NOT_OF_A_PLUGIN = "not-of-a-plugin"
+    GPU_DISAGREES = "gpu-disagrees"
+    GPU_OVERRIDDEN = "gpu-overridden"
 
 
 class Finding(msgspec.Struct, frozen=True):

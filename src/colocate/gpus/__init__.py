@@ -18,6 +18,8 @@ from colocate.gpus.dialects import (
     GpuName,
     dialect,
 )
+from colocate.gpus.disagreement import GpuDisagreement, GpuRecordSource, disagreements, overriding
+from colocate.gpus.explanation import explain_pod
 from colocate.gpus.flags import flags_for
 from colocate.gpus.health import (
     FIT,
@@ -63,6 +65,7 @@ __all__ = [
     "GpuBook",
     "GpuClaim",
     "GpuContainer",
+    "GpuDisagreement",
     "GpuHealth",
     "GpuHolding",
     "GpuInjection",
@@ -70,6 +73,7 @@ __all__ = [
     "GpuName",
     "GpuOversold",
     "GpuPod",
+    "GpuRecordSource",
     "GpuRecords",
     "GpuRefusal",
     "GpuRoom",
@@ -89,12 +93,15 @@ __all__ = [
     "claim_of",
     "claims_of",
     "dialect",
+    "disagreements",
+    "explain_pod",
     "flags_for",
     "gpus_for",
     "injected_gpus",
     "injection",
     "match",
     "message_bytes",
+    "overriding",
     "recovers_in",
     "seal",
     "settle",

@@ -23,6 +23,9 @@ class Use(msgspec.Struct, frozen=True):
 _FOLLOWED = tuple(Permission(verb, resource) for resource in ("nodes", "pods") for verb in ("list", "watch"))
 """For whoever keeps a copy of the cluster."""
 
+_TOLD = (Permission("create", "events"), Permission("patch", "events"))
+"""For whoever tells what was done to pods."""
+
 
 def uses(lease: Lease) -> tuple[Use, ...]:
     """All that ask the API for anything; one of them takes this lease."""
@@ -47,7 +50,12 @@ def uses(lease: Lease) -> tuple[Use, ...]:
         Use(
             "the agent that sells memory",
             # Evictions are a right by namespace: `memory evictions` says of which.
-            (*_FOLLOWED, Permission("create", "events"), Permission("patch", "events")),
+            (*_FOLLOWED, *_TOLD),
+        ),
+        Use(
+            "the agent that shares GPUs",
+            # To write annotations of pods is a right of its own, without which it works.
+            (*_FOLLOWED, Permission("get", "nodes"), Permission("patch", "nodes", "status"), *_TOLD),
         ),
     )
 

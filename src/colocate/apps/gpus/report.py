@@ -79,6 +79,8 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     mock: bool
     dialects: tuple[GpuDialectStatus, ...]
     gpus: tuple[GpuStatus, ...]
+    running: Mapping[str, tuple[str, ...]] = {}
+    """By uid, the GPUs on which the driver sees processes of a pod; of GPUs whose processes are not known, none."""
     notes: tuple[str, ...] = ()
     """What could not be asked or done."""
 
@@ -117,8 +119,14 @@ def gpu_report(
             for dialect in dialects
         ),
         gpus=(*here, *gone),
+        running=_running(used),
         notes=tuple(notes),
     )
+
+
+def _running(used: Mapping[str, Mapping[str, Bytes]]) -> Mapping[str, tuple[str, ...]]:
+    uids = sorted({uid for by_pod in used.values() for uid in by_pod})
+    return {uid: tuple(gpu for gpu, by_pod in used.items() if uid in by_pod) for uid in uids}
 
 
 def _status(

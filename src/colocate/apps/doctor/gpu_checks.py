@@ -1,0 +1,206 @@
+"""GPUs: whether they are well, whether one message to a kubelet has room for them, whether records agree on them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+import msgspec
+
+from colocate.apps.checkpoint import file as checkpoint_file
+from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.report import CheckResult, absent, good, warn
+from colocate.apps.gpus.findings import ask_report, gpu_findings
+from colocate.apps.gpus.report import GpuReport
+from colocate.cluster.errors import NotFound
+from colocate.cluster.resources import NODES
+from colocate.errors import ColocateError, Unavailable
+from colocate.gpus import DIALECTS, Dialect, announced, message_bytes, smallest_unit
+from colocate.host.gpu_source import GpuReading, GpuUnavailable
+from colocate.host.nvml import Nvml
+from colocate.kubelet import MESSAGE_LIMIT
+from colocate.kubelet.checkpoint import parse
+from colocate.kubelet.podresources import listed_pods
+from colocate.model import quantity
+from colocate.model.figures import amount, count
+from colocate.model.gpu import Gpu, GpuInventory, Mebibytes
+
+_ALMOST = 0.8
+"""Of a message to the kubelet, from which on a warning is given."""
+
+
+@check(DoctorSection.MACHINE, "gpus")
+async def gpus(patient: Patient) -> AsyncIterator[CheckResult]:
+    """The GPUs of this machine by its agent or, without one, by the driver; and whether a kubelet can take them."""
+    report = await ask_report(patient.control_socket)
+    if report is not None:
+        for result in _reported(report):
+            yield result
+        return
+    try:
+        readings = await asyncio.to_thread(_survey)
+    except GpuUnavailable as error:
+        yield absent(f"no agent shares GPUs here, and no driver tells of any: {error}")
+        return
+    if not readings:
+        yield absent("no agent shares GPUs here, and the driver knows none")
+        return
+    inventory = GpuInventory(
+        tuple(
+            Gpu(uuid=each.uuid, index=each.index, memory=each.memory >> 20, numa=each.numa, mig=each.mig)
+            for each in readings
+        )
+    )
+    yield good(f"no agent shares them: {count(len(readings), 'GPU')} by the driver")
+    unit = smallest_unit(inventory.shared, MESSAGE_LIMIT)
+    if unit > 1:
+        yield warn(
+            f"in units of 1 MiB, a kubelet cannot take {count(len(inventory.shared), 'GPU')} in one message",
+            f"set the unit of gpus.dialects to {unit}Mi or more, on every node of the cluster",
+        )
+
+
+def _survey() -> tuple[GpuReading, ...]:
+    driver = Nvml()
+    try:
+        return driver.survey().gpus
+    finally:
+        driver.close()
+
+
+def _reported(report: GpuReport) -> Iterator[CheckResult]:
+    for dialect in report.dialects:
+        told = f"{dialect.resource}: {dialect.devices} devices of {amount(dialect.unit << 20)}"
+        full = dialect.message / MESSAGE_LIMIT
+        if full > _ALMOST:
+            yield warn(
+                f"{told} take {full:.0%} of what a kubelet takes in one message",
+                f"choose a unit above {dialect.least_unit}Mi for gpus.dialects before more GPUs come",
+            )
+        else:
+            yield good(f"{told}, {full:.0%} of what a kubelet takes in one message")
+    for gpu in report.gpus:
+        name = f"GPU {gpu.uuid}"
+        if gpu.mig:
+            yield absent(f"{name} is in MIG mode and left out")
+        elif gpu.index is None:
+            pods = ", ".join(share.pod for share in gpu.shares)
+            yield warn(f"{name} is not there any more, and {pods} still has it", f"create {pods} anew")
+        elif not gpu.healthy:
+            yield warn(
+                f"{name} is unhealthy: {gpu.trouble}", "see 'colocate gpu status' and the kernel's log (NVRM)"
+            )
+        elif gpu.booked > gpu.memory:
+            yield warn(
+                f"{name} has {amount(gpu.memory << 20)}, and {amount(gpu.booked << 20)} are booked",
+                "see 'colocate gpu status', and delete a pod",
+            )
+        else:
+            yield good(f"{name} is healthy")
+    for note in report.notes:
+        yield warn(note, "see the agent's log")
+
+
+class _Marks(msgspec.Struct, frozen=True):
+    name: str = ""
+    annotations: Mapping[str, str] = {}
+
+
+class _Status(msgspec.Struct, frozen=True):
+    capacity: Mapping[str, str] = {}
+
+
+class _GpuNode(msgspec.Struct, frozen=True):
+    metadata: _Marks = _Marks()
+    status: _Status = _Status()
+
+
+@check(DoctorSection.CLUSTER, "gpu units")
+async def gpu_units(patient: Patient) -> AsyncIterator[CheckResult]:
+    """On every node: room for its GPUs in one message to its kubelet, and one unit in the whole cluster."""
+    units: dict[str, dict[Mebibytes, list[str]]] = {}
+    nodes = 0
+    for node in await patient.client.list(NODES.read_as(_GpuNode)):
+        try:
+            inventory = announced(node.metadata.annotations)
+        except ValueError as error:
+            yield warn(f"node {node.metadata.name}: {error}", "see that an agent of this release runs there")
+            continue
+        if inventory is None:
+            continue
+        nodes += 1
+        for dialect in DIALECTS.values():
+            unit = _unit(inventory, _capacity(node, dialect))
+            if unit is None:
+                continue
+            units.setdefault(dialect.memory, {}).setdefault(unit, []).append(node.metadata.name)
+            full = message_bytes(inventory.shared, unit) / MESSAGE_LIMIT
+            if full > _ALMOST:
+                yield warn(
+                    f"node {node.metadata.name}: {dialect.memory} in units of {amount(unit << 20)} takes {full:.0%} "
+                    "of what its kubelet takes in one message",
+                    "choose a larger unit for gpus.dialects on every node of the cluster before more GPUs come",
+                )
+    for resource, by_unit in units.items():
+        if len(by_unit) > 1:
+            told = "; ".join(
+                f"{amount(unit << 20)} on {_some(names)}" for unit, names in sorted(by_unit.items())
+            )
+            yield warn(
+                f"{resource} has several units in this cluster: {told}",
+                "set one unit on every node: a pod does not say which it means",
+            )
+    if not nodes:
+        yield absent("no node announces GPUs")
+    elif all(len(by_unit) == 1 for by_unit in units.values()):
+        yield good(f"{count(nodes, 'node')} with GPUs, one unit for each resource")
+
+
+def _capacity(node: _GpuNode, dialect: Dialect) -> int:
+    try:
+        return quantity.whole(node.status.capacity.get(dialect.memory, "0"))
+    except ValueError:
+        return 0
+
+
+def _unit(inventory: GpuInventory, devices: int) -> Mebibytes | None:
+    """The unit in which these GPUs make so many devices, the roundest of several; None where there is none such."""
+    memory = [gpu.memory for gpu in inventory.shared]
+    if devices <= 0 or devices > sum(memory):
+        return None
+    about = sum(memory) // devices
+    fitting = [
+        unit
+        for unit in range(max(1, about - about // 8 - len(memory)), about + 2)
+        if sum(each // unit for each in memory) == devices
+    ]
+    return max(fitting, key=lambda unit: unit & -unit, default=None)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+@check(DoctorSection.CLUSTER, "gpu records")
+async def gpu_records(patient: Patient) -> AsyncIterator[CheckResult]:
+    """Annotations, checkpoint, podresources and driver agree on who has which GPU; nobody helps himself to one."""
+    path = patient.paths.checkpoint
+    if not path.exists():
+        yield absent("there is no checkpoint to compare")
+        return
+    reading = await asyncio.to_thread(lambda: parse(checkpoint_file.read(path).content).reading())
+    try:
+        listing = await listed_pods(patient.paths, patient.clock)
+    except Unavailable:
+        listing = None
+    report = await ask_report(patient.control_socket)
+    try:
+        findings = await gpu_findings(patient.client, patient.node, reading, listing, report)
+    except NotFound:
+        yield absent(f"the cluster has no node {patient.node}")
+        return
+    except ColocateError as error:
+        yield warn(f"the API's pods could not be compared: {error}", "repair that, then run this again")
+        return
+    for found in findings:
+        yield warn(f"{found.sentence} [{found.code}]", found.remedy)
+    if not findings:
+        yield good("all records agree on GPUs")
