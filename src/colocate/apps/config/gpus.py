@@ -78,6 +78,8 @@ class GpusSection(Section, frozen=True):
     injection: GpuInjection = _SHARED.injection
     cdi_kind: str = _SHARED.cdi_kind
     unassumed: Unassumed = _SHARED.unassumed
+    key_file: Path | None = None
+    """The key that agents share with a scheduler of ours, which seals its bookings; not given: all are wishes."""
     health: GpuHealthSection = GpuHealthSection()
     hami_core: HamiCoreSection = HamiCoreSection()
     gem: GemSection = GemSection()
