@@ -21,7 +21,10 @@ from bench.measure import side_by_side
 from bench.memory import MEGABYTE, Memory, memory_at_rest
 from bench.ratio import Figure, Ratio, Row
 
-UNWANTED = ("aiohttp", "colocate.lab", "colocate.testing", "numpy", "pydantic", "pynvml", "rich")
+UNWANTED = (
+    *("aiohttp", "colocate.apps.placement", "colocate.lab", "colocate.runtime", "colocate.testing"),
+    *("numpy", "pydantic", "pynvml", "rich"),
+)
 """What an idle agent must not load: none of it serves one, and each costs megabytes."""
 
 RESIDENT = Ratio("memory of an idle agent", "a bare `import grpc.aio` process", 1.8)
