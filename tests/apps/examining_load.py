@@ -68,7 +68,7 @@ async def examined(
     config = SchedulerConfig(usage=usage, load=load or Load(), server=server or Server())
     scheduling = Scheduling(config, kube_scheduler)
     nowhere = KubeletPaths(Path("/nowhere"))
-    patient = Patient(nowhere, Path("/nowhere"), "worker", SystemClock(), client, scheduling)
+    patient = Patient(nowhere, Path("/nowhere"), "worker", SystemClock(), client, scheduling=scheduling)
     return [result async for one in examine(patient, chosen([check])) for result in one.results]
 
 

@@ -41,7 +41,9 @@ class Apart(SystemClock):
 def asked(client: Client | str, *act: Act, clock: Clock | None = None) -> Patient:
     scheduling = Scheduling(SchedulerConfig(act=act))
     nowhere = Path("/nowhere")
-    return Patient(KubeletPaths(nowhere), nowhere, "worker", clock or SystemClock(), client, scheduling)
+    return Patient(
+        KubeletPaths(nowhere), nowhere, "worker", clock or SystemClock(), client, scheduling=scheduling
+    )
 
 
 async def test_a_cluster_without_taints_is_well() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-HERE, SAME_SOCKET, OTHER_SOCKET, POOL = 10, 12, 32, 50
+HERE, PARTNER, SAME_SOCKET, OTHER_SOCKET, POOL = 10, 11, 12, 32, 50
 """Distances between NUMA nodes, as the firmware tells them."""
 
 _LOW_MIB = 1024
@@ -51,6 +51,8 @@ class Topology(msgspec.Struct, frozen=True):
     threads_per_core: int
     pool_mib: int
     node_mib: int = 1024
+    partners: bool = False
+    """Every node has another one of its socket that is nearer than the rest: not the one next to it."""
 
     @property
     def nodes(self) -> int:
@@ -91,6 +93,8 @@ class Topology(msgspec.Struct, frozen=True):
             return HERE
         if self.pool in (one, other):
             return POOL
+        if self.partners and one ^ other == 2:
+            return PARTNER
         return SAME_SOCKET if self.socket_of(one) == self.socket_of(other) else OTHER_SOCKET
 
     def qemu_arguments(self) -> list[str]:
@@ -136,6 +140,8 @@ TOPOLOGIES = {
         Topology("small", 1, 2, 2, 1, 1, pool_mib=512),
         Topology("epyc", 2, 2, 2, 2, 1, pool_mib=1024),
         Topology("epyc-smt", 2, 2, 2, 1, 2, pool_mib=1024),
+        Topology("partners", 1, 4, 2, 2, 1, pool_mib=512, partners=True),
     )
 }
-"""mini boots fastest; small has two CCXs on each node; epyc has two sockets, epyc-smt two threads per core."""
+"""mini boots fastest; small has two CCXs on each node; epyc has two sockets, epyc-smt two threads per core;
+partners has one socket of four nodes, of which 0 and 2, and 1 and 3, are nearer to each other than to the rest."""

@@ -112,7 +112,12 @@ async def _examine(args: argparse.Namespace, checks: list[Check]) -> CheckVerdic
     printer = _Printer(args.output)
     try:
         patient = Patient(
-            paths, control_socket(), args.node or this_node(), SystemClock(), cluster, _scheduling(args)
+            paths,
+            control_socket(),
+            args.node or this_node(),
+            SystemClock(),
+            cluster,
+            scheduling=_scheduling(args),
         )
         async for examined in examination.examine(patient, checks):
             printer.show(examined)

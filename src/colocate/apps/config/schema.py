@@ -234,6 +234,7 @@ class CpuDefaults(Section, frozen=True):
     """By namespace; they go before those of the QoS class."""
 
 
+DEFAULT_STATE_FOLDER = Path("/var/lib/colocate")
 DEFAULT_CPUS_SOCKET = Path("/run/colocate/cpus.sock")
 DEFAULT_NRI_SOCKET = Path("/var/run/nri/nri.sock")
 
@@ -265,7 +266,7 @@ class CpusSection(Section, frozen=True):
     spread: bool = False
     pin_memory: bool = True
     defaults: CpuDefaults = CpuDefaults()
-    state_folder: Path = Path("/var/lib/colocate")
+    state_folder: Path = DEFAULT_STATE_FOLDER
     socket: Path = DEFAULT_CPUS_SOCKET
     """Where `colocate cpus` reaches whoever places containers."""
     metrics: Address = Address("off")

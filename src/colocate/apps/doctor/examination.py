@@ -8,6 +8,7 @@ from pathlib import Path
 from colocate.aio import deadline
 from colocate.apps.doctor import (
     cluster_checks,
+    cpu_checks,
     device_checks,
     extender_checks,
     gpu_checks,
@@ -24,6 +25,7 @@ from colocate.errors import ColocateError
 _DECLARING = (
     kubelet_checks,
     memory_checks,
+    cpu_checks,
     cluster_checks,
     device_checks,
     gpu_checks,

@@ -1,6 +1,7 @@
 """The placer with all that belongs to it, for the process of a way in: made from the configuration, run, reloaded."""
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 from colocate import telemetry
@@ -45,14 +46,20 @@ class PlacementPart:
 
     async def run(self) -> None:
         """Until cancelled: write, audit, and answer."""
-        telemetry.register_metrics()
+        section = self._section
+        service = placement_control.service(self.placer, section.topology)
         try:
-            async with (
-                metrics.serving(self._section.metrics),
-                control.serving(
-                    self._section.socket, placement_control.service(self.placer, self._section.topology)
-                ),
-            ):
+            async with AsyncExitStack() as stack:
+                ways: tuple[AbstractAsyncContextManager[object], ...] = (
+                    metrics.serving(section.metrics),
+                    control.serving(section.socket, service),
+                )
+                for way in ways:
+                    try:
+                        await stack.enter_async_context(way)
+                    except UserError as error:
+                        # Without it nobody can look; without the process no container would start.
+                        telemetry.logger().error(Event.PLACEMENT_DOUBTFUL, reason=str(error))
                 await self._upkeep.run()
         finally:
             self.placer.close()

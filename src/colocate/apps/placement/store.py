@@ -5,6 +5,7 @@ else's) is set aside, and the state is rebuilt from what runs: nobody ever has t
 """
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -105,6 +106,19 @@ class PlacementStore:
         except OSError as error:
             return f"{self._file} makes no sense ({why}) and cannot be set aside ({system_reason(error)})"
         return f"{self._file} makes no sense ({why}); it was set aside as {aside.name}"
+
+
+def examine_state(folder: Path) -> Iterator[str]:
+    """What people should know of a folder's state, without changing it; PermissionError where it cannot be read."""
+    file = folder / _FILE
+    try:
+        decoded(file.read_bytes())
+    except FileNotFoundError:
+        pass
+    except ValueError as error:
+        yield f"{file} makes no sense ({error}); the next placer sets it aside"
+    if (aside := folder / f"{_FILE}{_ASIDE}").exists():
+        yield f"{aside} was set aside by a placer that could not read it"
 
 
 def encoded(state: PlacementState) -> bytes:
