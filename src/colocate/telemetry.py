@@ -88,6 +88,7 @@ class Event(StrEnum):
     PLACEMENT_MOVED = "placement.moved"
     PLACEMENT_SANDBOX_GONE = "placement.sandbox_gone"
     PLACEMENT_DRIFT = "placement.drift"
+    PLACEMENT_UNPUBLISHED = "placement.unpublished"
     PLACEMENT_UNWRITTEN = "placement.unwritten"
     PLACEMENT_SWITCHED = "placement.switched"
     PLACEMENT_DOUBTFUL = "placement.doubtful"

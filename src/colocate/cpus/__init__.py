@@ -8,6 +8,7 @@ done to containers.
 
 from colocate.cpus.adoption import adopt, assign_running
 from colocate.cpus.allocator import CpuAllocator
+from colocate.cpus.announcement import FreeCcxs, announced_ccxs, announcement_of, why_not_strict
 from colocate.cpus.assignment import (
     ContainerKey,
     ContainerRole,
@@ -51,6 +52,7 @@ __all__ = [
     "CpuUpdate",
     "CpuWishes",
     "Fragmentation",
+    "FreeCcxs",
     "MilliCpu",
     "NamedPool",
     "Occupancy",
@@ -60,6 +62,8 @@ __all__ = [
     "Taste",
     "TopologyFinding",
     "adopt",
+    "announced_ccxs",
+    "announcement_of",
     "assign_running",
     "cpus_text",
     "decode_state",
@@ -72,5 +76,6 @@ __all__ = [
     "parse_wishes",
     "rebalance_plan",
     "spread_of",
+    "why_not_strict",
     "wishes_of",
 ]

@@ -11,6 +11,7 @@ import msgspec
 from colocate.load import annotations
 from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
 from colocate.load.demand import limited, requested
+from colocate.model.cpu_topology import FREE_CCXS
 from colocate.model.load import (
     NOTHING,
     Access,
@@ -66,6 +67,7 @@ class _Annotations(_Read, frozen=True):
     scaling: str = msgspec.field(name=SCALING, default="")
     thresholds: str = msgspec.field(name=THRESHOLDS, default="")
     raw_allocatable: str = msgspec.field(name=RAW_ALLOCATABLE, default="")
+    free_ccxs: str = msgspec.field(name=FREE_CCXS, default="")
 
 
 class _Metadata(_Read, frozen=True):

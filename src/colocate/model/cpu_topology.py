@@ -15,6 +15,9 @@ HERE = 10
 ELSEWHERE = 20
 """Distances where the firmware tells none: to oneself, and to any other NUMA node."""
 
+FREE_CCXS = "colocate.dev/free-ccxs"
+"""The annotation of a node that tells schedulers which of its CCXs have room."""
+
 _Id = TypeVar("_Id", bound=Hashable)
 
 

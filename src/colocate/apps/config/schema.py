@@ -272,6 +272,12 @@ class CpusSection(Section, frozen=True):
     metrics: Address = Address("off")
     """Of `colocate cri-proxy` and `colocate nri`; the agent has its own."""
     nri: NriSection = NriSection()
+    publish: bool = False
+    """Whether the node's annotation tells schedulers which CCXs have room."""
+    node: str = ""
+    """This node's name in the cluster; empty: NODE_NAME, or the host's name."""
+    kubeconfig: str = ""
+    """How to reach the cluster, to publish; empty: KUBECONFIG, ~/.kube/config, or the pod's service account."""
     topology: str = ""
     """For tests: decide as for this made machine or dump; cpusets are clipped to what exists."""
 

@@ -1,11 +1,12 @@
 """The placer with all that belongs to it, for the process of a way in: made from the configuration, run, reloaded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from colocate import telemetry
-from colocate.aio import Watched
+from colocate.aio import Watched, first
 from colocate.apps import control, metrics
 from colocate.apps.config import cpus_check
 from colocate.apps.config.schema import Config, CpuPolicy, CpusSection
@@ -60,9 +61,17 @@ class PlacementPart:
                     except UserError as error:
                         # Without it nobody can look; without the process no container would start.
                         telemetry.logger().error(Event.PLACEMENT_DOUBTFUL, reason=str(error))
-                await self._upkeep.run()
+                await first(self._upkeep.run(), *self._publication())
         finally:
             self.placer.close()
+
+    def _publication(self) -> list[Coroutine[Any, Any, None]]:
+        """Nothing, unless it is wanted: the API client is loaded only then."""
+        if not self._section.publish:
+            return []
+        from colocate.apps.placement.publication import publishing
+
+        return [publishing(self._section, self.placer)]
 
     async def reload_on_demand(self, hung_up: Watched, load: Callable[[], Config]) -> None:
         """Reload after every SIGHUP; one that comes during a reload is answered by another."""
@@ -83,7 +92,7 @@ class PlacementPart:
     async def reload(self, section: CpusSection) -> list[str]:
         """Go on by another configuration; returns the fields that wait for the next start."""
         await self.placer.reconfigure(policy_of(section))
-        fixed = ("state_folder", "socket", "metrics", "nri", "topology")
+        fixed = ("state_folder", "socket", "metrics", "nri", "publish", "node", "kubeconfig", "topology")
         return [f"cpus.{name}" for name in fixed if getattr(section, name) != getattr(self._section, name)]
 
 

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from colocate import telemetry
 from colocate.apps.scheduler.loop.all_hot import AllHotTold
 from colocate.apps.scheduler.loop.decision_log import DecisionLog
+from colocate.apps.scheduler.loop.strict_cpus import StrictPod, strict_demand, strict_refusals
 from colocate.apps.scheduler.loop.table_feed import TableFeed
 from colocate.apps.scheduler.server.judge import Sieved
 from colocate.clock import Clock
+from colocate.cpus import ANNOTATION
 from colocate.load import (
     CandidateNames,
     LoadPod,
@@ -63,13 +65,15 @@ class LoadJudge:
         self._table.advance(now)
         # Where it goes is open again; what it is assumed on is said by the scores, if any node is left.
         self._table.withdraw(pod.uid)
-        sifted = sift(self._table, self._table.demand(pod), asked.names)
+        strict = self._strictly_refused(asked)
+        names = [name for name in asked.names if name not in strict] if strict else asked.names
+        sifted = sift(self._table, self._table.demand(pod), names)
         if sifted.refused:
             telemetry.SCHEDULER_REFUSALS.labels(str(self._shadow).lower()).inc(len(sifted.refused))
         if pod.uid:
             self._all_hot.sifted(pod.key, sifted, self._clock.monotonic())
             self._decisions.sifted(pod.uid, sifted)
-            left = asked.names if self._shadow else sifted.passed
+            left = names if self._shadow else sifted.passed
             if len(left) == 1:
                 # Of a single node kube-scheduler asks for no score.
                 self._score(asked_for, caller, left)
@@ -78,7 +82,14 @@ class LoadJudge:
                 self._decisions.refused(refused_everywhere(self._table, pod, len(sifted.refused), now, mix))
         if self._shadow:
             return Sieved()
-        return Sieved({name: str(why) for name, why in sifted.refused.items()})
+        return Sieved({name: str(why) for name, why in sifted.refused.items()} | strict)
+
+    def _strictly_refused(self, asked: Asked) -> dict[str, str]:
+        """Nodes where no CCX has room for a pod that wishes for one; in shadow mode none."""
+        if self._shadow or ANNOTATION.encode() not in bytes(asked.sent_pod):
+            return {}
+        demand = strict_demand(asked.pod(StrictPod))
+        return {} if demand is None else strict_refusals(demand, asked.names, self._facts.free_ccxs)
 
     def _score(
         self, pod: LoadPod, caller: str, names: Sequence[str], kept_as: CandidateNames | None = None

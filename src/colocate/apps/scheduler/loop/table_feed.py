@@ -68,6 +68,11 @@ class TableFeed:
     def known_nodes(self) -> Iterable[KnownNode]:
         return [node.known for node in self.nodes]
 
+    def free_ccxs(self, node: str) -> str:
+        """What a node says of its CCXs; nothing where it does not."""
+        known = self.nodes.get(Key("", node))
+        return "" if known is None else known.metadata.annotations.free_ccxs
+
     def shows(self, pod: PodFacts) -> bool:
         """Whether the API server has shown this very pod."""
         namespace, _, name = pod.key.partition("/")

@@ -1,0 +1,125 @@
+"""Free CCXs are told to the cluster, and strict pods go where one has room."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from colocate.apps.placement.publication import INTERVAL, CcxPublication
+from colocate.clock import ManualClock, SystemClock
+from colocate.cpus import CpuAllocator, CpuRequest, FreeCcxs, announced_ccxs, announcement_of, why_not_strict
+from colocate.lab.api.resources import NODES as LAB_NODES
+from colocate.lab.api.server import ApiServer
+from colocate.model.cpu_shapes import HYGON, machine
+from colocate.model.cpu_topology import FREE_CCXS
+from tests.cluster.serving import connect, new_server
+from tests.placement.fake_runtime import GIB, resources
+from tests.placement.placing import SETTINGS, PlacingTest, manual
+from tests.support.rights import account_token, apply
+from tests.support.waiting import until
+
+
+def test_what_is_announced_is_read_again() -> None:
+    allocator = CpuAllocator(machine(HYGON), SETTINGS)
+    assert announced_ccxs(announcement_of(allocator)) == FreeCcxs((8000,) * 16, ("default",))
+    allocator.assign(CpuRequest(pod="p", container="c", cpu=3100))
+    assert announced_ccxs(announcement_of(allocator)).free == (8000,) * 15 + (4500,), "rounded down"
+
+
+@given(st.text(max_size=200) | st.binary(max_size=50).map(lambda data: data.decode("latin-1")))
+def test_garbage_is_an_error_and_nothing_else(text: str) -> None:
+    with suppress(ValueError):
+        announced_ccxs(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"free": {"8000": 100000}}',
+        '{"free": {"99999999999": 1}}',
+        '{"free": {"8000": -1}}',
+        '{"free": {"eight": 1}}',
+        '{"free": ' + "[" * 9000,
+        "x" * 20_000,
+    ],
+)
+def test_lies_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        announced_ccxs(text)
+
+
+@pytest.mark.parametrize(
+    ("free", "together", "alone", "fits"),
+    [
+        ((8000, 4000), {"a": 8000}, {}, True),
+        ((8000, 4000), {"a": 8001}, {}, False),
+        ((8000, 4000), {"a": 4000, "b": 8000}, {}, True),
+        ((8000, 4000), {"a": 5000, "b": 5000}, {}, False),
+        ((8000,), {"a": 4000, "b": 4000}, {}, True),
+        ((8000,), {"a": 8000}, {"init": 8000}, True),
+        ((8000,), {"a": 1000}, {"init": 9000}, False),
+        ((), {"a": 1}, {}, False),
+    ],
+)
+def test_strict_containers_fit_together(
+    free: tuple[int, ...], together: dict[str, int], alone: dict[str, int], fits: bool
+) -> None:
+    assert (why_not_strict(FreeCcxs(free), together, alone) == "") is fits
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    running = new_server(ManualClock())
+    await running.start(tls=False)
+    running.registry.create(LAB_NODES, "", {"metadata": {"name": "worker"}})
+    yield running
+    await running.stop()
+
+
+def said(server: ApiServer) -> dict[str, Any] | None:
+    found = server.registry.find(LAB_NODES, "", "worker")
+    assert found is not None
+    text = found.body["metadata"].get("annotations", {}).get(FREE_CCXS)
+    return None if text is None else json.loads(text)["free"]
+
+
+async def test_the_node_says_what_is_free_with_few_writes_and_no_more_rights_than_those(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    apply(server, "placement/publish-rbac.yaml")
+    test = manual(tmp_path)
+    assert isinstance(test.clock, ManualClock)
+    await test.runtime.connect(test.placer)
+    async with connect(server.url, SystemClock(), token=account_token(server, "colocate-placer")) as client:
+        publishing = asyncio.create_task(CcxPublication(client, "worker", test.placer).run())
+        await until(lambda: said(server) == {"4000": 4}, "the first word")
+        version = server.registry.find(LAB_NODES, "", "worker")
+        for name in "abc":
+            await test.runtime.create(
+                test.placer, test.runtime.sandbox(name), "main", resources(1000, 1000, GIB)
+            )
+        assert server.registry.find(LAB_NODES, "", "worker") == version, "not yet"
+        for _ in range(4):
+            await test.clock.advance(INTERVAL)
+        await until(lambda: said(server) == {"4000": 3, "1000": 1}, "the news")
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
+    assert said(server) is None, "who is gone says nothing"
+
+
+async def test_a_cluster_that_is_away_stops_nothing(tmp_path: Path) -> None:
+    test = PlacingTest(tmp_path)
+    await test.runtime.connect(test.placer)
+    async with connect("http://127.0.0.1:9", SystemClock()) as client:
+        publishing = asyncio.create_task(CcxPublication(client, "worker", test.placer).run())
+        assert await test.runtime.create(
+            test.placer, test.runtime.sandbox("db"), "main", resources(4000, 4000, GIB)
+        )
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
