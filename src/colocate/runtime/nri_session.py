@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from colocate import telemetry
+from colocate.crashpoints import reached
 from colocate.errors import Unavailable, visible
 from colocate.model.container import ContainerPhase, CpuPin
 from colocate.runtime import nri_messages as facts
@@ -97,6 +98,7 @@ class NriSession:
         for start in range(0, len(pins), _PINS_PER_WRITE):
             some = pins[start : start + _PINS_PER_WRITE]
             request = nri.UpdateContainersRequest(update=map(facts.update, some))
+            reached("nri.write")
             try:
                 assert self._link is not None
                 answer = await self._link.call(
@@ -129,6 +131,7 @@ class NriSession:
             raise CallRefused(
                 StatusCode.FAILED_PRECONDITION, visible(str(refusal))[:_LONGEST_MESSAGE]
             ) from None
+        reached("nri.answer")
         self._seconds[method].observe(time.perf_counter() - begun)
         self._done[method].inc()
         self._late = False
