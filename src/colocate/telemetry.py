@@ -117,6 +117,7 @@ class Event(StrEnum):
     EXTENDER_STOPPED = "extender.stopped"
     EXTENDER_REFUSED = "extender.refused"
     EXTENDER_FAULT = "extender.fault"
+    GPU_BIND_FAILED = "gpu.bind_failed"
     EXTENDER_FILE_RELOADED = "extender.file_reloaded"
     EXTENDER_FILE_REFUSED = "extender.file_refused"
     SCHEDULER_STARTED = "scheduler.started"
@@ -291,6 +292,16 @@ SCHEDULER_FOLLOWED = Counter(
 )
 SCHEDULER_REFUSALS = Counter(
     "colocate_scheduler_refused_nodes_total", "Candidates that the filter has taken out.", ["shadow"]
+)
+GPU_BINDINGS = Counter(
+    "colocate_scheduler_gpu_bindings_total", "Pods with GPUs that were to be bound, by outcome.", ["outcome"]
+)
+GPU_PREEMPTIONS_REFUSED = Counter(
+    "colocate_scheduler_gpu_preemptions_refused_total",
+    "Nodes whose victims would not have freed a GPU that fits.",
+)
+GPUS_UNALLOCATED = Gauge(
+    "colocate_scheduler_gpus_unallocated", "Healthy GPUs of the cluster that no pod has, counted in parts."
 )
 SCHEDULER_ALL_HOT = Counter(
     "colocate_scheduler_all_hot_total",

@@ -37,6 +37,7 @@ from colocate.cli.main import GROUPS
 from colocate.cli.output import terminal_width, wrapped
 from colocate.cluster.client import Client
 from colocate.errors import UserError, system_reason
+from colocate.gpus import DIALECTS, Dialect, dialect
 from colocate.host.files import write_atomically
 from colocate.telemetry import Event
 
@@ -182,6 +183,24 @@ def _add_kube_config(commands: Commands) -> None:
         help="a node that scores this many of 100 points less than another always loses (%(default)s)",
     )
     command.add_argument(
+        "--gpus",
+        nargs="?",
+        const="doslab",
+        metavar="DIALECTS",
+        help=f"let Colocate choose the GPUs of pods that ask in these dialects, with commas: {', '.join(DIALECTS)} "
+        "(doslab where none is named)",
+    )
+    command.add_argument(
+        "--gpu-points",
+        type=int,
+        default=_DEFAULT.gpu_points,
+        metavar="N",
+        help="as --points, among nodes with GPUs that fit (%(default)s)",
+    )
+    command.add_argument(
+        "--without-load", action="store_true", help="with --gpus: do not score nodes by what they use"
+    )
+    command.add_argument(
         "--timeout",
         default=_DEFAULT.timeout,
         metavar="TIME",
@@ -217,7 +236,8 @@ def _add_kube_config(commands: Commands) -> None:
 
 def print_kube_config(args: argparse.Namespace) -> None:
     lines: list[str] = []
-    names = args.scheduler_name or [DEFAULT_NAME]
+    spoken = [dialect(name.strip()) for name in args.gpus.split(",")] if args.gpus else []
+    names = args.scheduler_name or _names_of(spoken) or [DEFAULT_NAME]
     wanted = WantedConfiguration(
         url=_showing_a_token(args),
         profiles=tuple(KubeProfile(name) for name in names),
@@ -226,6 +246,9 @@ def print_kube_config(args: argparse.Namespace) -> None:
         timeout=args.timeout,
         tls=TlsFiles(args.ca_file, args.cert_file, args.key_file, args.server_name),
         kubeconfig=args.kubeconfig,
+        loads=not args.without_load,
+        gpus=[name for one in spoken for name in (one.memory, one.cores, one.count) if name],
+        gpu_points=args.gpu_points,
     )
     if args.seed is not None:
         if args.scheduler_name:
@@ -249,6 +272,11 @@ def print_kube_config(args: argparse.Namespace) -> None:
         _keep_secret()
     for line in lines:
         print(*_fitted(line, terminal_width()), sep="\n")
+
+
+def _names_of(spoken: Sequence[Dialect]) -> list[str]:
+    """The names by which users of these dialects ask for a scheduler."""
+    return [one.scheduler for one in spoken if one.scheduler]
 
 
 def _showing_a_token(args: argparse.Namespace) -> str:

@@ -193,10 +193,20 @@ class Client:
         # Here 429 is the answer, and not a busy server.
         await self.ask_once(Request(doing, "POST", path, _dry(dry_run), msgspec.json.encode(body)))
 
-    async def bind(self, name: str, node: str, namespace: str = "", uid: str = "") -> None:
-        """Put a pod on a node, once. Conflict where it has one already, or is another pod."""
+    async def bind(
+        self,
+        name: str,
+        node: str,
+        namespace: str = "",
+        uid: str = "",
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
+        """Put a pod on a node, once. Conflict where it has one already, or is another pod. The server sets the
+        annotations in the same write."""
         place = self._place(PODS, namespace)
-        marks = {"name": name, "namespace": place} | ({"uid": uid} if uid else {})
+        marks: Object = {"name": name, "namespace": place, **({"uid": uid} if uid else {})}
+        if annotations:
+            marks["annotations"] = dict(annotations)
         body = {
             "apiVersion": "v1",
             "kind": "Binding",

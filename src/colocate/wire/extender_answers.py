@@ -35,6 +35,10 @@ class _PreemptionReply(msgspec.Struct, frozen=True):
     victims: Mapping[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims")
 
 
+class _BindingReply(msgspec.Struct, frozen=True, rename="pascal"):
+    error: str = ""
+
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -77,6 +81,11 @@ def filter_error(reason: str) -> bytes:
 def preempting(victims: Mapping[str, MetaVictims]) -> bytes:
     """The answer to a preempt call: the nodes where preemption may go on, and who leaves them."""
     return _encode(_PreemptionReply(victims))
+
+
+def bound(error: str = "") -> bytes:
+    """The answer to a bind call: why the pod is not bound, or nothing where it is."""
+    return _encode(_BindingReply(error))
 
 
 _BETWEEN = {score: f'","Score":{score}}},{{"Host":"' for score in range(101)}

@@ -7,6 +7,7 @@ What a body holds is bounded before objects are made of it: a byte of JSON may e
 skipped over as they are, their elements are counted as bytes, and only then are they read.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -101,6 +102,19 @@ class Preemption(msgspec.Struct, frozen=True):
     sent_pod: Raw
     victims: Mapping[str, MetaVictims]
 
+    def pod(self, kind: type[T]) -> T:
+        """The pod, as much of it as `kind` has fields for; Unreadable where they do not fit."""
+        return _read_object(_decoder(kind), self.sent_pod)
+
+
+class BindingAsked(msgspec.Struct, frozen=True):
+    """One question to be carried out: this pod, on that node."""
+
+    name: str = msgspec.field(name="PodName")
+    namespace: str = msgspec.field(name="PodNamespace")
+    uid: str = msgspec.field(name="PodUID")
+    node: str = msgspec.field(name="Node")
+
 
 class _NodeName(msgspec.Struct, frozen=True, gc=False):
     name: str
@@ -166,6 +180,7 @@ class _PreemptionArguments(msgspec.Struct, frozen=True, rename="pascal"):
 
 _arguments = msgspec.json.Decoder(_Arguments)
 _few_arguments = msgspec.json.Decoder(_FewArguments)
+_binding = msgspec.json.Decoder(BindingAsked)
 _preemption_arguments = msgspec.json.Decoder(_PreemptionArguments)
 _sent_nodes = msgspec.json.Decoder(_SentNodes)
 _node_names: msgspec.json.Decoder[list[str] | None] = msgspec.json.Decoder(list[str] | None)
@@ -176,6 +191,10 @@ _encode = msgspec.json.Encoder().encode
 _TOO_DEEP = "the body is nested more deeply than any Kubernetes object"
 _NAMES = {name.lower(): name for name in ("Pod", "Nodes", "NodeNames", "items")}
 _PREEMPTION_NAMES = {name.lower(): name for name in ("Pod", "NodeNameToVictims", "NodeNameToMetaVictims")}
+_BINDING_NAMES = {name.lower(): name for name in ("PodName", "PodNamespace", "PodUID", "Node")}
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""What may stand in a path of the API."""
+_UID = re.compile(r"[-A-Za-z0-9_.]{1,128}")
 _VICTIM_NAMES = {name.lower(): name for name in ("Pods", "NumPDBViolations")}
 
 
@@ -239,6 +258,19 @@ def read_preemption(body: bytes) -> Preemption:
         return Preemption(pod, meta)
     whole = given.node_name_to_victims or {}
     return Preemption(pod, {node: _meta(one or _Victims()) for node, one in whole.items()})
+
+
+def read_binding(body: bytes) -> BindingAsked:
+    """The body of a bind call; Unreadable where it is none."""
+    if len(body) > _SMALL:
+        raise TooMany(f"the body has {len(body)} bytes, but four names have no more than {_SMALL}")
+    asked = _read(_binding, _respelt(body, _BINDING_NAMES))
+    for field, value in (("PodName", asked.name), ("PodNamespace", asked.namespace), ("Node", asked.node)):
+        if not _OBJECT_NAME.fullmatch(value):
+            raise Unreadable(f"the body's {field} is not the name of an object")
+    if not _UID.fullmatch(asked.uid):
+        raise Unreadable("the body's PodUID is not a uid; kube-scheduler sends that of the pod")
+    return asked
 
 
 def _escapes_nothing_but(pod: Raw, body: bytes) -> bool:

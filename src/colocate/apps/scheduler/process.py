@@ -8,6 +8,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,6 +32,9 @@ from colocate.errors import UserError
 from colocate.load import LoadTable
 from colocate.telemetry import Event
 
+if TYPE_CHECKING:
+    from colocate.apps.scheduler.gpus.part import GpuScheduling
+
 
 class SchedulerProcess(msgspec.Struct, frozen=True):
     """A scheduler that runs."""
@@ -40,6 +44,7 @@ class SchedulerProcess(msgspec.Struct, frozen=True):
     judge: Judge
     decisions: DecisionLog
     tainting: Tainting | None
+    gpus: "GpuScheduling | None" = None
 
 
 async def run_scheduler(config: SchedulerConfig, client: Client, clock: Clock | None = None) -> None:
@@ -50,8 +55,20 @@ async def run_scheduler(config: SchedulerConfig, client: Client, clock: Clock | 
         metrics.serving(config.metrics.address),
         running(config, client, clock or SystemClock()) as scheduler,
     ):
-        await first(stop.wait(), _settle(scheduler.facts))
+        if config.samples:
+            await first(stop.wait(), _settle(scheduler.facts))
         await stop.wait()
+
+
+def _gpu_scheduling(config: SchedulerConfig, client: Client, clock: Clock) -> "GpuScheduling":
+    """Loaded where it is used: packing needs numpy, and who schedules by loads alone does not."""
+    try:
+        from colocate.apps.scheduler.gpus.part import GpuScheduling
+    except ImportError as missing:
+        raise UserError("act: gpus needs one more package: pip install 'kube-colocate[replay]'") from missing
+    if config.shadow:
+        raise UserError("shadow: pods with GPUs cannot be bound in shadow; leave gpus out of act, or shadow")
+    return GpuScheduling(config.gpus, client, clock)
 
 
 async def _settle(facts: TableFeed) -> None:
@@ -70,7 +87,7 @@ async def _settle(facts: TableFeed) -> None:
 async def running(config: SchedulerConfig, client: Client, clock: Clock) -> AsyncIterator[SchedulerProcess]:
     """Run for as long as the body does; nothing is left behind."""
     usage = config.usage
-    if not usage.prometheus.url and not usage.metrics_api:
+    if config.samples and not usage.prometheus.url and not usage.metrics_api:
         raise UserError(
             "usage.prometheus.url: no source of samples is configured; write http://HOST:PORT of Prometheus into "
             "the configuration, or usage.metricsApi: true"
@@ -78,7 +95,15 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
     settings = config.load.settings(usage.window)
     decisions = DecisionLog(config.decisions, settings, shadow=config.shadow)
     facts = TableFeed(LoadTable(settings), decisions, client, clock)
-    judge = LoadJudge(facts, decisions, clock, nodes_kept=config.decisions.nodes, shadow=config.shadow)
+    judge = LoadJudge(
+        facts,
+        decisions,
+        clock,
+        nodes_kept=config.decisions.nodes,
+        shadow=config.shadow,
+        sampled=config.samples,
+    )
+    gpus = _gpu_scheduling(config, client, clock) if Act.GPUS in config.act else None
     async with AsyncExitStack() as stack:
         prometheus = None
         if usage.prometheus.url:
@@ -98,7 +123,9 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
             tainting = Tainting(config.taints, facts, judge, client, clock, shadow=config.shadow)
         telling = Telling(config, facts, poller, judge, decisions, clock, tainting)
         # Listening comes first: an address that is taken must be told at once.
-        listening = await stack.enter_async_context(serving(config.server, judge, clock, telling.pages()))
+        listening = await stack.enter_async_context(
+            serving(config.server, judge, clock, telling.pages(), gpus)
+        )
         telemetry.logger().info(
             Event.SCHEDULER_STARTED,
             version=__version__,
@@ -107,25 +134,29 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
             policy=config.load.policy,
             address=listening.url,
         )
-        await stack.enter_async_context(_working(facts, poller, decisions, tainting))
-        yield SchedulerProcess(listening, facts, judge, decisions, tainting)
+        if gpus is not None:
+            await stack.enter_async_context(gpus.running())
+        await stack.enter_async_context(
+            _working(facts, poller if config.samples else None, decisions, tainting)
+        )
+        yield SchedulerProcess(listening, facts, judge, decisions, tainting, gpus)
     telemetry.logger().info(Event.SCHEDULER_STOPPED)
 
 
 @asynccontextmanager
 async def _working(
-    facts: TableFeed, poller: UsagePoller, decisions: DecisionLog, tainting: Tainting | None
+    facts: TableFeed, poller: UsagePoller | None, decisions: DecisionLog, tainting: Tainting | None
 ) -> AsyncIterator[None]:
     """All that goes on by itself. Taints are left or removed while nodes are still followed."""
+    sampling = [facts.follow(poller), _poll(facts, poller)] if poller is not None else []
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(work)
             for work in (
                 facts.nodes.run(),
                 facts.pods.run(),
-                facts.follow(poller),
-                _poll(facts, poller),
                 decisions.run(),
+                *sampling,
             )
         ]
         try:

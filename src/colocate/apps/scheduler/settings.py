@@ -15,6 +15,7 @@ from colocate.apps.config.values import Seconds, Section, to_size
 from colocate.apps.config.values import Size as Size
 from colocate.apps.config.words import Problem, show
 from colocate.apps.http.places import PlaceLimits
+from colocate.apps.scheduler.gpus.section import GpuSection, check_gpus
 from colocate.apps.scheduler.sections import (
     Decisions,
     Load,
@@ -145,6 +146,8 @@ class Act(StrEnum):
     """Answers kube-scheduler's questions."""
     TAINTS = "taints"
     """Keeps every node's heat as taints, which any scheduler heeds."""
+    GPUS = "gpus"
+    """Chooses the GPU of every pod that asks for one, and binds it."""
 
 
 class SchedulerConfig(Section, frozen=True):
@@ -160,7 +163,13 @@ class SchedulerConfig(Section, frozen=True):
     usage: UsageSection = UsageSection()
     load: Load = Load()
     taints: Taints = Taints()
+    gpus: GpuSection = GpuSection()
     decisions: Decisions = Decisions()
+
+    @property
+    def samples(self) -> bool:
+        """Whether nodes are judged by what they use."""
+        return any(way is not Act.GPUS for way in self.act)
 
     def asked(self) -> QuerySettings:
         """All that is asked of Prometheus."""
@@ -200,6 +209,7 @@ def check(config: SchedulerConfig) -> None:
     if Act.EXTENDER in config.act:
         check_windows(config.usage, config.load)
     check_taints(config.taints)
+    check_gpus(config.gpus)
     check_decisions(config.decisions)
 
 

@@ -4,13 +4,16 @@ A room of its own inside `gpus`, so that an agent, which has one node, loads no 
 enter here: the very code that schedules also replays.
 """
 
+from colocate.gpus.packing.demand import MODELS, GpuDemand, demand_of
 from colocate.gpus.packing.fleet import Fleet, GpuState, NodeState, PackRequest, kinds_of, suits
 from colocate.gpus.packing.mix import LearnedMix, Mix, mix_of
 from colocate.gpus.packing.packer import Packer, Ranking
 from colocate.gpus.packing.policies import PackingPolicy
 
 __all__ = [
+    "MODELS",
     "Fleet",
+    "GpuDemand",
     "GpuState",
     "LearnedMix",
     "Mix",
@@ -19,6 +22,7 @@ __all__ = [
     "Packer",
     "PackingPolicy",
     "Ranking",
+    "demand_of",
     "kinds_of",
     "mix_of",
     "suits",

@@ -128,5 +128,7 @@ class Scheduler:
         return 0
 
     async def _one_bound(self) -> int:
-        await asyncio.wait(self._attempts.binding, return_when=asyncio.FIRST_COMPLETED)
+        # By the time that this begins, the last of them may be done.
+        if binding := list(self._attempts.binding):
+            await asyncio.wait(binding, return_when=asyncio.FIRST_COMPLETED)
         return 0

@@ -25,6 +25,9 @@ T = TypeVar("T")
 DEFAULT_NAME = "mem-real-usage-scheduler"
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
+GPU_POINTS = 5
+"""By default: the best GPU is worth more than what other plugins may say, unless two are nearly as good."""
+_GPU_TIMEOUT = "10s"
 _COLUMN = 44
 _EVERY = "*"
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -96,6 +99,12 @@ class WantedConfiguration(msgspec.Struct, frozen=True):
     """Further fields of the configuration, left as they are."""
     extenders: Sequence[Mapping[str, Any]] = ()
     """Others, which are asked first."""
+    loads: bool = True
+    """Whether nodes are to be scored by what they use."""
+    gpus: Sequence[str] = ()
+    """Resources by which pods ask for GPUs that Colocate chooses; none where it chooses none."""
+    gpu_points: int = GPU_POINTS
+    """As `points`, among nodes with GPUs that fit."""
 
 
 def extender_weight(wanted: WantedConfiguration) -> ExtenderWeight:
@@ -129,6 +138,8 @@ def _check(wanted: WantedConfiguration) -> None:
         raise UserError(
             f"the time for an answer, {wanted.timeout}, must be more than 0; write it like 1s or 500ms"
         )
+    if not wanted.loads and not wanted.gpus:
+        raise UserError("the configuration would ask no extender; leave out --without-load, or give --gpus")
     names = [profile.name for profile in wanted.profiles]
     for name in names:
         if not _NAME.fullmatch(name):
@@ -168,7 +179,10 @@ def _lines(wanted: WantedConfiguration) -> Iterator[str]:
     yield "extenders:"
     for other in wanted.extenders:
         yield from _dumped([other], 2)
-    yield from _extender(wanted)
+    if wanted.loads:
+        yield from _extender(wanted)
+    if wanted.gpus:
+        yield from _gpu_extender(wanted)
 
 
 def _leader_election(wanted: WantedConfiguration) -> Iterator[str]:
@@ -211,6 +225,32 @@ def _extender(wanted: WantedConfiguration) -> Iterator[str]:
         4, "httpTimeout", wanted.timeout, "an answer takes milliseconds; pods wait no longer than this"
     )
     yield _line(4, "ignorable", True, "kube-scheduler goes on without the extender while it is away")
+    if wanted.url.startswith("https://"):
+        yield from _https(wanted.tls)
+
+
+def _gpu_extender(wanted: WantedConfiguration) -> Iterator[str]:
+    weights = [least_weight(wanted.gpu_points, profile.score_plugins) for profile in wanted.profiles]
+    heavy = max(weights, key=lambda one: one.weight)
+    yield "  # For pods that ask for GPUs alone: which GPU of which node. 'act' of the scheduler must have gpus."
+    yield _line(2, "- urlPrefix", f"{wanted.url.rstrip('/')}/gpu", "the same process, and its second half")
+    if has_login(wanted.url):
+        yield "    # The password in the URL is the token of callers: keep this file secret."
+    yield _line(4, "filterVerb", "filter", "removes nodes without a GPU that fits")
+    yield _line(4, "prioritizeVerb", "prioritize", "100 for the node with the best GPU, less for others")
+    yield _line(4, "preemptVerb", "preempt", "keeps victims who would free no GPU that fits")
+    yield _line(4, "bindVerb", "bind", "books the GPU, writes it into the pod, and binds the pod")
+    first, *others = heavy.reasons if heavy.others else ("no other plugin scores, so any weight will do",)
+    yield _line(4, "weight", heavy.weight, first)
+    for reason in others:
+        yield f"{'':{_COLUMN}}  # {reason}"
+    yield "    managedResources:"
+    for number, name in enumerate(wanted.gpus):
+        why = "only pods that ask for one of these are asked about" if number == 0 else ""
+        yield _line(6, "- name", name, why)
+    yield _line(4, "nodeCacheCapable", True, "send names, not whole nodes")
+    yield _line(4, "httpTimeout", _GPU_TIMEOUT, "a bind writes to the API server twice")
+    yield _line(4, "ignorable", False, "without it nobody knows which GPU: pods wait until it is back")
     if wanted.url.startswith("https://"):
         yield from _https(wanted.tls)
 

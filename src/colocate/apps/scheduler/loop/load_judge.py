@@ -41,7 +41,9 @@ class LoadJudge:
         *,
         nodes_kept: int = 5,
         shadow: bool = False,
+        sampled: bool = True,
     ) -> None:
+        self._sampled = sampled
         self._facts = facts
         self._table = facts.table
         self._decisions = decisions
@@ -125,6 +127,9 @@ class LoadJudge:
             )
             if not synced
         ]
+        if not self._sampled:
+            # Nobody is judged by loads.
+            return reasons
         if not reasons and not facts.sampled.count:
             reasons.append("the scheduler has not asked for samples yet")
         if not reasons and self._needs_samples and not self._table.loads:

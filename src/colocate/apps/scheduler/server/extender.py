@@ -1,16 +1,18 @@
 """The extender over HTTP: reads what kube-scheduler asks, has it judged, answers. Decides nothing itself.
 
     POST /filter, /prioritize, /preempt     the verbs; a fault costs the one request that it happens in
+    POST /gpu/filter, … /gpu/bind           the same for pods with GPUs, where it is told to choose those
     GET  /healthz, /readyz                  whether the process answers; whether it can judge, and if not why
     GET  whatever else it is given to tell  for people who ask; see `telling`
 
-Preemption is passed through: what kube-scheduler would evict is right by us.
+Preemption is passed through: what kube-scheduler would evict is right by us, unless it frees no GPU that fits.
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cache
+from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import Counter, Histogram
@@ -40,19 +42,45 @@ _LAST_MOMENT = 0.5
 """Seconds for handlers that are cancelled at the end of the grace to say goodbye."""
 
 
+Verb = Callable[[bytes, str], bytes | Awaitable[bytes]]
+"""From a body, and the address that sent it, to an answer."""
+
+
+class GpuDoor(Protocol):
+    """Who chooses GPUs, as the server asks."""
+
+    async def filter(self, body: bytes, caller: str) -> bytes: ...
+
+    def prioritize(self, body: bytes, caller: str) -> bytes: ...
+
+    def preempt(self, body: bytes, caller: str) -> bytes: ...
+
+    async def bind(self, body: bytes, caller: str) -> bytes: ...
+
+    def unready(self) -> Sequence[str]:
+        """Why it cannot choose yet, a sentence each; nothing where it can."""
+
+
 class ExtenderServer:
     """Answers requests. One judge, any number of connections."""
 
-    def __init__(self, settings: Server, judge: Judge, told: Mapping[str, Tell]) -> None:
+    def __init__(
+        self, settings: Server, judge: Judge, told: Mapping[str, Tell], gpus: GpuDoor | None = None
+    ) -> None:
         self._settings = settings
         self._judge = judge
+        self._gpus = gpus
         self._bodies = Bodies(settings.limits)
         self.callers = Callers(settings)
-        self._verbs: Mapping[str, Callable[[bytes, str], bytes]] = {
-            "/filter": self._filter,
-            "/prioritize": self._prioritize,
-            "/preempt": self._preempt,
-        }
+        self._verbs: Mapping[str, Verb] = {**_judged(judge), "/preempt": _pass_preemption}
+        if gpus is not None:
+            self._verbs = {
+                **self._verbs,
+                "/gpu/filter": gpus.filter,
+                "/gpu/prioritize": gpus.prioritize,
+                "/gpu/preempt": gpus.preempt,
+                "/gpu/bind": gpus.bind,
+            }
         self._pages: Mapping[str, Callable[[], web.Response]] = {
             "/healthz": self._health,
             "/readyz": self._readiness,
@@ -118,6 +146,8 @@ class ExtenderServer:
             body = await self._bodies.read(request)
             try:
                 answer = judged(body, connection_of(request).address)
+                if not isinstance(answer, bytes):
+                    answer = await answer
                 return web.Response(body=answer, content_type=_JSON), RequestOutcome.OK
             finally:
                 self._bodies.release(len(body))
@@ -139,45 +169,56 @@ class ExtenderServer:
         except Exception as error:  # noqa: BLE001 -- whatever it is, the next request must be answered
             telemetry.logger().error(Event.EXTENDER_FAULT, where=path, exc_info=error)
             sentence = _fault(error)
-            if path == "/filter":
+            if path.endswith("/filter"):
                 # The one verb whose answer has a place for it: kube-scheduler shows it in the pod's events.
                 return web.Response(
                     body=answers.filter_error(sentence), content_type=_JSON
                 ), RequestOutcome.FAULT
             return text_page(500, sentence), RequestOutcome.FAULT
 
-    def _prioritize(self, body: bytes, caller: str) -> bytes:
-        asked = self._asked(body)
-        return answers.priorities(asked.names, self._judge.prioritize(asked, caller), plain=asked.plain)
-
-    def _filter(self, body: bytes, caller: str) -> bytes:
-        asked = self._asked(body)
-        sieved = self._judge.filter(asked, caller)
-        return answers.filtered(asked, sieved.failed, sieved.unresolvable)
-
-    def _asked(self, body: bytes) -> Asked:
-        return read_question(body, self._judge.most_candidates())
-
-    def _preempt(self, body: bytes, caller: str) -> bytes:
-        return answers.preempting(read_preemption(body).victims)
-
     def _health(self) -> web.Response:
         return text_page(200, "ok")
 
     def _readiness(self) -> web.Response:
-        reasons = self._judge.unready()
+        reasons = [*self._judge.unready(), *(self._gpus.unready() if self._gpus is not None else ())]
         return text_page(503, *reasons) if reasons else text_page(200, "ok")
+
+
+def _judged(judge: Judge) -> Mapping[str, Verb]:
+    """The two verbs that a judge answers."""
+
+    def asked(body: bytes) -> Asked:
+        return read_question(body, judge.most_candidates())
+
+    def prioritize(body: bytes, caller: str) -> bytes:
+        question = asked(body)
+        return answers.priorities(question.names, judge.prioritize(question, caller), plain=question.plain)
+
+    def sieve(body: bytes, caller: str) -> bytes:
+        question = asked(body)
+        sieved = judge.filter(question, caller)
+        return answers.filtered(question, sieved.failed, sieved.unresolvable)
+
+    return {"/filter": sieve, "/prioritize": prioritize}
+
+
+def _pass_preemption(body: bytes, caller: str) -> bytes:
+    return answers.preempting(read_preemption(body).victims)
 
 
 @asynccontextmanager
 async def serving(
-    settings: Server, judge: Judge, clock: Clock, told: Mapping[str, Tell] | None = None
+    settings: Server,
+    judge: Judge,
+    clock: Clock,
+    told: Mapping[str, Tell] | None = None,
+    gpus: GpuDoor | None = None,
 ) -> AsyncIterator[Listening]:
     """Serve for as long as the body runs; yields where. At its end, requests under way are seen through.
 
     `told` is what else may be asked, by path.
     """
-    answering = ExtenderServer(settings, judge, told or {})
+    answering = ExtenderServer(settings, judge, told or {}, gpus)
     if settings.callers.anyone:
         telemetry.logger().warning(
             Event.EXTENDER_OPEN,

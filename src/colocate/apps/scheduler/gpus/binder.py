@@ -1,0 +1,241 @@
+"""Binds pods to nodes with their GPUs: books, writes the annotations, binds; and undoes it where one of these fails.
+
+One process writes at a time, by a lease that is asked before every write; every write says which pod it means, by its
+uid and, where it changes it, by its version. The binding itself carries the annotations once more, so that nobody can
+change them in between; it is all that is written where pods may not be patched. A process that dies after the
+annotations leaves a pod that is bound nowhere: they say nothing to anyone then, and are written over when the pod is
+scheduled again.
+"""
+
+from collections.abc import Mapping
+
+from colocate import telemetry
+from colocate.aio import deadline
+from colocate.apps.scheduler.gpus.cluster_book import ClusterBook, GpuChoice
+from colocate.apps.scheduler.gpus.feed import GpuFeed
+from colocate.apps.scheduler.gpus.objects import PackedPod
+from colocate.clock import Clock
+from colocate.cluster import json_patch
+from colocate.cluster.client import Client
+from colocate.cluster.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    NotFound,
+    PreconditionFailed,
+    Unreachable,
+)
+from colocate.cluster.json_patch import Patch
+from colocate.cluster.lease import LeaseHolder
+from colocate.cluster.resources import PODS
+from colocate.errors import ColocateError, UserError
+from colocate.gpus import SEAL, annotations_for, seal
+from colocate.gpus.packing import GpuDemand
+from colocate.model.json_patch import pointer
+from colocate.telemetry import Event
+from colocate.wire.extender_questions import BindingAsked
+
+_ATTEMPTS = 4
+"""Times that annotations are written, where the pod is another version by then."""
+_NANOSECONDS = 1_000_000_000
+
+
+class BindRefused(ColocateError):
+    """A pod cannot be bound; the sentence is for kube-scheduler, which puts it into the pod's events."""
+
+
+class GpuBinder:
+    """Answers the bind verb."""
+
+    def __init__(
+        self,
+        feed: GpuFeed,
+        client: Client,
+        lease: LeaseHolder,
+        clock: Clock,
+        *,
+        key: bytes | None = None,
+        doubt: float = 60.0,
+        timeout: float = 8.0,
+    ) -> None:
+        self._feed = feed
+        self._book: ClusterBook = feed.book
+        self._client = client
+        self._lease = lease
+        self._clock = clock
+        self._key = key
+        self._doubt = doubt
+        self._timeout = timeout
+        self._under_way: set[str] = set()
+        self._pods = PODS.read_as(PackedPod)
+        self._last_time = 0
+
+    async def bind(self, asked: BindingAsked) -> str:
+        """Bind one pod; why it could not be, empty where it is."""
+        if asked.uid in self._under_way:
+            return self._told("twice", asked, "it is being bound already")
+        self._under_way.add(asked.uid)
+        try:
+            async with deadline(self._clock, self._timeout):
+                await self._bind(asked)
+        except BindRefused as refused:
+            return self._told("refused", asked, str(refused))
+        except TimeoutError:
+            return self._told("failed", asked, f"the API server has not answered within {self._timeout:g} s")
+        except (ClusterError, UserError) as error:
+            return self._told("failed", asked, str(error))
+        finally:
+            self._under_way.discard(asked.uid)
+        telemetry.GPU_BINDINGS.labels("bound").inc()
+        return ""
+
+    def _told(self, outcome: str, asked: BindingAsked, why: str) -> str:
+        telemetry.GPU_BINDINGS.labels(outcome).inc()
+        telemetry.logger().warning(
+            Event.GPU_BIND_FAILED,
+            pod=f"{asked.namespace}/{asked.name}",
+            node=asked.node,
+            outcome=outcome,
+            reason=why,
+        )
+        return why
+
+    async def _bind(self, asked: BindingAsked) -> None:
+        self._check_lease()
+        if unready := self._feed.unready():
+            raise BindRefused(unready[0])
+        pod = self._feed.pod(asked.namespace, asked.name, asked.uid) or await self._get(asked)
+        if pod.spec.node_name == asked.node:
+            return
+        if pod.spec.node_name:
+            raise BindRefused(f"it is on node {pod.spec.node_name} already")
+        demand = self._book.demand(pod)
+        if isinstance(demand, str):
+            raise BindRefused(demand)
+        if demand is None:
+            await self._client.bind(asked.name, asked.node, asked.namespace, asked.uid)
+            return
+        choice = self._book.reserve(pod, asked.node, self._clock.monotonic() + self._doubt)
+        if choice is None:
+            raise BindRefused(self._why_not(demand, asked.node))
+        self._book.begin(pod.uid)
+        await self._carry_out(asked, pod, choice)
+
+    def _why_not(self, demand: GpuDemand, node: str) -> str:
+        reason, _ = self._book.why_not(demand, node)
+        return f"another pod was quicker, or the GPUs of {node} have changed: {reason}"
+
+    async def _carry_out(self, asked: BindingAsked, pod: PackedPod, choice: GpuChoice) -> None:
+        written = self._annotations(pod, choice)
+        sent = False
+        try:
+            await self._annotate(asked, pod, written)
+            self._check_lease()
+            sent = True
+            await self._client.bind(asked.name, asked.node, asked.namespace, asked.uid, written)
+        except BaseException as error:
+            if sent and not await self._is_unbound(asked, error):
+                # Held until the API shows what became of it.
+                self._book.doubt(asked.uid, self._clock.monotonic() + self._doubt)
+                raise
+            self._book.release(asked.uid)
+            if isinstance(error, ClusterError | BindRefused) and not isinstance(error, Unreachable):
+                await self._take_back(asked, written)
+            raise
+
+    async def _is_unbound(self, asked: BindingAsked, error: BaseException) -> bool:
+        """Whether a bind that failed has certainly not been done."""
+        if isinstance(error, NotFound):
+            return True
+        if not isinstance(error, ClusterError) or isinstance(error, Unreachable):
+            return False
+        try:
+            pod = await self._get(asked)
+        except BindRefused:
+            return True
+        except (ClusterError, UserError):
+            return False
+        return not pod.spec.node_name
+
+    def _check_lease(self) -> None:
+        if not self._lease.held:
+            raise BindRefused(
+                "this replica does not hold the lease, and another binds pods with GPUs; it is tried again"
+            )
+
+    async def _get(self, asked: BindingAsked) -> PackedPod:
+        try:
+            pod = await self._client.get(self._pods, asked.name, asked.namespace)
+        except NotFound:
+            raise BindRefused("it is gone") from None
+        if pod.uid != asked.uid:
+            raise BindRefused("another pod has its name by now")
+        return pod
+
+    def _annotations(self, pod: PackedPod, choice: GpuChoice) -> Mapping[str, str]:
+        demand = choice.demand
+        # Two bookings never have one time: pods are told apart by it.
+        time = self._last_time = max(int(self._clock.time() * _NANOSECONDS), self._last_time + 1)
+        keys = demand.dialect.keys_of(pod.annotations)
+        written = dict(
+            annotations_for(
+                demand.dialect, keys, demand.asks, choice.given, choice.inventory, assume_time=time
+            )
+        )
+        if self._key is not None:
+            written[SEAL] = seal(pod.uid, demand.asks, choice.given, time, self._key)
+        return written
+
+    async def _annotate(self, asked: BindingAsked, pod: PackedPod, written: Mapping[str, str]) -> None:
+        for attempt in range(_ATTEMPTS):
+            self._check_lease()
+            if attempt:
+                pod = await self._get(asked)
+                if pod.spec.node_name:
+                    raise BindRefused(f"it is on node {pod.spec.node_name} already")
+            try:
+                await self._client.patch(self._pods, asked.name, _setting(pod, written), asked.namespace)
+                return
+            except (Conflict, PreconditionFailed):
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            except NotFound:
+                raise BindRefused("it is gone") from None
+            except Forbidden:
+                # The binding sets them as well: without this right nobody sees them a moment earlier.
+                return
+
+    async def _take_back(self, asked: BindingAsked, written: Mapping[str, str]) -> None:
+        """Remove our annotations from a pod that is bound nowhere, where they are still ours. They harm nobody: a
+        failure is no failure."""
+        try:
+            if not self._lease.held:
+                return
+            pod = await self._get(asked)
+            ours = [name for name, value in written.items() if pod.annotations.get(name) == value]
+            if ours and not pod.spec.node_name:
+                removal: list[json_patch.Operation] = [*_this_very(pod)]
+                for name in ours:
+                    removal += json_patch.remove(("metadata", "annotations", name), written[name])
+                await self._client.patch(self._pods, asked.name, tuple(removal), asked.namespace)
+        except (BindRefused, ClusterError, UserError) as error:
+            telemetry.logger().debug(
+                Event.GPU_BIND_FAILED, pod=f"{asked.namespace}/{asked.name}", reason=str(error)
+            )
+
+
+def _this_very(pod: PackedPod) -> Patch:
+    """That it is this pod, in this version."""
+    return (
+        json_patch.Test("/metadata/uid", pod.uid),
+        json_patch.Test("/metadata/resourceVersion", pod.metadata.resource_version),
+    )
+
+
+def _setting(pod: PackedPod, written: Mapping[str, str]) -> Patch:
+    operations: list[json_patch.Operation] = [*_this_very(pod)]
+    if not pod.annotations:
+        return (*operations, json_patch.Add("/metadata/annotations", dict(written)))
+    for name, value in written.items():
+        operations.append(json_patch.Add(pointer("metadata", "annotations", name), value))
+    return tuple(operations)

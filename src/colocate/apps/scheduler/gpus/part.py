@@ -1,0 +1,114 @@
+"""The GPU part of the scheduler's process: joins book, feed, judge, binder and lease, and answers the server."""
+
+import asyncio
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from colocate.aio import first
+from colocate.apps.scheduler.gpus.binder import GpuBinder
+from colocate.apps.scheduler.gpus.cluster_book import ClusterBook
+from colocate.apps.scheduler.gpus.feed import GpuFeed
+from colocate.apps.scheduler.gpus.judge import GpuJudge
+from colocate.apps.scheduler.gpus.section import GpuSection
+from colocate.clock import Clock
+from colocate.cluster.client import Client
+from colocate.cluster.lease import LeaseHolder, LeaseSettings
+from colocate.gpus.packing import PackingPolicy
+from colocate.telemetry import GPUS_UNALLOCATED
+from colocate.wire import extender_answers as answers
+from colocate.wire.extender_questions import read_binding, read_preemption, read_question
+
+_PATIENCE = 0.1
+"""Seconds for which news is waited for before a pod is sent away everywhere."""
+_PATIENT_EVERY = 1.0
+"""Seconds between two such waits: kube-scheduler asks about one pod at a time, and all others wait for it."""
+_SWEEP = 5.0
+"""Seconds between two looks at choices whose time is over."""
+
+
+class GpuScheduling:
+    """Chooses GPUs and binds. See `server.extender.GpuDoor`."""
+
+    def __init__(self, settings: GpuSection, client: Client, clock: Clock, identity: str = "") -> None:
+        self._clock = clock
+        self._leaving = asyncio.Event()
+        self._patient_again = float("-inf")
+        key = settings.key()
+        self.book = ClusterBook(PackingPolicy(settings.policy), settings.spoken(), key)
+        self.feed = GpuFeed(self.book, client)
+        self.judge = GpuJudge(self.feed, clock, hold=settings.hold)
+        lease = settings.lease
+        self.lease = LeaseHolder(
+            client,
+            LeaseSettings(
+                namespace=lease.namespace,
+                name=lease.name,
+                identity=identity or f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}",
+                duration=lease.duration,
+            ),
+            clock,
+        )
+        self.binder = GpuBinder(self.feed, client, self.lease, clock, key=key, doubt=settings.doubt)
+
+    async def filter(self, body: bytes, caller: str) -> bytes:
+        """As its judge says, but no pod is sent away everywhere by old news: what woke kube-scheduler, such as the
+        end of another pod, may reach it a moment before it reaches us, and a pod that is sent away waits for minutes.
+        """
+        question = read_question(body, self.judge.most_candidates())
+        sieved = self.judge.filter(question, caller)
+        now = self._clock.monotonic()
+        if question.names and len(sieved.failed) == len(question.names) and now >= self._patient_again:
+            self._patient_again = now + _PATIENT_EVERY
+            if await self.feed.news(_PATIENCE):
+                sieved = self.judge.filter(question, caller)
+        return answers.filtered(question, sieved.failed, sieved.unresolvable)
+
+    def prioritize(self, body: bytes, caller: str) -> bytes:
+        question = read_question(body, self.judge.most_candidates())
+        return answers.priorities(
+            question.names, self.judge.prioritize(question, caller), plain=question.plain
+        )
+
+    def preempt(self, body: bytes, caller: str) -> bytes:
+        return answers.preempting(self.judge.preempt(read_preemption(body)))
+
+    async def bind(self, body: bytes, caller: str) -> bytes:
+        return answers.bound(await self.binder.bind(read_binding(body)))
+
+    def unready(self) -> Sequence[str]:
+        reasons = list(self.judge.unready())
+        if not self.lease.held:
+            reasons.append("another replica holds the lease and binds pods with GPUs, or none has it yet")
+        return reasons
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Follow the cluster and hold the lease, or wait to, for as long as the body runs."""
+        tasks = [
+            asyncio.create_task(work) for work in (self.feed.run(), self._sweep(), self._lead(self._leaving))
+        ]
+        try:
+            yield
+        finally:
+            self._leaving.set()
+            # The lease is given back first: whoever waits for it need not wait longer.
+            await asyncio.gather(tasks[2], return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _lead(self, leaving: asyncio.Event) -> None:
+        """Who does not know yet who has what must not be the one who binds."""
+        await first(self.feed.synced(), leaving.wait())
+        if not leaving.is_set():
+            async with self.lease.running():
+                await leaving.wait()
+
+    async def _sweep(self) -> None:
+        while True:
+            self.book.expire(self._clock.monotonic())
+            GPUS_UNALLOCATED.set(self.book.fleet.unallocated())
+            await self._clock.sleep(_SWEEP)

@@ -1,0 +1,90 @@
+"""What `colocate scheduler` can be told of GPUs: the section `gpus` of its configuration."""
+
+from enum import StrEnum
+from pathlib import Path
+
+from colocate.apps.config.values import Seconds, Section
+from colocate.apps.config.words import Problem
+from colocate.errors import UserError, system_reason
+from colocate.gpus import DIALECTS, Dialect, dialect
+
+_SHORTEST_KEY, _LONGEST_KEY = 16, 4096
+
+
+class GpuPolicy(StrEnum):
+    """How a GPU is chosen; the same names as in `colocate.gpus.packing`, which is loaded where it is needed."""
+
+    OURS = "ours"
+    FGD = "fgd"
+    BEST_FIT = "best-fit"
+    SPREAD = "spread"
+
+
+class GpuLease(Section, frozen=True):
+    """By which one of several replicas is the one that binds."""
+
+    namespace: str = "kube-system"
+    name: str = "colocate-gpu-scheduler"
+    duration: Seconds = Seconds(15)
+    """A replica that has not renewed it for so long is taken for gone."""
+
+
+class SchedulerDialect(Section, frozen=True):
+    """One way in which pods ask for GPUs."""
+
+    name: str = "doslab"
+    unit: int | None = None
+    """MiB in one unit of its memory resource, as the agents are told; the dialect's own unless stated."""
+
+
+class GpuSection(Section, frozen=True):
+    """How GPUs are chosen, where `act` has gpus."""
+
+    policy: GpuPolicy = GpuPolicy.OURS
+    dialects: tuple[SchedulerDialect, ...] = (SchedulerDialect(),)
+    key_file: Path | None = None
+    """Holds the key by which agents know bookings of ours; the same as theirs."""
+    hold: Seconds = Seconds(10)
+    """For how long the best GPU is kept for a pod between the answer and the bind."""
+    doubt: Seconds = Seconds(60)
+    """For how long it is kept where nobody knows whether a bind came through."""
+    lease: GpuLease = GpuLease()
+
+    def spoken(self) -> tuple[Dialect, ...]:
+        """The dialects, as tables."""
+        return tuple(dialect(one.name, one.unit) for one in self.dialects)
+
+    def key(self) -> bytes | None:
+        """The key of the file; a UserError where it has none."""
+        if self.key_file is None:
+            return None
+        try:
+            with self.key_file.open("rb") as file:
+                key = file.read(_LONGEST_KEY + 1).strip()
+        except OSError as error:
+            raise UserError(
+                f"gpus.keyFile: cannot read {self.key_file} ({system_reason(error)}); check the path"
+            ) from error
+        if not _SHORTEST_KEY <= len(key) <= _LONGEST_KEY:
+            raise UserError(
+                f"gpus.keyFile: {self.key_file} has {len(key)} bytes; write a key of {_SHORTEST_KEY} to "
+                f"{_LONGEST_KEY} bytes"
+            )
+        return key
+
+
+def check_gpus(gpus: GpuSection) -> None:
+    """Raise a Problem where GPUs could not be chosen with this."""
+    if not gpus.dialects:
+        raise Problem("gpus.dialects", f"the list is empty; name at least one of {', '.join(DIALECTS)}")
+    try:
+        spoken = gpus.spoken()
+    except UserError as error:
+        raise Problem("gpus.dialects", str(error)) from None
+    if len({one.memory for one in spoken}) < len(spoken):
+        raise Problem("gpus.dialects", "a dialect is named twice; name each once")
+    for name, seconds, least in (("hold", gpus.hold, 0.1), ("doubt", gpus.doubt, 1.0)):
+        if not least <= seconds <= 600:
+            raise Problem(f"gpus.{name}", f"{seconds:g}s is out of range; choose {least:g}s to 10m")
+    if not 1 <= gpus.lease.duration <= 600:
+        raise Problem("gpus.lease.duration", f"{gpus.lease.duration:g}s is out of range; choose 1s to 10m")
