@@ -15,7 +15,8 @@ from colocate import telemetry
 from colocate.aio import deadline, first
 from colocate.apps.gpus.monitor import GpuMonitor
 from colocate.cluster.client import Client
-from colocate.cluster.errors import ClusterError
+from colocate.cluster.errors import ClusterError, PreconditionFailed
+from colocate.cluster.json_patch import Patch
 from colocate.cluster.node_status import set_extended_resources
 from colocate.cluster.resources import NODES, Selection
 from colocate.cluster.watch_cache import WatchCache
@@ -27,6 +28,7 @@ from colocate.telemetry import Event
 
 _RETRY = 5.0
 _LAST_RETRY = 60.0
+_ATTEMPTS = 4
 
 
 class _Capacity(msgspec.Struct, frozen=True):
@@ -57,7 +59,7 @@ class GpuNodeCounts:
     def __init__(self, client: Client, node: str, dialects: Sequence[Dialect], monitor: GpuMonitor) -> None:
         self.trouble = "the API server has not answered yet"
         """Why the numbers may be wrong; empty where they are right."""
-        self._client = client
+        self.client = client
         self._clock = client.clock
         self._node = node
         self._dialects = dialects
@@ -118,7 +120,19 @@ class GpuNodeCounts:
 
     async def _set(self, wanted: Mapping[str, int | None], text: str | None) -> None:
         reached("gpus.node_counts")
-        done = await set_extended_resources(self._client, self._node, wanted, annotations={ANNOUNCED: text})
+        done = await self._patched(wanted, text)
         reached("gpus.node_counted")
         if done:
             self._log.info(Event.GPU_COUNTS_SET, node=self._node, counts=dict(wanted))
+
+    async def _patched(self, wanted: Mapping[str, int | None], text: str | None) -> Patch:
+        """The kubelet writes to its node as well: who comes second looks again."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return await self._patch(wanted, text)
+            except PreconditionFailed:
+                continue
+        return await self._patch(wanted, text)
+
+    async def _patch(self, wanted: Mapping[str, int | None], text: str | None) -> Patch:
+        return await set_extended_resources(self.client, self._node, wanted, annotations={ANNOUNCED: text})
