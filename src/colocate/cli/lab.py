@@ -99,7 +99,7 @@ async def _serve(args: argparse.Namespace) -> None:
                 raise UserError(
                     f"--kubeconfig: {kubeconfig} cannot be written ({system_reason(error)})"
                 ) from error
-            nodes = count(1 + sum(shape.count for shape in shapes), "node")
+            nodes = count(1 + sum(len(shape.each()) for shape in shapes), "node")
             print(f"export KUBECONFIG={kubeconfig}")
             print(f"# the cluster is ready: {nodes}; Ctrl-C stops it and leaves nothing behind", flush=True)
             if runtime.without_cgroups:

@@ -19,6 +19,7 @@ from colocate.lab.device_manager import STOP_GRACE
 from colocate.lab.kubelet import STATUS_SYNC, EmbeddedKubelet
 from colocate.lab.nodes.machine import MachineNode
 from colocate.lab.nodes.meter import NodesMeter
+from colocate.lab.nodes.pod_access import MachinePods
 from colocate.lab.nodes.shape import LabNodeShape, this_machine
 from colocate.lab.nodes.simulated import SimulatedNodes
 from colocate.lab.pod_runtime import PodRuntime
@@ -63,6 +64,7 @@ class LabCluster:
         self.simulated = SimulatedNodes(self.registry, self.clock, nodes or [])
         self.meter = NodesMeter(self.kubelet, self.simulated, self.clock)
         self.server.metrics.meter = self.meter
+        self.server.access = MachinePods(self.kubelet, runtime, self.clock)
         self._scheduling = scheduling
 
     @asynccontextmanager

@@ -10,9 +10,9 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from colocate.clock import Clock
 from colocate.errors import Unavailable
@@ -151,6 +151,7 @@ class ProcessRuntime:
         self._parent = Path(parent or f"colocate-pods-{os.getpid()}")
         self._naming = naming
         self._containers: dict[tuple[str, str], ProcessContainer] = {}
+        self._env: dict[tuple[str, str], dict[str, str]] = {}
         self.without_cgroups = ""
         """Why pods are plain processes here; empty where they have control groups."""
         try:
@@ -176,8 +177,12 @@ class ProcessRuntime:
         return self._tree.folders(self.cgroup(pod)) if self._tree else []
 
     def log_file(self, pod: Pod, container: str) -> Path:
-        """Where a container's output goes, that of earlier starts included."""
+        """Where a container's output goes, from its latest start on."""
         return below(self._folder, pod.uid, f"{container}.log")
+
+    def previous_log(self, pod: Pod, container: str) -> Path:
+        """What it had written at the start before that."""
+        return below(self._folder, pod.uid, f"{container}.previous.log")
 
     async def create_pod(self, pod: Pod) -> None:
         if self._tree:
@@ -195,6 +200,7 @@ class ProcessRuntime:
         for uid, name in list(self._containers):
             if uid == pod.uid:
                 del self._containers[uid, name]
+                self._env.pop((uid, name), None)
         if self._tree:
             await cgroups.kill(self._tree, self.cgroup(pod))
             cgroups.remove(self._tree, self.cgroup(pod))
@@ -202,22 +208,32 @@ class ProcessRuntime:
 
     async def start(self, pod: Pod, container: Container, env: Mapping[str, str]) -> ProcessContainer:
         command = [*container.command, *container.args] or ["sleep", "infinity"]
-        procs = " ".join(str(folder / "cgroup.procs") for folder in self._container_folders(pod, container))
         log = self.log_file(pod, container.name)
         log.parent.mkdir(parents=True, exist_ok=True)
+        if log.exists():
+            log.replace(self.previous_log(pod, container.name))
+        self._env[pod.uid, container.name] = dict(env)
         with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                *_dies_with_us(),
-                *["/bin/sh", "-c", _JOIN, "sh", procs, *_beyond_a_shell(env), *command],
-                env={"PATH": _PATH, "HOSTNAME": pod.metadata.name, **env},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+            process = await self.beside(
+                pod, container, command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output
             )
         started = ProcessContainer(process)
         self._containers[pod.uid, container.name] = started
         return started
+
+    async def beside(
+        self, pod: Pod, container: Container, command: Sequence[str], **streams: Any
+    ) -> asyncio.subprocess.Process:
+        """A process in a container's group, with its environment; `streams` as asyncio takes them."""
+        procs = " ".join(str(folder / "cgroup.procs") for folder in self._container_folders(pod, container))
+        env = self._env.get((pod.uid, container.name), {})
+        return await asyncio.create_subprocess_exec(
+            *_dies_with_us(),
+            *["/bin/sh", "-c", _JOIN, "sh", procs, *_beyond_a_shell(env), *command],
+            env={"PATH": _PATH, "HOSTNAME": pod.metadata.name, **env},
+            start_new_session=True,
+            **streams,
+        )
 
     def running(self, pod: Pod, container: str) -> ProcessContainer | None:
         found = self._containers.get((pod.uid, container))

@@ -7,7 +7,7 @@ import msgspec
 
 from colocate.lab.api import pod_columns
 from colocate.lab.api.ages import age
-from colocate.lab.api.objects import Object, at, condition, labels_of, metadata
+from colocate.lab.api.objects import Object, at, condition, labels_of, metadata, parse_time
 from colocate.lab.api.quantities import in_binary, in_decimal, parse
 from colocate.lab.api.selectors import to_text
 
@@ -171,6 +171,44 @@ def _replica_set(replica_set: Object, now: float) -> list[object]:
     ]
 
 
+def _daemon_set(daemon_set: Object, now: float) -> list[object]:
+    status = daemon_set.get("status") or {}
+    selector = at(daemon_set, "spec", "template", "spec", "nodeSelector") or {}
+    names = ("desired", "current")
+    return [
+        _name(daemon_set),
+        *(status.get(f"{name}NumberScheduled") or 0 for name in names),
+        status.get("numberReady") or 0,
+        status.get("updatedNumberScheduled") or 0,
+        status.get("numberAvailable") or 0,
+        ",".join(f"{key}={value}" for key, value in selector.items()) or "<none>",
+        _age(daemon_set, now),
+        *_template(daemon_set),
+    ]
+
+
+def _job(job: Object, now: float) -> list[object]:
+    status = job.get("status") or {}
+    ended = {one["type"] for one in status.get("conditions") or []}
+    word = "Complete" if "Complete" in ended else "Failed" if "Failed" in ended else "Running"
+    wanted = at(job, "spec", "completions")
+    done = status.get("succeeded") or 0
+    begun, over = parse_time(status.get("startTime")), parse_time(status.get("completionTime"))
+    lasted = "" if begun is None else age(status["startTime"], over or now)
+    return [
+        _name(job),
+        word,
+        f"{done}/{wanted}" if wanted is not None else f"{done}/1 of {at(job, 'spec', 'parallelism')}",
+        lasted,
+        _age(job, now),
+        *_template(job),
+    ]
+
+
+def _secret(secret: Object, now: float) -> list[object]:
+    return [_name(secret), secret.get("type"), len(secret.get("data") or {}), _age(secret, now)]
+
+
 def _role(role: Object, now: float) -> list[object]:
     return [_name(role), metadata(role).get("creationTimestamp")]
 
@@ -298,6 +336,40 @@ LAYOUTS: Mapping[str, Layout] = {
             *_TEMPLATE,
         ),
         _replica_set,
+    ),
+    "daemonsets.apps": Layout(
+        (
+            _NAME,
+            _count("Desired", "Nodes that it is meant for."),
+            _count("Current", "Nodes that have a pod of it."),
+            _count("Ready", "Pods that are ready."),
+            _count("Up-to-date", "Pods of the newest template."),
+            _count("Available", "Pods that have been ready for long enough."),
+            Column("Node Selector", description="The labels that its nodes have."),
+            _AGE,
+            *_TEMPLATE,
+        ),
+        _daemon_set,
+    ),
+    "jobs.batch": Layout(
+        (
+            _NAME,
+            Column("Status", description="Running, Complete or Failed."),
+            Column("Completions", description="Pods that succeeded, of those wanted."),
+            Column("Duration", description="How long it has run."),
+            _AGE,
+            *_TEMPLATE,
+        ),
+        _job,
+    ),
+    "secrets": Layout(
+        (
+            _NAME,
+            Column("Type", description="What it holds."),
+            _count("Data", "How many entries it has."),
+            _AGE,
+        ),
+        _secret,
     ),
     "roles.rbac.authorization.k8s.io": _ROLES,
     "clusterroles.rbac.authorization.k8s.io": _ROLES,

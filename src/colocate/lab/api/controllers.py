@@ -1,21 +1,32 @@
 """The controllers that belong to the API server, driven by the changes of the store; nothing is polled.
 
-They keep Deployments, ReplicaSets, disruption budgets and namespaces in step, and collect garbage. Each is a
-function of one object; here is only the queue.
+They keep Deployments, ReplicaSets, DaemonSets, Jobs, disruption budgets and namespaces in step, and collect garbage.
+Each is a function of one object; here is only the queue.
 """
 
 import asyncio
 from collections.abc import Callable
 
 from colocate import telemetry
-from colocate.lab.api import deployments, disruption, garbage, namespaces, replica_sets, resources
+from colocate.lab.api import (
+    daemon_sets,
+    deployments,
+    disruption,
+    garbage,
+    jobs,
+    namespaces,
+    replica_sets,
+    resources,
+)
 from colocate.lab.api.changes import Change, Stored, StoreKey, Type
 from colocate.lab.api.deletion import DeleteOptions, delete
 from colocate.lab.api.objects import Object, controller_of, metadata, uid_of
 from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import (
+    DAEMON_SETS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
+    JOBS,
     NAMESPACES,
     NODES,
     PODS,
@@ -116,6 +127,10 @@ class Controllers:
         if resource is PODS:
             for budget in disruption.budgets_of(self._store, body, key.namespace):
                 self._queue[budget.key] = None
+        if resource is NODES:
+            # A node that comes, goes or changes its labels and taints may want another set of agents.
+            for daemon_set in self._store.items(DAEMON_SETS.storage):
+                self._queue[daemon_set.key] = None
         if key.namespace and change.type is Type.DELETED:
             namespace = self._store.get(StoreKey(NAMESPACES.storage, "", key.namespace))
             if namespace is not None and metadata(namespace.body).get("deletionTimestamp"):
@@ -171,6 +186,11 @@ class Controllers:
             deployments.carry_out(self._registry, stored)
         elif resource is REPLICA_SETS:
             again = replica_sets.carry_out(self._registry, stored)
+            if again is not None:
+                self._later(stored.key, again)
+        elif resource in (DAEMON_SETS, JOBS):
+            act = daemon_sets.carry_out if resource is DAEMON_SETS else jobs.carry_out
+            again = act(self._registry, stored)
             if again is not None:
                 self._later(stored.key, again)
         elif resource is NAMESPACES:

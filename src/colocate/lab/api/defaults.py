@@ -3,12 +3,13 @@
 Left out: the service account's token volume, and every field that nothing here reads.
 """
 
+import base64
 from collections.abc import Callable, Mapping
 
 from colocate.lab.api import resources
 from colocate.lab.api.changes import StoreKey
-from colocate.lab.api.objects import Object, name_of
-from colocate.lab.api.pod_defaults import fill_amounts, fill_pod, fill_template, qos_class
+from colocate.lab.api.objects import Object, name_of, uid_of
+from colocate.lab.api.pod_defaults import containers, fill_amounts, fill_pod, fill_template, qos_class
 from colocate.lab.api.status import forbidden
 from colocate.lab.api.store import ObjectStore
 
@@ -98,6 +99,53 @@ def _without_status(body: Object, _: ObjectStore) -> None:
     body["status"] = {}
 
 
+def _create_job(body: Object, _: ObjectStore) -> None:
+    """A Job selects its pods by a label that nobody else uses, unless it says otherwise itself."""
+    _without_status(body, _)
+    spec = body["spec"]
+    template = spec.setdefault("template", {})
+    if not spec.get("selector"):
+        own = {"batch.kubernetes.io/controller-uid": uid_of(body)}
+        spec["selector"] = {"matchLabels": own}
+        labels = template.setdefault("metadata", {}).setdefault("labels", {})
+        labels |= own
+
+
+def _write_pod(body: Object) -> None:
+    """Amounts as the API gives them back, so that writing 1 where there is "1" changes nothing."""
+    for container in containers(body.get("spec") or {}):
+        for amounts in (container.get("resources") or {}).values():
+            fill_amounts(amounts if isinstance(amounts, dict) else {})
+
+
+def _write_secret(body: Object) -> None:
+    body.setdefault("type", "Opaque")
+    written = {
+        key: base64.b64encode(str(text).encode()).decode()
+        for key, text in (body.pop("stringData", None) or {}).items()
+    }
+    if written:
+        body["data"] = {**(body.get("data") or {}), **written}
+
+
+def _write_daemon_set(body: Object) -> None:
+    spec = body["spec"]
+    spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("updateStrategy", {}).setdefault("type", "RollingUpdate")
+    _write_template(spec)
+
+
+def _write_job(body: Object) -> None:
+    spec = body["spec"]
+    parallelism, completions = spec.get("parallelism"), spec.get("completions")
+    if parallelism is None:
+        spec["parallelism"] = 1
+        if completions is None:
+            spec["completions"] = 1
+    spec.setdefault("backoffLimit", 6)
+    _write_template(spec)
+
+
 def _write_node(body: Object) -> None:
     status = body.get("status") or {}
     capacity = status.get("capacity")
@@ -149,14 +197,20 @@ _CREATE: Mapping[str, Callable[[Object, ObjectStore], None]] = {
     "pods": _create_pod,
     "nodes": _create_node,
     "namespaces": _create_namespace,
+    "daemonsets.apps": _without_status,
     "deployments.apps": _without_status,
+    "jobs.batch": _create_job,
     "replicasets.apps": _without_status,
     "poddisruptionbudgets.policy": _without_status,
 }
 
 _WRITE: Mapping[str, Callable[[Object], None]] = {
     "nodes": _write_node,
+    "pods": _write_pod,
+    "secrets": _write_secret,
+    "daemonsets.apps": _write_daemon_set,
     "deployments.apps": _write_deployment,
+    "jobs.batch": _write_job,
     "replicasets.apps": _write_replica_set,
     "rolebindings.rbac.authorization.k8s.io": _write_role_binding,
     "clusterrolebindings.rbac.authorization.k8s.io": _write_role_binding,

@@ -5,9 +5,13 @@ import msgspec
 from colocate.lab.api import resources
 from colocate.lab.api.rbac import Deed
 from colocate.lab.api.resources import NAMESPACES, ServedResource
-from colocate.lab.api.status import method_not_allowed, no_such_path
+from colocate.lab.api.status import absent_here, method_not_allowed, no_such_path
 
 _ONE = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "POST": "create"}
+_ABSENT_PARTS = {
+    f"pods/{part}" for part in ("attach", "portforward", "proxy", "ephemeralcontainers", "resize")
+}
+"""Parts that people reach for: they are told that it is not their mistake."""
 _MANY = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
 
 
@@ -69,6 +73,8 @@ def _target(
     if subresource:
         part = resource.subresource(subresource)
         if part is None:
+            if f"{resource.plural}/{subresource}" in _ABSENT_PARTS:
+                raise absent_here(f"{resource.plural}/{subresource}")
             raise no_such_path()
         allowed = part.verbs
     else:
@@ -76,5 +82,7 @@ def _target(
     if verb == "list" and watch:
         verb = "watch"
     if verb not in allowed:
+        if resource in resources.NEVER_ANY:
+            raise absent_here(f"{resource.plural}: nothing here would act on one")
         raise method_not_allowed()
     return Target(verb, resource, namespace, name, subresource)

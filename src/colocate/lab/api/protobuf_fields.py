@@ -27,6 +27,10 @@ DeleteOptions: 4 propagationPolicy text, 5 dryRun *text
 Preconditions: 1 uid text, 2 resourceVersion text
 Namespace: 1 metadata ObjectMeta, 2 spec skip, 3 status skip
 ConfigMap: 1 metadata ObjectMeta, 2 data {text}, 3 binaryData {bytes}, 4 immutable flag
+Secret: 1 metadata ObjectMeta, 2 data {bytes}, 3 type text, 4 stringData {text}, 5 immutable flag
+Job: 1 metadata ObjectMeta, 2 spec JobSpec, 3 status skip
+JobSpec: 1 parallelism ?int, 2 completions ?int, 3 activeDeadlineSeconds ?int, 4 selector LabelSelector
+JobSpec: 5 manualSelector flag, 6 template PodTemplateSpec, 7 backoffLimit ?int, 8 ttlSecondsAfterFinished ?int
 ServiceAccount: 1 metadata ObjectMeta, 4 automountServiceAccountToken ?flag
 Deployment: 1 metadata ObjectMeta, 2 spec DeploymentSpec, 3 status skip
 DeploymentSpec: 1 replicas ?int, 2 selector LabelSelector, 3 template PodTemplateSpec

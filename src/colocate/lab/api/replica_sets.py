@@ -26,7 +26,7 @@ from colocate.lab.api.objects import (
 )
 from colocate.lab.api.recorder import record
 from colocate.lab.api.registry import ObjectRegistry
-from colocate.lab.api.resources import PODS, REPLICA_SETS
+from colocate.lab.api.resources import PODS, REPLICA_SETS, ServedResource
 from colocate.lab.api.status import StatusError
 from colocate.lab.api.store import OWNER
 
@@ -116,13 +116,9 @@ def _status(replica_set: Object, active: list[Object], available: int) -> Object
     return {"replicas": len(active)} | {key: value for key, value in counts.items() if value}
 
 
-def pods_of(registry: ObjectRegistry, replica_set: Object) -> list[Object]:
-    found = registry.store.lookup(PODS.storage, OWNER, uid_of(replica_set))
-    return [
-        stored.body
-        for stored in found
-        if (controller_of(stored.body) or {}).get("uid") == uid_of(replica_set)
-    ]
+def pods_of(registry: ObjectRegistry, owner: Object) -> list[Object]:
+    found = registry.store.lookup(PODS.storage, OWNER, uid_of(owner))
+    return [stored.body for stored in found if (controller_of(stored.body) or {}).get("uid") == uid_of(owner)]
 
 
 def carry_out(registry: ObjectRegistry, stored: Stored) -> float | None:
@@ -134,7 +130,7 @@ def carry_out(registry: ObjectRegistry, stored: Stored) -> float | None:
     namespace, name = namespace_of(replica_set), name_of(replica_set)
     for _ in range(decided.create):
         try:
-            pod = registry.create(PODS, namespace, _pod(replica_set))
+            pod = registry.create(PODS, namespace, templated(REPLICA_SETS, replica_set))
         except StatusError as error:
             record(registry, REPLICA_SETS, replica_set, COMPONENT, "FailedCreate", f"Error creating: {error}")
             return _LONGEST_WAIT
@@ -157,25 +153,26 @@ def set_status(registry: ObjectRegistry, stored: Stored, status: Object) -> None
         registry.force(REPLICA_SETS, stored, lambda body: body.update(status=status))
 
 
-def _pod(replica_set: Object) -> Object:
-    template = clone(replica_set["spec"]["template"])
+def templated(resource: ServedResource, owner: Object) -> Object:
+    """A pod as the template of its owner has it."""
+    template = clone(owner["spec"]["template"])
     given = template.get("metadata") or {}
     return {
         "metadata": {
-            "generateName": f"{name_of(replica_set)}-",
+            "generateName": f"{name_of(owner)}-",
             "labels": given.get("labels") or {},
             "annotations": given.get("annotations") or {},
             "finalizers": given.get("finalizers") or [],
-            "ownerReferences": [owner_reference(REPLICA_SETS.kind, replica_set)],
+            "ownerReferences": [owner_reference(resource.kind, owner, resource.api_version)],
         },
         "spec": template["spec"],
     }
 
 
-def owner_reference(kind: str, owner: Object) -> Object:
+def owner_reference(kind: str, owner: Object, api_version: str = "apps/v1") -> Object:
     """A reference by which a controller says that an object is its own."""
     return {
-        "apiVersion": "apps/v1",
+        "apiVersion": api_version,
         "kind": kind,
         "name": name_of(owner),
         "uid": uid_of(owner),

@@ -90,6 +90,8 @@ _SCALE = Subresource("scale", _READ_AND_WRITE, "Scale", "autoscaling", "v1")
 _POD_PARTS = (
     Subresource("binding", ("create",), "Binding"),
     Subresource("eviction", ("create",), "Eviction", "policy", "v1"),
+    Subresource("exec", ("create", "get"), "PodExecOptions"),
+    Subresource("log", ("get",)),
     _STATUS,
 )
 _TOKEN = Subresource("token", ("create",), "TokenRequest", "authentication.k8s.io", "v1")
@@ -139,6 +141,17 @@ REPLICA_SETS = ServedResource(
     subresources=(_SCALE, _STATUS),
     generation=True,
 )
+DAEMON_SETS = ServedResource(
+    "daemonsets",
+    "DaemonSet",
+    "apps",
+    short=("ds",),
+    categories=("all",),
+    subresources=(_STATUS,),
+    generation=True,
+)
+JOBS = ServedResource("jobs", "Job", "batch", categories=("all",), subresources=(_STATUS,), generation=True)
+SECRETS = ServedResource("secrets", "Secret")
 EVENTS_V1 = ServedResource("events", "Event", "events.k8s.io", short=("ev",), stored_as="events")
 LEASES = ServedResource("leases", "Lease", "coordination.k8s.io")
 DISRUPTION_BUDGETS = ServedResource(
@@ -188,7 +201,9 @@ RESOURCES = (
     NAMESPACES,
     NODES,
     PODS,
+    SECRETS,
     SERVICE_ACCOUNTS,
+    DAEMON_SETS,
     DEPLOYMENTS,
     REPLICA_SETS,
     EVENTS_V1,
@@ -202,6 +217,7 @@ RESOURCES = (
         "selfsubjectrulesreviews", "SelfSubjectRulesReview", _AUTHZ, namespaced=False, verbs=_CREATE
     ),
     ServedResource("subjectaccessreviews", "SubjectAccessReview", _AUTHZ, namespaced=False, verbs=_CREATE),
+    JOBS,
     DISRUPTION_BUDGETS,
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,

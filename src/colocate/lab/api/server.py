@@ -23,10 +23,12 @@ from colocate.lab.api.lists import Lister
 from colocate.lab.api.managed_fields import manager_of
 from colocate.lab.api.metrics import MetricsServer
 from colocate.lab.api.objects import encode
+from colocate.lab.api.pod_streams import PodAccess, serve_exec, serve_log
 from colocate.lab.api.query import ListQuery
 from colocate.lab.api.rbac import Authorizer, Deed
 from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.representation import JSON, Renderer, negotiate
+from colocate.lab.api.resources import PODS
 from colocate.lab.api.reviews import Reviews
 from colocate.lab.api.status import StatusError, bad_request, body_too_large, internal, no_such_path
 from colocate.lab.api.store import ObjectStore
@@ -57,6 +59,8 @@ class ApiServer:
         reviews = Reviews(self.registry, self.authenticator, self.authorizer)
         self.metrics = MetricsServer(store, self.clock)
         self._actions = Actions(self.registry, Lister(store), reviews, self.metrics)
+        self.access: PodAccess | None = None
+        """How the processes of pods are reached; nothing where no node has any."""
         self._authority: Authority | None = None
         self._runner: web.AppRunner | None = None
         self._controlling: asyncio.Task[None] | None = None
@@ -162,6 +166,11 @@ class ApiServer:
             fields = query.selection(target.resource.storage).fields
             selected = fields.required("metadata.name") or ""
         self.authorizer.check(user, target.deed(selected))
+        if target.resource is PODS and target.subresource in ("exec", "log"):
+            pod = self.registry.get(PODS, target.namespace, target.name).body
+            if target.subresource == "exec":
+                return await serve_exec(request, pod, self.access)
+            return await serve_log(request, pod, query, self.access)
         view = negotiate(accept, query.text("includeObject"))
         if target.verb == "watch":
             return await self._watch(request, target, query, Renderer(target.resource, view, 0.0))

@@ -262,12 +262,56 @@ class _PriorityClass(msgspec.Struct):
     globalDefault: bool | None = None
 
 
+class _UpdateStrategy(msgspec.Struct):
+    type: Text = None
+    rollingUpdate: _RollingUpdate | None = None
+
+
+class _DaemonSetSpec(msgspec.Struct):
+    selector: _Selector | None = None
+    template: _Template | None = None
+    updateStrategy: _UpdateStrategy | None = None
+    revisionHistoryLimit: int | None = None
+
+
+class _DaemonSet(msgspec.Struct):
+    metadata: _Metadata | None = None
+    spec: _DaemonSetSpec | None = None
+    status: dict[str, Any] | None = None
+
+
+class _JobSpec(msgspec.Struct):
+    selector: _Selector | None = None
+    template: _Template | None = None
+    parallelism: int | None = None
+    completions: int | None = None
+    backoffLimit: int | None = None
+    activeDeadlineSeconds: int | None = None
+
+
+class _Job(msgspec.Struct):
+    metadata: _Metadata | None = None
+    spec: _JobSpec | None = None
+    status: dict[str, Any] | None = None
+
+
+class _Secret(msgspec.Struct):
+    metadata: _Metadata | None = None
+    type: Text = None
+    data: Strings = None
+    stringData: Strings = None
+    immutable: bool | None = None
+
+
 _SHAPES: dict[str, type[msgspec.Struct]] = {
     "pods": _Pod,
     "nodes": _Node,
     "namespaces": _Namespace,
     "configmaps": _ConfigMap,
+    "secrets": _Secret,
     "events": _Event,
+    "daemonsets.apps": _DaemonSet,
+    "jobs.batch": _Job,
     "deployments.apps": _Workload,
     "replicasets.apps": _Workload,
     "poddisruptionbudgets.policy": _Budget,

@@ -70,6 +70,12 @@ def no_such_path() -> StatusError:
     return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 
+def absent_here(what: str) -> StatusError:
+    """Something that a real cluster has and this one has not."""
+    words = f"the embedded cluster has no {what}; docs/embedded-cluster.md lists what it has"
+    return StatusError(501, "NotImplemented", words, {})
+
+
 def method_not_allowed() -> StatusError:
     words = "the server does not allow this method on the requested resource"
     return StatusError(405, "MethodNotAllowed", words, {})

@@ -1,5 +1,6 @@
 """The rules of every kind: names, labels, and what each kind must have or may not change."""
 
+import base64
 from collections.abc import Callable, Iterator, Mapping
 
 from colocate.lab.api import faults, pod_validation, selectors
@@ -89,9 +90,17 @@ def _node(body: Object) -> Faults:
 
 
 def _workload(body: Object) -> Faults:
-    spec = body["spec"]
-    if spec["replicas"] < 0:
-        yield faults.invalid("spec.replicas", spec["replicas"], "must be greater than or equal to 0")
+    yield from _template_faults(body["spec"], ("Always",))
+
+
+def _job(body: Object) -> Faults:
+    yield from _template_faults(body["spec"], ("OnFailure", "Never"))
+
+
+def _template_faults(spec: Object, policies: tuple[str, ...]) -> Faults:
+    for count in ("replicas", "parallelism", "completions", "backoffLimit", "activeDeadlineSeconds"):
+        if (spec.get(count) or 0) < 0:
+            yield faults.invalid(f"spec.{count}", spec[count], "must be greater than or equal to 0")
     selector = spec.get("selector")
     if not selector:
         yield faults.required("spec.selector")
@@ -104,8 +113,17 @@ def _workload(body: Object) -> Faults:
             why = "`selector` does not match template `labels`"
             yield faults.invalid("spec.template.metadata.labels", labels, why)
     policy = (template.get("spec") or {}).get("restartPolicy", "Always")
-    if policy != "Always":
-        yield faults.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
+    if policy not in policies:
+        yield faults.unsupported("spec.template.spec.restartPolicy", policy, list(policies))
+
+
+def _secret(body: Object) -> Faults:
+    for key, value in (body.get("data") or {}).items():
+        try:
+            base64.b64decode(value, validate=True)
+        except ValueError:
+            # The value may be the secret itself: its name will do.
+            yield faults.refused(f"data[{key}]", "must be base64 encoded")
 
 
 def _selector_faults(selector: Object | None, path: str) -> Faults:
@@ -206,7 +224,10 @@ _RULES: Mapping[str, Callable[[Object], Faults]] = {
     "pods": _pod,
     "nodes": _node,
     "events": _event,
+    "secrets": _secret,
+    "daemonsets.apps": _workload,
     "deployments.apps": _workload,
+    "jobs.batch": _job,
     "replicasets.apps": _workload,
     "poddisruptionbudgets.policy": _budget,
     "priorityclasses.scheduling.k8s.io": _priority_class,
@@ -219,6 +240,9 @@ _RULES: Mapping[str, Callable[[Object], Faults]] = {
 _CHANGE: Mapping[str, Callable[[Object, Object], Faults]] = {
     "pods": _pod_change,
     "configmaps": _config_map_change,
+    "secrets": _config_map_change,
+    "daemonsets.apps": _selector_change,
+    "jobs.batch": _selector_change,
     "deployments.apps": _selector_change,
     "replicasets.apps": _selector_change,
     "priorityclasses.scheduling.k8s.io": _priority_class_change,
