@@ -81,6 +81,13 @@ class Event(StrEnum):
     GPU_SILENT = "gpu.silent"
     GPU_COUNTS_SET = "gpu.counts_set"
     GPU_COUNTS_UNSET = "gpu.counts_unset"
+    GPU_GIVEN = "gpu.given"
+    GPU_REFUSED = "gpu.refused"
+    GPU_JUDGED = "gpu.judged"
+    GPU_FLAGGED = "gpu.flagged"
+    GPU_UNFLAGGED = "gpu.unflagged"
+    GPU_POD_DELETED = "gpu.pod_deleted"
+    GPU_POD_UNDELETED = "gpu.pod_undeleted"
     PLACEMENT_ADOPTED = "placement.adopted"
     PLACEMENT_PASSED = "placement.passed"
     PLACEMENT_FAILED = "placement.failed"
@@ -405,6 +412,16 @@ GPU_MISMATCHES = Gauge(
 )
 GPU_XIDS = Counter(
     "colocate_gpu_xids_total", "Errors that the driver told of, by GPU and NVIDIA's number.", ["gpu", "xid"]
+)
+GPU_ANSWERS = Counter(
+    "colocate_gpu_answers_total",
+    "Allocates of GPU memory that were answered, by outcome.",
+    ["resource", "outcome"],
+)
+GPU_VERDICTS = Counter(
+    "colocate_gpu_verdicts_total",
+    "Containers whose GPU was checked before they started: proven, or condemned.",
+    ["resource", "verdict"],
 )
 
 CRI_ADDED_SECONDS = Histogram(

@@ -165,6 +165,18 @@ class GpuLab:
             env |= response.envs
         return env
 
+    async def until_annotated(self, name: str, key: str, value: str) -> None:
+        await until(lambda: self.annotations(name).get(key) == value, f"{name} to have {key}={value}", 30)
+
+    async def until_told(self, name: str, words: str) -> None:
+        """Wait for an event on a pod."""
+        try:
+            await until(
+                lambda: any(words in event for event in self.events(name)), f"{name} to be told: {words}", 30
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}; told was {self.events(name)}\n{self.log()}") from None
+
     def events(self, name: str) -> list[str]:
         events = [stored.body for stored in self.cluster.store.items(EVENTS.storage)]
         return [event.get("message", "") for event in events if event["involvedObject"]["name"] == name]

@@ -34,6 +34,9 @@ class Booking(Counting):
     async def run(self) -> None:
         await asyncio.Event().wait()
 
+    def take_settings(self, settings: GpuSettings) -> None:
+        self.settings = settings
+
     def explain(self, pod: str) -> tuple[str, ...]:
         return (f"about {pod}",)
 

@@ -2,8 +2,8 @@
 
 SIGTERM and SIGINT stop it, as kubelet.onStop says. SIGHUP re-reads the configuration: a bad one is refused
 and the old one goes on; with a good one, mock resources come, go and change, the log follows, memory is sold by
-the new figures, containers are placed by the new rules, and every plugin registers again. What cannot change in a
-running agent is named in the log and waits for its next start.
+the new figures, GPUs are shared and containers placed by the new rules, and every plugin registers again. What
+cannot change in a running agent is named in the log and waits for its next start.
 """
 
 import asyncio
@@ -18,6 +18,8 @@ from colocate.aio import Watched, first, with_signals
 from colocate.apps import control, metrics
 from colocate.apps.config.schema import Config
 from colocate.apps.config.values import Address
+from colocate.apps.gpus import control as gpu_control
+from colocate.apps.gpus import mock_faults
 from colocate.apps.memory import control as memory_control
 from colocate.apps.mock import control as mock_control
 from colocate.apps.mock.plugin import MockPlugin
@@ -28,6 +30,7 @@ from colocate.kubelet.paths import KubeletPaths
 from colocate.telemetry import Event
 
 if TYPE_CHECKING:
+    from colocate.apps.gpus.part import GpuPart
     from colocate.apps.memory.part import MemoryPart
     from colocate.apps.nri import NriPart
 
@@ -56,10 +59,14 @@ class Agent:
         self._memory: MemoryPart | None = None
         if config.memory.enabled:
             self._memory = _memory_configuration().memory_part(config, clock)
+        self._gpus: GpuPart | None = None
+        if config.gpus.enabled:
+            self._gpus = _gpu_configuration().gpu_part(config, clock)
         self._nri = _nri_part(config, clock) if config.cpus.nri.enabled else None
         plugins: list[DevicePlugin] = [*self._mocks.values()]
         if self._memory is not None and not self._memory.dry_run:
             plugins.append(self._memory.plugin)
+        plugins += self._gpus.plugins if self._gpus is not None else ()
         self._plugins = Plugins(*plugins, settings=config.kubelet.settings(), clock=clock)
 
     async def run(self) -> None:
@@ -67,7 +74,12 @@ class Agent:
         log = telemetry.logger()
         hung_up = with_signals(stop=self._plugins.stop)
         async with metrics.serving(self._config.metrics.address) as address:
-            services = (mock_control.service(self._mocks), memory_control.service(lambda: self._memory))
+            services = (
+                mock_control.service(self._mocks),
+                memory_control.service(lambda: self._memory),
+                gpu_control.service(lambda: self._gpus),
+                mock_faults.service(lambda: self._gpus),
+            )
             async with control.serving(self._config.control.socket, *services):
                 log.info(
                     Event.AGENT_STARTED,
@@ -78,7 +90,7 @@ class Agent:
                     control=str(self._config.control.socket),
                 )
                 self._tell_if_idle()
-                parts = [part.run() for part in (self._memory, self._nri) if part is not None]
+                parts = [part.run() for part in (self._memory, self._gpus, self._nri) if part is not None]
                 await first(self._plugins.run(), self._reload_on_demand(hung_up), *parts)
         log.info(Event.AGENT_STOPPED)
 
@@ -91,6 +103,8 @@ class Agent:
                 config = self._load()
                 if self._memory is not None:
                     _memory_configuration().take_settings(self._memory, config.memory)
+                if self._gpus is not None:
+                    _gpu_configuration().take_settings(self._gpus, config.gpus)
             except UserError as error:
                 telemetry.logger().error(
                     Event.CONFIG_REFUSED, reason=str(error), effect="the old configuration stays in use"
@@ -109,6 +123,10 @@ class Agent:
             waiting += _memory_configuration().fixed_differences(old.memory, new.memory)
         elif new.memory.enabled:
             waiting.append("memory.enabled")
+        if self._gpus is not None:
+            waiting += _gpu_configuration().fixed_differences(old.gpus, new.gpus)
+        elif new.gpus.enabled:
+            waiting.append("gpus.enabled")
         if self._nri is not None:
             waiting += await self._nri.placement.reload(new.cpus)
         elif new.cpus.nri.enabled:
@@ -121,7 +139,7 @@ class Agent:
         )
         # What the running parts were built from stays what they are compared with.
         kept = {name: getattr(old, name) for name in _FIXED_AT_START}
-        self._config = msgspec.structs.replace(new, **kept, memory=old.memory)
+        self._config = msgspec.structs.replace(new, **kept, memory=old.memory, gpus=old.gpus)
         for name in removed:
             del self._mocks[name]
         await asyncio.gather(*(self._plugins.remove(name) for name in removed))
@@ -134,7 +152,8 @@ class Agent:
         self._tell_if_idle()
 
     def _tell_if_idle(self) -> None:
-        if not self._plugins.resources and self._memory is None and self._nri is None:
+        parts = (self._memory, self._gpus, self._nri)
+        if not self._plugins.resources and all(part is None for part in parts):
             telemetry.logger().info(Event.AGENT_IDLE, reason="no resource is configured")
 
 
@@ -150,5 +169,12 @@ def _nri_part(config: Config, clock: Clock) -> "NriPart":
 def _memory_configuration() -> ModuleType:
     """What makes a memory part; loaded only where memory is sold, for it needs the API client."""
     from colocate.apps.memory import configuration
+
+    return configuration
+
+
+def _gpu_configuration() -> ModuleType:
+    """What makes a GPU part; loaded only where GPUs are shared."""
+    from colocate.apps.gpus import configuration
 
     return configuration

@@ -83,6 +83,8 @@ class GpusSection(Section, frozen=True):
     health: GpuHealthSection = GpuHealthSection()
     hami_core: HamiCoreSection = HamiCoreSection()
     gem: GemSection = GemSection()
+    state_folder: Path = Path("/var/lib/colocate")
+    """Where the agent keeps which containers it has let start."""
     node: str = ""
     """This node's name in the cluster; empty: NODE_NAME, or the host's name."""
     kubeconfig: str = ""

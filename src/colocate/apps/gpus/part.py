@@ -32,6 +32,9 @@ class GpuAllocator(GpuAllocation, Protocol):
     async def run(self) -> None:
         """Follow pods and the kubelet until cancelled."""
 
+    def take_settings(self, settings: GpuSettings) -> None:
+        """Go on by other settings; the dialects stay those that are served."""
+
     def explain(self, pod: str) -> tuple[str, ...]:
         """Why a pod (namespace/name) has its GPUs, or none; UserError where there is no such pod."""
 
@@ -97,6 +100,7 @@ class GpuPart:
             )
         finally:
             await self.counts.withdraw(_LAST_WORDS)
+            await self.counts.client.close()
 
     async def _hand_on(self) -> None:
         """Whoever answers Allocate knows of every change of a GPU before the kubelet does."""

@@ -1,0 +1,143 @@
+"""The pods of this node as the cluster tells them, and what they and their owners are told: events, flags, deletions.
+
+Limited to this node by a field selector: nothing here grows with the cluster. Everything is what was heard last.
+"""
+
+from collections.abc import Mapping
+
+from colocate import telemetry
+from colocate.aio import Watched, first
+from colocate.cluster.client import Client
+from colocate.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
+from colocate.cluster.events import EventRecorder, EventType, Reference
+from colocate.cluster.json_patch import Add, Operation, Test
+from colocate.cluster.resources import PODS, on_node
+from colocate.cluster.watch_cache import WatchCache, WatchSettings
+from colocate.crashpoints import reached
+from colocate.errors import UserError
+from colocate.gpus import GpuPod
+from colocate.model.json_patch import pointer
+from colocate.telemetry import Event
+
+COMPONENT = "colocate-gpus"
+_AGAIN = 60.0
+"""Seconds until something that the API server refused is tried once more."""
+
+
+class NodePods:
+    """Follows the pods of one node, and writes what it may."""
+
+    def __init__(self, client: Client, node: str) -> None:
+        self.client = client
+        self.node = node
+        self._clock = client.clock
+        self._cache = WatchCache(
+            client, PODS.read_as(GpuPod), on_node(node), WatchSettings(from_server_cache=True)
+        )
+        self._events = EventRecorder(client, COMPONENT, node)
+        self._by_uid = self._cache.add_index(lambda pod: pod.uid)
+        self._denied: dict[str, str] = {}
+        """By deed, why the API server does not let this agent do it."""
+        self._not_before: dict[str, float] = {}
+        self._log = telemetry.logger()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        await first(self._cache.run(), self._events.run())
+
+    @property
+    def changed(self) -> Watched:
+        return self._cache.changed
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the pods were ever heard of: until then, none is not known to be none."""
+        return self._cache.health.synced
+
+    async def synced(self) -> None:
+        await self._cache.synced()
+
+    @property
+    def pods(self) -> Mapping[str, GpuPod] | None:
+        """By uid; None while nobody has told."""
+        return {pod.uid: pod for pod in self._cache} if self.is_synced else None
+
+    def named(self, key: str) -> GpuPod | None:
+        found = [pod for pod in self._cache if pod.key == key]
+        return next((pod for pod in found if not pod.is_ending), found[0] if found else None)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be heard or written, each in a sentence."""
+        trouble = self._cache.health.last_error
+        heard = [f"the pods of this node are not followed: {trouble}"] if trouble else []
+        return (*heard, *self._denied.values())
+
+    def tell(self, pod: GpuPod, reason: str, message: str, *, warning: bool = True) -> None:
+        """An event on a pod."""
+        about = Reference("Pod", pod.metadata.name, pod.metadata.namespace, pod.uid)
+        self._events.record(about, reason, message, EventType.WARNING if warning else EventType.NORMAL)
+
+    async def set_flags(self, pod: GpuPod, flags: Mapping[str, str]) -> None:
+        """Set annotations of a pod, provided that it is still that pod and they are as they were seen."""
+        deed = f"flags of {pod.uid}"
+        if not self._may_try(deed):
+            return
+        try:
+            reached("gpus.flag")
+            await self.client.patch(PODS, pod.metadata.name, flag_patch(pod, flags), pod.metadata.namespace)
+            reached("gpus.flagged")
+            self._denied.pop("flags", None)
+            self._log.info(Event.GPU_FLAGGED, pod=pod.key, flags=dict(flags))
+        except (Conflict, NotFound):
+            pass  # Somebody else has written it, or it is gone: the watch tells, and it is decided anew.
+        except (ClusterError, UserError) as error:
+            self._later(deed)
+            if isinstance(error, Forbidden):
+                self._denied["flags"] = (
+                    f"the annotations {', '.join(sorted(flags))} of {pod.key} could not be set ({error}); GPUs are "
+                    "shared without them; apply examples/gpus/pods-rbac.yaml to have them written"
+                )
+            self._log.warning(Event.GPU_UNFLAGGED, pod=pod.key, flags=sorted(flags), reason=str(error))
+
+    async def delete(self, pod: GpuPod) -> None:
+        """Delete a pod that must not start, and that its controller makes anew: that very one, by its uid."""
+        deed = f"deletion of {pod.uid}"
+        if not self._may_try(deed):
+            return
+        try:
+            reached("gpus.delete")
+            await self.client.delete(PODS, pod.metadata.name, pod.metadata.namespace, uid=pod.uid)
+            reached("gpus.deleted")
+            self._denied.pop("deletion", None)
+            self._log.info(Event.GPU_POD_DELETED, pod=pod.key, uid=pod.uid)
+        except (Conflict, NotFound):
+            pass  # It is gone, or another has its name.
+        except (ClusterError, UserError) as error:
+            self._later(deed)
+            if isinstance(error, Forbidden):
+                self._denied["deletion"] = (
+                    f"pod {pod.key} must not start and could not be deleted ({error}); delete it, or apply "
+                    "examples/gpus/pods-rbac.yaml to have that done"
+                )
+            self._log.warning(Event.GPU_POD_UNDELETED, pod=pod.key, uid=pod.uid, reason=str(error))
+
+    def _may_try(self, deed: str) -> bool:
+        now = self._clock.monotonic()
+        self._not_before = {each: then for each, then in self._not_before.items() if then > now}
+        return deed not in self._not_before
+
+    def _later(self, deed: str) -> None:
+        self._not_before[deed] = self._clock.monotonic() + _AGAIN
+
+
+def flag_patch(pod: GpuPod, flags: Mapping[str, str]) -> tuple[Operation, ...]:
+    """The patch that sets annotations of this very pod, as it was seen: nobody's change is undone."""
+    patch: list[Operation] = [
+        Test(pointer("metadata", "uid"), pod.uid),
+        Test(pointer("metadata", "resourceVersion"), pod.metadata.resource_version),
+    ]
+    if not pod.annotations:
+        patch.append(Add(pointer("metadata", "annotations"), {}))
+    patch += [Add(pointer("metadata", "annotations", name), value) for name, value in sorted(flags.items())]
+    return tuple(patch)

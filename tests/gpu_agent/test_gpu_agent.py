@@ -1,0 +1,186 @@
+"""The whole way in the embedded cluster: pods, an agent with mock GPUs, and what containers are started with."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import yaml
+
+from colocate.apps import control
+from colocate.apps.gpus.control import EXPLAIN, ExplainGpuPod
+from colocate.apps.gpus.mock_faults import LoseGpu, RecoverGpu, ReplaceGpu
+from colocate.model.pod import Phase
+from tests.gpu_agent.lab import A100, MOCKS, T4, GpuLab, gpu_lab
+from tests.support.waiting import until
+
+SMALL = ({**MOCKS[0], "memory": "160Mi"}, {**MOCKS[1], "memory": "400Mi"})
+SHARED = 560
+DEMO = Path(__file__).parents[2] / "examples/gpus/demo-pods.yaml"
+
+
+async def started(lab: GpuLab, **section: object) -> None:
+    """An agent with two small GPUs of different kinds."""
+    lab.configure(SMALL, stateFolder=str(lab.root / "state"), **section)
+    await lab.start_agent()
+    await lab.shows(SHARED, 2)
+
+
+async def test_the_demo_pods_of_both_annotation_sets_run_on_their_gpu() -> None:
+    async with gpu_lab() as lab:
+        lab.configure(MOCKS[:1], stateFolder=str(lab.root / "state"))
+        await lab.start_agent()
+        await lab.shows(15360, 1)
+        for body in yaml.safe_load_all(DEMO.read_text()):
+            lab.create(body)
+        for name, memory, assigned in (
+            ("gpu-demo", "4096", "doslab.io/gpu-assigned"),
+            ("gpu-demo-env-style", "8192", "DOSLAB_IO_GPU_ASSIGNED"),
+        ):
+            await lab.until_phase(name)
+            assert lab.env(name) == {
+                "NVIDIA_VISIBLE_DEVICES": T4,
+                "DOSLAB_IO_GPU_UUID": T4,
+                "DOSLAB_IO_GPU_RESOURCE_USED_BY_POD": memory,
+                "DOSLAB_IO_GPU_RESOURCE_USED_BY_CONTAINER": memory,
+                "DOSLAB_IO_GPU_RESOURCE_TOTAL": "15360",
+            }
+            await lab.until_annotated(name, assigned, "true")
+        shares = {gpu.uuid: gpu.booked for gpu in (await lab.report()).gpus}
+        assert shares == {T4: 4096 + 8192}
+
+        await lab.cluster.kubelet.restart()
+        await lab.shows(15360, 1)
+        lab.hang_up()
+        await until(lambda: "config.reloaded" in lab.log(), "the configuration to be read again", 30)
+        await lab.shows(15360, 1)
+        assert await lab.stop_agent() == 0
+        await until(lambda: set(lab.node().values()) <= {"0"}, "the node to show no GPUs", 30)
+
+
+async def test_an_agent_that_was_killed_finds_who_has_what_again() -> None:
+    async with gpu_lab() as lab:
+        await started(lab)
+        lab.create_pod("p", 50, annotations={"doslab.io/gpu-uuid": A100, "doslab.io/gpu-assume-time": "1"})
+        lab.create_pod("q", 70)
+        for name in ("p", "q"):
+            await lab.until_phase(name)
+        before = {gpu.uuid: gpu.booked for gpu in (await lab.report()).gpus}
+        assert sum(before.values()) == 120
+        await lab.stop_agent(signal.SIGKILL)
+        await lab.start_agent()
+        await lab.shows(SHARED, 2)
+
+        await until(
+            lambda: (
+                lab.log().count("agent.started") == 2
+                and lab.log().rpartition("agent.started")[2].count("gpu.judged") == 2
+            ),
+            "both pods to be found",
+            30,
+        )
+        assert {gpu.uuid: gpu.booked for gpu in (await lab.report()).gpus} == before
+
+
+async def test_what_cannot_be_served_is_said_in_the_pods_events() -> None:
+    async with gpu_lab() as lab:
+        await started(lab)
+        lab.create_pod("absent", 10, annotations={"doslab.io/gpu-uuid": "GPU-gone"})
+        await lab.until_told("absent", "GPU-gone, which is not on this node")
+        lab.create_pod("large", 450)
+        await lab.until_told("large", f"{T4} 160 MiB and 100 cores; {A100} 400 MiB")
+        lab.create_pod("count", 0, limits={"doslab.io/gpu-count": "1"})
+        await lab.until_told("count", "gpu-count without doslab.io/gpu-memory and would get no GPU")
+        for name in ("absent", "large"):
+            await lab.until_phase(name, Phase.FAILED)
+        lab.create_pod("fine", 10)
+        await lab.until_phase("fine")
+        found = await control.ask(lab.socket, EXPLAIN, ExplainGpuPod("fine"))
+        assert any("asks for 10 of doslab.io/gpu-memory" in sentence for sentence in found.sentences)
+
+        await lab.fault(LoseGpu(gpu=A100))
+        await lab.shows(160, 1)
+        await lab.fault(RecoverGpu(gpu=A100))
+        await lab.shows(SHARED, 2)
+        await lab.fault(ReplaceGpu(gpu=A100))
+        await until(lambda: "gpu.gone" in lab.log(), "the agent to notice", 30)
+        lab.create_pod("late", 10, annotations={"doslab.io/gpu-uuid": A100, "doslab.io/gpu-assume-time": "1"})
+        await lab.until_told("late", f"names the GPU {A100}, which is not on this node")
+
+
+async def test_a_pod_with_no_booking_is_told_who_should_have_booked() -> None:
+    async with gpu_lab() as lab:
+        await started(lab, unassumed="refuse")
+        lab.create_pod("p", 10)
+        await lab.until_phase("p", Phase.FAILED)
+        await lab.until_told("p", "schedulerName: doslab-gpu-scheduler")
+
+
+async def test_alike_pods_that_the_kubelet_admits_in_another_order_run_with_what_their_annotations_say() -> (
+    None
+):
+    async with gpu_lab() as lab:
+        twins = [{**SMALL[0], "uuid": f"GPU-{letter * 4}"} for letter in "ab"]
+        lab.configure(twins, stateFolder=str(lab.root / "state"))
+        await lab.start_agent()
+        await lab.shows(2 * 160, 2)
+        for number, gpu in enumerate(["GPU-aaaa", "GPU-bbbb"] * 4):
+            # Times against the order in which the kubelet hears of them.
+            lab.create_pod(
+                f"p{number}",
+                10,
+                annotations={
+                    "doslab.io/gpu-uuid": gpu,
+                    "doslab.io/gpu-assume-time": str(4 * 10**18 - number),
+                },
+            )
+        for number in range(8):
+            await lab.until_phase(f"p{number}")
+
+        def said() -> bool:
+            return all(
+                lab.annotations(f"p{number}").get("doslab.io/gpu-assigned") == "true"
+                and lab.annotations(f"p{number}")["doslab.io/gpu-uuid"]
+                == lab.env(f"p{number}")["NVIDIA_VISIBLE_DEVICES"]
+                for number in range(8)
+            )
+
+        await until(said, "annotations that say what the pods have", 30)
+        assert {gpu.booked for gpu in (await lab.report()).gpus} == {40}
+
+
+async def test_a_pod_with_the_gpu_of_another_kind_does_not_start_and_is_told_to_be_made_anew() -> None:
+    async with gpu_lab() as lab:
+        await started(lab)
+        wish = {"doslab.io/gpu-uuid": T4, "doslab.io/gpu-assume-time": "1"}
+        # It asks for as much, goes before in time, and never comes: the kubelet is told of it last.
+        waiting = {"metadata": {"name": "first", "annotations": wish}, "spec": _spec(10)}
+        later = {**wish, "doslab.io/gpu-uuid": A100, "doslab.io/gpu-assume-time": str(4 * 10**18)}
+        release = asyncio.Event()
+        admit = lab.cluster.kubelet.add_pod
+
+        def hold_back(pod):  # type: ignore[no-untyped-def]
+            if pod.metadata.name == "first" and not release.is_set():
+                held.append(pod)
+                return None
+            return admit(pod)
+
+        held: list[object] = []
+        lab.cluster.kubelet.add_pod = hold_back  # type: ignore[method-assign]
+        try:
+            lab.create(waiting)
+            await until(lambda: bool(held), "the kubelet to hear of the first", 30)
+            lab.create({"metadata": {"name": "second", "annotations": later}, "spec": _spec(10)})
+            await lab.until_told("second", f"its GPU is {A100}, and it was given {T4}")
+            await lab.until_told("second", "delete it and create it anew")
+            assert lab.pod("second")["status"]["phase"] == "Pending"
+            release.set()
+            admit(held[0])  # type: ignore[arg-type]
+            await lab.until_phase("first")
+            assert lab.env("first")["NVIDIA_VISIBLE_DEVICES"] == T4
+        finally:
+            lab.cluster.kubelet.add_pod = admit  # type: ignore[method-assign]
+
+
+def _spec(units: int) -> dict[str, object]:
+    limits = {"doslab.io/gpu-memory": str(units)}
+    return {"containers": [{"name": "main", "image": "busybox", "resources": {"limits": limits}}]}
