@@ -82,7 +82,9 @@ async def proxied(containerd: Containerd, topology: Topology) -> AsyncIterator[V
     """The proxy in this process: what another one's imports cost in a VM is saved."""
     folder = containerd.folder
     part = PlacementPart(
-        CpusSection(state_folder=folder / "state", socket=folder / "cpus.sock", wish_namespaces=("default",))
+        CpusSection(
+            state_folder=folder / "placement", socket=folder / "cpus.sock", wish_namespaces=("default",)
+        )
     )
     part.begin()
     sockets = ProxySockets(containerd.socket, folder / "proxy.sock")

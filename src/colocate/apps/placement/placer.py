@@ -32,7 +32,6 @@ from colocate.cpus import ContainerKey, CpuAllocator, CpuRefused, CpuSettings
 from colocate.errors import UserError
 from colocate.host.device_nodes import device_nodes
 from colocate.model.container import (
-    ContainerPhase,
     CpuPin,
     RuntimeContainer,
     RuntimeResources,
@@ -152,39 +151,46 @@ class Placer:
         writer: PinWriter,
     ) -> Sequence[CpuPin]:
         async with self._turn:
-            self.writer = writer
-            self._begun.clear()
-            if self.book is None:
-                self.take_up(PlacementState())
-            if self.book is None:
-                return ()
-            by_id = {each.id: each for each in sandboxes}
-            running = [
-                (by_id[each.sandbox_id], each)
-                for each in containers
-                if each.sandbox_id in by_id and each.phase is not ContainerPhase.EXITED
-            ]
-            groups = await asyncio.to_thread(self.machine.groups, running)
             try:
-                book = reconciled(self.book, sandboxes, containers, groups)
-            except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on
-                self._failed("synchronize", error)
-                return ()
-            adopted = [key[1] for key in book.containers if key not in self.book.containers]
-            if adopted:
-                telemetry.logger().info(Event.PLACEMENT_ADOPTED, containers=adopted[:100], count=len(adopted))
-            await self._save(book)
-            self._count(book)
-            corrections = []
-            for pin in self.pins.values():
-                found = groups.get(pin.container_id)
-                out = self.outgoing(pin)
-                if pin.container_id and (found is None or not agrees(out, found.cpus, found.mems)):
-                    corrections.append(out)
-            self.unwritten, self.urgent = set(), {}
-            corrections += [self.restoration(key) for key in self.book.unpinned]
-            self.changed.changed()
-            return corrections
+                return await self._synchronized(sandboxes, containers)
+            finally:
+                self.writer = writer
+                self.changed.changed()
+
+    async def _synchronized(
+        self, sandboxes: Sequence[RuntimeSandbox], containers: Sequence[RuntimeContainer]
+    ) -> list[CpuPin]:
+        self._begun.clear()
+        if self.book is None:
+            self.take_up(PlacementState())
+        if self.book is None:
+            return []
+        by_id = {each.id: each for each in sandboxes}
+        running = [
+            (by_id[each.sandbox_id], each)
+            for each in containers
+            if each.sandbox_id in by_id and not each.has_ended
+        ]
+        groups = await asyncio.to_thread(self.machine.groups, running)
+        self.seen = set(groups)
+        try:
+            book = reconciled(self.book, sandboxes, containers, groups)
+        except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on
+            self._failed("synchronize", error)
+            return []
+        adopted = [key[1] for key in book.containers if key not in self.book.containers]
+        if adopted:
+            telemetry.logger().info(Event.PLACEMENT_ADOPTED, containers=adopted[:100], count=len(adopted))
+        await self._save(book)
+        self._count(book)
+        self.unwritten, self.urgent = set(), {}
+        wrong = []
+        for pin in map(self.outgoing, self.pins.values()):
+            found = groups.get(pin.container_id)
+            if pin.container_id and (found is None or not agrees(pin, found.cpus, found.mems)):
+                wrong.append(pin)
+        # Those that are to be pinned no more are written by `upkeep`, which knows when that is done.
+        return wrong
 
     async def detached(self, writer: PinWriter) -> None:
         if self.writer is writer:
