@@ -170,7 +170,15 @@ class Histories(RuleBasedStateMachine):
     def updates_tell_all_that_changes(self) -> None:
         now = self.one.occupancy()
         assert self.sets == {key: self.one.cpus_of(each, now) for key, each in self.one.assignments.items()}
+        assert self.one.cpusets == self.sets
         assert self.one.state() == self.twin.state()
+
+    @invariant()
+    def what_is_remembered_of_free_cpus_is_what_is_free(self) -> None:
+        now = self.one.occupancy()
+        fresh = self.one.occupancy(without=("", "nobody"))
+        assert (now.free, now.load, now.memory) == (fresh.free, fresh.load, fresh.memory)
+        assert (now.exclusive, now.shared) == (fresh.exclusive, fresh.shared)
 
     def teardown(self) -> None:
         if not hasattr(self, "one"):

@@ -42,13 +42,24 @@ class CpuAllocator:
         self._assignments: dict[ContainerKey, CpuAssignment] = {}
         self._handed: dict[PodUid, CpuSet] = {}
         self._shown: dict[ContainerKey, CpuSet] = {}
+        self._now: Occupancy | None = None
+        """What is free, until something changes."""
 
     @property
     def assignments(self) -> Mapping[ContainerKey, CpuAssignment]:
         return self._assignments
 
+    @property
+    def cpusets(self) -> Mapping[ContainerKey, CpuSet]:
+        """The CPUs that each container may run on now, as `cpus_of` says."""
+        return self._shown
+
     def occupancy(self, without: ContainerKey | None = None, held: CpuSet = EMPTY) -> Occupancy:
         """What is free now, or without one container; `held` counts as taken all the same."""
+        if without is None and not held:
+            if self._now is None:
+                self._now = Occupancy(self.tree, self.sets, self._assignments.values(), self._handed.values())
+            return self._now
         others = (each for key, each in self._assignments.items() if key != without)
         return Occupancy(self.tree, self.sets, others, [*self._handed.values(), held])
 
@@ -200,7 +211,7 @@ class CpuAllocator:
         twin.settings, twin.tree, twin.sets = self.settings, self.tree, self.sets
         twin._assignments = dict(self._assignments)
         twin._handed = dict(self._handed)
-        twin._shown = dict(self._shown)
+        twin._shown, twin._now = self._shown, self._now
         return twin
 
     @classmethod
@@ -254,10 +265,23 @@ class CpuAllocator:
 
     def _all_sets(self) -> dict[ContainerKey, CpuSet]:
         now = self.occupancy()
-        return {key: self.cpus_of(each, now) for key, each in self._assignments.items()}
+        sets: dict[ContainerKey, CpuSet] = {}
+        # Those who share the same pools have the same CPUs: there are many of them, and few pools.
+        by_pools: dict[tuple[str, ...], CpuSet] = {}
+        for key, each in self._assignments.items():
+            if each.mode is not CpuMode.SHARED:
+                sets[key] = self.cpus_of(each, now)
+                continue
+            pools = tuple([share.pool for share in each.parts])
+            found = by_pools.get(pools)
+            if found is None:
+                found = by_pools[pools] = self.cpus_of(each, now)
+            sets[key] = found
+        return sets
 
     def _change(self, key: ContainerKey) -> CpuChange:
         """What is different since the last time."""
+        self._now = None
         before, self._shown = self._shown, self._all_sets()
         updates = tuple(
             CpuUpdate(other, cpus)

@@ -285,11 +285,11 @@ class PlacementBook:
 
     def pins(self) -> dict[ContainerKey, CpuPin]:
         """What every container that is there should have."""
-        now = self.allocator.occupancy()
+        cpusets = self.allocator.cpusets
         return {
             key: CpuPin(
                 container_id=self.containers[key].id,
-                cpus=self.allocator.cpus_of(each, now),
+                cpus=cpusets[key],
                 mems=self.allocator.mems_of(each),
             )
             for key, each in self.allocator.assignments.items()
