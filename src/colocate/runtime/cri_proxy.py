@@ -31,6 +31,8 @@ from colocate.wire import cri_pb2 as cri
 
 PATIENCE = 5.0
 """Seconds that a container waits for the reconciliation with the runtime before it goes on without a decision."""
+_LAST_SECONDS = 5.0
+"""For what is still to be told when the proxy stops."""
 _UNDECIDED = Placing()
 _UNCERTAIN = {
     grpc.StatusCode.CANCELLED,
@@ -97,7 +99,7 @@ class CriProxy:
                 await self._channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
                 self._reconciled.clear()
                 telemetry.logger().warning(Event.CRI_RUNTIME_LOST)
-                await self._tell(self._events.detached(self._pins))
+                self._tell(self._events.detached(self._pins))
         finally:
             await seen_through(self._close())
 
@@ -133,11 +135,12 @@ class CriProxy:
         return True
 
     async def _close(self) -> None:
-        for task in self._loose:
+        self._tell(self._events.detached(self._pins))
+        _, late = await asyncio.wait(self._loose, timeout=_LAST_SECONDS)
+        for task in late:
             task.cancel()
-        await asyncio.gather(*self._loose, return_exceptions=True)
+        await asyncio.gather(*late, return_exceptions=True)
         await self._pins.close()
-        await self._tell(self._events.detached(self._pins))
 
     # Calls that are rewritten
 
@@ -158,14 +161,14 @@ class CriProxy:
             if error.code() in _UNCERTAIN:
                 self._loosely(self._look_for(*key))
             else:
-                await self._tell(self._events.not_created(*key))
+                self._tell(self._events.not_created(*key))
             raise
         except asyncio.CancelledError:
             self._loosely(self._look_for(*key))
             raise
         made = _read(cri.CreateContainerResponse, answer)
         if made is not None and made.container_id:
-            await self._made(*key, made.container_id)
+            self._made(*key, made.container_id)
         return answer
 
     async def _update(self, payload: bytes, forward: Forward) -> bytes:
@@ -210,26 +213,26 @@ class CriProxy:
     async def _start(self, payload: bytes, forward: Forward) -> bytes:
         answer = await forward(payload)
         if request := _read(cri.StartContainerRequest, payload):
-            await self._tell(self._events.started(request.container_id))
+            self._tell(self._events.started(request.container_id))
         return answer
 
     async def _stop(self, payload: bytes, forward: Forward) -> bytes:
         answer = await forward(payload)
         if request := _read(cri.StopContainerRequest, payload):
-            await self._has_ended(request.container_id)
+            self._has_ended(request.container_id)
         return answer
 
     async def _remove(self, payload: bytes, forward: Forward) -> bytes:
         answer = await forward(payload)
         if request := _read(cri.RemoveContainerRequest, payload):
             self._forget(request.container_id)
-            await self._tell(self._events.removed(request.container_id))
+            self._tell(self._events.removed(request.container_id))
         return answer
 
     async def _stop_sandbox(self, payload: bytes, forward: Forward) -> bytes:
         answer = await forward(payload)
         if request := _read(cri.StopPodSandboxRequest, payload):
-            await self._tell(self._events.sandbox_stopped(request.pod_sandbox_id))
+            self._tell(self._events.sandbox_stopped(request.pod_sandbox_id))
         return answer
 
     async def _remove_sandbox(self, payload: bytes, forward: Forward) -> bytes:
@@ -241,7 +244,7 @@ class CriProxy:
                 if sandbox == request.pod_sandbox_id
             ]:
                 self._forget(container_id)
-            await self._tell(self._events.sandbox_removed(request.pod_sandbox_id))
+            self._tell(self._events.sandbox_removed(request.pod_sandbox_id))
         return answer
 
     async def _list(self, payload: bytes, forward: Forward) -> bytes:
@@ -253,7 +256,7 @@ class CriProxy:
         answer = await forward(payload)
         read = _read(cri.ContainerStatusResponse, answer)
         if read and read.status.state == cri.CONTAINER_EXITED and read.status.id in self._sandboxes:
-            await self._has_ended(read.status.id)
+            self._has_ended(read.status.id)
         return answer
 
     async def _see_containers(self, answer: bytes) -> None:
@@ -262,7 +265,7 @@ class CriProxy:
             return
         for container in read.containers:
             if container.state == cri.CONTAINER_EXITED and container.id in self._sandboxes:
-                await self._has_ended(container.id)
+                self._has_ended(container.id)
 
     async def _see_event(self, answer: bytes) -> None:
         read = _read(cri.ContainerEventResponse, answer)
@@ -271,17 +274,17 @@ class CriProxy:
             and read.container_event_type == cri.CONTAINER_STOPPED_EVENT
             and read.container_id in self._sandboxes
         ):
-            await self._has_ended(read.container_id)
+            self._has_ended(read.container_id)
 
     # What is told
 
-    async def _made(self, sandbox_id: str, name: str, attempt: int, container_id: str) -> None:
+    def _made(self, sandbox_id: str, name: str, attempt: int, container_id: str) -> None:
         self._sandboxes[container_id] = sandbox_id
-        await self._tell(self._events.created(sandbox_id, name, attempt, container_id))
+        self._tell(self._events.created(sandbox_id, name, attempt, container_id))
 
-    async def _has_ended(self, container_id: str) -> None:
+    def _has_ended(self, container_id: str) -> None:
         self._sandboxes.pop(container_id, None)
-        await self._tell(self._events.stopped(container_id))
+        self._tell(self._events.stopped(container_id))
 
     def _forget(self, container_id: str) -> None:
         self._sandboxes.pop(container_id, None)
@@ -294,14 +297,20 @@ class CriProxy:
         except grpc.aio.AioRpcError:
             return
         if found is None:
-            await self._tell(self._events.not_created(sandbox_id, name, attempt))
+            self._tell(self._events.not_created(sandbox_id, name, attempt))
         else:
-            await self._made(sandbox_id, name, attempt, found.id)
+            self._made(sandbox_id, name, attempt, found.id)
 
-    async def _tell(self, event: Coroutine[Any, Any, None]) -> None:
-        """An event that has happened: nothing that goes wrong with it may keep the kubelet from its answer."""
+    def _tell(self, event: Coroutine[Any, Any, None]) -> None:
+        """An event that has happened. The kubelet's answer does not wait for it; later decisions come after it.
+
+        Tasks begin in the order in which they are made, and whoever is told takes one at a time.
+        """
+        self._loosely(self._told(event))
+
+    async def _told(self, event: Coroutine[Any, Any, None]) -> None:
         try:
-            await seen_through(event)
+            await event
         except Exception as error:  # noqa: BLE001 -- the call has been carried out
             self._failed("event", error)
 
