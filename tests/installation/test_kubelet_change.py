@@ -1,9 +1,11 @@
 """The proxy is put between a kubelet and its runtime, and the way back leads to where it began."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.cli.running import colocate
 
@@ -138,6 +140,32 @@ def test_a_proxy_that_does_not_start_leaves_the_kubelet_alone(tmp_path: Path) ->
 def test_a_kubelet_that_is_nobodys_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="this kubelet is not kubeadm's"):
         install_steps(NodeFiles.below(tmp_path), WANTED)
+
+
+def test_a_second_proxy_is_not_put_before_cri_resource_manager(tmp_path: Path) -> None:
+    theirs = "unix:///var/run/cri-resmgr/cri-resmgr.sock"
+    files = make(tmp_path, {FLAGS: SEED.replace("unix:///var/run/crio/crio.sock", theirs)})
+    with pytest.raises(UserError, match="both would place containers"):
+        install_steps(files, WANTED)
+    carry_out(install_steps(files, msgspec.structs.replace(WANTED, runtime="unix:///run/containerd/c.sock")))
+    assert "--runtime unix:///run/containerd/c.sock" in files.unit.read_text()
+
+
+def test_the_page_shows_what_is_done(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/placement.md").read_text()
+    shown = re.search(r"# colocate cri-proxy install --dry-run\n(.*?)```", page, re.DOTALL)
+    assert shown
+    text = SEED.replace("/var/run/crio/crio.sock", "/run/containerd/containerd.sock").replace(
+        "registry.aliyuncs.com/google_containers", "registry.k8s.io"
+    )
+    files = make(tmp_path, {FLAGS: text})
+    live = NodeFiles(files.unit, files.flag_files, files.config_file, live=True)
+    lines = [line.replace(str(tmp_path), "") for line in show(install_steps(live, WANTED))]
+    for line in shown[1].splitlines():
+        assert line in [*lines, "  ...", "Nothing was changed."]
+    assert [line for line in lines if line.startswith("run ")] == [
+        line for line in shown[1].splitlines() if line.startswith("run ")
+    ]
 
 
 def test_files_keep_their_mode(tmp_path: Path) -> None:

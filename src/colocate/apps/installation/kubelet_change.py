@@ -76,6 +76,11 @@ def install_steps(files: NodeFiles, wanted: WantedProxy) -> list[Step]:
             f"--listen: {wanted.listen} is the runtime's own socket; choose another path, or name the runtime's with "
             f"--runtime"
         )
+    if "cri-resmgr" in runtime:
+        raise UserError(
+            f"{runtime} is cri-resource-manager's socket, and both would place containers; disable it, and name the "
+            f"runtime's own with --runtime {DEFAULT_RUNTIME}"
+        )
     unit = cri_proxy_unit(wanted.program, runtime, wanted.listen, wanted.config)
     steps: list[Step] = [WriteFile(files.unit, unit)]
     if files.live:
