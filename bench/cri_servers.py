@@ -1,7 +1,6 @@
-"""A runtime that answers at once, a bare relay before it, and the proxy: each for a process of its own.
+"""A runtime that answers at once, and the proxy before it: each for a process of its own.
 
-Each says so in a line once it listens. The bare relay is what gRPC's own Python makes of passing bytes on: no
-metadata, no deadline, no status but what an exception becomes.
+Each says so in a line once it listens.
 """
 
 import asyncio
@@ -13,10 +12,10 @@ import grpc
 import grpc.aio
 import uvloop
 
+from bench.bare_relay import serve_handler
 from colocate import telemetry
 from colocate.apps.config.file import build
 from colocate.apps.cri_proxy import ProxySockets, run_cri_proxy
-from colocate.runtime.cri_relay import connect
 from colocate.wire import cri_methods as methods
 from colocate.wire import cri_pb2 as cri
 from colocate.wire.cri_methods import UNARY
@@ -29,7 +28,7 @@ _LABELS = 12
 
 def serve(kind: str, runtime: str, listen: str) -> None:
     telemetry.configure_logs("json", "error")
-    made = {"runtime": _runtime, "bare": _bare, "ours": _ours}[kind]
+    made = {"runtime": _runtime, "ours": _ours}[kind]
     uvloop.run(made(Path(runtime), Path(listen)))
 
 
@@ -65,57 +64,7 @@ async def _runtime(_: Path, listen: Path) -> None:
                 return grpc.unary_unary_rpc_method_handler(once)
             return grpc.stream_stream_rpc_method_handler(echo)
 
-    await _serve(Handler(), listen)
-
-
-async def _bare(runtime: Path, listen: Path) -> None:
-    channel = connect(runtime)
-
-    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-        def __init__(self) -> None:
-            self._handlers: dict[str, grpc.RpcMethodHandler] = {}
-
-        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-            if details.method not in self._handlers:
-                self._handlers[details.method] = self._handler(details.method)
-            return self._handlers[details.method]
-
-        def _handler(self, path: str) -> grpc.RpcMethodHandler:
-            if path in UNARY:
-                invoke = channel.unary_unary(path)
-
-                async def pass_on(request: bytes, _: grpc.aio.ServicerContext) -> bytes:
-                    answer: bytes = await invoke(request)
-                    return answer
-
-                return grpc.unary_unary_rpc_method_handler(pass_on)
-            stream = channel.stream_stream(path)
-
-            async def pass_all(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
-                call = stream()
-
-                async def send() -> None:
-                    async for request in requests:
-                        await call.write(request)
-                    await call.done_writing()
-
-                sending = asyncio.create_task(send())
-                while (answer := await call.read()) is not grpc.aio.EOF:
-                    await context.write(answer)
-                await sending
-
-            return grpc.stream_stream_rpc_method_handler(pass_all)
-
-    await _serve(Handler(), listen)
-
-
-async def _serve(handler: grpc.GenericRpcHandler, listen: Path) -> None:
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    server.add_generic_rpc_handlers((handler,))
-    server.add_insecure_port(f"unix:{listen}")
-    await server.start()
-    print("listening", flush=True)
-    await asyncio.Event().wait()
+    await serve_handler(Handler(), listen)
 
 
 async def _ours(runtime: Path, listen: Path) -> None:

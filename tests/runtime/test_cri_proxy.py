@@ -4,15 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf.message import Message
 from tests.support import fake_runtime
 from tests.support.cri_proxies import proxying
-from tests.support.fake_runtime import Requests, call_unary
+from tests.support.fake_runtime import call_unary
+from tests.support.mini_runtime import READERS, MiniRuntime
 from tests.support.scripted_events import ScriptedEvents
 from tests.support.waiting import until
 
@@ -25,7 +24,6 @@ from colocate.wire import cri_methods as methods
 from colocate.wire import cri_pb2 as cri
 from colocate.wire import rpc
 
-READERS = {method.path: method for method in vars(methods).values() if isinstance(method, rpc.Method)}
 INFO = """{
     "pid": 77,
     "config": {
@@ -41,90 +39,6 @@ INFO = """{
         }
     }}
 }"""
-
-
-class MiniRuntime:
-    """A runtime with just enough in it; every request that changes something is in `asked`."""
-
-    def __init__(self) -> None:
-        self.asked: list[Any] = []
-        self.containers: dict[str, cri.Container] = {}
-        self.sandboxes = [
-            cri.PodSandbox(id="s", metadata=cri.PodSandboxMetadata(name="p", uid="u", namespace="n"))
-        ]
-        self.failures: dict[str, list[grpc.StatusCode]] = {}
-        self.hold: asyncio.Event | None = None
-        self.info = INFO
-        self.garbage = False
-
-    async def serve(self, path: str, requests: Requests, context: grpc.aio.ServicerContext) -> None:
-        payload = b"".join([request async for request in requests])
-        if path == methods.CONTAINER_EVENTS:
-            for container in self.containers.values():
-                event = cri.ContainerEventResponse(
-                    container_id=container.id, container_event_type=cri.CONTAINER_STOPPED_EVENT
-                )
-                await context.write(event.SerializeToString())
-            return
-        if self.garbage:
-            self.asked.append(payload)
-            await context.write(b"\xff\xff\xff")
-            return
-        method = READERS[path]
-        request = method.read_request(payload)
-        name = path.rpartition("/")[2]
-        if not isinstance(
-            request,
-            cri.ListContainersRequest
-            | cri.ListPodSandboxRequest
-            | cri.ContainerStatusRequest
-            | cri.PodSandboxStatusRequest,
-        ):
-            self.asked.append(request)
-        if self.failures.get(name):
-            await context.abort(self.failures[name].pop(0), "as the test wishes")
-        answer = await self._answer(request)
-        await context.write(answer.SerializeToString())
-
-    async def _answer(self, request: Any) -> Message:
-        match request:
-            case cri.ListPodSandboxRequest():
-                return cri.ListPodSandboxResponse(items=self.sandboxes)
-            case cri.PodSandboxStatusRequest():
-                return cri.PodSandboxStatusResponse(info={"info": self.info})
-            case cri.ListContainersRequest():
-                return cri.ListContainersResponse(containers=self.containers.values())
-            case cri.ContainerStatusRequest():
-                found = self.containers[request.container_id]
-                status = cri.ContainerStatus(id=found.id, state=found.state)
-                return cri.ContainerStatusResponse(status=status, info={"info": self.info})
-            case cri.CreateContainerRequest():
-                if self.hold:
-                    self.add(request.config.metadata.name)
-                    await self.hold.wait()
-                return cri.CreateContainerResponse(container_id=self.add(request.config.metadata.name))
-            case cri.StartContainerRequest():
-                return cri.StartContainerResponse()
-            case cri.UpdateContainerResourcesRequest():
-                return cri.UpdateContainerResourcesResponse()
-        raise AssertionError(request)
-
-    def add(self, name: str, state: cri.ContainerState = cri.CONTAINER_CREATED) -> str:
-        container = cri.Container(
-            id=f"id-{name}", pod_sandbox_id="s", metadata=cri.ContainerMetadata(name=name), state=state
-        )
-        self.containers[container.id] = container
-        return container.id
-
-    def pinned(self) -> list[tuple[str, str]]:
-        """Which containers were given which CPUs, in order; the new one without an id."""
-        found = []
-        for request in self.asked:
-            if isinstance(request, cri.UpdateContainerResourcesRequest):
-                found.append((request.container_id, request.linux.cpuset_cpus))
-            elif isinstance(request, cri.CreateContainerRequest):
-                found.append(("", request.config.linux.resources.cpuset_cpus))
-        return found
 
 
 class Node:
@@ -154,7 +68,7 @@ def creation(name: str = "main") -> cri.CreateContainerRequest:
             linux=cri.LinuxPodSandboxConfig(cgroup_parent="/kubepods/podu"),
         ),
         config=cri.ContainerConfig(
-            metadata=cri.ContainerMetadata(name=name, attempt=3),
+            metadata=cri.ContainerMetadata(name=name, attempt=0),
             devices=[cri.Device(host_path="/dev/gpu0")],
             linux=cri.LinuxContainerConfig(
                 resources=cri.LinuxContainerResources(cpu_shares=2048, memory_limit_in_bytes=7)
@@ -186,7 +100,7 @@ async def test_a_container_is_told_with_all_that_decides_its_place(node: Node) -
     assert (sandbox.id, sandbox.uid, sandbox.namespace, sandbox.name) == ("s", "u", "n", "p")
     assert (sandbox.cgroup_parent, sandbox.annotations) == ("/kubepods/podu", {"a": "b"})
     (container,) = node.events.containers
-    assert (container.sandbox_id, container.name, container.attempt) == ("s", "main", 3)
+    assert (container.sandbox_id, container.name, container.attempt) == ("s", "main", 0)
     assert container.resources == RuntimeResources(cpu_shares=2048, memory_limit=7)
     assert container.devices == ("/dev/gpu0",)
     assert node.events.told[1:] == [("create", "main"), ("created", "main", "id-main")]
@@ -252,7 +166,6 @@ async def test_a_creation_that_was_cut_off_is_looked_for_at_the_runtime(node: No
     node.runtime.hold = asyncio.Event()
     creating = asyncio.ensure_future(node.create("made"))
     await until(lambda: bool(node.runtime.containers), "the container at the runtime")
-    node.runtime.containers["id-made"].metadata.attempt = 3
     creating.cancel()
     await until(lambda: node.events.said("created", "made", "id-made") == 1, "the look at the runtime")
 
@@ -277,8 +190,9 @@ async def test_the_end_of_a_container_is_read_from_what_the_kubelet_is_told(node
 async def test_what_the_runtime_has_is_told_when_it_is_met() -> None:
     with TemporaryDirectory(prefix="cri") as folder:
         node = Node(Path(folder))
-        node.runtime.add("runs", cri.CONTAINER_RUNNING)
-        node.runtime.add("ended", cri.CONTAINER_EXITED)
+        node.runtime.add("runs", state=cri.CONTAINER_RUNNING)
+        node.runtime.add("ended", state=cri.CONTAINER_EXITED)
+        node.runtime.info = INFO
         node.events.corrections = [pin("0-1", "id-runs")]
         async with (
             node.kubelet,
@@ -302,7 +216,7 @@ async def test_a_status_that_says_other_things_is_no_trouble(info: str) -> None:
     with TemporaryDirectory(prefix="cri") as folder:
         node = Node(Path(folder))
         node.runtime.info = info
-        node.runtime.add("runs", cri.CONTAINER_RUNNING)
+        node.runtime.add("runs", state=cri.CONTAINER_RUNNING)
         async with (
             node.kubelet,
             fake_runtime.serving(node.behind, node.runtime.serve),

@@ -8,6 +8,7 @@ from pathlib import Path
 from colocate.apps import cri_proxy
 from colocate.apps.cri_proxy import ProxySockets
 from colocate.clock import Clock
+from colocate.runtime import cri_socket
 from colocate.runtime.cri_proxy import CriProxy
 from colocate.runtime.events import ContainerEvents
 
@@ -17,7 +18,11 @@ async def proxying(
     runtime: Path, listen: Path, events: ContainerEvents, clock: Clock | None = None
 ) -> AsyncIterator[CriProxy]:
     """Serve on `listen` for as long as the body runs."""
-    async with cri_proxy.proxying(ProxySockets(runtime, listen), events, clock) as proxy:
+    sockets = ProxySockets(runtime, listen)
+    async with (
+        cri_proxy.connected(sockets, events, clock) as (proxy, server),
+        cri_socket.serving(server, listen, runtime),
+    ):
         running = asyncio.create_task(proxy.run())
         try:
             yield proxy

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc.aio
 import msgspec
 
 from colocate import __version__, telemetry
@@ -41,24 +42,30 @@ async def run_cri_proxy(load: Callable[[], Config], sockets: ProxySockets) -> No
     hung_up = with_signals(stop=stop.changed)
     placement = PlacementPart(config.cpus)
     placement.begin()
-    async with proxying(sockets, placement.placer) as proxy:
-        telemetry.logger().info(
-            Event.CRI_PROXY_STARTED,
-            version=__version__,
-            runtime=str(sockets.runtime),
-            listen=str(sockets.listen),
-            policy=config.cpus.policy,
-        )
-        _tell_systemd()
-        await first(stop.beyond(0), proxy.run(), placement.run(), placement.reload_on_demand(hung_up, load))
+    async with connected(sockets, placement.placer) as (proxy, server):
+
+        async def serve() -> None:
+            """Calls under way end while whoever decides is still there."""
+            async with cri_socket.serving(server, sockets.listen, sockets.runtime):
+                telemetry.logger().info(
+                    Event.CRI_PROXY_STARTED,
+                    version=__version__,
+                    runtime=str(sockets.runtime),
+                    listen=str(sockets.listen),
+                    policy=config.cpus.policy,
+                )
+                _tell_systemd()
+                await stop.beyond(0)
+
+        await first(serve(), proxy.run(), placement.run(), placement.reload_on_demand(hung_up, load))
     telemetry.logger().info(Event.CRI_PROXY_STOPPED)
 
 
 @asynccontextmanager
-async def proxying(
+async def connected(
     sockets: ProxySockets, events: ContainerEvents, clock: Clock | None = None
-) -> AsyncIterator[CriProxy]:
-    """Serve for as long as the body runs, which runs the proxy."""
+) -> AsyncIterator[tuple[CriProxy, grpc.aio.Server]]:
+    """A proxy that is still to run, and its server, which is still to be served."""
     async with cri_relay.connect(sockets.runtime) as channel:
         proxy = CriProxy(
             channel,
@@ -66,9 +73,7 @@ async def proxying(
             clock or SystemClock(),
             on_connection=lambda: cri_socket.take_access(sockets.listen, sockets.runtime),
         )
-        server = cri_relay.server(cri_relay.Relay(channel, proxy.watches, proxy.taps))
-        async with cri_socket.serving(server, sockets.listen, sockets.runtime):
-            yield proxy
+        yield proxy, cri_relay.server(cri_relay.Relay(channel, proxy.watches, proxy.taps))
 
 
 def _tell_systemd() -> None:

@@ -16,6 +16,8 @@ from colocate.wire import rpc
 
 _SCHEME = "unix://"
 _SUFFIX = ".new"
+_LAST_SECONDS = 1.0
+"""For calls that are under way when the proxy stops."""
 
 
 def socket_path(endpoint: str, flag: str) -> Path:
@@ -53,7 +55,7 @@ async def serving(server: grpc.aio.Server, listen: Path, runtime: Path) -> Async
         reached("cri.listening")
         yield
     finally:
-        await rpc.stop_server(server)
+        await rpc.stop_server(server, _LAST_SECONDS)
         if listen.exists() and listen.stat().st_ino == own:
             listen.unlink()
         reached("cri.closed")
