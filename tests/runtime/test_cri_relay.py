@@ -18,6 +18,7 @@ from colocate.wire.cri_methods import IMAGE, RUNTIME, UNARY
 
 MIB = 1 << 20
 STATUS = f"{RUNTIME}Status"
+REFUSED = "/runtime.v9.NewService/Refused"
 UNKNOWN = "/runtime.v9.NewService/Brand_New"
 
 
@@ -34,6 +35,8 @@ class Runtime:
     async def serve(self, path: str, requests: Requests, context: grpc.aio.ServicerContext) -> None:
         self.metadata.append(tuple((key, value) for key, value in context.invocation_metadata()))
         self.remaining.append(context.time_remaining())
+        if path == REFUSED:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "without a look at the request")
         got = []
         async for request in requests:
             got.append(request)
@@ -172,6 +175,13 @@ async def test_what_the_runtime_does_not_implement_stays_unimplemented(pair: Pai
     assert (ended.code, ended.details) == ("UNIMPLEMENTED", "unknown method RuntimeConfig")
 
 
+async def test_a_call_that_is_refused_while_it_is_sent_has_the_runtimes_status(pair: Pair) -> None:
+    ended = [await call_unary(pair.relayed, REFUSED, b"x") for _ in range(200)]
+    assert {(each.code, each.details) for each in ended} == {
+        ("UNIMPLEMENTED", "without a look at the request")
+    }
+
+
 async def test_an_end_without_a_message_is_no_empty_message(pair: Pair) -> None:
     assert (await pair.unary(UNKNOWN, b"none")).answers == (None,)
     assert (await call_unary(pair.relayed, STATUS, b"none")).code == "INTERNAL"
@@ -192,7 +202,7 @@ async def test_details_and_trailers_of_an_error_arrive(pair: Pair) -> None:
         [b"each 1", b"each 2", b"each 3"],
         [b"half"],
         [b"fail"],
-        [b"each 1", b"early", b"unread"],
+        [b"each 1", b"early"],
         [],
     ],
     ids=["server", "client", "both", "half", "fails", "early", "nothing"],

@@ -178,10 +178,13 @@ def _stream_handler(channel: grpc.aio.Channel, path: str, tap: Tap | None) -> gr
 async def _send(requests: AsyncIterator[bytes], call: Any) -> None:
     """Send all that the caller sends. How the call ends is told by its answers."""
     try:
+        await call.wait_for_connection()
         async for request in requests:
-            await call.write(request)
+            # Not call.write: of a call that the runtime has ended meanwhile it makes INTERNAL, before the true end is
+            # there.
+            await call._cython_call.send_serialized_message(request)
         await call.done_writing()
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+    except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
         return
 
 
