@@ -12,14 +12,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from colocate.aio import first
 from colocate.apps.config.schema import CpusSection
-from colocate.apps.cri_proxy import ProxySockets, proxying
 from colocate.apps.placement.part import PlacementPart
 from colocate.apps.placement.report import explanation_of
 from colocate.apps.placement.upkeep import Upkeep
 from colocate.model.cpuset import CpuSet
 from tests.support.containerd import Containerd, Kubelet, running
+from tests.support.cri_proxies import proxying
 from tests.support.waiting import until
 from tests.vm.topology import Topology
 
@@ -87,11 +86,11 @@ async def proxied(containerd: Containerd, topology: Topology) -> AsyncIterator[V
         )
     )
     part.begin()
-    sockets = ProxySockets(containerd.socket, folder / "proxy.sock")
-    async with proxying(sockets, part.placer) as proxy:
-        work = asyncio.create_task(first(proxy.run(), part.run()))
+    listen = folder / "proxy.sock"
+    async with proxying(containerd.socket, listen, part.placer):
+        work = asyncio.create_task(part.run())
         await until(lambda: part.placer.writer is not None, "a reconciliation", 60)
-        async with Kubelet(sockets.listen, containerd.cgroup_parent) as kubelet:
+        async with Kubelet(listen, containerd.cgroup_parent) as kubelet:
             try:
                 yield VmNode(part, kubelet, topology)
             finally:
