@@ -18,7 +18,7 @@ from colocate.host.memory_capabilities import memory_capabilities
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.memory_limits import GroupLimits, set_limits
 from colocate.host.node_memory import read_node_memory, read_numa
-from colocate.host.numa_maps import Kind, mapped_pages
+from colocate.host.numa_maps import MappingKind, mapped_pages
 from colocate.host.page_calls import Kernel
 from colocate.host.page_migration import MoveEnd, PageMigration
 from colocate.host.reclaim import ReclaimEnd, reclaim
@@ -65,7 +65,7 @@ def near() -> frozenset[int]:
 
 def private(eater: Eater, node: int) -> Bytes:
     """How much of a process's private memory numa_maps sees on a node."""
-    mappings = [each for each in mapped_pages(eater.pid) if each.kind is Kind.PRIVATE]
+    mappings = [each for each in mapped_pages(eater.pid) if each.kind is MappingKind.PRIVATE]
     return bytes_by_node(mappings).get(node, 0)
 
 
@@ -159,7 +159,7 @@ async def test_the_libraries_of_others_stay_where_they_are(pods: RealPods, far: 
 
 
 def _libraries(node: int) -> Bytes:
-    mappings = [each for each in mapped_pages(os.getpid()) if each.kind is Kind.FILE]
+    mappings = [each for each in mapped_pages(os.getpid()) if each.kind is MappingKind.FILE]
     return bytes_by_node(mappings).get(node, 0)
 
 

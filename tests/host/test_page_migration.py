@@ -20,7 +20,7 @@ from tests.support.memory_probe import bytes_by_node
 from colocate.clock import ManualClock, SystemClock
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.node_memory import read_numa
-from colocate.host.numa_maps import Kind, parse
+from colocate.host.numa_maps import MappingKind, parse
 from colocate.host.page_calls import Kernel
 from colocate.host.page_migration import MoveEnd, PageMigration, PagesMoved
 
@@ -246,7 +246,14 @@ def test_numa_maps_are_read_by_kind_node_and_page_size() -> None:
     starts = [int(line.split()[0], 16) for line in NUMA_MAPS.splitlines()]
     read = parse(NUMA_MAPS, {start: start + (1 << 30) for start in starts})
     kinds = [mapping.kind for mapping in read]
-    assert kinds == [Kind.FILE, Kind.PRIVATE, Kind.PRIVATE, Kind.SHARED_MEMORY, Kind.HUGE, Kind.PRIVATE]
+    assert kinds == [
+        MappingKind.FILE,
+        MappingKind.PRIVATE,
+        MappingKind.PRIVATE,
+        MappingKind.SHARED_MEMORY,
+        MappingKind.HUGE,
+        MappingKind.PRIVATE,
+    ]
     assert read[1].count == 900
     assert bytes_by_node(read) == {0: 715 * 4096 + (4 << 20), 1: 520 * 4096, 2: 300 * 4096}
 

@@ -25,7 +25,7 @@ from colocate.host.group_files import group_files
 from colocate.host.kept_files import DescriptorBudget
 from colocate.host.memory_limits import read_limits
 from colocate.host.node_memory import read_numa
-from colocate.host.numa_maps import Kind, mapped_pages
+from colocate.host.numa_maps import MappingKind, mapped_pages
 from colocate.kubelet import checkpoint
 from colocate.kubelet.paths import KubeletPaths
 from colocate.memory.decision import MemoryDecision
@@ -192,5 +192,5 @@ def far_node() -> NumaMemory:
 def far_bytes(process: Eater) -> int:
     """Private memory that numa_maps sees on NUMA nodes without CPUs."""
     away = {each.id for each in read_numa() if not each.has_cpus}
-    mappings = [each for each in mapped_pages(process.pid) if each.kind is Kind.PRIVATE]
+    mappings = [each for each in mapped_pages(process.pid) if each.kind is MappingKind.PRIVATE]
     return sum(size for id, size in bytes_by_node(mappings).items() if id in away)

@@ -11,7 +11,7 @@ from colocate.host.node_memory import PROC
 from colocate.model.memory import Bytes
 
 
-class Kind(StrEnum):
+class MappingKind(StrEnum):
     """Whose the pages of a mapping are."""
 
     PRIVATE = "private"
@@ -29,7 +29,7 @@ class MappedPages(msgspec.Struct, frozen=True):
 
     start: int
     end: int
-    kind: Kind
+    kind: MappingKind
     page_size: Bytes
     pages: Mapping[int, int]
     """By NUMA node."""
@@ -73,10 +73,10 @@ def parse(numa_maps: bytes, ends: Mapping[int, int]) -> list[MappedPages]:
     return found
 
 
-def _kind(rest: bytes) -> Kind:
+def _kind(rest: bytes) -> MappingKind:
     if b" huge" in rest:
-        return Kind.HUGE
+        return MappingKind.HUGE
     file = _FILE.search(rest)
     if not file:
-        return Kind.PRIVATE
-    return Kind.SHARED_MEMORY if file[1].startswith(_SHARED) else Kind.FILE
+        return MappingKind.PRIVATE
+    return MappingKind.SHARED_MEMORY if file[1].startswith(_SHARED) else MappingKind.FILE

@@ -23,7 +23,7 @@ from colocate.crashpoints import reached
 from colocate.host.cgroups import members
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.node_memory import PROC
-from colocate.host.numa_maps import Kind, MappedPages, mapped_pages
+from colocate.host.numa_maps import MappedPages, MappingKind, mapped_pages
 from colocate.host.page_calls import PageCalls
 from colocate.model.memory import Bytes
 
@@ -127,7 +127,7 @@ class PageMigration:
             pagemap = os.open(self._proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 for mapping in await in_thread(partial(mapped_pages, pid, self._proc)):
-                    if mapping.kind is not Kind.HUGE and not self._sources.isdisjoint(mapping.pages):
+                    if mapping.kind is not MappingKind.HUGE and not self._sources.isdisjoint(mapping.pages):
                         await self._one_mapping(pid, mapping, pagemap)
             finally:
                 os.close(pagemap)
@@ -137,7 +137,7 @@ class PageMigration:
     async def _one_mapping(self, pid: int, mapping: MappedPages, pagemap: int) -> None:
         slices = _slices(mapping, pagemap, self._slice_pages)
         # Files may be other pods' too; what is private or shared memory is this pod's alone.
-        shared = mapping.kind is not Kind.FILE
+        shared = mapping.kind is not MappingKind.FILE
         while True:
             started = self._clock.monotonic()
             before = self.report.moved
