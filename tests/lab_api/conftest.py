@@ -82,9 +82,11 @@ async def cluster(server: ApiServer, clock: ManualClock) -> AsyncIterator[Cluste
 
 
 def _clients() -> list[str]:
-    """The kubectl of the PATH, and those that COLOCATE_KUBECTL names."""
+    """An old one and a new one, and those that COLOCATE_KUBECTL names; where these are absent, that of the PATH."""
     named = os.environ.get("COLOCATE_KUBECTL", "").split(os.pathsep)
-    return [path for path in dict.fromkeys([components.find("kubectl"), *named]) if path]
+    unpacked = [components.find("kubectl-1.20"), components.find("kubectl-1.36")]
+    found = [path for path in dict.fromkeys([*unpacked, *named]) if path]
+    return found or [path for path in [components.find("kubectl")] if path]
 
 
 @pytest.fixture(params=_clients() or [""])

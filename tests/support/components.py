@@ -13,6 +13,7 @@ PROGRAMS = {
     "node-exporter": "prometheus-node-exporter",
     **{name: name for name in ("qemu-img", "numactl", "containerd", "ctr", "runc")},
     **{name: str(FOLDER / name / "usr/bin/containerd") for name in ("containerd-1.7", "containerd-2.1")},
+    **{name: str(FOLDER / name / "usr/bin/kubectl") for name in ("kubectl-1.20", "kubectl-1.36")},
     "busybox": str(FOLDER / "bin/busybox"),  # no other: it must need no libraries
     "qemu": "qemu-system-x86_64",
     "kmod": "modprobe",
@@ -22,7 +23,7 @@ PROGRAMS = {
 
 _PLACES = [
     Path(sys.executable).parent,
-    *(FOLDER / place for place in ("usr/bin", "usr/sbin", "bin")),
+    *(FOLDER / place for place in ("usr/bin", "usr/sbin", "bin", "kubectl-1.36/usr/bin")),
     *(Path(place) for place in ("/usr/sbin", "/sbin")),
 ]
 

@@ -209,6 +209,21 @@ def _secret(secret: Object, now: float) -> list[object]:
     return [_name(secret), secret.get("type"), len(secret.get("data") or {}), _age(secret, now)]
 
 
+def _service(service: Object, now: float) -> list[object]:
+    spec = service.get("spec") or {}
+    ports = [f"{one.get('port')}/{one.get('protocol')}" for one in spec.get("ports") or []]
+    selector = ",".join(f"{key}={value}" for key, value in (spec.get("selector") or {}).items())
+    return [
+        _name(service),
+        spec.get("type"),
+        spec.get("clusterIP"),
+        "<none>",
+        ",".join(ports) or "<none>",
+        _age(service, now),
+        selector or "<none>",
+    ]
+
+
 def _role(role: Object, now: float) -> list[object]:
     return [_name(role), metadata(role).get("creationTimestamp")]
 
@@ -361,6 +376,18 @@ LAYOUTS: Mapping[str, Layout] = {
             *_TEMPLATE,
         ),
         _job,
+    ),
+    "services": Layout(
+        (
+            _NAME,
+            Column("Type", description="How it would be reached."),
+            Column("Cluster-IP", description="Its address; none here."),
+            Column("External-IP", description="Its address outside; none here."),
+            Column("Port(s)", description="The ports that it names."),
+            _AGE,
+            *_wide("Selector"),
+        ),
+        _service,
     ),
     "secrets": Layout(
         (

@@ -128,6 +128,17 @@ def _write_secret(body: Object) -> None:
         body["data"] = {**(body.get("data") or {}), **written}
 
 
+def _write_service(body: Object) -> None:
+    """Kept and shown, without an address: nothing would listen on it."""
+    spec = body.setdefault("spec", {})
+    spec.setdefault("type", "ClusterIP")
+    spec.setdefault("clusterIP", "None")
+    spec.setdefault("sessionAffinity", "None")
+    for port in spec.get("ports") or []:
+        port.setdefault("protocol", "TCP")
+        port.setdefault("targetPort", port.get("port"))
+
+
 def _write_daemon_set(body: Object) -> None:
     spec = body["spec"]
     spec.setdefault("revisionHistoryLimit", 10)
@@ -208,6 +219,7 @@ _WRITE: Mapping[str, Callable[[Object], None]] = {
     "nodes": _write_node,
     "pods": _write_pod,
     "secrets": _write_secret,
+    "services": _write_service,
     "daemonsets.apps": _write_daemon_set,
     "deployments.apps": _write_deployment,
     "jobs.batch": _write_job,

@@ -28,6 +28,11 @@ Preconditions: 1 uid text, 2 resourceVersion text
 Namespace: 1 metadata ObjectMeta, 2 spec skip, 3 status skip
 ConfigMap: 1 metadata ObjectMeta, 2 data {text}, 3 binaryData {bytes}, 4 immutable flag
 Secret: 1 metadata ObjectMeta, 2 data {bytes}, 3 type text, 4 stringData {text}, 5 immutable flag
+Service: 1 metadata ObjectMeta, 2 spec ServiceSpec, 3 status skip
+ServiceSpec: 1 ports *ServicePort, 2 selector {text}, 3 clusterIP text, 4 type text, 7 sessionAffinity text
+ServiceSpec: 8 loadBalancerIP text, 10 externalName text, 11 externalTrafficPolicy text
+ServiceSpec: 12 healthCheckNodePort int, 13 publishNotReadyAddresses flag, 18 clusterIPs *text
+ServicePort: 1 name text, 2 protocol text, 3 port int, 4 targetPort IntOrString, 5 nodePort int
 Job: 1 metadata ObjectMeta, 2 spec JobSpec, 3 status skip
 JobSpec: 1 parallelism ?int, 2 completions ?int, 3 activeDeadlineSeconds ?int, 4 selector LabelSelector
 JobSpec: 5 manualSelector flag, 6 template PodTemplateSpec, 7 backoffLimit ?int, 8 ttlSecondsAfterFinished ?int

@@ -152,6 +152,7 @@ DAEMON_SETS = ServedResource(
 )
 JOBS = ServedResource("jobs", "Job", "batch", categories=("all",), subresources=(_STATUS,), generation=True)
 SECRETS = ServedResource("secrets", "Secret")
+SERVICES = ServedResource("services", "Service", short=("svc",), categories=("all",), subresources=(_STATUS,))
 EVENTS_V1 = ServedResource("events", "Event", "events.k8s.io", short=("ev",), stored_as="events")
 LEASES = ServedResource("leases", "Lease", "coordination.k8s.io")
 DISRUPTION_BUDGETS = ServedResource(
@@ -181,7 +182,6 @@ NEVER_ANY = (
     ServedResource(
         "replicationcontrollers", "ReplicationController", verbs=_READ, short=("rc",), categories=("all",)
     ),
-    ServedResource("services", "Service", verbs=_READ, short=("svc",), categories=("all",)),
     ServedResource("statefulsets", "StatefulSet", "apps", verbs=_READ, short=("sts",), categories=("all",)),
     ServedResource("deviceclasses", "DeviceClass", _DRA, namespaced=False, verbs=_READ),
     ServedResource("resourceclaims", "ResourceClaim", _DRA, verbs=_READ),
@@ -203,6 +203,7 @@ RESOURCES = (
     PODS,
     SECRETS,
     SERVICE_ACCOUNTS,
+    SERVICES,
     DAEMON_SETS,
     DEPLOYMENTS,
     REPLICA_SETS,

@@ -303,12 +303,26 @@ class _Secret(msgspec.Struct):
     immutable: bool | None = None
 
 
+class _ServiceSpec(msgspec.Struct):
+    type: Text = None
+    clusterIP: Text = None
+    selector: Strings = None
+    ports: list[dict[str, Any]] | None = None
+
+
+class _Service(msgspec.Struct):
+    metadata: _Metadata | None = None
+    spec: _ServiceSpec | None = None
+    status: dict[str, Any] | None = None
+
+
 _SHAPES: dict[str, type[msgspec.Struct]] = {
     "pods": _Pod,
     "nodes": _Node,
     "namespaces": _Namespace,
     "configmaps": _ConfigMap,
     "secrets": _Secret,
+    "services": _Service,
     "events": _Event,
     "daemonsets.apps": _DaemonSet,
     "jobs.batch": _Job,
