@@ -43,7 +43,7 @@ async def test_the_plugin_in_readme_serves_a_pod(node: TestNode) -> None:
 
 
 def same_but_for_figures(text: str) -> str:
-    return re.sub(r"[\d.]+ (ms|s|blocks of 512)\b|process \d+|\b\d{2,7}(?=   (?:gpu|CM))", "#", text)
+    return re.sub(r"[\d.]+ (ms|s|blocks of 512)\b|process \d+|\b\d{2,7}(?=   (?:gpu|CM|5f4a))", "#", text)
 
 
 def test_the_demo_prints_what_readme_shows() -> None:

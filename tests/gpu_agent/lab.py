@@ -59,6 +59,7 @@ class GpuLab:
                         "mock": str(self.mocks),
                         "node": MACHINE,
                         "kubeconfig": str(self.root / "kubeconfig"),
+                        "stateFolder": str(self.root / "state"),
                         "health": {"refresh": "1s", "recovery": "1s"},
                         **section,
                     },

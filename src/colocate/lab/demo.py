@@ -14,7 +14,7 @@ from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import DEPLOYMENTS, EVENTS, NAMESPACES, NODES, PODS
 from colocate.lab.cluster import LabCluster
 from colocate.lab.demo_commands import DemoFailed, ask, begin, end
-from colocate.lab.demo_files import SAY_LIMIT, agent_config, deployment
+from colocate.lab.demo_files import MOCK_GPUS, SAY_LIMIT, agent_config, deployment
 from colocate.lab.demo_load import HOT, NAME, DemoLoad
 from colocate.lab.nodes.shape import LabNodeShape
 from colocate.lab.own_folder import group_of
@@ -28,6 +28,9 @@ REPLICAS = 30
 BY_LOAD = 10
 MEMORY = "test.com/colocation-memory"
 BLOCKS = 3
+GPU_MEMORY = "doslab.io/gpu-memory"
+SHARES = {"infer": 2, "tune": 4}
+"""Pods that share a GPU, and the GiB of it that each asks for."""
 PATIENCE = 60
 
 
@@ -58,6 +61,7 @@ class Demo:
             (f"Run a pod that asks for 2 {RESOURCE}", self._run_train),
             ("Run a pod that asks for 9 when 8 are free", self._run_greedy),
             (f"Offer idle memory: a pod with {BLOCKS} blocks of {MEMORY}", self._run_colocated),
+            ("Share a mock GPU: two pods with 2 and 4 GiB of it", self._share_gpu),
             ("Break a device: colocate mock unhealthy", self._break_device),
             ("Repair it: colocate mock healthy", self._mend_device),
             ("Kill the agent with SIGKILL, and start it again", self._kill_agent),
@@ -84,6 +88,7 @@ class Demo:
         self.config.write_text(
             agent_config(self.root, RESOURCE, DEVICES, MEMORY, self.runtime.cgroup_root if sells else None)
         )
+        (self.root / "gpus.yaml").write_text(MOCK_GPUS)
         await self._spawn_agent()
         await self._healthy(DEVICES)
         status = self.kubelet.sync_status()
@@ -122,6 +127,20 @@ class Demo:
         said = await self._said(self.kubelet.pod("colocation-memory/test-pod"))
         self._expect(said == f"I may use {BLOCKS * 512 << 20} bytes", f"the pod said: {said}")
         return f"the node shows {offered} blocks of 512 MiB; the process first says: {said}"
+
+    async def _share_gpu(self) -> str:
+        await self._until(lambda: bool(self.kubelet.devices.table.healthy(GPU_MEMORY)), "the agent's GPUs")
+        self.kubelet.sync_status()
+        given = []
+        for name, amount in SHARES.items():
+            script = 'echo "$NVIDIA_VISIBLE_DEVICES"; exec sleep infinity'
+            self._create_pod(name, amount, script, resource=GPU_MEMORY)
+            await self._phase(name, Phase.RUNNING)
+            given.append(await self._said(self.kubelet.pod(f"default/{name}")))
+        self._expect(len(set(given)) == 1, f"the pods were given {', '.join(given)}")
+        _, _, drawn = (await self._ask_agent("gpu", "status")).partition("\n\n")
+        shown = drawn.partition("\n\n")[0]
+        return f"both find {given[0]} in NVIDIA_VISIBLE_DEVICES; colocate gpu status draws it:\n{shown}"
 
     async def _run_web(self) -> str:
         self.cluster.registry.create(DEPLOYMENTS, "default", deployment("web", REPLICAS))

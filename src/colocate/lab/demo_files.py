@@ -32,6 +32,25 @@ memory:
   kubeconfig: {root}/kubeconfig
 """
 
+_GPUS = """\
+gpus:
+  enabled: true
+  dialects: [{{name: doslab, unit: 1Gi}}]
+  mock: {root}/gpus.yaml
+  stateFolder: {root}/state
+  health: {{refresh: 1s}}
+  node: {node}
+  kubeconfig: {root}/kubeconfig
+"""
+
+MOCK_GPUS = """\
+version: 1
+gpus:
+  - {model: Tesla T4, memory: 15360Mi}
+  - {model: NVIDIA A100-SXM4-40GB, memory: 40536Mi}
+"""
+"""Two GPUs that do not exist."""
+
 SAY_LIMIT = """\
 own=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
 if [ -n "$own" ]; then limit=$(cat "/sys/fs/cgroup/memory$(dirname "$own")/memory.limit_in_bytes")
@@ -42,8 +61,8 @@ echo "I may use $limit bytes"; exec sleep infinity
 
 
 def agent_config(root: Path, mock: str, devices: int, memory: str, cgroups: Path | None) -> str:
-    """So many devices of a mock resource, and, where pods have control groups, idle memory as another resource."""
-    config = _CONFIG.format(root=root, mock=mock, devices=devices)
+    """So many devices of a mock resource, mock GPUs, and, where pods have control groups, idle memory as well."""
+    config = _CONFIG.format(root=root, mock=mock, devices=devices) + _GPUS.format(root=root, node=MACHINE)
     if cgroups is None:
         return config
     return config + _MEMORY.format(resource=memory, root=root, cgroups=cgroups, node=MACHINE)

@@ -1,0 +1,136 @@
+"""What an operator does with an agent that shares mock GPUs: its commands, its signals, its configuration."""
+
+import json
+import signal
+
+from colocate.lab.api.resources import PODS
+from colocate.lab.cluster import MACHINE
+from tests.cli.running import colocate
+from tests.gpu_agent.lab import A100, MEMORY, MOCKS, T4, gpu_lab
+from tests.support.waiting import until
+
+SMALL = [{**gpu, "memory": f"{memory}Mi"} for gpu, memory in zip(MOCKS, (150, 400), strict=True)]
+"""Few ids: what is tried here does not depend on their number."""
+BOTH = 550
+
+
+async def test_status_explain_mock_diff_and_doctor() -> None:
+    async with gpu_lab() as lab:
+        lab.configure(SMALL)
+        await lab.start_agent()
+        await lab.shows(BOTH, 2)
+        wish = {"doslab.io/gpu-uuid": T4, "doslab.io/gpu-assume-time": "1", "doslab.io/gpu-assigned": "false"}
+        lab.create_pod("infer", 40, annotations=wish, limits={"doslab.io/gpu-core": "30"})
+        lab.create_pod("tune", 80, annotations=wish)
+        for name in ("infer", "tune"):
+            await lab.until_phase(name)
+        await until(lambda: lab.annotations("infer").get("doslab.io/gpu-assigned") == "true", "the flag", 20)
+        socket = ("--socket", lab.socket)
+
+        shown = await colocate("gpu", "status", *socket)
+        assert shown.code == 0, shown.err
+        assert f"{MACHINE}: 2 GPUs (mock GPUs)" in shown.out
+        assert f"GPU 0: Tesla T4, 150 MiB, NUMA node 0, {T4}" in shown.out
+        assert "120 MiB and 30 of 100 cores booked, 30 MiB free; 0 B in use" in shown.out
+        told = json.loads((await colocate("gpu", "status", *socket, "-o", "json")).out)
+        assert [share["pod"] for share in told["gpus"][0]["shares"]] == ["default/infer", "default/tune"]
+
+        why = await colocate("gpu", "explain", "infer", *socket)
+        assert f"Container main has {T4}: 40 MiB, proven." in why.out
+        nobody = await colocate("gpu", "explain", "nobody", *socket)
+        assert nobody.code == 2
+        assert "default/nobody" in nobody.err
+
+        assert (await colocate("mock", "gpu", "memory", "1", "5Mi", *socket)).code == 0
+        assert "5 MiB" in (await colocate("mock", "gpu", "list", *socket)).out
+        assert (await colocate("mock", "gpu", "xid", A100[:8], "13", *socket)).code == 0
+        refused = await colocate("mock", "gpu", "xid", "0", "x", *socket)
+        assert refused.code == 2
+        assert "'x' is no XID" in refused.err
+
+        cluster = ("--kubeconfig", lab.root / "kubeconfig", "--node", MACHINE)
+        environ = {
+            "COLOCATE_KUBELET_ROOT": str(lab.cluster.kubelet.paths.root),
+            "COLOCATE_CONTROL_SOCKET": str(lab.socket),
+        }
+        agreed = await colocate("checkpoint", "diff", "-o", "json", *cluster, **environ)
+        assert [each for each in json.loads(agreed.out)["findings"] if "gpu" in each["code"]] == []
+
+        def rewrite(body: dict[str, object]) -> None:
+            body["metadata"]["annotations"]["doslab.io/gpu-uuid"] = A100  # type: ignore[index]
+
+        lab.cluster.registry.modify(PODS, "default", "infer", rewrite)
+        differs = await colocate("checkpoint", "diff", "-o", "json", *cluster, **environ)
+        [finding] = [each for each in json.loads(differs.out)["findings"] if each["code"] == "gpu-disagrees"]
+        assert finding["sentence"] == (
+            f"default/infer: its annotation doslab.io/gpu-uuid names {A100}, and container main was started "
+            f"with {T4}"
+        )
+        examined = await colocate("doctor", "gpu*", *cluster, **environ)
+        assert examined.code == 1, examined.out
+        assert f"GPU {T4} is healthy" in examined.out
+        assert "[gpu-disagrees]" in examined.out
+        assert "1 node with GPUs, one unit for each resource" in examined.out
+
+
+async def test_sighup_reads_mock_gpus_and_figures_again_and_a_bad_file_changes_nothing() -> None:
+    async with gpu_lab() as lab:
+        lab.configure(SMALL[:1])
+        await lab.start_agent()
+        await lab.shows(150, 1)
+        lab.configure(SMALL)
+        lab.hang_up()
+        await lab.shows(BOTH, 2)
+        lab.mocks.write_text("version: 1\ngpus: 7")
+        lab.hang_up()
+        await until(lambda: '"config.refused"' in lab.log(), "the refusal", 20)
+        lab.configure(SMALL, dialects=[{"name": "volcano"}])
+        lab.hang_up()
+        await until(lambda: '"gpus.dialects"' in lab.log(), "what waits for the next start", 20)
+        await lab.shows(BOTH, 2)
+        assert await lab.stop_agent(signal.SIGINT) == 0
+        await until(lambda: set(lab.node().values()) <= {"0"}, "the node to show no GPUs", 30)
+
+
+async def test_a_kubelet_that_lost_its_checkpoint_shows_everything_again() -> None:
+    async with gpu_lab() as lab:
+        lab.configure(SMALL)
+        await lab.start_agent()
+        await lab.shows(BOTH, 2)
+        lab.cluster.kubelet.paths.checkpoint.unlink()
+        await lab.cluster.kubelet.restart()
+        await lab.shows(BOTH, 2)
+        await lab.shows(BOTH, 2, "capacity")
+
+
+async def test_what_one_dialect_takes_is_gone_in_the_others() -> None:
+    async with gpu_lab() as lab:
+        lab.configure(MOCKS[:1], dialects=[{"name": "doslab"}, {"name": "gpushare"}])
+        await lab.start_agent()
+        await lab.shows(15360, 1)
+        table = lab.cluster.kubelet.devices.table
+        await until(lambda: len(table.healthy("aliyun.com/gpu-mem")) == 15, "fifteen GiB", 20)
+        lab.create_pod("train", 4096)
+        await lab.until_phase("train")
+        await until(lambda: len(table.healthy("aliyun.com/gpu-mem")) == 11, "eleven GiB", 20)
+        assert len(table.healthy(MEMORY)) == 15360
+
+
+async def test_gpus_that_no_message_has_room_for_end_the_agent_with_the_unit_to_use() -> None:
+    async with gpu_lab() as lab:
+        lab.configure([{"memory": "80Gi", "count": 8, "numa": 1}])
+        await lab.start_agent()
+        assert lab.agent is not None
+        assert await lab.agent.wait() == 2
+        assert "set the unit of gpus.dialects[doslab] to 5Mi or more" in lab.log()
+
+
+async def test_an_agent_that_shares_no_gpus_says_how_it_would() -> None:
+    async with gpu_lab() as lab:
+        lab.configure(enabled=False)
+        await lab.start_agent()
+        await until(lab.socket.exists, "the control socket", 20)
+        for words in (("gpu", "status"), ("mock", "gpu", "list")):
+            asked = await colocate(*words, "--socket", lab.socket)
+            assert asked.code == 2
+            assert "gpus.enabled" in asked.err
