@@ -274,3 +274,23 @@ async def test_environment_and_labels_decide_nothing(tmp_path: Path) -> None:
         "wisher", namespace="tenant", annotations={"colocate.dev/cpus": "isolated, strict"}
     )
     assert await test.runtime.create(test.placer, strict, "main", resources(5000, 5000, GIB)), "not refused"
+
+
+async def test_shared_containers_move_to_better_pools_when_some_get_free(tmp_path: Path) -> None:
+    test = PlacingTest(tmp_path)
+    await test.runtime.connect(test.placer)
+    first = [test.runtime.sandbox(f"p{number}", QosClass.BURSTABLE) for number in range(4)]
+    for sandbox in first:
+        await test.runtime.create(test.placer, sandbox, "main", resources(3000))
+    wide = await test.runtime.create(
+        test.placer, test.runtime.sandbox("wide", QosClass.BURSTABLE), "main", resources(2000)
+    )
+    assert len(test.runtime.containers[wide].cpus) > 4, "no CCX had room"
+    await test.upkeep.audit()
+    assert len(test.runtime.containers[wide].cpus) > 4
+    await test.runtime.end_sandbox(test.placer, first[2])
+    await test.upkeep.audit()
+    assert test.runtime.cpus(wide) == "4-5,12-13"
+    before = test.placer.book
+    await test.upkeep.audit()
+    assert test.placer.book is before, "who sits well stays"

@@ -90,6 +90,14 @@ class PlacementBook:
     def active(self) -> bool:
         return self._active and not self.off
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether everybody who runs is placed, and nothing is kept for containers to come."""
+        placed = self.allocator.assignments
+        return not self.allocator.state().handed and all(
+            each.has_ended or key in placed for key, each in self.containers.items()
+        )
+
     def copy(self) -> "PlacementBook":
         """One to take a step on."""
         twin = object.__new__(PlacementBook)

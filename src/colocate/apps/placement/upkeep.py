@@ -6,6 +6,8 @@ groups, and heals what somebody else has changed; it follows CPUs that go off an
 that are gone, places who was let through, and moves shared containers to better pools, a few at a time.
 """
 
+from functools import partial
+
 import msgspec
 
 from colocate import telemetry
@@ -39,6 +41,8 @@ class Upkeep:
         self._clock = placer.clock
         self._drifted: set[ContainerKey] = set()
         """Those whose drift was healed by the last audit: found again, it is reported."""
+        self._balanced: PlacementBook | None = None
+        """The book in which everybody sat as well as can be."""
         self._sandboxes_seen: set[str] = set()
         """Sandboxes that had a control group of their own at the last audit."""
 
@@ -115,12 +119,14 @@ class Upkeep:
     async def audit(self) -> None:
         """One look at everything."""
         placer = self._placer
-        if placer.book is None or self._has_changed(placer.book):
+        if placer.book is None or await in_thread(partial(self._has_changed, placer.book)):
             await placer.reconfigure(placer.policy)
         if placer.book is None:
             return
         await self._end_gone_sandboxes(placer.book)
-        await placer.step("settle", self._settle)
+        if placer.book.active and not placer.book.is_settled:
+            await placer.step("settle", self._settle)
+        await self._rebalance()
         await self._look_for_drift()
         await self.write()
         self._tell()
@@ -156,18 +162,32 @@ class Upkeep:
         self._sandboxes_seen = there
 
     def _settle(self, book: PlacementBook) -> None:
-        """Everybody is placed, nothing is kept for nobody, and a few sit better."""
-        if not book.active:
-            return
+        """Everybody is placed, and nothing is kept for nobody."""
         book.place_all()
         now = self._clock.monotonic()
         for pod in book.allocator.state().handed:
             if now - self._placer.last_creation.setdefault(pod, now) >= _SETTLED:
                 book.allocator.hand_back(pod)
-        moves = rebalance_plan(book.allocator)[:_MOST_MOVES]
-        book.allocator.apply(moves)
-        for move in moves:
-            _tell_move(move)
+
+    async def _rebalance(self) -> None:
+        """Move a few shared containers to better pools. To look for them takes long: it is done beside events."""
+        placer = self._placer
+        book = placer.book
+        if book is None or not book.active or book is self._balanced:
+            return
+        moves = (await in_thread(partial(rebalance_plan, book.allocator)))[:_MOST_MOVES]
+        if not moves:
+            self._balanced = book
+            return
+
+        def move(twin: PlacementBook) -> None:
+            # A plan is for the very state that it was made of.
+            if placer.book is book:
+                twin.allocator.apply(moves)
+                for each in moves:
+                    _tell_move(each)
+
+        await placer.step("rebalance", move)
 
     async def _look_for_drift(self) -> None:
         placer = self._placer
