@@ -125,6 +125,7 @@ class Event(StrEnum):
     EXTENDER_REFUSED = "extender.refused"
     EXTENDER_FAULT = "extender.fault"
     GPU_BIND_FAILED = "gpu.bind_failed"
+    GPU_BOOK_UNREAD = "gpu.book_unread"
     EXTENDER_FILE_RELOADED = "extender.file_reloaded"
     EXTENDER_FILE_REFUSED = "extender.file_refused"
     SCHEDULER_STARTED = "scheduler.started"

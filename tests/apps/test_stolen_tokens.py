@@ -159,6 +159,30 @@ def test_the_lease_is_all_of_kube_system_that_a_scheduler_may_write(server: ApiS
     assert not may("create", "kube-scheduler")
 
 
+def test_a_gpu_scheduler_binds_pods_and_may_do_no_more_with_them_than_its_file_says(
+    server: ApiServer,
+) -> None:
+    apply(server, *EXTENDER, "scheduler/gpus-rbac.yaml")
+    thief = service_account("kube-system", "colocate-scheduler")
+
+    def may(verb: str, part: str = "") -> bool:
+        deed = Deed(verb, resource="pods", subresource=part, namespace="default", name="p")
+        return server.authorizer.allows(thief, deed)
+
+    assert may("create", "binding")
+    assert may("patch")
+    for verb, part in (
+        ("create", ""),
+        ("delete", ""),
+        ("update", ""),
+        ("create", "exec"),
+        ("patch", "status"),
+    ):
+        assert not may(verb, part)
+    lease = Deed("update", "coordination.k8s.io", "leases", namespace="kube-system", name="kube-scheduler")
+    assert not server.authorizer.allows(thief, lease)
+
+
 def test_no_manifest_binds_a_right_to_change_pods_cluster_wide() -> None:
     files = [*AGENT, "memory/mover.yaml", *EXTENDER, "scheduler/taints-rbac.yaml"]
     every = documents(*files, "scheduler/metrics-api-rbac.yaml")

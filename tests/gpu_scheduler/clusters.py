@@ -116,7 +116,7 @@ class GpuLab:
                 callers=CallerSettings(anyone=True),
                 grace=Seconds(1),
             ),
-            gpus=GpuSection(policy=policy, lease=GpuLease(duration=Seconds(3)), **more),
+            gpus=GpuSection(policy=policy, lease=GpuLease(duration=Seconds(6)), **more),
         )
 
     @asynccontextmanager

@@ -62,6 +62,31 @@ class TestWritten:
         assert "load: {filter: {enabled: true}}" in kube_config.render(WantedConfiguration(filter=True))
         assert "load:" not in kube_config.render(WantedConfiguration())
 
+    def test_gpus_are_chosen_by_a_second_extender_that_pods_wait_for(self) -> None:
+        load, gpus = read(WantedConfiguration(gpus=("doslab.io/gpu-memory", "doslab.io/gpu-core"))).extenders
+        assert load.bind_verb == ""
+        assert gpus == ExtenderSettings(
+            "http://127.0.0.1:8890/gpu",
+            filter_verb="filter",
+            prioritize_verb="prioritize",
+            bind_verb="bind",
+            weight=25,
+            http_timeout=10.0,
+            node_cache_capable=True,
+            managed_resources=(
+                configuration.ManagedResource("doslab.io/gpu-memory"),
+                configuration.ManagedResource("doslab.io/gpu-core"),
+            ),
+            ignorable=False,
+        )
+        text = kube_config.render(WantedConfiguration(gpus=("x/y",), loads=False))
+        tree = yaml.safe_load(text)
+        assert [one["preemptVerb"] for one in tree["extenders"]] == ["preempt"]
+
+    def test_no_extender_at_all_is_refused(self) -> None:
+        with pytest.raises(UserError, match="would ask no extender"):
+            kube_config.render(WantedConfiguration(loads=False))
+
     def test_https_with_all_its_files(self) -> None:
         wanted = WantedConfiguration(
             url="https://extender:8890/", tls=TlsFiles("/ca.crt", "/tls.crt", "/tls.key", "extender")

@@ -18,12 +18,13 @@ from colocate.clock import Clock
 from colocate.cluster import json_patch
 from colocate.cluster.client import Client
 from colocate.cluster.errors import (
+    ApiError,
     ClusterError,
     Conflict,
     Forbidden,
     NotFound,
     PreconditionFailed,
-    Unreachable,
+    ServerError,
 )
 from colocate.cluster.json_patch import Patch
 from colocate.cluster.lease import LeaseHolder
@@ -56,7 +57,7 @@ class GpuBinder:
         *,
         key: bytes | None = None,
         doubt: float = 60.0,
-        timeout: float = 8.0,
+        timeout: float = 4.0,
     ) -> None:
         self._feed = feed
         self._book: ClusterBook = feed.book
@@ -69,6 +70,8 @@ class GpuBinder:
         self._under_way: set[str] = set()
         self._pods = PODS.read_as(PackedPod)
         self._last_time = 0
+        self.caught_up = False
+        """Whether the book has all that whoever held the lease before has bound."""
 
     async def bind(self, asked: BindingAsked) -> str:
         """Bind one pod; why it could not be, empty where it is."""
@@ -117,6 +120,8 @@ class GpuBinder:
             return
         choice = self._book.reserve(pod, asked.node, self._clock.monotonic() + self._doubt)
         if choice is None:
+            if node := self._book.settled_on(pod.uid):
+                raise BindRefused(f"an earlier bind to {node} may still come through; it is tried again")
             raise BindRefused(self._why_not(demand, asked.node))
         self._book.begin(pod.uid)
         await self._carry_out(asked, pod, choice)
@@ -139,7 +144,7 @@ class GpuBinder:
                 self._book.doubt(asked.uid, self._clock.monotonic() + self._doubt)
                 raise
             self._book.release(asked.uid)
-            if isinstance(error, ClusterError | BindRefused) and not isinstance(error, Unreachable):
+            if isinstance(error, ApiError | BindRefused):
                 await self._take_back(asked, written)
             raise
 
@@ -147,7 +152,7 @@ class GpuBinder:
         """Whether a bind that failed has certainly not been done."""
         if isinstance(error, NotFound):
             return True
-        if not isinstance(error, ClusterError) or isinstance(error, Unreachable):
+        if not isinstance(error, ApiError) or isinstance(error, ServerError):
             return False
         try:
             pod = await self._get(asked)
@@ -162,6 +167,31 @@ class GpuBinder:
             raise BindRefused(
                 "this replica does not hold the lease, and another binds pods with GPUs; it is tried again"
             )
+        if not self.caught_up:
+            raise BindRefused("this replica is still reading what was bound before; it is tried again")
+
+    async def catch_up(self) -> None:
+        """Read from the API server itself who is bound: whoever held the lease before may have bound pods that our
+        watch, which may stand still, has not shown. To be called with the lease, and again whenever it was lost."""
+        for pod in await self._client.list(self._pods):
+            self._book.put_pod(pod)
+        self.caught_up = self._lease.held
+
+    async def resolve_doubts(self) -> None:
+        """Look at pods whose bind may have come through, once their time is over."""
+        for booking in self._book.doubts(self._clock.monotonic()):
+            namespace, _, name = booking.key.partition("/")
+            try:
+                pod = await self._get(BindingAsked(name, namespace, booking.uid, ""))
+            except BindRefused:
+                self._book.release(booking.uid)
+            except (ClusterError, UserError):
+                continue
+            else:
+                if pod.spec.node_name:
+                    self._book.put_pod(pod)
+                elif booking.uid not in self._under_way:
+                    self._book.release(booking.uid)
 
     async def _get(self, asked: BindingAsked) -> PackedPod:
         try:

@@ -55,6 +55,8 @@ class _Held(msgspec.Struct, kw_only=True):
     """Where this process gave it out, and the API does not show it yet."""
     until: float | None = None
     """When a choice is over that was never bound; None while it is being bound, and for what the API shows."""
+    doubtful: bool = False
+    """Whether nobody knows if the bind came through: then its time being over is not enough."""
 
 
 class _KnownNode(msgspec.Struct, kw_only=True):
@@ -220,7 +222,7 @@ class ClusterBook:
         waiting: dict[str, list[str]] = {}
         for uid in self._chosen:
             held = self._held[uid]
-            if held.until is not None and held.node in nodes:
+            if held.until is not None and not held.doubtful and held.node in nodes:
                 waiting.setdefault(held.node, []).append(uid)
         return [node for node, uids in waiting.items() if self.fits_without(demand, node, uids)]
 
@@ -247,12 +249,16 @@ class ClusterBook:
 
     def reserve(self, pod: PackedPod, node: str, until: float) -> GpuChoice | None:
         """Choose GPUs of a node for a pod, and hold them until then; None where none fit. What was held for the pod
-        by an earlier choice is let go, unless it is that very one."""
+        by an earlier choice is let go, unless it is that very one, or may have come through."""
         held = self._held.get(pod.uid)
-        if held is not None and held.choice is not None:
-            if held.node == node and held.until is not None:
+        if held is not None:
+            if held.choice is None or held.until is None:
+                return None
+            if held.node == node:
                 held.until = until
                 return held.choice
+            if held.doubtful:
+                return None
             self._drop(pod.uid)
         demand = self.demand(pod)
         known = self._nodes.get(node)
@@ -291,22 +297,40 @@ class ClusterBook:
             held.until = None
 
     def doubt(self, uid: str, until: float) -> None:
-        """Nobody knows whether the bind came through: hold what was chosen until then, or until the API shows."""
+        """Nobody knows whether the bind came through: hold what was chosen until the API shows it, or somebody has
+        looked after that time and says that it did not."""
         held = self._held.get(uid)
         if held is not None and held.choice is not None:
-            held.until = until
+            held.until, held.doubtful = until, True
+
+    def doubts(self, now: float) -> list[PodBooking]:
+        """Bookings of binds in doubt whose time is over: worth a look."""
+        over = [self._held[uid] for uid in self._chosen]
+        return [
+            held.booking
+            for held in over
+            if held.doubtful and held.booking is not None and held.until is not None and held.until <= now
+        ]
+
+    def settled_on(self, uid: str) -> str:
+        """The node on which a pod must stay, as an earlier bind may have come through; empty where it is free."""
+        held = self._held.get(uid)
+        return held.node if held is not None and held.doubtful else ""
 
     def release(self, uid: str, *, waiting: bool = False) -> None:
-        """Let go of what was chosen for a pod; with `waiting`, only where it is not being bound."""
+        """Let go of what was chosen for a pod; with `waiting`, only where its bind has not begun."""
         held = self._held.get(uid)
-        if held is None or held.choice is None or (waiting and held.until is None):
+        if held is None or held.choice is None or (waiting and (held.until is None or held.doubtful)):
             return
         self._drop(uid)
 
     def expire(self, now: float) -> int:
-        """Let go of choices whose time is over; says how many."""
-        ends = [(uid, self._held[uid].until) for uid in self._chosen]
-        over = [uid for uid, until in ends if until is not None and until <= now]
+        """Let go of choices whose time is over before their bind began; says how many."""
+        over = []
+        for uid in self._chosen:
+            held = self._held[uid]
+            if held.until is not None and held.until <= now and not held.doubtful:
+                over.append(uid)
         for uid in over:
             self._drop(uid)
         return len(over)

@@ -58,6 +58,9 @@ class GpuJudge:
             return Sieved()
         if isinstance(demand, str):
             return Sieved(unresolvable=dict.fromkeys(asked.names, demand))
+        if node := self._book.settled_on(pod.uid):
+            others = [name for name in asked.names if name != node]
+            return Sieved(dict.fromkeys(others, f"its bind to {node} may still come through"))
         fits = np.isfinite(self._book.scores(demand, asked.names)).tolist()
         failed: dict[str, str] = {}
         never: dict[str, str] = {}
@@ -79,7 +82,7 @@ class GpuJudge:
         pod = asked.pod(PackedPod)
         self._book.release(pod.uid, waiting=True)
         demand = self._book.demand(pod)
-        if not isinstance(demand, GpuDemand) or not asked.names:
+        if not isinstance(demand, GpuDemand) or not asked.names or self._book.settled_on(pod.uid):
             return [0] * len(asked.names)
         found = self._book.scores(demand, asked.names)
         scores = as_points(found)

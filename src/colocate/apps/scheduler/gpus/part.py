@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from colocate import telemetry
 from colocate.aio import first
 from colocate.apps.scheduler.gpus.binder import GpuBinder
 from colocate.apps.scheduler.gpus.cluster_book import ClusterBook
@@ -15,9 +16,11 @@ from colocate.apps.scheduler.gpus.judge import GpuJudge
 from colocate.apps.scheduler.gpus.section import GpuSection
 from colocate.clock import Clock
 from colocate.cluster.client import Client
+from colocate.cluster.errors import ClusterError
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
+from colocate.errors import UserError
 from colocate.gpus.packing import PackingPolicy
-from colocate.telemetry import GPUS_UNALLOCATED
+from colocate.telemetry import GPUS_UNALLOCATED, Event
 from colocate.wire import extender_answers as answers
 from colocate.wire.extender_questions import read_binding, read_preemption, read_question
 
@@ -25,6 +28,9 @@ _PATIENCE = 0.1
 """Seconds for which news is waited for before a pod is sent away everywhere."""
 _PATIENT_EVERY = 1.0
 """Seconds between two such waits: kube-scheduler asks about one pod at a time, and all others wait for it."""
+_OF_THE_LEASE = 4 / 15
+"""It counts as held for two thirds of its duration after a renewal; this is less than the last third."""
+_AGAIN = 1.0
 _SWEEP = 5.0
 """Seconds between two looks at choices whose time is over."""
 
@@ -51,7 +57,16 @@ class GpuScheduling:
             ),
             clock,
         )
-        self.binder = GpuBinder(self.feed, client, self.lease, clock, key=key, doubt=settings.doubt)
+        self.binder = GpuBinder(
+            self.feed,
+            client,
+            self.lease,
+            clock,
+            key=key,
+            doubt=settings.doubt,
+            # What is sent while the lease is held must be done before another can have it.
+            timeout=lease.duration * _OF_THE_LEASE,
+        )
 
     async def filter(self, body: bytes, caller: str) -> bytes:
         """As its judge says, but no pod is sent away everywhere by old news: what woke kube-scheduler, such as the
@@ -82,6 +97,8 @@ class GpuScheduling:
         reasons = list(self.judge.unready())
         if not self.lease.held:
             reasons.append("another replica holds the lease and binds pods with GPUs, or none has it yet")
+        elif not self.binder.caught_up:
+            reasons.append("the GPU scheduler is still reading what was bound before it got the lease")
         return reasons
 
     @asynccontextmanager
@@ -105,10 +122,25 @@ class GpuScheduling:
         await first(self.feed.synced(), leaving.wait())
         if not leaving.is_set():
             async with self.lease.running():
-                await leaving.wait()
+                await first(self._follow_lease(), leaving.wait())
+
+    async def _follow_lease(self) -> None:
+        while True:
+            seen = self.lease.changed.count
+            if not self.lease.held:
+                self.binder.caught_up = False
+            elif not self.binder.caught_up:
+                try:
+                    await self.binder.catch_up()
+                except (ClusterError, UserError) as error:
+                    telemetry.logger().warning(Event.GPU_BOOK_UNREAD, reason=str(error))
+                    await self._clock.sleep(_AGAIN)
+                    continue
+            await self.lease.changed.beyond(seen)
 
     async def _sweep(self) -> None:
         while True:
             self.book.expire(self._clock.monotonic())
+            await self.binder.resolve_doubts()
             GPUS_UNALLOCATED.set(self.book.fleet.unallocated())
             await self._clock.sleep(_SWEEP)
