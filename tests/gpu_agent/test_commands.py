@@ -116,6 +116,59 @@ async def test_what_one_dialect_takes_is_gone_in_the_others() -> None:
         assert len(table.healthy(MEMORY)) == 15360
 
 
+async def test_a_unit_is_not_changed_under_pods_that_hold_devices_of_it() -> None:
+    """Counted in the new unit, what they have would be sold again."""
+    async with gpu_lab() as lab:
+        lab.configure(SMALL, dialects=[{"name": "doslab", "unit": "10Mi"}])
+        await lab.start_agent()
+        await lab.shows(15 + 40, 2)
+        lab.create_pod("train", 12)
+        await lab.until_phase("train")
+        assert await lab.stop_agent() == 0
+        lab.configure(SMALL)
+        await lab.start_agent()
+        assert lab.agent is not None
+        assert await lab.agent.wait() == 2
+        assert "1 running pod got devices of another unit than 1 MiB" in lab.log()
+        lab.agent = None
+        lab.delete_pod("train")
+        await until(lambda: not lab.pod("train"), "the pod to go", 20)
+        await lab.start_agent()
+        await lab.shows(BOTH, 2)
+
+
+async def test_a_pod_gets_that_much_of_each_of_two_gpus() -> None:
+    async with gpu_lab() as lab:
+        lab.configure(SMALL)
+        await lab.start_agent()
+        await lab.shows(BOTH, 2)
+        lab.create_pod("both", 100, limits={"doslab.io/gpu-count": "2", "doslab.io/gpu-core": "40"})
+        await lab.until_phase("both")
+        given = lab.env("both")
+        assert sorted(given["NVIDIA_VISIBLE_DEVICES"].split(",")) == sorted([T4, A100])
+        assert given["DOSLAB_IO_GPU_UUID"] == given["NVIDIA_VISIBLE_DEVICES"]
+        report = await lab.report()
+        assert [(gpu.booked, gpu.booked_cores) for gpu in report.gpus] == [(100, 40), (100, 40)]
+        # A hundred ids are held, and two hundred units are gone: the marks follow the book.
+        table = lab.cluster.kubelet.devices.table
+        await until(lambda: len(table.healthy(MEMORY)) == BOTH - 100, "marks that follow the book", 20)
+
+
+async def test_containers_get_cdi_devices_where_that_is_configured() -> None:
+    async with gpu_lab() as lab:
+        lab.configure(SMALL, injection="cdi")
+        await lab.start_agent()
+        await lab.shows(BOTH, 2)
+        lab.create_pod(
+            "train", 10, annotations={"doslab.io/gpu-uuid": A100, "doslab.io/gpu-assume-time": "1"}
+        )
+        await lab.until_phase("train")
+        pod = lab.cluster.kubelet.pod("default/train").pod
+        [response] = lab.cluster.kubelet.devices.injected(pod, pod.containers[0])
+        assert [device.name for device in response.cdi_devices] == [f"nvidia.com/gpu={A100}"]
+        assert lab.env("train")["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
 async def test_gpus_that_no_message_has_room_for_end_the_agent_with_the_unit_to_use() -> None:
     async with gpu_lab() as lab:
         lab.configure([{"memory": "80Gi", "count": 8, "numa": 1}])

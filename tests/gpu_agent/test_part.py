@@ -13,7 +13,7 @@ from colocate.clock import SystemClock
 from colocate.cluster import connection
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags
-from colocate.gpus import DOSLAB, ContainerBooking, GpuSettings, HealthSettings, PodBooking
+from colocate.gpus import DOSLAB, ContainerBooking, GpuRecords, GpuSettings, HealthSettings, PodBooking
 from colocate.host.mock_gpus import MockGpu, MockGpus
 from colocate.kubelet import Plugins, Settings
 from colocate.lab.cluster import MACHINE
@@ -30,6 +30,7 @@ class Booking(Counting):
 
     settings = GpuSettings()
     notes = ("a note of who answers",)
+    records = GpuRecords()
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -53,7 +54,7 @@ async def part(lab: GpuLab) -> AsyncIterator[tuple[GpuPart, Booking]]:
     monitor = GpuMonitor(MockGpus([GPU]), SystemClock(), HealthSettings(recovery=0.1), refresh=0.1)
     allocator = Booking(DOSLAB)
     counts = GpuNodeCounts(client, MACHINE, [DOSLAB], monitor)
-    made = GpuPart(MACHINE, monitor, allocator, counts, SystemClock())
+    made = GpuPart(MACHINE, monitor, allocator, counts, SystemClock(), lab.cluster.kubelet.paths)
     plugins = Plugins(*made.plugins, settings=Settings(paths=lab.cluster.kubelet.paths))
     tasks = [asyncio.ensure_future(each) for each in (made.run(), plugins.run())]
     try:

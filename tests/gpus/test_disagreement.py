@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
+import pytest
 
 from colocate.gpus import (
     DOSLAB,
@@ -15,7 +16,9 @@ from colocate.gpus import (
     GpuRecords,
     GpuRecordSource,
     GpuSettings,
+    dialect,
     disagreements,
+    other_unit,
     overriding,
 )
 from colocate.model.device import Allocation
@@ -107,6 +110,29 @@ def test_pods_that_have_ended_and_other_resources_are_passed_over() -> None:
 
 def test_without_the_api_the_rest_is_compared() -> None:
     assert sources(found(None, held("p", "GPU-gone"))) == ["driver"]
+
+
+@pytest.mark.parametrize(
+    ("total", "unit", "other"),
+    [
+        ("16", 1, False),
+        ("15", 1, False),
+        ("17", 1, False),
+        ("8", 2, False),
+        ("16", 2, True),
+        ("8", 1, True),
+        ("", 1, False),
+        ("x", 1, False),
+        ("9" * 30, 1, True),
+    ],
+)
+def test_a_unit_that_has_changed_is_seen_by_what_a_container_was_told(
+    total: str, unit: int, other: bool
+) -> None:
+    """TWO has GPUs of 16 MiB."""
+    envs = {"NVIDIA_VISIBLE_DEVICES": A, "DOSLAB_IO_GPU_RESOURCE_TOTAL": total}
+    holding = GpuHolding(key=AnswerKey("p", DOSLAB.memory, "c0"), ids=IDS, injected=Allocation(envs=envs))
+    assert other_unit(holding, TWO, dialect("doslab", unit)) is other
 
 
 def with_env(pod: GpuPod, name: str) -> GpuPod:

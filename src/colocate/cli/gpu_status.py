@@ -26,6 +26,8 @@ def gpu_lines(report: GpuReport, *, colours: bool, width: int = 0) -> Iterator[s
     for gpu in report.gpus:
         yield ""
         yield from _gpu(gpu, colours, width)
+    for each in report.mismatches:
+        yield from wrapped(visible(f"{each.source} disagrees: {each.sentence}"), width, hanging="  ")
     for note in report.notes:
         yield from wrapped(visible(f"note: {note}"), width, hanging="  ")
 

@@ -18,7 +18,7 @@ from colocate.gpus.dialects import (
     GpuName,
     dialect,
 )
-from colocate.gpus.disagreement import GpuDisagreement, GpuRecordSource, disagreements, overriding
+from colocate.gpus.disagreement import GpuDisagreement, GpuRecordSource, disagreements, other_unit, overriding
 from colocate.gpus.explanation import explain_pod
 from colocate.gpus.flags import flags_for
 from colocate.gpus.health import (
@@ -101,6 +101,7 @@ __all__ = [
     "injection",
     "match",
     "message_bytes",
+    "other_unit",
     "overriding",
     "recovers_in",
     "seal",

@@ -12,7 +12,7 @@ import msgspec
 
 from colocate.errors import visible
 from colocate.gpus.claims import claim_of
-from colocate.gpus.dialects import Dialect
+from colocate.gpus.dialects import Dialect, EnvFact
 from colocate.gpus.injection import VISIBLE, injected_gpus
 from colocate.gpus.pods import GpuPod, asks_of
 from colocate.gpus.proof import GpuHolding
@@ -177,3 +177,18 @@ def overriding(pods: Iterable[GpuPod], dialects: Sequence[Dialect]) -> Iterator[
             remedy=f"remove {VISIBLE} from the pod's env"
             + ("" if asks else f", and ask for {dialects[0].memory}" if dialects else ""),
         )
+
+
+def other_unit(held: GpuHolding, inventory: GpuInventory, dialect: Dialect) -> bool:
+    """Whether a container was given its devices when one of them stood for another amount of memory.
+
+    Containers are told in units what their GPU has in all. A driver that says a little more or less is no other unit.
+    """
+    if held.injected is None:
+        return False
+    told = [held.injected.envs.get(name, "") for name, fact in dialect.envs.items() if fact is EnvFact.TOTAL]
+    gpus = [gpu for uuid in injected_gpus(held.injected, dialect, inventory) if (gpu := inventory.get(uuid))]
+    if not gpus or not told or not told[0].isascii() or not told[0].isdigit():
+        return False
+    expected = dialect.in_units(gpus[0].memory)
+    return abs(int(told[0][:12]) - expected) > max(1, expected // 10)

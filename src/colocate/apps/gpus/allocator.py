@@ -77,6 +77,7 @@ class PodAllocator:
         self._inventory = GpuInventory()
         self._book = GpuBook()
         self._slices: dict[str, Slices] = {}
+        self._records = GpuRecords()
         self._silent = ""
         """Why the kubelet's records could not be read last."""
         self._lock = asyncio.Lock()
@@ -91,6 +92,11 @@ class PodAllocator:
     @property
     def answers(self) -> GpuAnswers:
         return self._answers
+
+    @property
+    def records(self) -> GpuRecords:
+        """What the kubelet and the API said last."""
+        return self._records
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -284,9 +290,10 @@ class PodAllocator:
             self._silent = ""
         except Unavailable as error:
             self._silent = str(error)
+        self._records = GpuRecords(self._pods.pods, holdings)
         self._take(
             settle(
-                GpuRecords(self._pods.pods, holdings),
+                self._records,
                 self._answers,
                 self._inventory,
                 self.settings,

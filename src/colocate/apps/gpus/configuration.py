@@ -51,7 +51,7 @@ def gpu_part(config: Config, clock: Clock) -> GpuPart:
         clock,
     )
     counts = GpuNodeCounts(client, node, allocator.settings.dialects, monitor)
-    return GpuPart(node, monitor, allocator, counts, clock)
+    return GpuPart(node, monitor, allocator, counts, clock, config.kubelet.settings().paths)
 
 
 def settings_of(gpus: GpusSection) -> GpuSettings:

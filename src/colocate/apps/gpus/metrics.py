@@ -1,10 +1,14 @@
 """What Prometheus is told of GPUs and the pods that share them."""
 
+from collections import Counter
+
 from colocate.apps.gpus.report import GpuReport
+from colocate.gpus import GpuRecordSource
 from colocate.telemetry import (
     GPU_CORES,
     GPU_HEALTHY,
     GPU_MEMORY,
+    GPU_MISMATCHES,
     GPU_POD_CORES,
     GPU_POD_MEMORY,
 )
@@ -17,6 +21,9 @@ def tell(report: GpuReport) -> None:
     """All of a report, and nothing of GPUs and pods that are not in it any more."""
     for metric in _OF_GPUS:
         metric.clear()
+    mismatches = Counter(each.source for each in report.mismatches)
+    for source in GpuRecordSource:
+        GPU_MISMATCHES.labels(source).set(mismatches[source])
     for gpu in report.gpus:
         GPU_HEALTHY.labels(gpu.uuid).set(gpu.healthy and not gpu.mig)
         GPU_MEMORY.labels(gpu.uuid, "total").set(gpu.memory * _MIB)

@@ -68,7 +68,7 @@ class GpuMonitor:
         """Why nothing was heard of the GPUs last; empty where something was."""
         self.unknown: tuple[str, ...] = ()
         """What is there and never said who it is."""
-        self._clock = clock
+        self.clock = clock
         self._known: dict[str, KnownGpu] = {}
         self._since: dict[str, float] = {}
         """By UUID, since when a GPU that is known is not listed."""
@@ -112,14 +112,14 @@ class GpuMonitor:
         while True:
             seen = self._asked.count
             await self.survey()
-            await first(self._clock.sleep(self.refresh), self._asked.beyond(seen))
+            await first(self.clock.sleep(self.refresh), self._asked.beyond(seen))
 
     async def survey(self) -> None:
         """Ask the driver once, and take what it says."""
         if self._survey is None:
             self._survey = in_daemon(self.source.survey, "gpu survey")
         try:
-            async with deadline(self._clock, _PATIENCE):
+            async with deadline(self.clock, _PATIENCE):
                 found = await asyncio.shield(self._survey)
         except TimeoutError:
             # It is not asked again before it has answered.
@@ -143,7 +143,7 @@ class GpuMonitor:
                     in_daemon(partial(self.source.wait_for_xid, _XID_WAIT), "gpu errors")
                 )
             except Exception:  # noqa: BLE001 -- the surveys tell why nothing answers
-                await self._clock.sleep(self.refresh)
+                await self.clock.sleep(self.refresh)
                 continue
             if xid is not None:
                 self.take_xid(xid)
@@ -153,7 +153,7 @@ class GpuMonitor:
         ignored = xid.code in self.settings.ignored_xids
         self._log.warning(Event.GPU_XID, gpu=xid.uuid or "unknown", xid=xid.code, ignored=ignored)
         telemetry.GPU_XIDS.labels(xid.uuid or "unknown", str(xid.code)).inc()
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         # Of an error without a GPU nobody knows whose it is.
         met = [xid.uuid] if xid.uuid in self._known else list(self._known)
         self._put(
@@ -166,7 +166,7 @@ class GpuMonitor:
         )
 
     def _take(self, survey: GpuSurvey) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         was_ready, self.silent, self.unknown = self.is_ready, "", survey.unknown
         found = {reading.uuid: self._after(reading, now) for reading in survey.gpus}
         places = {reading.index for reading in survey.gpus}
@@ -194,7 +194,7 @@ class GpuMonitor:
         if reason != self.silent:
             self._log.error(Event.GPU_SILENT, reason=reason, effect="no GPU is given to new pods")
         self.silent = reason
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         readings = [
             msgspec.structs.replace(gpu.reading, used=None, processes=None, problem=reason)
             for gpu in self._known.values()

@@ -12,9 +12,10 @@ from colocate.apps.gpus.node_counts import GpuNodeCounts
 from colocate.apps.gpus.plugin import GpuPlugin
 from colocate.apps.gpus.report import GpuReport, gpu_report
 from colocate.clock import Clock
-from colocate.gpus import GpuSettings
+from colocate.gpus import GpuDisagreement, GpuRecords, GpuSettings, disagreements
 from colocate.host.mock_gpus import MockGpus
 from colocate.host.pod_groups import PROC, pod_of_process
+from colocate.kubelet.paths import KubeletPaths
 from colocate.model.memory import Bytes
 
 _LAST_WORDS = 3.0
@@ -42,19 +43,29 @@ class GpuAllocator(GpuAllocation, Protocol):
     def notes(self) -> tuple[str, ...]:
         """What could not be asked or done, each in a sentence."""
 
+    @property
+    def records(self) -> GpuRecords:
+        """What the kubelet and the API said last."""
+
 
 class GpuPart:
     """Shares the GPUs of one node."""
 
     def __init__(
-        self, node: str, monitor: GpuMonitor, allocator: GpuAllocator, counts: GpuNodeCounts, clock: Clock
+        self,
+        node: str,
+        monitor: GpuMonitor,
+        allocator: GpuAllocator,
+        counts: GpuNodeCounts,
+        clock: Clock,
+        paths: KubeletPaths,
     ) -> None:
         self.node = node
         self.monitor = monitor
         self.allocator = allocator
         self.counts = counts
         self.plugins = tuple(
-            GpuPlugin(dialect, monitor, allocator) for dialect in allocator.settings.dialects
+            GpuPlugin(dialect, monitor, allocator, paths) for dialect in allocator.settings.dialects
         )
         self._clock = clock
         self._used: UsedByPod = {}
@@ -87,7 +98,16 @@ class GpuPart:
             used=self._used,
             mock=self.mocks is not None,
             notes=notes,
+            mismatches=self._mismatches(),
         )
+
+    def _mismatches(self) -> tuple[GpuDisagreement, ...]:
+        running: dict[str, set[str]] = {}
+        for uuid, by_pod in self._used.items():
+            for uid in by_pod:
+                running.setdefault(uid, set()).add(uuid)
+        allocator = self.allocator
+        return disagreements(allocator.records, self.monitor.inventory, allocator.settings, running=running)
 
     def explain(self, pod: str) -> tuple[str, ...]:
         return self.allocator.explain(pod)

@@ -8,29 +8,59 @@ from collections.abc import AsyncIterator, Sequence
 from colocate.aio import first
 from colocate.apps.gpus.allocation import GpuAllocation
 from colocate.apps.gpus.monitor import GpuMonitor
+from colocate.clock import Clock
 from colocate.crashpoints import reached
-from colocate.errors import UserError
-from colocate.gpus import Dialect, message_bytes, slice_order, slices_of, smallest_unit
+from colocate.errors import Unavailable, UserError
+from colocate.gpus import (
+    AnswerKey,
+    Dialect,
+    GpuHolding,
+    message_bytes,
+    other_unit,
+    slice_order,
+    slices_of,
+    smallest_unit,
+)
 from colocate.kubelet import MESSAGE_LIMIT, DevicePlugin
+from colocate.kubelet.holders import held_in, injected_entries
+from colocate.kubelet.paths import KubeletPaths
+from colocate.kubelet.podresources import list_pods
 from colocate.model.device import Allocation, Device, from_one_group
-from colocate.model.figures import amount, count
+from colocate.model.figures import amount, count, some
 from colocate.model.gpu import GpuInventory
 
 
 class GpuPlugin(DevicePlugin):
     """Serves the GPU memory of this node under the name of one dialect."""
 
-    def __init__(self, dialect: Dialect, monitor: GpuMonitor, allocation: GpuAllocation) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        monitor: GpuMonitor,
+        allocation: GpuAllocation,
+        paths: KubeletPaths | None = None,
+    ) -> None:
+        """With paths, it looks at the kubelet's checkpoint before it starts: see `open`."""
         self.resource = dialect.memory
         self.dialect = dialect
         self._monitor = monitor
         self._allocation = allocation
+        self._paths = paths
         self._take(GpuInventory())
 
     async def open(self) -> None:
-        """Wait for the driver; UserError where one message to the kubelet has no room for all slices."""
+        """Wait for the driver.
+
+        UserError where one message to the kubelet has no room for all slices, or where pods hold slices of another
+        size: counted by the new one, their GPUs would be sold twice.
+        """
         await self._monitor.ready()
-        if reason := why_too_many(self._monitor.inventory, self.dialect):
+        inventory = self._monitor.inventory
+        if reason := why_too_many(inventory, self.dialect):
+            raise UserError(reason)
+        if self._paths is not None and (
+            reason := await _why_other_unit(self._paths, self._monitor.clock, inventory, self.dialect)
+        ):
             raise UserError(reason)
 
     async def devices(self) -> AsyncIterator[list[Device]]:
@@ -90,4 +120,34 @@ def why_too_many(inventory: GpuInventory, dialect: Dialect) -> str:
         f"{dialect.memory}: {count(len(inventory.shared), 'GPU')} with {amount(memory << 20)} in units of "
         f"{amount(dialect.unit << 20)} make {devices} devices, and a kubelet takes 4 MiB in one message; set the "
         f"unit of gpus.dialects[{dialect.name}] to {unit}Mi or more, on every node of the cluster"
+    )
+
+
+async def _why_other_unit(
+    paths: KubeletPaths, clock: Clock, inventory: GpuInventory, dialect: Dialect
+) -> str:
+    """Which pods were given slices of another size; empty where none was, or nobody can say."""
+    try:
+        entries = await injected_entries(paths, {dialect.memory})
+    except Unavailable:
+        return ""
+    # Entries of pods that have ended linger in the checkpoint: a drained node may have another unit.
+    try:
+        alive = held_in(await list_pods(paths, clock), dialect.memory)
+        entries = tuple(each for each in entries if each.ids & alive)
+    except Unavailable:
+        pass
+    held = [
+        GpuHolding(
+            key=AnswerKey(each.uid, each.resource, each.container), ids=each.ids, injected=each.injected
+        )
+        for each in entries
+    ]
+    pods = sorted({each.key.uid for each in held if other_unit(each, inventory, dialect)})
+    if not pods:
+        return ""
+    return (
+        f"{dialect.memory}: {count(len(pods), 'running pod')} got devices of another unit than "
+        f"{amount(dialect.unit << 20)} ({some(pods)}); set the unit of gpus.dialects[{dialect.name}] back, or delete "
+        "these pods first"
     )

@@ -8,6 +8,7 @@ from colocate.apps.gpus.monitor import KnownGpu
 from colocate.gpus import (
     Dialect,
     GpuBook,
+    GpuDisagreement,
     HealthSettings,
     PodBooking,
     message_bytes,
@@ -81,6 +82,8 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuStatus, ...]
     running: Mapping[str, tuple[str, ...]] = {}
     """By uid, the GPUs on which the driver sees processes of a pod; of GPUs whose processes are not known, none."""
+    mismatches: tuple[GpuDisagreement, ...] = ()
+    """Where annotations, checkpoint and driver do not agree on who has which GPU."""
     notes: tuple[str, ...] = ()
     """What could not be asked or done."""
 
@@ -97,6 +100,7 @@ def gpu_report(
     used: Mapping[str, Mapping[str, Bytes]],
     mock: bool,
     notes: Sequence[str] = (),
+    mismatches: tuple[GpuDisagreement, ...] = (),
 ) -> GpuReport:
     """`used` is, by GPU and pod's uid, what processes have, where that is known; `now` is of the clock of faults."""
     shared = book.inventory.shared
@@ -120,6 +124,7 @@ def gpu_report(
         ),
         gpus=(*here, *gone),
         running=_running(used),
+        mismatches=mismatches,
         notes=tuple(notes),
     )
 
