@@ -227,6 +227,26 @@ async def test_a_status_that_says_other_things_is_no_trouble(info: str) -> None:
     assert (runs.id, runs.resources, runs.pid) == ("id-runs", RuntimeResources(), 0)
 
 
+async def test_a_container_whose_status_cannot_be_had_keeps_nobody_waiting() -> None:
+    with TemporaryDirectory(prefix="cri") as folder:
+        node = Node(Path(folder))
+        node.runtime.add("broken", state=cri.CONTAINER_RUNNING)
+        node.runtime.add("gone", state=cri.CONTAINER_RUNNING)
+        node.runtime.failures["ContainerStatus"] = [grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND]
+        node.runtime.failures["PodSandboxStatus"] = [grpc.StatusCode.DEADLINE_EXCEEDED]
+        async with (
+            node.kubelet,
+            fake_runtime.serving(node.behind, node.runtime.serve),
+            proxying(node.behind, node.before, node.events, node.clock),
+        ):
+            await node.synchronized()
+    sandboxes, containers = node.events.found
+    assert [sandbox.id for sandbox in sandboxes] == ["s"]
+    assert [(each.phase, each.resources) for each in containers] == [
+        (ContainerPhase.RUNNING, RuntimeResources())
+    ]
+
+
 async def test_a_runtime_that_comes_back_is_reconciled_again() -> None:
     with TemporaryDirectory(prefix="cri") as folder:
         node = Node(Path(folder))

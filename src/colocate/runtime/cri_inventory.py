@@ -16,6 +16,7 @@ from colocate.wire import rpc
 _AT_ONCE = 16
 """Questions to the runtime at a time."""
 _SECONDS = 20.0
+_STATUS_SECONDS = 5.0
 
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
@@ -32,15 +33,25 @@ async def inventory(
 
     async def sandbox(listed: cri.PodSandbox) -> RuntimeSandbox:
         question = cri.PodSandboxStatusRequest(pod_sandbox_id=listed.id, verbose=True)
-        status = await rpc.call(channel, methods.SANDBOX_STATUS, question, timeout=_SECONDS)
-        return found_sandbox(listed, status.info.get("info", ""))
+        said = await _status(rpc.call(channel, methods.SANDBOX_STATUS, question, timeout=_STATUS_SECONDS))
+        return found_sandbox(listed, said.info.get("info", "") if said else "")
 
     async def container(listed: cri.Container) -> RuntimeContainer:
         question = cri.ContainerStatusRequest(container_id=listed.id, verbose=True)
-        status = await rpc.call(channel, methods.CONTAINER_STATUS, question, timeout=_SECONDS)
-        return found_container(listed, status.info.get("info", ""))
+        said = await _status(rpc.call(channel, methods.CONTAINER_STATUS, question, timeout=_STATUS_SECONDS))
+        return found_container(listed, said.info.get("info", "") if said else "")
 
     return await _ask(sandbox, sandboxes.items), await _ask(container, containers.containers)
+
+
+async def _status(asked: Awaitable[Found]) -> Found | None:
+    """An answer; None where the runtime has none for this one alone, which must not keep all others waiting."""
+    try:
+        return await asked
+    except grpc.aio.AioRpcError as error:
+        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND):
+            raise
+        return None
 
 
 async def find_container(
