@@ -115,6 +115,26 @@ async def test_an_init_container_hands_its_cpus_on(node: Node) -> None:
     assert await node.real(main) == own
 
 
+async def test_a_kubelet_that_follows_events_gets_them_and_the_end_of_a_container_is_seen_in_them(
+    node: Node,
+) -> None:
+    stream = node.kubelet.channel.unary_stream(methods.CONTAINER_EVENTS)(b"")
+    if node.containerd.version == "1.6":
+        assert await stream.code() is grpc.StatusCode.UNIMPLEMENTED
+        return
+    sandbox = await node.kubelet.run_sandbox("pod")
+    job = await node.kubelet.create(sandbox, "job", cpus=0.5, command=["/bin/busybox", "true"])
+    await node.kubelet.start(job)
+    async with asyncio.timeout(20):
+        while True:
+            event = cri.ContainerEventResponse.FromString(await stream.read())
+            if (event.container_id, event.container_event_type) == (job, cri.CONTAINER_STOPPED_EVENT):
+                break
+    await node.has()
+    assert not stream.done()
+    stream.cancel()
+
+
 async def test_killed_and_started_again_each_finds_all_containers_as_they_were(node: Node) -> None:
     kubelet, proxy = node.kubelet, node.proxy
     alone = await node.run("alone", 1, guaranteed=True)

@@ -276,6 +276,31 @@ async def test_a_container_is_not_kept_waiting_for_a_reconciliation(monkeypatch:
             await node.synchronized()
 
 
+async def test_a_runtime_that_talks_garbage_is_passed_on_and_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cri_proxy, "PATIENCE", 0.01)
+    with TemporaryDirectory(prefix="cri") as folder:
+        node = Node(Path(folder))
+        node.runtime.garbage = True
+        async with (
+            node.kubelet,
+            fake_runtime.serving(node.behind, node.runtime.serve),
+            proxying(node.behind, node.before, node.events, node.clock),
+        ):
+            await node.clock.until_someone_sleeps()
+            sent = creation().SerializeToString()
+            ended = await call_unary(node.kubelet, methods.CREATE_CONTAINER.path, sent)
+            assert ended.answers == (b"\xff\xff\xff",)
+            assert node.events.told == []
+            node.runtime.garbage = False
+            await node.clock.advance(1)
+            await node.synchronized()
+            assert node.events.writer
+            node.runtime.garbage = True
+            assert await node.events.writer.write([pin("0-1", "x")]) == ["x"]
+
+
 async def test_a_change_that_fails_is_tried_again_unless_another_takes_its_place(node: Node) -> None:
     node.runtime.failures["UpdateContainerResources"] = [grpc.StatusCode.UNKNOWN] * 3
     writer = node.events.writer

@@ -106,7 +106,7 @@ async def call(
     payload = method.write_request(request)
     invoke = channel.unary_unary(method.path, response_deserializer=method.read_response)
     try:
-        answer: Response = await invoke(payload, timeout=timeout)
+        answer: Response | None = await invoke(payload, timeout=timeout)
     except asyncio.CancelledError:
         if cancelled():
             raise
@@ -114,6 +114,11 @@ async def call(
         raise grpc.aio.AioRpcError(
             grpc.StatusCode.UNAVAILABLE, nothing, nothing, "the connection was closed on this side"
         ) from None
+    if answer is None:  # gRPC's way to say that it could not be read
+        nothing = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(
+            grpc.StatusCode.INTERNAL, nothing, nothing, f"the answer to {method.path} cannot be read"
+        )
     return answer
 
 
