@@ -73,8 +73,15 @@ def test_among_equals_the_earliest_booking_goes_first_and_times_that_cannot_be_r
         gpu_pod("first", 4, gpus=A, time=late),
         gpu_pod("none", 4),
     )
-    order = [matched(node.allocate(uid))[0] for uid in ("first", "second", "odd", "none")]
-    assert order == ["first", "second", "odd", "none"]
+    order = [matched(node.allocate(uid))[0] for uid in ("none", "first", "second", "odd")]
+    assert order == ["none", "first", "second", "odd"]
+
+
+def test_pods_that_say_the_same_time_go_as_they_were_heard_of() -> None:
+    node = Node(settings=GpuSettings())
+    for uid in ("z", "b", "x", "a"):
+        node.add(gpu_pod(uid, 2, gpus=A, time=1, cores=len(node.api)))
+    assert [matched(node.allocate(uid))[0] for uid in "zbxa"] == ["z", "b", "x", "a"]
 
 
 @pytest.mark.parametrize("time", [0, 1, "0000", "-5", "1e3", "१", "9" * 30])
@@ -162,6 +169,13 @@ def test_one_that_nobody_booked_gets_the_fullest_gpu_that_fits_after_all_booking
     assert matched(node.allocate("q")) == ("q", "c0", (B,))
     assert matched(node.allocate("p")) == ("p", "c0", (A,))
     assert matched(node.allocate("ours")) == ("ours", "c0", (A,))
+
+
+def test_one_that_nobody_booked_leaves_others_the_gpu_that_they_wish_for_where_it_can() -> None:
+    node = Node(settings=GpuSettings())
+    node.add(gpu_pod("p", 10), gpu_pod("wish", 12, gpus=A, time=1), gpu_pod("last", 9))
+    assert matched(node.allocate("p"))[2] == (B,)
+    assert matched(node.allocate("last"))[2] == (A,)
 
 
 def test_one_that_nobody_booked_is_refused_with_who_should_have_where_that_is_wanted() -> None:

@@ -50,17 +50,19 @@ class GpuClaim(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(self.gpus(each.container) for each in self.asks.containers)
 
     @property
-    def rank(self) -> tuple[int, int, float, str]:
+    def rank(self) -> tuple[int, float]:
         """Who is served first where requests are equal: those that a scheduler of ours has booked, by its time.
 
-        Others by theirs, but not before they were created: a tenant who writes an early time gains nothing by it.
+        Others by theirs, but not before they were created: a tenant who writes an early time gains nothing by it. One
+        that nobody booked counts from its creation; a booking without a time that can be read comes last.
         """
         time = self.wish.assume_time
         if self.wish.sealed:
-            return 0, time or 0, self.pod.created, self.uid
+            return 0, time or 0
         created = int(self.pod.created * _NANOSECONDS)
-        effective = _NEVER if time is None else max(time, created)
-        return (1 if self.wish.is_booked else 2), effective, self.pod.created, self.uid
+        if time is None:
+            return 1, _NEVER if self.wish.is_booked else created
+        return 1, max(time, created)
 
 
 def claims_of(
@@ -70,7 +72,7 @@ def claims_of(
     settings: GpuSettings,
     due: DueGpus | None = None,
 ) -> Mapping[str, GpuClaim]:
-    """By uid, in the order in which they are served. Pods that are ending are none."""
+    """By uid, in the order in which they are served; of equals, as given. Pods that are ending are none."""
     claims = [
         claim
         for pod in pods

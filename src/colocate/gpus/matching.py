@@ -64,16 +64,20 @@ def match(
     settings: GpuSettings,
     now: float = 0.0,
 ) -> GpuMatch | GpuRefusal:
-    """Answer an Allocate of these ids; `pods` are those of this node, `now` any clock that never goes back."""
+    """Answer an Allocate of these ids; `now` is of any clock that never goes back.
+
+    `pods` are those of this node, in the order in which they were heard of: the kubelet hears of them in the same.
+    """
     taken, pods = frozenset(ids), list(pods)
     answers, handed_on = _ended(answers, dialect, taken)
     claims = claims_of(pods, dialect, inventory, settings, answers.due)
     waiting = _in_order(_waiting(claims.values(), answers, len(taken)), answers, handed_on)
     book = answers.book(inventory)
     kept = reserved(pods, answers, book, settings)
+    wished = _wished(claims.values(), answers)
     why: GpuRefusal | None = None
     for candidate in waiting:
-        gpus, reason = _gpus(candidate, answers, book, kept)
+        gpus, reason = _gpus(candidate, answers, book, kept, wished)
         if not reason:
             return _match(candidate, gpus, taken, answers, inventory, settings, now)
         why = why or _refusal(candidate.claim, reason)
@@ -123,8 +127,19 @@ def _in_order(
     return sorted(candidates, key=rank)
 
 
+def _wished(claims: Iterable[GpuClaim], answers: GpuAnswers) -> Mapping[str, int]:
+    """By GPU, the memory that containers without an answer wish for: left to them where there is a choice."""
+    wished: dict[str, int] = {}
+    for claim in claims:
+        for ask in claim.asks.containers if not claim.problem and not claim.wish.sealed else ():
+            if answers.get(claim, ask) is None:
+                for uuid in claim.gpus(ask.container):
+                    wished[uuid] = wished.get(uuid, 0) + ask.memory
+    return wished
+
+
 def _gpus(
-    candidate: _Candidate, answers: GpuAnswers, book: GpuBook, kept: GpuBook
+    candidate: _Candidate, answers: GpuAnswers, book: GpuBook, kept: GpuBook, wished: Mapping[str, int]
 ) -> tuple[tuple[str, ...], str]:
     """The GPUs that a container would get, or why it gets none."""
     claim, ask = candidate.claim, candidate.ask
@@ -133,10 +148,12 @@ def _gpus(
     due = claim.gpus(ask.container)
     if due:
         return due, kept.why_not(claimed_booking(claim, answers, book))
-    return chosen(claim, ask, book, kept)
+    return _chosen(claim, ask, book, kept, wished)
 
 
-def chosen(claim: GpuClaim, ask: GpuAsk, book: GpuBook, kept: GpuBook) -> tuple[tuple[str, ...], str]:
+def _chosen(
+    claim: GpuClaim, ask: GpuAsk, book: GpuBook, kept: GpuBook, wished: Mapping[str, int]
+) -> tuple[tuple[str, ...], str]:
     """The GPUs with the least room that fit, those first that the pod has already; or why there are none."""
     has = book.pods.get(claim.uid, PodBooking(uid=claim.uid, key=claim.pod.key))
     mine = {uuid for each in has.containers for uuid in each.gpus}
@@ -147,7 +164,13 @@ def chosen(claim: GpuClaim, ask: GpuAsk, book: GpuBook, kept: GpuBook) -> tuple[
             fitting.append(gpu)
     if len(fitting) < ask.count:
         return (), _no_room(ask, kept)
-    fitting.sort(key=lambda gpu: (gpu.uuid not in mine, kept.free(gpu.uuid).memory, gpu.index))
+
+    def rank(gpu: Gpu) -> tuple[bool, bool, int, int]:
+        room = kept.free(gpu.uuid).memory
+        taken_from_others = room - ask.memory < wished.get(gpu.uuid, 0)
+        return gpu.uuid not in mine, taken_from_others, room, gpu.index
+
+    fitting.sort(key=rank)
     return tuple(gpu.uuid for gpu in fitting[: ask.count]), ""
 
 
