@@ -20,7 +20,10 @@ async def test_two_hundred_pods_in_a_burst() -> None:
         await lab.shows(480, 8)
         for number in range(PODS):
             # Half of them are booked; sizes repeat, so that many are alike.
-            wish = {"doslab.io/gpu-uuid": GPUS[number // 2 % 8], "doslab.io/gpu-assume-time": str(10**18 + number)}
+            wish = {
+                "doslab.io/gpu-uuid": GPUS[number // 2 % 8],
+                "doslab.io/gpu-assume-time": str(10**18 + number),
+            }
             lab.create_pod(f"p{number}", 1 + number % 3, annotations=wish if number % 2 else {})
         names = [f"p{number}" for number in range(PODS)]
 
