@@ -93,11 +93,18 @@ class FakeRuntime:
 
     def listed(self) -> tuple[list[RuntimeSandbox], list[RuntimeContainer]]:
         containers = [
-            each.about
+            msgspec.structs.replace(each.about, resources=self._told(each))
             for each in self.containers.values()
             if not self.nri or each.about.phase is not ContainerPhase.EXITED
         ]
         return list(self.sandboxes.values()), containers
+
+    def _told(self, each: Running) -> RuntimeResources:
+        """As a runtime tells: with the cpuset that the container has by now; or nothing, as old ones do."""
+        if each.about.resources == RuntimeResources():
+            return each.about.resources
+        mems = ",".join(map(str, each.mems))
+        return msgspec.structs.replace(each.about.resources, cpuset_cpus=str(each.cpus), cpuset_mems=mems)
 
     async def create(
         self,

@@ -183,3 +183,19 @@ async def test_without_a_state_all_is_adopted_by_the_cpus_that_each_has(make: Ma
     assert modes == {CpuMode.EXCLUSIVE, CpuMode.SHARED}
     test.check()
     test.agree()
+
+
+async def test_off_restores_what_the_kubelet_said_and_not_what_was_pinned_before_a_restart(
+    make: Make,
+) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    _, own = await pod(test, "db", 4)
+    asked = test.runtime.sandbox("asked", QosClass.BURSTABLE)
+    said = msgspec.structs.replace(resources(1000), cpuset_cpus="4-7")
+    other = await test.runtime.create(test.placer, asked, "main", said)
+    await test.again()
+    await test.placer.step("switch", lambda book: book.switch(True))
+    await test.settle()
+    assert (test.runtime.cpus(own), test.runtime.cpus(other)) == ("0-15", "4-7")
+    assert test.runtime.containers[own].mems == (0, 1)

@@ -17,6 +17,7 @@ from colocate.apps.placement.part import PlacementPart
 from colocate.apps.placement.report import explanation_of
 from colocate.apps.placement.upkeep import Upkeep
 from colocate.model.cpuset import CpuSet
+from tests.placement.placing import PatientClock
 from tests.support.containerd import Containerd, Kubelet, running
 from tests.support.cri_proxies import proxying
 from tests.support.waiting import until
@@ -83,7 +84,8 @@ async def proxied(containerd: Containerd, topology: Topology) -> AsyncIterator[V
     part = PlacementPart(
         CpusSection(
             state_folder=folder / "placement", socket=folder / "cpus.sock", wish_namespaces=("default",)
-        )
+        ),
+        PatientClock(),
     )
     part.begin()
     listen = folder / "proxy.sock"

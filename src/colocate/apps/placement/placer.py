@@ -173,6 +173,7 @@ class Placer:
         ]
         groups = await asyncio.to_thread(self.machine.groups, running)
         self.seen = set(groups)
+        self.last_creation = {own: at for own, at in self.last_creation.items() if own in by_id}
         try:
             book = reconciled(self.book, sandboxes, containers, groups)
         except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on

@@ -84,9 +84,11 @@ class _Reconciliation:
         running = []
         for sandbox, container in unknown:
             found = self._groups.get(container.id, FoundGroup())
-            if container.resources == RuntimeResources() and found.resources is not None:
+            # Whose cpuset a container has that is there already nobody knows.
+            told = merged(RuntimeResources(), container.resources)
+            if told == RuntimeResources() and found.resources is not None:
                 told = _exact(sandbox, found.resources)
-                container = msgspec.structs.replace(container, resources=told)
+            container = msgspec.structs.replace(container, resources=told)
             placed = self.book.note(sandbox, container)
             running.append((placed.request, found.cpus))
         if running and self.book.active:

@@ -69,9 +69,11 @@ def resized(request: CpuRequest, resources: RuntimeResources) -> CpuRequest:
 
 
 def merged(old: RuntimeResources, new: RuntimeResources) -> RuntimeResources:
-    """An update says only what changes."""
+    """An update says only what changes. The cpuset of a container that is there is ours: it stays as it was asked."""
     told = {name: value for name in new.__struct_fields__ if (value := getattr(new, name))}
-    return msgspec.structs.replace(old, **told)
+    return msgspec.structs.replace(
+        old, **{**told, "cpuset_cpus": old.cpuset_cpus, "cpuset_mems": old.cpuset_mems}
+    )
 
 
 def qos_of(cgroup_parent: str, resources: RuntimeResources) -> QosClass:
