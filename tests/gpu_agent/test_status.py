@@ -1,5 +1,6 @@
 """What `colocate gpu status` says of a node, and what Prometheus is told."""
 
+import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
@@ -22,7 +23,9 @@ from colocate.gpus import (
     GPUSHARE,
     ContainerBooking,
     GpuBook,
+    GpuDisagreement,
     GpuHealth,
+    GpuRecordSource,
     HealthSettings,
     PodBooking,
     dialect,
@@ -146,6 +149,21 @@ def test_prometheus_is_told_of_gpus_and_pods_and_forgets_those_that_are_gone() -
     assert sample("colocate_gpu_healthy", gpu=A100) == 0
     assert sample("colocate_gpu_healthy", gpu=T4) is None
     assert sample("colocate_gpu_pod_cores_booked", **of_pod) is None
+
+
+def test_records_that_do_not_agree_are_counted_and_shown() -> None:
+    wrong = GpuDisagreement(
+        source=GpuRecordSource.ANNOTATION,
+        pod="team/train",
+        uid="uid-1",
+        sentence="team/train: odd",
+        remedy="x",
+    )
+    told = msgspec.structs.replace(report([known(0, T4, 16)]), mismatches=(wrong,))
+    metrics.tell(told)
+    assert sample("colocate_gpu_mismatches", source="annotation") == 1
+    assert sample("colocate_gpu_mismatches", source="driver") == 0
+    assert "annotation disagrees: team/train: odd" in lines(told)
 
 
 def test_mock_faults_do_what_they_are_called() -> None:

@@ -6,7 +6,7 @@ marked by number: as many stay healthy and free as the book has units to offer. 
 where other pods hold them, any other id stands in.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from colocate.gpus.book import GpuBook
 from colocate.gpus.slices import Slices
@@ -14,26 +14,41 @@ from colocate.gpus.slices import Slices
 
 def unhealthy_slices(slices: Slices, book: GpuBook, held: Mapping[str, Sequence[str]]) -> frozenset[str]:
     """The ids to mark. `held` are those that pods hold, each with the GPUs of its pod as far as known."""
+    taken = _by_gpu(slices, held)
+    sick = {gpu.uuid for gpu in book.inventory.gpus if not gpu.healthy}
     marked: set[str] = set()
     short = 0
     surplus: list[tuple[bool, list[str]]] = []
-    by_gpu: dict[str, set[str]] = {}
-    for id in held:
-        if (uuid := slices.gpu_of(id)) is not None:
-            by_gpu.setdefault(uuid, set()).add(id)
     for uuid, ids in slices.ids.items():
-        taken = by_gpu.get(uuid, set())
-        marked |= {id for id in taken if not _is_fit(book, held[id] or (uuid,))}
-        free, offered = len(ids) - len(taken), book.offered(uuid).memory // slices.unit
+        mine = taken.get(uuid, set())
+        if sick or not all(uuid in slices.ids for uuid in book.used):
+            marked |= {id for id in mine if not _is_fit(book, held[id] or (uuid,))}
+        free, offered = len(ids) - len(mine), book.offered(uuid).memory // slices.unit
         short += max(0, offered - free)
         if free > offered:
-            surplus.append((offered == 0, _last([id for id in ids if id not in taken], free - offered)))
+            surplus.append((offered == 0, _last([id for id in ids if id not in mine], free - offered)))
     # Slices of GPUs that offer something go before those of sick and full ones.
     for _, extra in sorted(surplus, key=lambda each: each[0]):
         standing_in = min(short, len(extra))
         short -= standing_in
         marked.update(extra[standing_in:])
     return frozenset(marked)
+
+
+def _by_gpu(slices: Slices, held: Iterable[str]) -> Mapping[str, set[str]]:
+    """The held ids by the GPU that they name. There may be a hundred thousand, at every change of the book."""
+    taken: dict[str, set[str]] = {uuid: set() for uuid in slices.ids}
+    last = {
+        key: (len(slices.ids[uuid][-1]), slices.ids[uuid][-1])
+        for key, uuid in slices.keys.items()
+        if slices.ids[uuid]
+    }
+    for id in held:
+        key = id.partition("-")[0]
+        # Numbers beyond the last are of a larger GPU or a smaller unit, before this one.
+        if key in last and (len(id), id) <= last[key]:
+            taken[slices.keys[key]].add(id)
+    return taken
 
 
 def _is_fit(book: GpuBook, gpus: Sequence[str]) -> bool:

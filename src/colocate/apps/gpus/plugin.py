@@ -73,10 +73,10 @@ class GpuPlugin(DevicePlugin):
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Slices of one GPU."""
-        places = {uuid: place for place, uuid in enumerate(self._slices.ids)}
+        places = {key: place for place, key in enumerate(self._slices.keys)}
 
         def group(id: str) -> int:
-            return places.get(self._slices.gpu_of(id) or "", -1)
+            return places.get(id.partition("-")[0], -1)
 
         return from_one_group(group, slice_order, available, must_include, size)
 
