@@ -43,7 +43,14 @@ async def test_the_plugin_in_readme_serves_a_pod(node: TestNode) -> None:
 
 
 def same_but_for_figures(text: str) -> str:
-    return re.sub(r"[\d.]+ (ms|s|blocks of 512)\b|process \d+|\b\d{2,7}(?=   (?:gpu|CM|5f4a))", "#", text)
+    figures = (
+        r"[\d.]+ (?:ms|s|blocks of 512|free blocks|free|GiB of what|blocks are offered)\b",
+        r"process \d+",
+        r"\b\d{2,7}(?=   (?:gpu|CM|\w{4}-\d))",
+        r"(?<=held)\s+[#OCp.s!]{20,}\s+",  # the bar of the memory
+        r"(?<=this-machine)\s+\d+ %\s+\d+ %\s+[█░]+",
+    )
+    return re.sub("|".join(figures), "#", text)
 
 
 def test_the_demo_prints_what_readme_shows() -> None:

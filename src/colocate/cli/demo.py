@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -10,21 +11,27 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from textwrap import indent
 
+from colocate.apps import control
+from colocate.apps.memory.control import REPORT, AskReport
+from colocate.apps.memory.report import MemoryReport
 from colocate.cli.commands import Commands
 from colocate.cli.main import GROUPS
+from colocate.cli.memory_status import drawn
 from colocate.errors import ColocateError, UserError
 from colocate.lab.nodes.shape import LabNodeShape, from_file, generated
 from colocate.model.device import Health
-from colocate.model.pod import Phase
+from colocate.model.figures import amount
 
 try:
     from rich.console import Console, Group, RenderableType
     from rich.live import Live
+    from rich.padding import Padding
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
 
     from colocate.lab.demo import RESOURCE, Demo
+    from colocate.lab.demo_commands import DemoSkipped
     from colocate.lab.own_folder import own_folder
 except ImportError as missing:
     raise UserError(
@@ -33,6 +40,11 @@ except ImportError as missing:
 
 _PAUSE = 1.5
 _COLOURS = ("cyan", "magenta", "yellow", "blue")
+_MOST_PODS = 8
+_BAR = 10
+_HOT = 0.8
+_COMMAND = sys.argv[0] if os.access(sys.argv[0], os.X_OK) else "colocate"
+"""As it can be pasted into another terminal, whose PATH may not have it."""
 
 
 def add(groups: Commands) -> None:
@@ -97,6 +109,7 @@ async def _go_on(demo: Demo, story: "Story") -> None:
     while True:
         await asyncio.sleep(0.25)
         await demo.tend()
+        await story.look()
         story.refresh()
 
 
@@ -109,6 +122,9 @@ class Story:
         self._live = Live(console=console, auto_refresh=False, transient=False) if live else None
         self._started = time.monotonic()
         self._closing: list[str] = []
+        self._steps = 0
+        self._skipped = 0
+        self._memory: MemoryReport | None = None
 
     @property
     def is_live(self) -> bool:
@@ -125,27 +141,52 @@ class Story:
     async def step(self, title: str, do: Callable[[], Awaitable[str]]) -> None:
         """Do something, and print above the live view what it was and what was seen."""
         begun = time.monotonic()
-        seen = await do()
+        mark, colour = "✓", "green"
+        try:
+            seen = await do()
+        except DemoSkipped as skipped:
+            mark, colour, seen = "–", "yellow", f"skipped: {skipped}"
+            self._skipped += 1
+        self._steps += 1
         took = f"  {time.monotonic() - begun:.1f} s"
-        self._console.print(Text.assemble(("✓ ", "green"), (title, "bold"), (took, "dim")))
-        self._console.print(indent(seen, "  "), soft_wrap=self._live is None)
+        self._console.print(Text.assemble((f"{mark} ", colour), (title, "bold"), (took, "dim")))
+        self._print_indented(seen)
+        await self.look()
         self.refresh()
+
+    def _print_indented(self, seen: str) -> None:
+        """On a pipe each line as it is; on a terminal continued below itself."""
+        if self._live is None:
+            self._console.print(indent(seen, "  "), soft_wrap=True)
+        else:
+            self._console.print(Padding(seen, (0, 0, 0, 2)))
+
+    async def look(self) -> None:
+        """Ask the agent where the memory is; where it does not say, the last word stays."""
+        try:
+            self._memory = await control.ask(self._demo.root / "agent.sock", REPORT, AskReport())
+        except ColocateError:
+            return
 
     def end(self, once: bool) -> None:
         if once:
             self._console.print(self._board())
-            self._console.print(f"Everything worked, in {time.monotonic() - self._started:.1f} s.")
+            took = f"in {time.monotonic() - self._started:.1f} s"
+            done = f"{self._steps - self._skipped} of {self._steps} steps worked"
+            worked = f"{done}, {self._skipped} skipped" if self._skipped else "Everything worked"
+            self._console.print(f"{worked}, {took}.")
             return
         socket = self._demo.root / "agent.sock"
         agent = self._demo.agent.pid if self._demo.agent else ""
         self._closing = [
             "Try it from another terminal:",
             f"  export KUBECONFIG={self._demo.kubeconfig}",
-            "  kubectl get nodes; kubectl describe node this-machine; kubectl apply -f examples/pod.yaml",
-            f"  colocate mock unhealthy {RESOURCE} gpu-0004 --socket {socket}",
+            "  kubectl get nodes; kubectl top nodes; kubectl logs train; kubectl apply -f examples/pod.yaml",
+            f"  {_COMMAND} mock unhealthy {RESOURCE} gpu-0004 --socket {socket}",
+            f"  {_COMMAND} memory status --socket {socket}",
             f"  kill -9 {agent}   # the agent; it is started again",
             *(
-                [f"  colocate scheduler top --url {load.url} --token-file {load.token_file}"]
+                [f"  {_COMMAND} scheduler top --url {load.url} --token-file {load.token_file}"]
                 if (load := self._demo.load)
                 else []
             ),
@@ -168,9 +209,37 @@ class Story:
             self._live.update(Group(self._board(), *closing), refresh=True)
 
     def _board(self) -> RenderableType:
-        return Panel(
-            Group(self._devices(), Text(), self._pods()), title="this-machine", title_align="left", width=100
-        )
+        parts: list[RenderableType] = [self._devices(), *self._memory_bar()]
+        # What does not fit would push the hints off a small terminal: first the loads go, then pods.
+        room = self._room() - len(parts)
+        loads = self._demo.node_loads()
+        pods = max(1, min(_MOST_PODS, room - 3))
+        parts += [Text(), self._pods(pods)]
+        if loads and room - 3 - pods >= len(loads) + 2:
+            parts += [Text(), _loads(loads)]
+        # No wider than a line can be read, and never wider than the terminal: it may be resized.
+        width = min(100, self._console.width)
+        return Panel(Group(*parts), title="this-machine", title_align="left", width=width)
+
+    def _room(self) -> int:
+        """Lines inside the panel."""
+        if self._live is None:
+            return 100
+        width = max(1, self._console.width)
+        hints = sum(-(-len(line) // width) for line in self._closing)
+        return self._console.height - hints - 3
+
+    def _memory_bar(self) -> list[RenderableType]:
+        report = self._memory
+        if report is None:
+            return []
+        told = f"{report.offered} free, {report.held} held"
+        debt = f"   debt {amount(report.debt)}" if report.debt else ""
+        width = max(10, min(40, self._console.width - 50))
+        bar = Text.from_ansi(drawn(report.bar.parts(), self._console.is_terminal, width))
+        figures = Table.grid(padding=(0, 3))
+        figures.add_row(Text("memory", "bold"), f"blocks {told}{debt}", bar)
+        return [figures]
 
     def _devices(self) -> RenderableType:
         kubelet = self._demo.kubelet
@@ -191,17 +260,18 @@ class Story:
         )
         return figures
 
-    def _pods(self) -> RenderableType:
+    def _pods(self, most: int) -> RenderableType:
         pods = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-        for column in ("pod", "phase", "pid", "devices"):
+        for column in ("pod", "status", "pid", "devices"):
             pods.add_column(column)
         shown = [pod for pod in self._demo.pods() if not pod["metadata"].get("ownerReferences")]
-        for index, pod in enumerate(shown[-8:]):
-            name, phase = pod["metadata"]["name"], pod["status"].get("phase", "")
-            style = {Phase.RUNNING: "green", Phase.FAILED: "red"}.get(phase, "yellow")
+        for index, pod in enumerate(shown[-most:]):
+            name = pod["metadata"]["name"]
+            word = self._demo.pod_word(name)
+            style = "green" if word in ("Running", "Completed") else "red" if "Error" in word else "yellow"
             pods.add_row(
                 name,
-                Text(phase, style),
+                Text(word, style),
                 str(self._demo.pid(name) or ""),
                 Text(" ".join(self._demo.held(name)), _COLOURS[index % len(_COLOURS)]),
             )
@@ -213,6 +283,19 @@ class Story:
         shown = [pod for pod in self._demo.pods() if not pod["metadata"].get("ownerReferences")]
         return {
             id: _COLOURS[index % len(_COLOURS)]
-            for index, pod in enumerate(shown[-8:])
+            for index, pod in enumerate(shown[-_MOST_PODS:])
             for id in self._demo.held(pod["metadata"]["name"])
         }
+
+
+def _loads(loads: list[tuple[str, float, float]]) -> RenderableType:
+    """How busy every node is, as kubectl top says."""
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for column in ("node", "cpu", "memory", ""):
+        table.add_column(column)
+    for name, cpu, memory in loads:
+        cells = min(_BAR, round(memory * _BAR))
+        colour = "red" if memory >= _HOT else "green"
+        bar = Text("█" * cells + "░" * (_BAR - cells), colour)
+        table.add_row(name, f"{int(cpu * 100)} %", f"{int(memory * 100)} %", bar)
+    return table

@@ -9,11 +9,14 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
+from colocate.lab.api import pod_columns, quantities
 from colocate.lab.api.objects import Object
-from colocate.lab.api.resources import DEPLOYMENTS, EVENTS, NAMESPACES, NODES, PODS
+from colocate.lab.api.query import ListQuery
+from colocate.lab.api.resources import DEPLOYMENTS, EVENTS, NAMESPACES, NODE_METRICS, NODES, PODS
 from colocate.lab.cluster import LabCluster
-from colocate.lab.demo_commands import DemoFailed, ask, begin, end
+from colocate.lab.demo_commands import DemoFailed, DemoSkipped, ask, begin, end
 from colocate.lab.demo_files import MOCK_GPUS, SAY_LIMIT, agent_config, deployment
 from colocate.lab.demo_load import HOT, NAME, DemoLoad
 from colocate.lab.nodes.shape import LabNodeShape
@@ -28,10 +31,12 @@ REPLICAS = 30
 BY_LOAD = 10
 MEMORY = "test.com/colocation-memory"
 BLOCKS = 3
+BLOCK = 512 << 20
 GPU_MEMORY = "doslab.io/gpu-memory"
 SHARES = {"infer": 2, "tune": 4}
 """Pods that share a GPU, and the GiB of it that each asks for."""
 PATIENCE = 60
+GIB = 1 << 30
 
 
 class Demo:
@@ -66,6 +71,7 @@ class Demo:
             ("Repair it: colocate mock healthy", self._mend_device),
             ("Kill the agent with SIGKILL, and start it again", self._kill_agent),
             ("Restart the kubelet", self._restart_kubelet),
+            ("Run short of memory: a debt, and how it is paid back", self._owe),
         ]
         if self._nodes:
             told.insert(4, (f"Roll out a deployment of {REPLICAS}", self._run_web))
@@ -84,10 +90,7 @@ class Demo:
         return f"{nodes} nodes are Ready; every pod on this machine will be {how}"
 
     async def _start_agent(self) -> str:
-        sells = not self.runtime.without_cgroups
-        self.config.write_text(
-            agent_config(self.root, RESOURCE, DEVICES, MEMORY, self.runtime.cgroup_root if sells else None)
-        )
+        self._write_config()
         (self.root / "gpus.yaml").write_text(MOCK_GPUS)
         await self._spawn_agent()
         await self._healthy(DEVICES)
@@ -113,20 +116,64 @@ class Demo:
 
     async def _run_colocated(self) -> str:
         if self.runtime.without_cgroups:
-            return f"this machine offers no memory: {self.runtime.without_cgroups}"
+            raise DemoSkipped(
+                f"no memory is offered, because {self.runtime.without_cgroups}; run the demo as root to see it"
+            )
         table = self.kubelet.devices.table
         await self._until(lambda: MEMORY in table.devices, "the agent to offer memory")
         offered = int(json.loads(await self._ask_agent("memory", "status", "-o", "json"))["offered"])
         if offered < BLOCKS:
-            return f"this machine has {offered} idle blocks of 512 MiB: too few for the pod"
+            raise DemoSkipped(
+                f"this machine has {offered} idle blocks of 512 MiB, and the pod wants {BLOCKS}; end something large"
+            )
         await self._until(lambda: len(table.healthy(MEMORY)) >= BLOCKS, f"{BLOCKS} blocks")
         offered = len(table.healthy(MEMORY))
         self.cluster.registry.create(NAMESPACES, "", {"metadata": {"name": "colocation-memory"}})
         self._create_pod("test-pod", BLOCKS, SAY_LIMIT, resource=MEMORY, namespace="colocation-memory")
         await self._phase("test-pod", Phase.RUNNING)
         said = await self._said(self.kubelet.pod("colocation-memory/test-pod"))
-        self._expect(said == f"I may use {BLOCKS * 512 << 20} bytes", f"the pod said: {said}")
+        self._expect(said == f"I may use {BLOCKS * BLOCK} bytes", f"the pod said: {said}")
         return f"the node shows {offered} blocks of 512 MiB; the process first says: {said}"
+
+    async def _owe(self) -> str:
+        """Make the node short on paper, by a margin that leaves half of what the pod holds, and let it recover."""
+        if not self.held("test-pod"):
+            raise DemoSkipped("no pod holds a block, so none can be owed")
+        assert self.agent is not None
+        before = await self._memory()
+        bar = before["bar"]
+        missing = bar["published"] + bar["idle"] + BLOCKS * BLOCK // 2
+        self._write_config(margin=f"{10 + 100 * missing / bar['capacity']:.2f}%")
+        self.agent.send_signal(signal.SIGHUP)
+        owing = await self._memory_that(lambda now: int(now["debt"]) > 0, "a debt")
+        self._write_config()
+        self.agent.send_signal(signal.SIGHUP)
+        paid = await self._memory_that(lambda now: not now["debt"] and now["offered"], "the debt to be paid")
+        [pod] = paid["pods"]
+        self._expect(pod["limit"] == BLOCKS * BLOCK, f"the limit of the pod became {pod['limit']}")
+        return (
+            f"with a larger margin to be left free, {before['offered']} free blocks are withdrawn, and "
+            f"{int(owing['debt']) / GIB:.1f} GiB of what the pod holds are a debt;\nonline work needs none of it "
+            "now, so the pod keeps its limit. With the old margin the debt is paid, and "
+            f"{paid['offered']} blocks are offered"
+        )
+
+    async def _memory(self) -> dict[str, Any]:
+        """What `colocate memory status -o json` says now."""
+        told: dict[str, Any] = json.loads(await self._ask_agent("memory", "status", "-o", "json"))
+        return told
+
+    async def _memory_that(self, holds: Callable[[dict[str, Any]], Any], what: str) -> dict[str, Any]:
+        """The first status of the memory that is as wanted."""
+        for _ in range(PATIENCE * 2):
+            if holds(now := await self._memory()):
+                return now
+            await asyncio.sleep(0.2)
+        raise DemoFailed(f"waited in vain for {what}; the last status was {now}")
+
+    def _write_config(self, margin: str = "10%") -> None:
+        groups = None if self.runtime.without_cgroups else self.runtime.cgroup_root
+        self.config.write_text(agent_config(self.root, RESOURCE, DEVICES, MEMORY, groups, margin))
 
     async def _share_gpu(self) -> str:
         await self._until(lambda: bool(self.kubelet.devices.table.healthy(GPU_MEMORY)), "the agent's GPUs")
@@ -235,6 +282,27 @@ class Demo:
             if running:
                 return running.pid
         return None
+
+    def node_loads(self) -> list[tuple[str, float, float]]:
+        """Every node with the shares of its CPU and memory in use, as `kubectl top nodes` says."""
+        everything = ListQuery({}).selection(NODES.storage)
+        sizes = {
+            stored.key.name: stored.body["status"]["capacity"]
+            for stored in self.cluster.store.items(NODES.storage)
+        }
+        loads = []
+        for told in self.cluster.server.metrics.select(NODE_METRICS, "", everything):
+            usage, size = told.body["usage"], sizes[told.key.name]
+            shares = [
+                float(quantities.parse(usage[one]) / quantities.parse(size[one])) for one in ("cpu", "memory")
+            ]
+            loads.append((told.key.name, shares[0], shares[1]))
+        return loads
+
+    def pod_word(self, name: str) -> str:
+        """What a pod is at, in the word that kubectl has for it: CrashLoopBackOff, Completed, Running."""
+        [pod] = [pod for pod in self.pods() if pod["metadata"]["name"] == name]
+        return str(pod_columns.cells(pod, self.cluster.clock.time())[2])
 
     def _events(self, reason: str) -> list[str]:
         events = [stored.body for stored in self.cluster.store.items(EVENTS.storage)]

@@ -14,6 +14,10 @@ class DemoFailed(ColocateError):
     """Something in the demo was not as it should be."""
 
 
+class DemoSkipped(ColocateError):
+    """This machine cannot show it: why, and how it can be seen."""
+
+
 async def begin(log: Path, *words: str) -> asyncio.subprocess.Process:
     """Start a command that goes on, and writes to this file; Ctrl-C in the demo's terminal does not reach it."""
     with log.open("ab") as output:

@@ -26,6 +26,8 @@ memory:
   enabled: true
   resource: {resource}
   refresh: 1s
+  coolDown: 2s
+  margin: {margin}
   stateFolder: {root}/state
   cgroupRoot: {cgroups}
   node: {node}
@@ -60,12 +62,14 @@ echo "I may use $limit bytes"; exec sleep infinity
 """A process's first words: the limit of its pod's control group, as it finds it."""
 
 
-def agent_config(root: Path, mock: str, devices: int, memory: str, cgroups: Path | None) -> str:
+def agent_config(
+    root: Path, mock: str, devices: int, memory: str, cgroups: Path | None, margin: str = "10%"
+) -> str:
     """So many devices of a mock resource, mock GPUs, and, where pods have control groups, idle memory as well."""
     config = _CONFIG.format(root=root, mock=mock, devices=devices) + _GPUS.format(root=root, node=MACHINE)
     if cgroups is None:
         return config
-    return config + _MEMORY.format(resource=memory, root=root, cgroups=cgroups, node=MACHINE)
+    return config + _MEMORY.format(resource=memory, root=root, cgroups=cgroups, node=MACHINE, margin=margin)
 
 
 def deployment(name: str, replicas: int, cpu: str = "500m", scheduler: str = "default-scheduler") -> Object:

@@ -9,11 +9,16 @@ import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 
+from colocate.lab.api.metrics import ANNOTATION
+from colocate.lab.api.objects import Object
+from colocate.lab.api.quantities import in_binary, in_decimal, parse
 from colocate.lab.api.registry import ObjectRegistry
+from colocate.lab.api.resources import NODES
 from colocate.lab.demo_commands import begin, end
 from colocate.lab.scheduler import configuration
 from colocate.lab.scheduler.loop import Scheduler
@@ -21,6 +26,7 @@ from colocate.lab.scheduler.loop import Scheduler
 NAME = "mem-real-usage-scheduler"
 HOT = 91
 COOL = (20, 30, 40)
+CPU = 15
 _CONFIG = """\
 version: 1
 log: {{format: json}}
@@ -54,6 +60,9 @@ class DemoLoad:
         self._open = AsyncExitStack()
 
     async def start(self, registry: ObjectRegistry, kubeconfig: Path) -> None:
+        for name, memory in self._memory.items():
+            # The same figures for `kubectl top` as for the scheduler.
+            registry.modify(NODES, "", name, partial(_claim, memory))
         prometheus = await self._open.enter_async_context(_pretending(self._memory))
         config = self._root / "scheduler.yaml"
         config.write_text(_CONFIG.format(port=self._port, prometheus=prometheus, token_file=self.token_file))
@@ -76,6 +85,16 @@ class DemoLoad:
         await self._open.aclose()
 
 
+def _claim(memory: float, node: Object) -> None:
+    """Let a node look as busy as the pretended Prometheus says."""
+    size = node["status"]["capacity"]
+    used = (("cpu", size["cpu"], CPU, in_decimal), ("memory", size["memory"], memory, in_binary))
+    claims = {
+        ANNOTATION + name: shown(parse(whole) * round(share) / 100) for name, whole, share, shown in used
+    }
+    node["metadata"].setdefault("annotations", {}).update(claims)
+
+
 @asynccontextmanager
 async def _pretending(memory: Mapping[str, float]) -> AsyncIterator[str]:
     """A Prometheus that says so of every node's memory, and of its CPU that it is used to 15 %, always."""
@@ -89,7 +108,7 @@ async def _pretending(memory: Mapping[str, float]) -> AsyncIterator[str]:
         elif asked.startswith("stddev"):
             values = dict.fromkeys(memory, 0)
         elif "cpu" in asked:
-            values = dict.fromkeys(memory, 15)
+            values = dict.fromkeys(memory, CPU)
         series = [
             {"metric": {"node": node}, "value": [now, str(value)]}
             for node, value in (values.items() if "node_" in asked else ())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from colocate.clock import Clock
-from colocate.errors import Unavailable
+from colocate.errors import Unavailable, system_reason
 from colocate.host import cgroups
 from colocate.host.cgroups import Naming
 from colocate.host.files import below
@@ -161,7 +161,8 @@ class ProcessRuntime:
             cgroups.remove(self._tree, self._parent)
         except (OSError, Unavailable) as error:
             self._tree = None
-            self.without_cgroups = f"this process may not create control groups here ({error})"
+            why = system_reason(error) if isinstance(error, OSError) else str(error)
+            self.without_cgroups = f"this process may not create control groups here ({why})"
 
     @property
     def cgroup_root(self) -> Path:
