@@ -45,9 +45,9 @@ EVERY_LIFE = {
     "placement.write",
     "placement.written",
 }
-# Every life is a fork of a process that has imported all of this once.
+# Every life is a fork of a process that has imported what takes long once. It does not find this module by its name.
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__])
+_processes.set_forkserver_preload(["colocate.apps.nri", "colocate.apps.config.file", "uvloop"])
 
 T = TypeVar("T")
 
