@@ -100,6 +100,12 @@ async def test_an_error_without_a_gpu_makes_all_of_them_unfit() -> None:
         await watch.troubles("XID 79", "XID 79")
 
 
+async def test_an_error_of_a_gpu_that_nobody_knows_harms_no_other() -> None:
+    async with watching(MockGpus([T4, A100])) as watch:
+        watch.monitor.take_xid(Xid(79, "GPU-stranger"))
+        await watch.troubles("", "")
+
+
 async def test_a_gpu_that_falls_off_the_bus_stays_unfit_until_it_answers_and_was_quiet() -> None:
     source = MockGpus([T4, A100])
     async with watching(source) as watch:

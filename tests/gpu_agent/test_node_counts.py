@@ -16,7 +16,7 @@ from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Flags
 from colocate.gpus import ANNOUNCED, DOSLAB, GPUSHARE, VOLCANO, HealthSettings, announced
 from colocate.host.mock_gpus import MockGpu, MockGpus
-from colocate.lab.api.resources import NODES
+from colocate.lab.api.resources import EVENTS, NODES
 from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.model.gpu import Gpu, GpuInventory
 from tests.support.waiting import until
@@ -69,6 +69,11 @@ class Counted:
         found: dict[str, str] = node.body["status"][where]
         return {name: found[name] for name in (COUNT, CORES) if name in found}
 
+    def events(self) -> list[tuple[str, str]]:
+        events = [stored.body for stored in self.cluster.store.items(EVENTS.storage)]
+        mine = [each for each in events if each["involvedObject"]["name"] == MACHINE]
+        return [(each["reason"], each["message"]) for each in mine if each["reason"].startswith("Gpu")]
+
     def annotations(self) -> dict[str, str]:
         node = self.cluster.registry.find(NODES, "", MACHINE)
         assert node is not None
@@ -118,6 +123,13 @@ async def test_a_sick_gpu_is_not_counted_until_it_is_well() -> None:
         await node.shows(0)
         node.source.silence()
         await node.shows(2)
+        await until(lambda: len(node.events()) == 4, "events of the node", 20)
+        assert sorted(node.events()) == [
+            ("GpuHealthy", "GPU GPU-1 is healthy again"),
+            ("GpuHealthy", "GPU GPU-2 is healthy again"),
+            ("GpuUnhealthy", "GPU GPU-1 is given to no new pod: driver not loaded"),
+            ("GpuUnhealthy", "GPU GPU-2 is given to no new pod: driver not loaded"),
+        ]
 
 
 async def test_they_come_back_when_somebody_or_a_kubelet_without_checkpoint_zeroes_them() -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 import msgspec
 
+from colocate.aio import in_daemon
 from colocate.apps.checkpoint import file as checkpoint_file
 from colocate.apps.doctor.check import DoctorSection, Patient, check
 from colocate.apps.doctor.report import CheckResult, absent, good, warn
@@ -36,7 +37,8 @@ async def gpus(patient: Patient) -> AsyncIterator[CheckResult]:
             yield result
         return
     try:
-        readings = await asyncio.to_thread(_survey)
+        # A driver that hangs must not keep the command from ending.
+        readings = await asyncio.shield(in_daemon(_survey, "gpu survey"))
     except GpuUnavailable as error:
         yield absent(f"no agent shares GPUs here, and no driver tells of any: {error}")
         return

@@ -154,8 +154,8 @@ class GpuMonitor:
         self._log.warning(Event.GPU_XID, gpu=xid.uuid or "unknown", xid=xid.code, ignored=ignored)
         telemetry.GPU_XIDS.labels(xid.uuid or "unknown", str(xid.code)).inc()
         now = self.clock.monotonic()
-        # Of an error without a GPU nobody knows whose it is.
-        met = [xid.uuid] if xid.uuid in self._known else list(self._known)
+        # Of an error without a GPU nobody knows whose it is: it may be any.
+        met = {xid.uuid} if xid.uuid else set(self._known)
         self._put(
             {
                 uuid: KnownGpu(gpu.reading, after_xid(gpu.health, xid.code, now, self.settings))

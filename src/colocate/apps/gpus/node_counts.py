@@ -1,4 +1,5 @@
-"""What the cluster is told of a node's GPUs: how many, with how many cores, in its status; which, in an annotation.
+"""What the cluster is told of a node's GPUs: how many, with how many cores, in its status; which, in an annotation;
+and, by events of the node, why one is not given to new pods.
 
 It is kept there while the agent runs, and taken away when it stops.
 
@@ -16,6 +17,7 @@ from colocate.aio import deadline, first
 from colocate.apps.gpus.monitor import GpuMonitor
 from colocate.cluster.client import Client
 from colocate.cluster.errors import ClusterError, PreconditionFailed
+from colocate.cluster.events import EventRecorder, EventType, Reference
 from colocate.cluster.json_patch import Patch
 from colocate.cluster.node_status import set_extended_resources
 from colocate.cluster.resources import NODES, Selection
@@ -25,6 +27,11 @@ from colocate.errors import UserError
 from colocate.gpus import ANNOUNCED, Dialect, announcement_of
 from colocate.model.gpu import CORES, GpuInventory
 from colocate.telemetry import Event
+
+COMPONENT = "colocate-gpus"
+UNHEALTHY = "GpuUnhealthy"
+HEALTHY = "GpuHealthy"
+"""Reasons of events."""
 
 _RETRY = 5.0
 _LAST_RETRY = 60.0
@@ -67,11 +74,30 @@ class GpuNodeCounts:
         self._nodes = WatchCache(
             client, NODES.read_as(_CountedNode), Selection(fields=f"metadata.name={node}")
         )
+        self._events = EventRecorder(client, COMPONENT, node)
         self._log = telemetry.logger()
 
     async def run(self) -> None:
         """Keep them until cancelled."""
-        await first(self._nodes.run(), self._keep())
+        await first(self._nodes.run(), self._keep(), self._events.run(), self._tell())
+
+    async def _tell(self) -> None:
+        """An event of the node whenever a GPU falls ill or is well again."""
+        # `kubectl describe node` asks by the node's name in place of its uid, as kubelets write it.
+        about = Reference("Node", self._node, uid=self._node)
+        troubles: dict[str, str] = {}
+        await self._monitor.ready()
+        while True:
+            seen = self._monitor.changed.count
+            now = {gpu.uuid: gpu.trouble for gpu in self._monitor.inventory.shared}
+            for uuid, trouble in now.items():
+                if trouble and not troubles.get(uuid):
+                    message = f"GPU {uuid} is given to no new pod: {trouble}"
+                    self._events.record(about, UNHEALTHY, message, EventType.WARNING)
+                elif troubles.get(uuid) and not trouble:
+                    self._events.record(about, HEALTHY, f"GPU {uuid} is healthy again", EventType.NORMAL)
+            troubles = now
+            await self._monitor.changed.beyond(seen)
 
     async def withdraw(self, seconds: float) -> None:
         """Take them away, within so many seconds: nobody stands behind them any more."""
