@@ -115,8 +115,8 @@ COVETED = [
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", ""),
 ]
 
-ALLOWED = {"colocate-gpus": ("patch", "nodes", "status")}
-"""What a component cannot do without; an admission policy of examples/gpus keeps it to its own node."""
+ALLOWED = dict.fromkeys(("colocate-gpus", "colocate-placer"), ("patch", "nodes", "status"))
+"""What a component cannot do without; an admission policy beside its rights keeps it to its own node."""
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,13 @@ ALLOWED = {"colocate-gpus": ("patch", "nodes", "status")}
     [
         ("colocate-agent", [*AGENT, "memory/mover.yaml"]),
         ("colocate-gpus", ["gpus/rbac.yaml"]),
+        ("colocate-placer", ["placement/publish-rbac.yaml"]),
         (
             "colocate-scheduler",
             [*EXTENDER, "scheduler/taints-rbac.yaml", "scheduler/metrics-api-rbac.yaml"],
         ),
     ],
-    ids=["agent", "gpus", "scheduler"],
+    ids=["agent", "gpus", "placer", "scheduler"],
 )
 def test_not_even_with_every_file_applied_does_a_token_lead_to_more_rights(
     server: ApiServer, account: str, files: list[str]

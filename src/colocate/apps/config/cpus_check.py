@@ -130,4 +130,4 @@ def _cpus(text: str, path: str) -> CpuSet:
     try:
         return CpuSet.parse(text)
     except ValueError as error:
-        raise Problem(path, f"{error}; write it like 0-3,64-67") from error
+        raise Problem(path, str(error)) from error

@@ -33,7 +33,7 @@ def from_fallback(tree: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in policy.items():
         match name:
             case "Active":
-                if value not in _POLICIES:
+                if not isinstance(value, str) or value not in _POLICIES:
                     raise Problem(
                         "policy.Active",
                         f"{show(value)} is not known here; choose one of {', '.join(_POLICIES)}",
