@@ -5,10 +5,9 @@ from pathlib import Path
 
 from colocate.apps.config.values import Seconds, Section
 from colocate.apps.config.words import Problem
-from colocate.errors import UserError, system_reason
+from colocate.apps.gpus.configuration import read_key
+from colocate.errors import UserError
 from colocate.gpus import DIALECTS, Dialect, dialect
-
-_SHORTEST_KEY, _LONGEST_KEY = 16, 4096
 
 
 class GpuPolicy(StrEnum):
@@ -58,19 +57,7 @@ class GpuSection(Section, frozen=True):
         """The key of the file; a UserError where it has none."""
         if self.key_file is None:
             return None
-        try:
-            with self.key_file.open("rb") as file:
-                key = file.read(_LONGEST_KEY + 1).strip()
-        except OSError as error:
-            raise UserError(
-                f"gpus.keyFile: cannot read {self.key_file} ({system_reason(error)}); check the path"
-            ) from error
-        if not _SHORTEST_KEY <= len(key) <= _LONGEST_KEY:
-            raise UserError(
-                f"gpus.keyFile: {self.key_file} has {len(key)} bytes; write a key of {_SHORTEST_KEY} to "
-                f"{_LONGEST_KEY} bytes"
-            )
-        return key
+        return read_key(self.key_file, "gpus.keyFile")
 
 
 def check_gpus(gpus: GpuSection) -> None:
