@@ -16,6 +16,7 @@ from colocate.model.container import (
     RuntimeSandbox,
 )
 from colocate.model.cpuset import CpuSet
+from colocate.runtime import nri_messages as facts
 from colocate.runtime.events import Placing
 from colocate.runtime.nri_session import EVENT_MASK
 from colocate.wire import nri_pb2 as nri
@@ -153,3 +154,23 @@ def test_only_what_is_needed_is_subscribed_to() -> None:
         nri.STOP_CONTAINER,
         nri.REMOVE_CONTAINER,
     }
+
+
+def test_what_a_pod_writes_of_itself_is_not_even_read() -> None:
+    """Environment, arguments and labels of a container, labels and foreign annotations of its pod."""
+    container = nri.Container(id="c", pod_sandbox_id="s", name="main")
+    said = b"cpuset=0-7"
+    forged = b"".join(bytes([number << 3 | 2, len(said)]) + said for number in (7, 8))
+    label = b"\x0a\x03cpu\x12\x030-7"
+    forged += bytes([5 << 3 | 2, len(label)]) + label
+    whole = nri.Container.FromString(container.SerializeToString() + forged)
+    assert facts.container(whole) == facts.container(container)
+    pod = nri.PodSandbox(id="s", uid="u")
+    liar = nri.PodSandbox.FromString(pod.SerializeToString() + bytes([5 << 3 | 2, len(label)]) + label)
+    liar.annotations["cpuset"] = "0-7"
+    liar.annotations["colocate.dev.example.com/cpus"] = "exclusive"
+    assert facts.sandbox(liar) == facts.sandbox(pod)
+    for number in range(1000):
+        liar.annotations[f"colocate.dev/cpus.{number}"] = "x" * 10_000
+    kept = facts.sandbox(liar).annotations
+    assert (len(kept), max(map(len, kept.values()))) == (256, 1024)

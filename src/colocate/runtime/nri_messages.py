@@ -1,6 +1,6 @@
 """What an NRI message says of sandboxes and containers, as facts; and pins as parts of an answer.
 
-Of a pod's annotations those of this project are kept, and no more of them than anyone needs: the rest is of any size,
+Of a pod's annotations its wishes for CPUs are kept, and no more of them than anyone needs: the rest is of any size,
 and nobody's business here.
 """
 
@@ -18,8 +18,8 @@ from colocate.model.container import (
 from colocate.wire import nri_pb2 as nri
 from colocate.wire.mux import GarbledStream
 
-_OURS = "colocate.dev/"
-_MOST_ANNOTATIONS = 64
+_OURS = "colocate.dev/cpus"
+_MOST_ANNOTATIONS = 256
 _LONGEST_ANNOTATION = 1024
 _MOST_DEVICES = 256
 _MOST_FOUND = 16_384
