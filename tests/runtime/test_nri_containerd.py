@@ -17,6 +17,7 @@ from colocate.apps.placement.machine import PlacementMachine
 from colocate.apps.placement.placer import PlacementPolicy, Placer
 from colocate.apps.placement.store import PlacementStore
 from colocate.apps.placement.upkeep import Upkeep
+from colocate.host.container_groups import ContainerGroups
 from colocate.model.container import ContainerPhase, CpuPin
 from colocate.model.cpu_shapes import machine, parse_shape
 from colocate.model.cpuset import CpuSet
@@ -155,40 +156,70 @@ async def test_the_runtime_is_killed_and_comes_back(containerd: Containerd) -> N
         assert ("sandbox_stopped", sandbox) not in events.heard
 
 
-async def test_what_a_sandbox_had_is_free_after_its_end_though_a_restarted_runtime_does_not_tell(
-    containerd: Containerd, tmp_path: Path
-) -> None:
-    """Decided for a machine of two CPUs, which every machine has; its two NUMA nodes are made."""
+@asynccontextmanager
+async def placed(containerd: Containerd, folder: Path) -> AsyncIterator[tuple[Placer, Upkeep]]:
+    """The real placer behind the plugin. Decided for a machine of two CPUs, which every machine has; its two NUMA
+    nodes are made.
+    """
     facts = PlacementMachine(decide_for=machine(parse_shape("1x2x1x1x1")))
-    placer = Placer(PlacementPolicy(), PlacementStore(tmp_path), facts)
+    placer = Placer(PlacementPolicy(), PlacementStore(folder), facts)
     placer.begin()
-    upkeep = Upkeep(placer)
     plugin = asyncio.create_task(NriPlugin(placer, HastyClock(), socket=containerd.nri_socket).run())
     try:
         await until(lambda: placer.writer is not None, "the runtime to synchronize")
-        async with Kubelet(containerd.socket, containerd.cgroup_parent) as kubelet:
-            sandbox = await kubelet.run_sandbox("pod")
-            container = await kubelet.create(sandbox, "main", cpus=1, guaranteed=True)
-            await kubelet.start(container)
-            await kubelet.stop(container)
-            await asyncio.to_thread(containerd.kill)
-            await until(lambda: placer.writer is None, "the plugin to notice")
-            await containerd.start()
-            await until(lambda: placer.writer is not None, "the runtime to synchronize again")
-            assert placer.book is not None
-            kept = placer.book.allocator.assignments
-            assert list(kept) == [(sandbox, "main")], "it may start again"
-            await upkeep.audit()
-            async with Kubelet(containerd.socket, containerd.cgroup_parent) as again:
-                await again.stop_sandbox(sandbox)
-                await again.remove_sandbox(sandbox)
-            await upkeep.audit()
-            assert placer.book.sandboxes == {}
-            assert placer.book.allocator.assignments == {}
+        yield placer, Upkeep(placer)
     finally:
         plugin.cancel()
         await asyncio.gather(plugin, return_exceptions=True)
         placer.close()
+
+
+async def test_drift_that_somebody_made_is_healed_by_the_runtime(
+    containerd: Containerd, tmp_path: Path
+) -> None:
+    async with (
+        placed(containerd, tmp_path) as (placer, upkeep),
+        Kubelet(containerd.socket, containerd.cgroup_parent) as kubelet,
+    ):
+        sandbox = await kubelet.run_sandbox("pod")
+        container = await kubelet.create(sandbox, "main", cpus=1, guaranteed=True)
+        await kubelet.start(container)
+        own = await kubelet.cpus_allowed(container)
+        assert placer.book is not None
+        found = placer.book.sandboxes[sandbox]
+        group = ContainerGroups().folder(found.uid, container, found.cgroup_parent)
+        assert group is not None
+        (group / "cpuset.cpus").write_text("0-1")
+        assert await kubelet.cpus_allowed(container) == "0-1"
+        await upkeep.audit()
+        assert await kubelet.cpus_allowed(container) == own
+
+
+async def test_what_a_sandbox_had_is_free_after_its_end_though_a_restarted_runtime_does_not_tell(
+    containerd: Containerd, tmp_path: Path
+) -> None:
+    async with (
+        placed(containerd, tmp_path) as (placer, upkeep),
+        Kubelet(containerd.socket, containerd.cgroup_parent) as kubelet,
+    ):
+        sandbox = await kubelet.run_sandbox("pod")
+        container = await kubelet.create(sandbox, "main", cpus=1, guaranteed=True)
+        await kubelet.start(container)
+        await kubelet.stop(container)
+        await asyncio.to_thread(containerd.kill)
+        await until(lambda: placer.writer is None, "the plugin to notice")
+        await containerd.start()
+        await until(lambda: placer.writer is not None, "the runtime to synchronize again")
+        assert placer.book is not None
+        kept = placer.book.allocator.assignments
+        assert list(kept) == [(sandbox, "main")], "it may start again"
+        await upkeep.audit()
+        async with Kubelet(containerd.socket, containerd.cgroup_parent) as again:
+            await again.stop_sandbox(sandbox)
+            await again.remove_sandbox(sandbox)
+        await upkeep.audit()
+        assert placer.book.sandboxes == {}
+        assert placer.book.allocator.assignments == {}
 
 
 async def cpus_become(kubelet: Kubelet, container: str, cpus: str) -> None:
