@@ -172,13 +172,16 @@ def _seen(pod: Object) -> SeenPod:
 
 
 @asynccontextmanager
-async def gpu_lab(*nodes: tuple[str, int], size: int = SIZE, cpu: str = "16") -> AsyncIterator[GpuLab]:
-    """Nodes by name and number of GPUs, all announced; the embedded scheduler asks an extender on `port`."""
+async def gpu_lab(
+    *nodes: tuple[str, int], size: int = SIZE, cpu: str = "16", loads: bool = False
+) -> AsyncIterator[GpuLab]:
+    """Nodes by name and number of GPUs, all announced. The embedded scheduler asks an extender on `port`; with `loads`,
+    about what nodes use, too."""
     port = free_port("127.0.0.1")
     wanted = WantedConfiguration(
         url=f"http://127.0.0.1:{port}",
         profiles=(KubeProfile(NAME),),
-        loads=False,
+        loads=loads,
         gpus=(DOSLAB.memory, DOSLAB.cores, DOSLAB.count),
     )
     async with AsyncExitStack() as stack:

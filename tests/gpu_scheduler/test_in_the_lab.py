@@ -4,15 +4,20 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from colocate.apps.config.values import Seconds
 from colocate.apps.scheduler.gpus.section import GpuPolicy
 from colocate.apps.scheduler.process import running
+from colocate.apps.scheduler.sections import PrometheusSection, UsageSection
+from colocate.apps.scheduler.settings import Act
 from colocate.clock import SystemClock
 from colocate.cluster.resources import NODES, PODS
 from colocate.gpus import SEAL
 from colocate.wire.extender_questions import BindingAsked
 from tests.gpu_scheduler.clusters import SIZE, gpu_lab, gpu_pod, gpus, uuid
+from tests.scheduler.pretending import pretending
 from tests.support.prometheus import free_port
 from tests.support.waiting import until
 
@@ -69,6 +74,23 @@ async def test_a_pod_gets_the_model_that_it_names() -> None:
         await lab.create(gpu_pod("picky", 1024, annotations={"colocate.dev/gpu-models": "A100|H100"}))
         (pod,) = await lab.bound("picky")
     assert pod.node == "b"
+
+
+async def test_a_hot_node_loses_though_its_gpu_fits_best() -> None:
+    """The two extenders' scores add up by their weights: a small difference of GPUs gives way to a hot node."""
+    uses = {"a": (10.0, 95.0), "b": (10.0, 10.0)}
+    async with pretending(uses) as prometheus, gpu_lab(("a", 1), ("b", 1), loads=True) as lab:
+        config = msgspec.structs.replace(
+            lab.config(Act.EXTENDER, Act.GPUS),
+            usage=UsageSection(prometheus=PrometheusSection(url=prometheus.url), interval=Seconds(0.2)),
+        )
+        async with lab.scheduling(config) as process:
+            await until(lambda: not process.judge.unready(), "samples")
+            await lab.create(*(gpu_pod(name, SIZE // 4) for name in ("p", "q")))
+            assert [pod.node for pod in await lab.bound("p", "q")] == ["b", "b"]
+            await lab.create(*(gpu_pod(name, SIZE) for name in ("r",)))
+            (last,) = await lab.bound("r")
+            assert last.node == "a", "no other GPU is free, and scores keep nobody from running"
 
 
 @pytest.mark.parametrize("policy", GpuPolicy)

@@ -127,9 +127,9 @@ class GpuScheduling:
     async def _follow_lease(self) -> None:
         while True:
             seen = self.lease.changed.count
-            if not self.lease.held:
-                self.binder.caught_up = False
-            elif not self.binder.caught_up:
+            # It may have been lost and had again since: whoever had it between has bound what we do not know.
+            self.binder.caught_up = False
+            if self.lease.held:
                 try:
                     await self.binder.catch_up()
                 except (ClusterError, UserError) as error:
