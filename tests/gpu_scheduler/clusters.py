@@ -175,8 +175,8 @@ def _seen(pod: Object) -> SeenPod:
 async def gpu_lab(
     *nodes: tuple[str, int], size: int = SIZE, cpu: str = "16", loads: bool = False
 ) -> AsyncIterator[GpuLab]:
-    """Nodes by name and number of GPUs, all announced. The embedded scheduler asks an extender on `port`; with `loads`,
-    about what nodes use, too."""
+    """Nodes by name and number of GPUs, all announced. The embedded scheduler asks an extender on `port`; with
+    `loads`, about what nodes use, too."""
     port = free_port("127.0.0.1")
     wanted = WantedConfiguration(
         url=f"http://127.0.0.1:{port}",
