@@ -20,6 +20,8 @@ from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.kubelet import KubeletPaths
 from colocate.lab.api.resources import NODES
+from colocate.load import BalancedSettings
+from colocate.model.load import Aggregation
 
 NAMES = ("a", "b", "c")
 CALM = dict.fromkeys(NAMES, (10.0, 20.0))
@@ -63,9 +65,10 @@ async def examined(
     load: Load | None = None,
     server: Server | None = None,
 ) -> list[CheckResult]:
-    usage = usage or UsageSection(prometheus=PrometheusSection(url=url))
+    usage = usage or UsageSection(prometheus=PrometheusSection(url=url), pods=False)
+    wary = Load(balanced=BalancedSettings(Aggregation.P95, deviations=1))
     kube_scheduler = None if extenders is None else KubeScheduler(extenders)
-    config = SchedulerConfig(usage=usage, load=load or Load(), server=server or Server())
+    config = SchedulerConfig(usage=usage, load=load or wary, server=server or Server())
     scheduling = Scheduling(config, kube_scheduler)
     nowhere = KubeletPaths(Path("/nowhere"))
     patient = Patient(nowhere, Path("/nowhere"), "worker", SystemClock(), client, scheduling=scheduling)

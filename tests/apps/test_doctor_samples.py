@@ -68,6 +68,7 @@ async def with_own_queries(
             preset=Preset.KUBE_PROMETHEUS_STACK,
             queries=queries,
             windows=windows,
+            pods=False,
         )
         return await examined("samples", client, usage=usage)
 
@@ -129,7 +130,10 @@ async def test_a_label_of_ones_own_query_is_not_mended_by_a_rule() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
         say(prometheus, "my_cpu", {"host": "rack 7"})
         usage = UsageSection(
-            prometheus=PrometheusSection(url=prometheus.url), queries={"cpu": "my_cpu"}, windows=()
+            prometheus=PrometheusSection(url=prometheus.url),
+            pods=False,
+            queries={"cpu": "my_cpu"},
+            windows=(),
         )
         found = await examined("samples", client, usage=usage)
     [dropped] = [result for result in found if "belong to no node here" in result.reason]
@@ -160,7 +164,7 @@ async def test_an_instance_that_is_no_address_of_a_node_is_told_the_label_to_add
 
 async def test_peaks_that_are_plain_averages_are_told() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
-        asked = UsageSection(prometheus=PrometheusSection(url=prometheus.url), windows=())
+        asked = UsageSection(prometheus=PrometheusSection(url=prometheus.url), pods=False, windows=())
         found = await examined("samples", client, usage=asked)
     [plain] = [result for result in found if result.verdict is CheckVerdict.WARN]
     assert plain.reason == "p95 and deviation are not asked for, so peaks are plain averages"
@@ -264,7 +268,9 @@ async def test_a_query_of_ones_own_that_answers_with_ratios_is_multiplied() -> N
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
         own = {"memory": "1 - free / total"}
         prometheus.table.say(own["memory"], vector({"a": 0.93, "b": 0.1, "c": 0.2}, time.time()))
-        usage = UsageSection(prometheus=PrometheusSection(url=prometheus.url), queries=own, windows=())
+        usage = UsageSection(
+            prometheus=PrometheusSection(url=prometheus.url), pods=False, queries=own, windows=()
+        )
         found = await examined("samples", client, usage=usage)
     [ratio] = [result for result in found if result.verdict is CheckVerdict.BAD]
     assert ratio.reason.startswith("memory: no node uses more than 1 % of its memory")

@@ -97,16 +97,18 @@ def test_an_idle_cpu_does_not_make_up_for_full_memory() -> None:
     assert lopsided < 30 < even
 
 
-def test_balanced_looks_at_the_percentile_where_there_is_one() -> None:
+def test_balanced_looks_at_the_percentile_where_one_is_wanted() -> None:
     p95 = (Aggregate(Aggregation.P95, 300, 80), Aggregate(Aggregation.P95, 3600, 70))
     spiky = NodeLoad(Usage(20, NOW, aggregates=p95), Usage(20, NOW))
-    assert scores("balanced", {"spiky": spiky}) == scores("balanced", {"busy": load(70, 20)})
-    five_minutes = LoadSettings(balanced=BalancedSettings(window=300))
+    longest = LoadSettings(balanced=BalancedSettings(Aggregation.P95))
+    assert scores("balanced", {"spiky": spiky}, longest) == scores("balanced", {"busy": load(70, 20)})
+    five_minutes = LoadSettings(balanced=BalancedSettings(Aggregation.P95, window=300))
     assert scores("balanced", {"spiky": spiky}, five_minutes) == scores("balanced", {"busy": load(80, 20)})
 
 
 def test_of_two_nodes_with_the_same_average_the_steadier_is_better() -> None:
-    steady, wild = scores("balanced", {"steady": load(40, 40), "wild": load(40, 40, deviation=20)})
+    wary = LoadSettings(balanced=BalancedSettings(deviations=1))
+    steady, wild = scores("balanced", {"steady": load(40, 40), "wild": load(40, 40, deviation=20)}, wary)
     assert steady == wild + 20
 
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -37,7 +38,7 @@ class TestWritten:
             ExtenderSettings(
                 "http://127.0.0.1:8890",
                 prioritize_verb="prioritize",
-                weight=5,
+                weight=1,
                 http_timeout=1.0,
                 node_cache_capable=True,
                 ignorable=True,
@@ -179,10 +180,11 @@ class TestWeight:
     def test_the_heaviest_profile_decides(self) -> None:
         alone = KubeProfile("alone", {"score": PluginSet(disabled=(Plugin("*"),))})
         assert kube_config.extender_weight(WantedConfiguration(profiles=(alone,))).weight == 1
-        assert (
-            kube_config.extender_weight(WantedConfiguration(profiles=(alone, KubeProfile("usual")))).weight
-            == 5
-        )
+        usual = WantedConfiguration(profiles=(alone, KubeProfile("usual")))
+        assert kube_config.extender_weight(usual).weight == 1
+        assert kube_config.extender_weight(msgspec.structs.replace(usual, points=25)).weight == 5
+        heavy = KubeProfile("heavy", {"score": PluginSet(enabled=(Plugin("ImageLocality", 30),))})
+        assert kube_config.extender_weight(WantedConfiguration(profiles=(alone, heavy))).weight == 4
 
 
 class TestSeed:

@@ -86,7 +86,7 @@ async def test_whatever_prometheus_answers_pods_are_scheduled_and_the_next_answe
             impatient = msgspec.structs.replace(
                 config.usage.prometheus, timeout=Seconds(0.3), longest_answer=Size(1 << 20)
             )
-            usage = msgspec.structs.replace(config.usage, prometheus=impatient)
+            usage = msgspec.structs.replace(config.usage, prometheus=impatient, pods=False)
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             async with story.scheduling(msgspec.structs.replace(config, usage=usage)) as scheduler:
                 await story.deploy("nginx", 9)

@@ -19,11 +19,23 @@ def memory(text: str) -> list[str]:
     return [name for name in signals(text) if name.startswith("memory")]
 
 
-def test_by_default_a_percentile_and_the_deviation_are_asked_for() -> None:
-    assert sorted(signals(f"{URL}}}")) == [
-        *("cpu", "cpu.deviation.15m", "cpu.p95.1h"),
-        *("memory", "memory.deviation.15m", "memory.p95.1h"),
-    ]
+def test_by_default_the_use_of_nodes_and_of_pods_is_asked_for() -> None:
+    assert sorted(signals(f"{URL}}}")) == ["cpu", "memory", "pod.cpu", "pod.memory"]
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        (f"{URL}}}\nact: [taints]", True),
+        (f"{URL}}}\nload: {{policy: 'oversell=1,balanced=1'}}", True),
+        (f"{URL}}}\nload: {{policy: load-aware}}", False),
+        (f"{URL}, pods: true}}\nload: {{policy: load-aware}}", True),
+        (f"{URL}, pods: false}}", False),
+        ("usage: {metricsApi: true}", False),
+    ],
+)
+def test_pods_are_asked_for_where_nodes_are_judged_by_them(text: str, asked: bool) -> None:
+    assert ("pod.cpu" in signals(text)) is asked
 
 
 @pytest.mark.parametrize(
@@ -33,8 +45,9 @@ def test_by_default_a_percentile_and_the_deviation_are_asked_for() -> None:
         ("policy: load-aware", []),
         ("policy: load-variation-risk-balancing", ["deviation.15m"]),
         ("policy: 'mem-real-usage=2,low-risk-overcommitment=1'", ["deviation.15m"]),
-        ("{policy: mem-real-usage, policies: {other: balanced}}", ["p95.1h", "deviation.15m"]),
-        ("balanced: {deviations: 0, aggregation: p99, window: 1800}", ["p99.30m"]),
+        ("{policy: mem-real-usage, policies: {other: balanced}}", []),
+        ("balanced: {aggregation: p99, window: 1800}", ["p99.30m"]),
+        ("balanced: {deviations: 1, aggregation: p95}", ["p95.1h", "deviation.15m"]),
         ("{policy: load-aware, loadAware: {aggregation: p90, window: 300}}", ["p90.5m"]),
         (
             "{policy: load-aware, filter: {enabled: true, thresholds: "
@@ -60,7 +73,8 @@ def test_what_is_stated_is_asked_for_instead() -> None:
 
 def test_of_queries_of_ones_own_nothing_is_derived() -> None:
     assert memory(f"{URL}, queries: {{cpu: my_cpu}}}}") == ["memory"]
-    assert "cpu.p95.1h" in signals(f"{URL}, queries: {{cpu.p95.1h: my_percentile}}}}")
+    percentile = "load: {balanced: {aggregation: p95}}"
+    assert "cpu.p95.1h" in signals(f"{URL}, queries: {{cpu.p95.1h: my_percentile}}}}\n{percentile}")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +93,7 @@ def test_of_queries_of_ones_own_nothing_is_derived() -> None:
         ),
         (
             f"{URL}, windows: [{{statistic: p95, span: 1h}}]}}",
-            "{balanced: {window: 300}}",
+            "{balanced: {aggregation: p95, window: 300}}",
             "load.balanced judges by the p95 over 5m",
         ),
         (
@@ -93,13 +107,13 @@ def test_of_queries_of_ones_own_nothing_is_derived() -> None:
             "which the metrics API does not have; add usage.prometheus.url",
         ),
         (
-            f"{URL}}}",
+            f"{URL}, pods: false}}",
             "{filter: {enabled: true, thresholds: {prod: {memory: 50}}}}",
             "load.filter.thresholds.prod: it judges by what prod pods use, which Colocate does not ask for yet; "
             "write usage.pods: true",
         ),
         (
-            f"{URL}}}",
+            f"{URL}, pods: false}}",
             "{policies: {a: load-aware}, loadAware: {byProdUsage: true}}",
             "load.loadAware.byProdUsage: it judges by what prod pods use",
         ),
@@ -119,9 +133,9 @@ def test_a_policy_that_would_be_hollow_is_refused(usage: str, load: str, sentenc
 @pytest.mark.parametrize(
     ("usage", "load"),
     [
-        (f"{URL}}}", "{loadAware: {byProdUsage: true}}"),
-        (f"{URL}}}", "{filter: {thresholds: {prod: {memory: 50}}}}"),
-        (f"{URL}}}", "{filter: {enabled: true, thresholds: {prod: {cpu: 0}}}}"),
+        (f"{URL}, pods: false}}", "{loadAware: {byProdUsage: true}}"),
+        (f"{URL}, pods: false}}", "{filter: {thresholds: {prod: {memory: 50}}}}"),
+        (f"{URL}, pods: false}}", "{filter: {enabled: true, thresholds: {prod: {cpu: 0}}}}"),
         (f"{URL}, pods: true}}", "{filter: {enabled: true, thresholds: {prod: {memory: 50}}}}"),
     ],
 )

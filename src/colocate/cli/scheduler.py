@@ -31,7 +31,13 @@ from colocate.apps.scheduler.kube.seed import Seed, over_seed
 from colocate.apps.scheduler.process import run_scheduler
 from colocate.apps.scheduler.server.tokens import own_token_file, tokens
 from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, SCHEDULER, Act, SchedulerConfig, check
-from colocate.cli import cluster_flags, scheduler_config, scheduler_questions, scheduler_replay
+from colocate.cli import (
+    cluster_flags,
+    scheduler_config,
+    scheduler_questions,
+    scheduler_record,
+    scheduler_replay,
+)
 from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
 from colocate.cli.output import terminal_width, wrapped
@@ -56,6 +62,7 @@ def add(groups: Commands) -> None:
     scheduler_questions.add(commands)
     _add_kube_config(commands)
     scheduler_config.add(commands)
+    scheduler_record.add(commands)
     scheduler_replay.add(commands)
 
 
@@ -180,7 +187,9 @@ def _add_kube_config(commands: Commands) -> None:
         "--points",
         type=int,
         default=_DEFAULT.points,
-        help="a node that scores this many of 100 points less than another always loses (%(default)s)",
+        metavar="N",
+        help="a node that scores N of 100 points less than another always loses (instead: the weight that leaves "
+        "the fewest hot nodes in replays)",
     )
     command.add_argument(
         "--gpus",

@@ -49,12 +49,12 @@ def add(commands: Commands) -> None:
     which = command.add_mutually_exclusive_group()
     which.add_argument("--node", default="", metavar="NODE", help="why this node had its score")
     which.add_argument("--all", action="store_true", help="every candidate, not only the best")
-    _add_where(command)
+    add_where(command)
     command = _command(
         commands, "decisions", show_decisions, "list the latest decisions, and whether they were followed"
     )
     command.add_argument("--last", type=int, default=20, metavar="N", help="how many (%(default)s)")
-    _add_where(command)
+    add_where(command)
     command = _command(commands, "top", show_top, "list nodes by real and requested load, fullest first")
     add_watch(command)
     _add_snapshot(command)
@@ -62,7 +62,7 @@ def add(commands: Commands) -> None:
         commands, "snapshot", write_snapshot, "write all facts of a running scheduler to a file", formats=()
     )
     command.add_argument("file", type=Path, metavar="FILE", help="the file to write; - is standard output")
-    _add_where(command)
+    add_where(command)
     command = _command(
         commands,
         "score",
@@ -95,7 +95,7 @@ def _command(
     return command
 
 
-def _add_where(command: argparse.ArgumentParser) -> None:
+def add_where(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("which scheduler")
     group.add_argument(
         "--url", default=Where().url, help="the scheduler's address (%(default)s); unix:/PATH for a socket"
@@ -122,7 +122,7 @@ def _add_snapshot(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a file of 'colocate scheduler snapshot', instead of asking a scheduler",
     )
-    _add_where(command)
+    add_where(command)
 
 
 def _add_pod(command: argparse.ArgumentParser) -> None:
@@ -213,7 +213,12 @@ def _print(args: argparse.Namespace, told: object, lines: Iterable[str]) -> None
 
 
 def _ask(args: argparse.Namespace, path: str, **query: str) -> bytes:
-    where = Where(
+    return uvloop.run(questions.ask(where(args), path, **query))
+
+
+def where(args: argparse.Namespace) -> Where:
+    """Which scheduler the flags of `add_where` name."""
+    return Where(
         url=args.url,
         token_file=args.token_file or own_token_file(args.url),
         authority=args.ca_file,
@@ -221,7 +226,6 @@ def _ask(args: argparse.Namespace, path: str, **query: str) -> bytes:
         key=args.key_file,
         server_name=args.server_name,
     )
-    return uvloop.run(questions.ask(where, path, **query))
 
 
 class _Asked(msgspec.Struct, frozen=True):

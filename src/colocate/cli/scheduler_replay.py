@@ -12,7 +12,7 @@ from colocate.cli.commands import Commands, add_command
 from colocate.cli.output import aligned, as_json
 from colocate.errors import UserError, system_reason
 from colocate.host.files import write_atomically
-from colocate.load import LoadSettings
+from colocate.load import LoadSettings, decode_recording
 
 if TYPE_CHECKING:  # numpy is an extra, and slow to load: nothing of it before it is wanted
     from colocate.replay.load_replay import PolicySummary, WorkloadOf
@@ -49,7 +49,7 @@ def add(commands: Commands) -> None:
         default="",
         metavar="P,…",
         help="stock, default, taints, oracle, a policy, or a mix like balanced=3+oversell=1; each may have "
-        ":filter, :nofilter, :points=N, :nostatistics, :nopods, :noledger after it (a choice of all)",
+        ":filter, :nofilter, :points=N, :statistics, :pods, :nopods, :noledger after it (a choice of all)",
     )
     command.add_argument(
         "--seeds",
@@ -113,7 +113,8 @@ def replay(args: argparse.Namespace) -> None:
 
 def _workloads(args: argparse.Namespace) -> "tuple[WorkloadOf, list[int]]":
     """What makes the workload of a seed, and the seeds."""
-    from colocate.replay.load_trace import read_trace
+    from colocate.replay.load_recorded import recorded_workload
+    from colocate.replay.load_trace import is_trace, read_trace
     from colocate.replay.load_workload import Requests, WorkloadSettings, workload_of
 
     wanted = WorkloadSettings(
@@ -123,8 +124,20 @@ def _workloads(args: argparse.Namespace) -> "tuple[WorkloadOf, list[int]]":
         use=args.use,
         requests=Requests(args.requests),
     )
+    if args.trace.is_file() and not is_trace(args.trace):
+        recording = decode_recording(_read(args.trace), str(args.trace))
+        workload = recorded_workload(recording, str(args.trace), min(args.warm_up, 1) * 60)
+        # Nothing is drawn: only where several nodes are equally good do seeds differ.
+        return (lambda seed: workload), _seeds(args.seeds)
     trace = read_trace(args.trace)
     return (lambda seed: workload_of(trace, seed, wanted)), _seeds(args.seeds)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"--trace: cannot read {path} ({system_reason(error)}); check the path") from None
 
 
 def _seeds(text: str) -> list[int]:

@@ -19,6 +19,7 @@ from colocate.load.decision import (
     decide,
     refused_everywhere,
 )
+from colocate.load.demand import demand as stated_demand
 from colocate.load.explanation import (
     Explanation,
     NodeReason,
@@ -42,6 +43,13 @@ from colocate.load.heat import (
 from colocate.load.history import History, KeptDecision
 from colocate.load.node_rows import NodeRow, ResourceRow, top
 from colocate.load.policies import ScorePart
+from colocate.load.recording import (
+    LoadRecorder,
+    LoadRecording,
+    decode_recording,
+    encode_recording,
+    hashing,
+)
 from colocate.load.settings import (
     BalancedSettings,
     EstimateSettings,
@@ -68,6 +76,7 @@ from colocate.load.weights import (
     DEFAULT_POINTS,
     ExtenderWeight,
     ScorePlugin,
+    advised_weight,
     least_weight,
 )
 
@@ -92,6 +101,8 @@ __all__ = [
     "LoadNode",
     "LoadNodeStatus",
     "LoadPod",
+    "LoadRecorder",
+    "LoadRecording",
     "LoadSettings",
     "LoadSnapshot",
     "LoadTable",
@@ -117,12 +128,16 @@ __all__ = [
     "TaintChange",
     "TaintPlan",
     "Toleration",
+    "advised_weight",
     "bound_pod",
     "compare",
     "decide",
+    "decode_recording",
+    "encode_recording",
     "explain",
     "explain_all",
     "explain_node",
+    "hashing",
     "heats",
     "held",
     "least_weight",
@@ -135,5 +150,6 @@ __all__ = [
     "refused_everywhere",
     "rounded_down",
     "sift",
+    "stated_demand",
     "top",
 ]

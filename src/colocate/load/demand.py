@@ -1,19 +1,18 @@
 """What a pod brings to a node: what it requests, what it may use at most, what it will probably use.
 
 Requests and limits are summed as Kubernetes sums them: a sidecar runs next to all that start after it, any
-other init container runs alone, and the pod's overhead comes on top. What a pod will use is estimated, and
-`Calibration` corrects estimates by what the owner's pods really used. It is bounded both ways: one odd pod cannot
-make the next look like nothing, nor like the whole node.
+other init container runs alone, and the pod's overhead comes on top. What a pod will use is estimated; what its
+owner's pods really use (`calibration`) corrects the estimate.
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 
 import msgspec
 
+from colocate.load.calibration import AS_ESTIMATED, NO_SWING, Ratio
 from colocate.load.settings import EstimateSettings, PackingSettings
-from colocate.model.go import clamp, go_round
+from colocate.model.go import go_round
 from colocate.model.load import NOTHING, Amount, ContainerAsk, PerResource, PodFacts, PodShape, PriorityClass
 from colocate.model.pod import peak
 
@@ -30,34 +29,35 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     """The same as target-load-packing predicts it."""
     prod: bool = False
     daemon: bool = False
+    stated: Amount = NOTHING
+    """The estimate by what the pod states alone, without what is known of its owner's pods."""
+    swing: Amount = NOTHING
+    """By how much its use will go up and down: a standard deviation."""
 
     @property
     def best_effort(self) -> bool:
         return self.request == NOTHING and self.limit == NOTHING
 
 
-class Ratio(msgspec.Struct, frozen=True):
-    """By how much the pods of an owner use more or less than was estimated."""
-
-    cpu: float = 1.0
-    memory: float = 1.0
-
-
-AS_ESTIMATED = Ratio()
-
-
 def demand(
-    pod: PodFacts, estimate: EstimateSettings, packing: PackingSettings, ratio: Ratio = AS_ESTIMATED
+    pod: PodFacts,
+    estimate: EstimateSettings,
+    packing: PackingSettings,
+    ratio: Ratio = AS_ESTIMATED,
+    swing: Ratio = NO_SWING,
 ) -> Demand:
     request = requested(pod.shape)
     limit = _stated_limit(_estimated_by(pod, estimate))
+    stated = estimated(pod, estimate)
     return Demand(
         request=request,
         limit=limited(pod.shape).at_least(request),
-        estimate=_corrected(estimated(pod, estimate), ratio, limit),
+        estimate=_corrected(stated, ratio, limit),
         packing_cpu=predicted_cpu(pod.shape, packing),
         prod=pod.prod,
         daemon=pod.daemon,
+        stated=stated,
+        swing=Amount(int(stated.cpu * swing.cpu), int(stated.memory * swing.memory)),
     )
 
 
@@ -150,49 +150,3 @@ def taken(free: float, estimated: float) -> float:
     if estimated <= free / 2:
         return estimated
     return free * 0.75 - free * free / (8 * estimated)
-
-
-LEAST, MOST = 0.1, 2.0
-_WEIGHT_OF_NEW = 0.2
-_OWNERS = 10_000
-
-
-class Learned(msgspec.Struct, frozen=True):
-    """One owner's ratio, as it is kept in a snapshot."""
-
-    owner: str
-    ratio: Ratio
-
-
-class Calibration:
-    """Ratios of actual to estimated use per owner; the owners heard of longest ago are forgotten first."""
-
-    def __init__(self, learned: tuple[Learned, ...] = (), *, owners: int = _OWNERS) -> None:
-        self._ratios: OrderedDict[str, Ratio] = OrderedDict((each.owner, each.ratio) for each in learned)
-        self._owners = owners
-
-    def ratio(self, owner: str) -> Ratio:
-        return self._ratios.get(owner, AS_ESTIMATED)
-
-    def learn(self, owner: str, estimate: Amount, actual: Amount) -> None:
-        """`estimate` is the one without correction."""
-        if not owner:
-            return
-        old = self.ratio(owner)
-        self._ratios[owner] = Ratio(
-            _blend(old.cpu, estimate.cpu, actual.cpu), _blend(old.memory, estimate.memory, actual.memory)
-        )
-        self._ratios.move_to_end(owner)
-        if len(self._ratios) > self._owners:
-            self._ratios.popitem(last=False)
-
-    @property
-    def learned(self) -> tuple[Learned, ...]:
-        return tuple(Learned(owner, ratio) for owner, ratio in self._ratios.items())
-
-
-def _blend(old: float, estimate: int, actual: int) -> float:
-    if estimate <= 0:
-        return old
-    seen = clamp(actual / estimate, LEAST, MOST)
-    return old + _WEIGHT_OF_NEW * (seen - old)

@@ -1,13 +1,24 @@
 """The pods on every node: what they add up to, what they are measured to use, what was estimated for them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 
-from colocate.load.demand import AS_ESTIMATED, Calibration, Demand, Ratio, demand
+from colocate.load.calibration import AS_ESTIMATED, NO_SWING, Calibration, OwnerUse, Ratio
+from colocate.load.demand import Demand, demand
+from colocate.load.outlook import (
+    NOT_MEASURED_BY_POD,
+    Departed,
+    NodeUse,
+    PodsMeasured,
+    measured,
+    node_use,
+)
 from colocate.load.settings import LoadSettings
 from colocate.load.terms import NOTHING_PLACED, PodTotals
 from colocate.model.load import Amount, BoundPod, PodFacts, PodUsage
 
 _DEMANDS = 10_000
+_STEP = 1000
+"""Pods that one step of learning looks at: a millisecond or so."""
 
 
 class Pods:
@@ -23,6 +34,10 @@ class Pods:
         self._on: dict[str, dict[str, Demand]] = {}
         self._placed: dict[str, PodTotals] = {}
         self._alike: dict[PodFacts, Demand] = {}
+        self._in_use: dict[str, NodeUse] = {}
+        """By node, as far as it was asked for since its pods changed."""
+        self._departed: dict[str, list[Departed]] = {}
+        """By node, pods that its samples may still show."""
 
     def add(self, bound: BoundPod, correction: Ratio | None = None) -> bool:
         """False where nothing is new."""
@@ -38,44 +53,111 @@ class Pods:
             self._corrections[uid] = ratio
         self._bound[uid] = bound
         self._on.setdefault(bound.node, {})[uid] = self._demand(bound.pod, ratio)
-        self._placed.pop(bound.node, None)
+        self._changed(bound.node)
         return True
 
-    def remove(self, uid: str) -> BoundPod | None:
+    def remove(self, uid: str, now: float | None = None) -> BoundPod | None:
+        """Where it is told when, the pod has left, and is remembered for as long as samples may show it."""
         bound = self._bound.pop(uid, None)
         if bound is None:
             return None
+        usage = self._usages.get(uid)
+        if usage is not None and now is not None:
+            left = Departed(uid, now, bound.bound_at, usage.amount)
+            self._departed.setdefault(bound.node, []).append(left)
         on_node = self._on[bound.node]
         del on_node[uid]
         if not on_node:
             del self._on[bound.node]
-        self._placed.pop(bound.node, None)
+        self._changed(bound.node)
         self._corrections.pop(uid, None)
         self._usages.pop(uid, None)
         return bound
 
     def measure(self, usages: Mapping[str, PodUsage]) -> None:
-        """What pods are measured to use, all of them anew. What a node's pods add up to is worked out again only
-        where a usage counts, or did: that of a prod pod."""
+        """What pods are measured to use, all of them anew; it is learned from."""
+        self.take_usages(usages)
+        for _ in self.learning():
+            pass
+
+    def take_usages(self, usages: Mapping[str, PodUsage]) -> None:
+        """The same, and nothing is learned. What a node's pods add up to is worked out again only where a usage
+        counts, or did: that of a prod pod."""
         before = self._usages
+        self._in_use.clear()
         self._usages = {uid: usage for uid, usage in usages.items() if uid in self._bound}
-        for measured in (before, self._usages):
-            for uid, usage in measured.items():
+        for usages_then in (before, self._usages):
+            for uid, usage in usages_then.items():
                 if usage.prod:
                     self._placed.pop(self._bound[uid].node, None)
 
-    def learn(self, uids: Iterable[str]) -> None:
-        """Compare what these pods use with what was estimated, for those of their owners to come."""
-        for uid in uids:
-            usage = self._usages.get(uid)
-            if usage is not None:
-                pod = self._bound[uid].pod
-                estimate = self._demand(pod, AS_ESTIMATED).estimate
-                self.calibration.learn(pod.owner, estimate, usage.amount)
+    def learning(self) -> Iterator[None]:
+        """Compare what pods use with what was estimated, for those of their owners to come, in short steps. Pods that
+        have hardly begun tell nothing."""
+        uses: dict[str, OwnerUse] = {}
+        latest: dict[str, float] = {}
+        known, on, window = self._bound, self._on, self._settings.ledger.window
+        for number, (uid, usage) in enumerate(list(self._usages.items())):
+            if number % _STEP == 0:
+                yield
+            bound = known.get(uid)
+            if bound is None or usage.time < bound.bound_at + window:
+                continue
+            owner = bound.pod.owner
+            use = uses.get(owner)
+            if use is None:
+                use = uses[owner] = OwnerUse()
+            stated, actual = on[bound.node][uid].stated, usage.amount
+            use.pods += 1
+            use.estimate_cpu += stated.cpu
+            use.estimate_memory += stated.memory
+            use.cpu += actual.cpu
+            use.memory += actual.memory
+            if usage.time > latest.get(owner, 0.0):
+                latest[owner] = usage.time
+        for number, (owner, use) in enumerate(uses.items()):
+            if number % _STEP == 0:
+                yield
+            self.calibration.learn(owner, use, latest[owner])
+        self.calibration.learn_overall(uses.values())
+        self._in_use.clear()
+
+    def measured(self, node: str, sampled_at: float | None) -> PodsMeasured:
+        """What the pods there are measured to use, next to the node's samples of that time."""
+        demands = self._on.get(node)
+        if not self._usages or sampled_at is None or demands is None:
+            return NOT_MEASURED_BY_POD
+        window, use = self._settings.ledger.window, self._in_use.get(node)
+        if use is None or sampled_at < use.since:
+            use = node_use(demands, self._bound, self._usages, self.calibration, sampled_at, window)
+            self._in_use[node] = use
+        return measured(use, self._departed.get(node, ()), sampled_at, window)
+
+    def _changed(self, node: str) -> None:
+        self._placed.pop(node, None)
+        self._in_use.pop(node, None)
+
+    def forget_departed(self, now: float) -> None:
+        """Of pods that left long ago, no sample shows anything."""
+        for node, departed in list(self._departed.items()):
+            kept = [one for one in departed if one.at > now - 2 * self._settings.ledger.window]
+            if kept:
+                self._departed[node] = kept
+            else:
+                del self._departed[node]
+
+    def restore_departed(self, departed: Mapping[str, tuple[Departed, ...]]) -> None:
+        self._departed = {node: list(of_node) for node, of_node in departed.items()}
+
+    @property
+    def departed(self) -> Mapping[str, tuple[Departed, ...]]:
+        return {node: tuple(of_node) for node, of_node in self._departed.items()}
 
     def demand(self, pod: PodFacts) -> Demand:
         """What a pod brings, by what its owner's pods have used so far."""
-        return self._demand(pod, self._ratio(pod))
+        if not self._settings.estimate.calibrate:
+            return self._demand(pod, AS_ESTIMATED)
+        return self._demand(pod, self._ratio(pod), self.calibration.swing(pod.owner))
 
     def demand_of(self, uid: str) -> Demand:
         return self._on[self._bound[uid].node][uid]
@@ -108,10 +190,10 @@ class Pods:
     def _ratio(self, pod: PodFacts) -> Ratio:
         return self.calibration.ratio(pod.owner) if self._settings.estimate.calibrate else AS_ESTIMATED
 
-    def _demand(self, pod: PodFacts, ratio: Ratio) -> Demand:
+    def _demand(self, pod: PodFacts, ratio: Ratio, swing: Ratio = NO_SWING) -> Demand:
         settings = self._settings
-        if ratio != AS_ESTIMATED:
-            return demand(pod, settings.estimate, settings.packing, ratio)
+        if ratio != AS_ESTIMATED or swing != NO_SWING:
+            return demand(pod, settings.estimate, settings.packing, ratio, swing)
         # Shapes are few where pods are many.
         alike = PodFacts(
             "", "", pod.shape, priority_class=pod.priority_class, daemon=pod.daemon, by_class=pod.by_class

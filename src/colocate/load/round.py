@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from colocate.load.demand import Calibration, Demand
+from colocate.load.calibration import Calibration
+from colocate.load.demand import Demand
 from colocate.load.ledger import Ledger, Unseen
 from colocate.load.pods import Pods
 from colocate.load.policies import RealUsage, min_max
@@ -90,14 +91,16 @@ class Round:
     def _made(self, facts: NodeFacts, supposed: Typical, unseen: Unseen) -> NodeTerms:
         state, name = self._state, facts.name
         load = self.loads.get(name, NO_SAMPLES)
+        sampled_at = state.settings.staleness.sampled_at(load, state.now)
         return node_terms(
             facts,
             state.settings,
             supposed,
             load=load,
             levels=self._levels.get(name, NOT_MEASURED),
-            sampled_at=state.settings.staleness.sampled_at(load, state.now),
+            sampled_at=sampled_at,
             unseen=unseen,
+            pods=state.pods.measured(name, sampled_at),
             placed=_with_assumed(state.pods.on(name), unseen),
         )
 

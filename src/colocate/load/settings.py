@@ -139,11 +139,14 @@ class EstimateSettings(_Settings, frozen=True):
 
 
 class BalancedSettings(_Settings, frozen=True):
-    aggregation: Aggregation = Aggregation.P95
+    aggregation: Aggregation | None = None
+    """A percentile over a window, by which a node is taken to be loaded where it is more than its use now."""
     window: float = 0.0
     """Seconds; 0 for the longest that there is."""
-    deviations: float = 1.0
-    """How many standard deviations above its average a node is taken to be loaded."""
+    deviations: float = 0.0
+    """How many standard deviations of its own samples above its average a node is taken to be loaded."""
+    pod_deviations: float = 1.0
+    """How many standard deviations of its pods, as their owners' pods are known to go up and down."""
     dominant_percent: int = 50
     """How much the more loaded resource counts by itself; the rest is the mean of both."""
 

@@ -7,13 +7,14 @@ from typing import Annotated
 import msgspec
 
 from colocate.errors import UserError
-from colocate.load.demand import AS_ESTIMATED, Calibration, Learned, Ratio
+from colocate.load.calibration import AS_ESTIMATED, Calibration, Learned, Ratio
 from colocate.load.ledger import Assumption
+from colocate.load.outlook import Departed
 from colocate.load.settings import LoadSettings
 from colocate.load.table import LoadTable
 from colocate.model.load import BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage
 
-VERSION = 1
+VERSION = 2
 
 Moment = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
 """No calendar goes beyond the year 9999."""
@@ -33,6 +34,10 @@ class LoadSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Uids of the pods that the ledger has on their nodes."""
     assumptions: tuple[Assumption, ...] = ()
     learned: tuple[Learned, ...] = ()
+    overall: Ratio = AS_ESTIMATED
+    """What is learned of all owners' pods together."""
+    departed: dict[str, tuple[Departed, ...]] = {}
+    """By node, the pods that its samples may still show."""
     version: int = VERSION
 
 
@@ -49,6 +54,8 @@ def take(table: LoadTable) -> LoadSnapshot:
         table.ledger.bound,
         table.ledger.assumptions,
         pods.calibration.learned,
+        pods.calibration.overall,
+        dict(pods.departed),
     )
 
 
@@ -60,14 +67,15 @@ def without(snapshot: LoadSnapshot, pod: PodFacts) -> LoadSnapshot:
 
 def restore(snapshot: LoadSnapshot, settings: LoadSettings | None = None) -> LoadTable:
     """A table that answers as the one that the snapshot is of; with other settings, as it would with those."""
-    table = LoadTable(settings or snapshot.settings, Calibration(snapshot.learned))
+    table = LoadTable(settings or snapshot.settings, Calibration(snapshot.learned, snapshot.overall))
     table.add_nodes(snapshot.nodes)
     table.observe(snapshot.loads, snapshot.taken_at)
     unseen = set(snapshot.unseen)
     for bound in snapshot.pods:
         uid = bound.pod.uid
         table.restore(bound, snapshot.corrections.get(uid, AS_ESTIMATED), unseen=uid in unseen)
-    table.pods.measure(snapshot.usages)
+    table.pods.take_usages(snapshot.usages)
+    table.pods.restore_departed(snapshot.departed)
     for assumption in snapshot.assumptions:
         table.assume(assumption.uid, assumption.nodes, assumption.demand, assumption.since)
     return table

@@ -7,7 +7,8 @@ beside what is known, so that no request pays for them. Time is an argument.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from colocate.load.demand import Calibration, Demand, Ratio
+from colocate.load.calibration import Calibration, Ratio
+from colocate.load.demand import Demand
 from colocate.load.ledger import Ledger
 from colocate.load.round import Round, TableState, steps
 from colocate.load.scorer import Scorer
@@ -46,6 +47,7 @@ class LoadTable:
     def observe(self, loads: Mapping[str, NodeLoad], now: float) -> None:
         """Samples of some or all nodes; a node that is not among them keeps what it has, until it expires."""
         self._round.loads = self._with(loads)
+        self.pods.forget_departed(now)
         self._leave_what_is_shown(loads, now)
         self._everything_changed()
         self.advance(now)
@@ -59,7 +61,9 @@ class LoadTable:
         """
         self.advance(now)
         if usages is not None:
-            self.pods.measure(usages)
+            self.pods.take_usages(usages)
+            yield from self.pods.learning()
+        self.pods.forget_departed(now)
         coming = self._coming = Round(self._state, self._with(loads))
         for _ in coming.work_ahead(self._round, now):
             yield
@@ -94,7 +98,7 @@ class LoadTable:
 
     def end(self, uid: str) -> None:
         """A pod has ended, or will not come."""
-        bound = self.pods.remove(uid)
+        bound = self.pods.remove(uid, self.now)
         touched = self._ledger.end(uid)
         self._changed(*touched, *((bound.node,) if bound else ()))
 
@@ -209,8 +213,7 @@ class LoadTable:
         left = []
         for name in names:
             sampled_at = self._sampled_at(name, now)
-            if sampled_at is not None and (shown := self._ledger.shows(name, sampled_at, self.pods.usage)):
-                self.pods.learn(shown)
+            if sampled_at is not None and self._ledger.shows(name, sampled_at, self.pods.usage):
                 left.append(name)
         return left
 

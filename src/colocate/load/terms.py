@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from colocate.load.ledger import NONE_UNSEEN, Unseen
+from colocate.load.outlook import NOT_MEASURED_BY_POD, PodsMeasured, percents
 from colocate.load.settings import LoadSettings, MissingFilter, MissingScore
 from colocate.load.typical import Level, Typical
 from colocate.model.go import go_round
@@ -57,6 +58,8 @@ class ResourceTerms(msgspec.Struct, frozen=True, gc=False):
     """The peak in percent of the room, and less than 100 while the node itself has anything free."""
     per_unit: float = 0.0
     """The percent of the room that one millicore or byte is."""
+    swing: int = 0
+    """By how much what the pods use goes up and down: a standard deviation."""
 
 
 class AwareTerms(msgspec.Struct, frozen=True, gc=False):
@@ -120,8 +123,10 @@ def node_terms(
     sampled_at: float | None = None,
     unseen: Unseen = NONE_UNSEEN,
     placed: PodTotals = NOTHING_PLACED,
+    pods: PodsMeasured = NOT_MEASURED_BY_POD,
 ) -> NodeTerms:
     capacity, room = facts.capacity, facts.room
+    now_cpu, now_memory = percents(load, capacity, pods)
     by_number = min(unseen.pods * settings.ledger.least_percent, settings.ledger.least_percent_bound) / 100
     least = Amount(int(by_number * capacity.cpu), int(by_number * capacity.memory))
     counted = unseen.amount.at_least(least)
@@ -130,22 +135,24 @@ def node_terms(
     cpu = _resource(
         capacity.cpu,
         room.cpu,
-        cpu_level or (typical.cpu if supposing else None),
+        _by_pods(cpu_level, now_cpu, settings) or (typical.cpu if supposing else None),
         measured=cpu_level is not None,
         sampled=load.cpu is not None,
         ledger=counted.cpu,
         requested=placed.requested.cpu,
         limits=placed.limits.cpu,
+        swing=pods.swing.cpu,
     )
     memory = _resource(
         capacity.memory,
         room.memory,
-        memory_level or (typical.memory if supposing else None),
+        _by_pods(memory_level, now_memory, settings) or (typical.memory if supposing else None),
         measured=memory_level is not None,
         sampled=load.memory is not None,
         ledger=counted.memory,
         requested=placed.requested.memory,
         limits=placed.limits.memory,
+        swing=pods.swing.memory,
     )
     return NodeTerms(
         name=facts.name,
@@ -190,6 +197,7 @@ def _resource(
     ledger: int,
     requested: int,
     limits: int,
+    swing: int,
 ) -> ResourceTerms:
     loaded = level or Level(0.0, 0.0, 0.0)
     return ResourceTerms(
@@ -207,7 +215,16 @@ def _resource(
         used=loaded.percent * capacity / 100 + ledger,
         occupied=_occupied(loaded.peak, capacity, room),
         per_unit=100 / room if room > 0 else 0.0,
+        swing=swing,
     )
+
+
+def _by_pods(level: Level | None, now: float | None, settings: LoadSettings) -> Level | None:
+    """The level, with what the pods are measured to use one by one as its peak, unless the settings want another."""
+    if level is None or now is None:
+        return level
+    longer = settings.balanced.aggregation is not None or settings.balanced.deviations > 0
+    return Level(level.percent, level.deviation, max(now, level.peak) if longer else now)
 
 
 def _occupied(peak: float, capacity: int, room: int) -> float:

@@ -31,9 +31,9 @@ class Typical(msgspec.Struct, frozen=True):
 
 
 def level(usage: Usage, settings: BalancedSettings) -> Level:
-    """The peak is a percentile, or the average and its deviation, whichever is more."""
+    """The peak is a percentile, or the average and its deviation, whichever is more, as the settings want."""
     peak = usage.percent + settings.deviations * usage.deviation
-    if usage.aggregates:
+    if usage.aggregates and settings.aggregation is not None:
         peak = max(peak, usage.over(settings.aggregation, settings.window) or 0.0)
     return Level(usage.percent, usage.deviation, peak)
 

@@ -1,9 +1,14 @@
-"""How heavily a kube-scheduler must weigh the extender, so that a hot node really loses against other plugins.
+"""How heavily a kube-scheduler should weigh the extender, beside what its own plugins say.
 
 kube-scheduler adds up, per node, each plugin's score (0 to 100) times its weight, and the extender's score times
 its weight times ten. What the other plugins can say for a node is therefore at most 100 times their weights.
+
+Heavier is not better: an extender that outvotes all of them also outvotes PodTopologySpread, which keeps apart the
+replicas of a deployment, and these are busy at the same time. Replays of real traces leave the fewest hot nodes where
+one point of the extender is worth ten points of the plugins that kube-scheduler has by default.
 """
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -11,7 +16,8 @@ import msgspec
 from colocate.errors import UserError
 
 DEFAULT_POINTS = 25
-"""By default. By `balanced` a node with 90 % of its memory in use scores 37 less than one with 40 %."""
+"""Of whoever wants hot nodes to lose in any case. By `balanced` a node with 90 % of its memory in use scores 37 less
+than one with 40 %."""
 PER_POINT = 10
 """kube-scheduler takes an extender's scores for 0 to 10 and brings them to 0 to 100; it bounds nothing."""
 
@@ -33,6 +39,8 @@ DEFAULT_PLUGINS = (
     ScorePlugin("ImageLocality", 1),
 )
 """As kube-scheduler 1.34 has them when nothing is configured."""
+_MEASURED_WITH = 100 * sum(plugin.weight for plugin in DEFAULT_PLUGINS)
+"""What those can say, beside which a weight of 1 is the best."""
 
 
 class ExtenderWeight(msgspec.Struct, frozen=True):
@@ -40,11 +48,20 @@ class ExtenderWeight(msgspec.Struct, frozen=True):
 
     weight: int
     points: int
+    """So many less, and a node loses in any case; 0 where none are that many."""
     others: int
     """What the other plugins can say for a node at most."""
 
     @property
     def reasons(self) -> tuple[str, ...]:
+        if not self.points:
+            worth = self.weight * PER_POINT
+            return (
+                f"the other score plugins can prefer a node by at most {self.others}",
+                f"each point that a node scores less costs it {worth} by a weight of {self.weight}",
+                "so load decides, and replicas, which are busy together, still keep apart;",
+                "in replays, heavier and lighter weights leave more hot nodes (docs/replay.md)",
+            )
         decides = self.points * self.weight * PER_POINT
         alone = self.others // (self.weight * PER_POINT) + 1
         return (
@@ -53,6 +70,12 @@ class ExtenderWeight(msgspec.Struct, frozen=True):
             f"{self.points} × {self.weight} × {PER_POINT}",
             f"so it loses whatever the others score; below a difference of {alone} points they still count",
         )
+
+
+def advised_weight(plugins: Sequence[ScorePlugin] = DEFAULT_PLUGINS) -> ExtenderWeight:
+    """The weight that leaves the fewest hot nodes, in proportion to what the other plugins can say."""
+    others = 100 * sum(plugin.weight for plugin in plugins)
+    return ExtenderWeight(max(1, math.ceil(others / _MEASURED_WITH)), 0, others)
 
 
 def least_weight(

@@ -8,21 +8,17 @@ from enum import StrEnum
 import msgspec
 
 from colocate.errors import UserError
-from colocate.load import LedgerSettings, LoadSettings, Mix, PolicyName, least_weight, mix
+from colocate.load import LedgerSettings, LoadSettings, Mix, PolicyName, advised_weight, mix
 
-POINTS = least_weight().weight * 10
+POINTS = advised_weight().weight * 10
 """What one point of an extender's score adds by the weight that `kube-config` prints."""
 _WINDOW = 300.0
 """Seconds over which samples are averaged."""
-_WITH_STATISTICS = {
-    PolicyName.BALANCED,
-    PolicyName.LOAD_VARIATION_RISK_BALANCING,
-    PolicyName.LOW_RISK_OVERCOMMITMENT,
-}
-_HOW = "filter, nofilter, points=N, nostatistics, nopods, noledger"
+_WITH_STATISTICS = {PolicyName.LOAD_VARIATION_RISK_BALANCING, PolicyName.LOW_RISK_OVERCOMMITMENT}
+_HOW = "filter, nofilter, points=N, statistics, pods, nopods, noledger"
 
 
-class Kind(StrEnum):
+class ContenderKind(StrEnum):
     STOCK = "stock"
     ORACLE = "oracle"
     """Knows every pod's future, and places so that the least heat follows."""
@@ -34,18 +30,18 @@ class Contender(msgspec.Struct, frozen=True):
     """One that places all pods."""
 
     name: str
-    kind: Kind
+    kind: ContenderKind
     settings: LoadSettings = LoadSettings()
     mix: Mix = ()
     points: int = POINTS
     statistics: bool = False
     """Whether samples carry a percentile and a deviation."""
     pods: bool = True
-    """Whether the use of single pods is measured."""
+    """Whether the use of single pods is measured; `balanced` has it asked for."""
     ledger: bool = True
 
 
-STOCK = Contender("stock", Kind.STOCK)
+STOCK = Contender("stock", ContenderKind.STOCK)
 DEFAULT = (
     "stock,default,taints,balanced,load-aware,load-aware:filter:points=1,load-variation-risk-balancing,"
     "target-load-packing,low-risk-overcommitment,cpu-real-usage,mem-real-usage,oracle"
@@ -70,14 +66,22 @@ def _windowed(ledger: LedgerSettings) -> LedgerSettings:
 
 def _contender(word: str, settings: LoadSettings) -> Contender:
     name, *how = word.split(":")
-    if name in (Kind.STOCK, Kind.ORACLE):
+    if name in (ContenderKind.STOCK, ContenderKind.ORACLE):
         if how:
             raise UserError(f"--policy: {name} takes nothing after a colon; write {name!r}")
-        return Contender(name, Kind(name))
-    parts = settings.policy if name in ("default", Kind.TAINTS) else mix(name.replace("+", ","))
-    statistics = name != Kind.TAINTS and any(part.policy in _WITH_STATISTICS for part in parts)
-    kind = Kind.TAINTS if name == Kind.TAINTS else Kind.EXTENDER
-    made = Contender(word, kind, settings, parts, statistics=statistics)
+        return Contender(name, ContenderKind(name))
+    parts = settings.policy if name in ("default", ContenderKind.TAINTS) else mix(name.replace("+", ","))
+    used = {part.policy for part in parts}
+    wanted = settings.balanced.aggregation is not None or settings.balanced.deviations > 0
+    balanced = PolicyName.BALANCED in used
+    made = Contender(
+        word,
+        ContenderKind.TAINTS if name == ContenderKind.TAINTS else ContenderKind.EXTENDER,
+        settings,
+        parts,
+        statistics=name != ContenderKind.TAINTS and (bool(used & _WITH_STATISTICS) or (balanced and wanted)),
+        pods=balanced,
+    )
     for one in how:
         made = _with(made, one, word)
     return made
@@ -89,10 +93,10 @@ def _with(made: Contender, how: str, word: str) -> Contender:
         case ["filter" | "nofilter"]:
             chosen = replace(made.settings.filter, enabled=how == "filter")
             return replace(made, settings=replace(made.settings, filter=chosen))
-        case ["nostatistics"]:
-            return replace(made, statistics=False)
-        case ["nopods"]:
-            return replace(made, pods=False)
+        case ["statistics"]:
+            return replace(made, statistics=True)
+        case ["pods" | "nopods"]:
+            return replace(made, pods=how == "pods")
         case ["noledger"]:
             return replace(made, ledger=False)
         case ["points", number] if number.isascii() and number.isdigit() and 0 < int(number) <= 10_000:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from colocate.replay.load_contenders import STOCK, Contender, Kind
+from colocate.replay.load_contenders import STOCK, Contender, ContenderKind
 from colocate.replay.load_quality import PlacementQuality, PressureSeries, against_stock, quality, series
 from colocate.replay.load_run import LoadRun
 from colocate.replay.load_workload import ReplayWorkload
@@ -32,7 +32,7 @@ def replay(
     progress: Progress = lambda done, whom: None,
 ) -> ReplayResult:
     everyone = list(contenders)
-    asked_for_stock = any(one.kind is Kind.STOCK for one in everyone)
+    asked_for_stock = any(one.kind is ContenderKind.STOCK for one in everyone)
     if not asked_for_stock:
         everyone.insert(0, STOCK)
     rows: list[PlacementQuality] = []

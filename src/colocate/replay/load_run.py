@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from colocate.load import Heat, HeatSettings, LoadTable, decide, heats, pressures, sift
 from colocate.model.load import Aggregate, Aggregation, Amount, BoundPod, NodeLoad, PodUsage, Usage
-from colocate.replay.load_contenders import Contender, Kind
+from colocate.replay.load_contenders import Contender, ContenderKind
 from colocate.replay.load_oracle import foreseen
 from colocate.replay.load_stock import Nodes, StockScheduler, taint_scores
 from colocate.replay.load_trace import Floats
@@ -61,7 +61,7 @@ class LoadRun:
         """Heaps: the minute of its end, and the pod's number."""
         self._table = LoadTable(contender.settings)
         self._table.add_nodes(workload.nodes)
-        self._judged = contender.kind in (Kind.EXTENDER, Kind.TAINTS)
+        self._judged = contender.kind in (ContenderKind.EXTENDER, ContenderKind.TAINTS)
         self._samples = _NodeSamples(workload, self._used, statistics=contender.statistics)
         self._pod_samples = _PodSamples(workload)
         self._heats: dict[str, Heat] = {}
@@ -96,7 +96,7 @@ class LoadRun:
             running = [number for _, number in self._ending]
             self._table.observe_pods(self._pod_samples.at(minute, running, now))
         self._table.observe(self._samples.at(minute, now), now)
-        if self._contender.kind is Kind.TAINTS:
+        if self._contender.kind is ContenderKind.TAINTS:
             self._heat(now)
 
     def _place(self, number: int) -> None:
@@ -114,15 +114,15 @@ class LoadRun:
         nodes = self._stock.feasible(pod)
         now = self._workload.start + pod.at
         match self._contender.kind:
-            case Kind.STOCK:
+            case ContenderKind.STOCK:
                 scores = self._stock.scores(pod, nodes)
-            case Kind.ORACLE:
+            case ContenderKind.ORACLE:
                 scores = foreseen(self._used, self._workload.size, pod, nodes)
-            case Kind.TAINTS:
+            case ContenderKind.TAINTS:
                 if now - self._heated_at >= _HEAT_PERIOD:
                     self._heat(now)
                 scores = self._stock.scores(pod, nodes) + taint_scores(self._levels[nodes])
-            case Kind.EXTENDER:
+            case ContenderKind.EXTENDER:
                 nodes, scores = self._judge(pod, nodes, now)
         best = nodes[np.flatnonzero(scores >= scores.max() - 1e-9)]
         return int(best[self._chance.integers(len(best))])

@@ -402,6 +402,18 @@ async def test_pods_are_measured_where_that_is_wished(table: Table, clock: Manua
         assert (await follower.once()).pods == {}, "pods that are gone are not remembered"
 
 
+async def test_pods_are_asked_for_less_often_where_that_is_wished(table: Table, clock: ManualClock) -> None:
+    settings = PollSettings(interval=15, pods_interval=60)
+    async with poller(table.url, clock, pods=True, settings=settings) as follower:
+        asked = []
+        for _ in range(9):
+            before = health(follower.latest, "pod.cpu").last_success if follower.latest.health else None
+            after = health(await follower.once(), "pod.cpu").last_success
+            asked.append(after != before)
+            await clock.advance(15)
+        assert asked == [True, *[False] * 3, True, *[False] * 3, True]
+
+
 async def test_rounds_follow_each_other_and_are_announced(table: Table, clock: ManualClock) -> None:
     async with following(table, clock, PollSettings(interval=15)) as follower:
         await follower.changed.beyond(0)

@@ -19,7 +19,7 @@ from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES
 from colocate.cluster.trouble import in_words, of_our_certificate
 from colocate.errors import UserError
-from colocate.load import DEFAULT_POINTS, least_weight
+from colocate.load import advised_weight
 
 _SLOW = 0.5
 """Of the time that kube-scheduler waits."""
@@ -42,7 +42,7 @@ def presumed(config: SchedulerConfig) -> KubeScheduler:
     address = f"{f'[{host}]' if ':' in host else host}:{port}"
     url = _showing(config, f"{'https' if encrypted else 'http'}://{address}")
     settings = KubeExtender(
-        url, "prioritize", weight=least_weight().weight, ignorable=True, enable_https=encrypted
+        url, "prioritize", weight=advised_weight().weight, ignorable=True, enable_https=encrypted
     )
     return KubeScheduler((settings,))
 
@@ -114,8 +114,7 @@ def _of_settings(settings: KubeExtender, least: int) -> Iterator[CheckResult]:
         yield warn(f"{where}: pods wait while the extender is away", "write ignorable: true")
     if settings.prioritize_verb and settings.weight < least:
         yield warn(
-            f"{where}: with a weight of {settings.weight}, "
-            f"a node that is {DEFAULT_POINTS} points hotter may still win",
+            f"{where}: with a weight of {settings.weight}, the other score plugins outvote the load of nodes",
             f"write weight: {least}",
         )
 

@@ -63,6 +63,10 @@ class SignalFindings:
         if health.name == TIME and self._queries.by_the_way:
             told = f"{found}: samples count from the time of the answer, even for a node that is no longer scraped"
             return _Said(TIME, warn(told, remedy))
+        if health.name.startswith("pod.") and self._usage.pods is None:
+            # Nobody has asked for them by name: nodes are judged without, and not as well.
+            without = f"{found}, so new pods are judged by what they request"
+            return _Said(health.name, warn(without, remedy), remedy)
         return _Said(health.name, bad(found, remedy), remedy)
 
     def _of_series(self, health: SignalHealth) -> Iterator[CheckResult]:

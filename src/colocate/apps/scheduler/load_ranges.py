@@ -28,6 +28,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "filter.thresholds.window": (0, _WEEK),
     "balanced.window": (0, _WEEK),
     "balanced.deviations": (0, 10),
+    "balanced.pod_deviations": (0, 10),
     "balanced.dominant_percent": (0, 100),
     "packing.target_percent": (1, 99),
     "packing.multiplier": (0, 100),
@@ -67,6 +68,11 @@ def check_ranges(load: LoadSettings) -> None:
     if bounds.aggregated is not None and bounds.aggregation is None:
         raise Problem(
             "load.filter.thresholds.aggregated",
+            f"this needs an aggregation; add aggregation: one of {', '.join(Aggregation)}",
+        )
+    if load.balanced.window and load.balanced.aggregation is None:
+        raise Problem(
+            "load.balanced.window",
             f"this needs an aggregation; add aggregation: one of {', '.join(Aggregation)}",
         )
     aware = load.load_aware

@@ -104,9 +104,11 @@ class UsageSection(Section, frozen=True):
     """How long after its binding a pod is wholly in the samples; the window of the average unless stated."""
     windows: tuple[WindowSection, ...] | None = None
     """What the policies in use judge by, unless stated; see `windows`."""
-    pods: bool = False
-    """Ask for the use of every pod, so that estimates are corrected by what pods really use, and so that prod pods
-    can be judged by what prod pods use."""
+    pods: bool | None = None
+    """Ask for the use of every pod, so that nodes are judged by the pods that are there now, and new pods by what
+    their owners' pods use. Unless stated, where `balanced` or taints are in use, and Prometheus is asked."""
+    pods_interval: Seconds = Seconds(60)
+    """From one question about pods to the next: of a large cluster the answer is long."""
     matchers: str = ""
     labels: tuple[str, ...] = NODE_LABELS
     queries: Mapping[str, str] = {}
@@ -116,7 +118,7 @@ class UsageSection(Section, frozen=True):
             preset=self.preset,
             average_seconds=self.average,
             windows=tuple(AskedWindow(one.statistic, float(one.span)) for one in self.windows or ()),
-            pods=self.pods,
+            pods=bool(self.pods),
             matchers=self.matchers,
             labels=self.labels,
             queries=self.queries,
@@ -125,7 +127,12 @@ class UsageSection(Section, frozen=True):
     def poll(self, stale_after: float) -> PollSettings:
         """How to ask; a sample that no longer counts, after so many seconds, gives way to any. 0 is never."""
         expiry = stale_after or PollSettings().expiry
-        return PollSettings(interval=self.interval, first_pause=min(1.0, self.interval), expiry=expiry)
+        return PollSettings(
+            interval=self.interval,
+            pods_interval=self.pods_interval,
+            first_pause=min(1.0, self.interval),
+            expiry=expiry,
+        )
 
     @property
     def window(self) -> float:
@@ -220,7 +227,11 @@ def check_usage(usage: UsageSection, asked: QuerySettings) -> None:
             connection_to(usage.prometheus.settings())
     except UserError as error:
         raise Problem("usage", str(error)) from None
-    for name, seconds in (("interval", usage.interval), ("prometheus.timeout", usage.prometheus.timeout)):
+    for name, seconds in (
+        ("interval", usage.interval),
+        ("podsInterval", usage.pods_interval),
+        ("prometheus.timeout", usage.prometheus.timeout),
+    ):
         if not 0 < seconds <= 3600:
             raise Problem(
                 f"usage.{name}", f"{seconds:g}s is out of range; choose more than 0s and at most 1h"
@@ -246,6 +257,12 @@ def check_load(load: Load) -> None:
 def check_times(usage: UsageSection, load: Load) -> None:
     """Raise a Problem where samples, or pods in the ledger, would expire before the next ones can come."""
     after, expiry = load.staleness.after, load.ledger.expiry
+    if after and usage.pods_interval >= after and usage.pods is not False:
+        raise Problem(
+            "usage.podsInterval",
+            f"samples expire after {after:g} s (load.staleness.after), before the next ones of pods come "
+            f"({usage.pods_interval:g} s); ask more often",
+        )
     if after and usage.interval >= after:
         raise Problem(
             "usage.interval",

@@ -8,6 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from colocate.apps.config import values
 from colocate.apps.config.document import FOREIGN_TO_ALL, ConfigDocument
 from colocate.apps.config.schema import VERSION, Log, Metrics
@@ -29,7 +31,7 @@ from colocate.apps.scheduler.sections import (
     check_usage,
     to_policies,
 )
-from colocate.apps.scheduler.windows import asked, check_windows
+from colocate.apps.scheduler.windows import asked, asks_for_pods, check_windows
 from colocate.cluster.usage import QuerySettings
 from colocate.wire.rpc import MAX_SOCKET_PATH
 
@@ -173,7 +175,9 @@ class SchedulerConfig(Section, frozen=True):
 
     def asked(self) -> QuerySettings:
         """All that is asked of Prometheus."""
-        return asked(self.usage, self.load) if Act.EXTENDER in self.act else self.usage.asked()
+        found = asked(self.usage, self.load) if Act.EXTENDER in self.act else self.usage.asked()
+        taints = Act.TAINTS in self.act
+        return msgspec.structs.replace(found, pods=asks_for_pods(self.usage, self.load, taints=taints))
 
 
 def to_endpoint(value: object) -> ServerEndpoint:

@@ -46,7 +46,15 @@ def windows(usage: UsageSection, load: Load) -> tuple[WindowSection, ...]:
 def asked(usage: UsageSection, load: Load) -> QuerySettings:
     """All that is asked of Prometheus where pods are judged by policies."""
     found = tuple(AskedWindow(one.statistic, float(one.span)) for one in windows(usage, load))
-    return msgspec.structs.replace(usage.asked(), windows=found)
+    return msgspec.structs.replace(usage.asked(), windows=found, pods=asks_for_pods(usage, load))
+
+
+def asks_for_pods(usage: UsageSection, load: Load, *, taints: bool = False) -> bool:
+    """Whether the use of every pod is asked for: as stated, else where nodes are judged by what their pods use."""
+    if usage.pods is not None:
+        return usage.pods
+    balanced = any(part.policy is PolicyName.BALANCED for one in _mixes(load) for part in one)
+    return bool(usage.prometheus.url) and (taints or balanced)
 
 
 def check_windows(usage: UsageSection, load: Load) -> None:
@@ -76,7 +84,8 @@ def needs(load: Load) -> Iterator[Need]:
     used = {part.policy for one in _mixes(load) for part in one}
     if PolicyName.BALANCED in used:
         chosen = load.balanced
-        yield _aggregate("load.balanced", chosen.aggregation, chosen.window, hollow=bool(chosen.window))
+        if chosen.aggregation is not None:
+            yield _aggregate("load.balanced", chosen.aggregation, chosen.window, hollow=bool(chosen.window))
         if chosen.deviations:
             yield Need("load.balanced", _DEVIATION)
     for policy in (PolicyName.LOAD_VARIATION_RISK_BALANCING, PolicyName.LOW_RISK_OVERCOMMITMENT):
@@ -99,7 +108,7 @@ def _check_pods(usage: UsageSection, load: Load) -> None:
             "it judges by what prod pods use, which Colocate does not read from the metrics API; add "
             "usage.prometheus.url and usage.pods: true, or leave it out",
         )
-    if not usage.pods:
+    if not asks_for_pods(usage, load):
         raise Problem(
             whose,
             "it judges by what prod pods use, which Colocate does not ask for yet; write usage.pods: true",

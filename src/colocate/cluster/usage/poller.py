@@ -44,6 +44,8 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     interval: float = 15.0
     """Seconds from one round to the next, up to a tenth more by chance."""
+    pods_interval: float = 0.0
+    """The same for questions about pods, which have long answers, at least; in between, their last samples stay."""
     first_pause: float = 1.0
     last_pause: float = 30.0
     """Seconds between rounds while nothing answers: doubled from the first to the last, and up to twice as long
@@ -83,6 +85,8 @@ class UsagePoller:
         self._times: Times | None = None
         """When nodes were last scraped, as far as any answer has told."""
         self._offset: float | None = None
+        self._asked_pods = float("-inf")
+        """When pods were last asked for, by the clock that only goes forward."""
         asked: dict[str, str] = {}
         if prometheus is not None:
             asked = {str(query.signal): query.promql for query in queries.signals}
@@ -130,7 +134,7 @@ class UsagePoller:
 
     async def _ask_prometheus(self, prometheus: Prometheus, directory: Directory) -> None:
         asked = self._clock.time()
-        queries = self._queries
+        queries = self._due(self._queries)
         # Times first: a scrape in between then makes a value seem old until the next round, and never an old one new.
         wanted = [(TIME, queries.time, False)] if queries.time else []
         wanted += [
@@ -160,6 +164,16 @@ class UsagePoller:
             self._record.succeeded(str(query.signal), joined, answer)
             self._offset = self._offset if evaluated is None else evaluated - asked
         self._record.looked_at_units({str(signal): so for signal, so in ratios(recorded).items()})
+
+    def _due(self, queries: Queries) -> Queries:
+        """Without those about pods, unless it is time."""
+        now = self._clock.monotonic()
+        # A round comes up to a tenth later than it should: better a little early than a round late.
+        if now >= self._asked_pods + self._settings.pods_interval - self._settings.interval / 2:
+            self._asked_pods = now
+            return queries
+        signals = tuple(query for query in queries.signals if query.signal.statistic is not Statistic.POD)
+        return msgspec.structs.replace(queries, signals=signals)
 
     async def _ask(
         self, prometheus: Prometheus, name: str, promql: str, pods: bool

@@ -6,6 +6,8 @@ both pressures: part their mean, part the greater alone, so that an idle CPU nev
 Absolute, and meaningful for a single node.
 """
 
+import math
+
 from colocate.load.demand import Demand, taken
 from colocate.load.policies.parts import ScorePart
 from colocate.load.settings import BalancedSettings
@@ -18,6 +20,7 @@ _LOST = 1e-9
 class Balanced:
     def __init__(self, settings: BalancedSettings) -> None:
         self._greater = settings.dominant_percent / 100
+        self._deviations = settings.pod_deviations
 
     def score(self, node: NodeTerms, pod: Demand) -> int:
         return int(100 - self.pressure(node, pod) + _LOST)
@@ -26,8 +29,8 @@ class Balanced:
         """From 0 to 100. A resource that is measured nowhere is left out; a node of which nothing is known
         is taken for full."""
         cpu, memory = node.cpu, node.memory
-        of_cpu = _pressure(cpu, pod.estimate.cpu)
-        of_memory = _pressure(memory, pod.estimate.memory)
+        of_cpu = self._of(cpu, pod.estimate.cpu, pod.swing.cpu)
+        of_memory = self._of(memory, pod.estimate.memory, pod.swing.memory)
         if not cpu.known:
             return of_memory if memory.known else 100.0
         if not memory.known:
@@ -36,6 +39,16 @@ class Balanced:
         # the lesser, two of 100 make 100 exactly: no share of a float is lost.
         greater, lesser = (of_cpu, of_memory) if of_cpu >= of_memory else (of_memory, of_cpu)
         return lesser + (greater - lesser) * (1 + self._greater) / 2
+
+    def _of(self, terms: ResourceTerms, estimate: int, swing: int) -> float:
+        level = _pressure(terms, estimate)
+        return level + taken(100 - level, self._swing(terms, swing))
+
+    def _swing(self, terms: ResourceTerms, swing: int) -> float:
+        """In percent of what pods can have."""
+        if not terms.swing and not swing:
+            return 0.0
+        return self._deviations * math.hypot(terms.swing, swing) * terms.per_unit
 
     def parts(self, node: NodeTerms, pod: Demand) -> tuple[ScorePart, ...]:
         """All in percent of what pods can have, so that peak, unseen pods and this pod, less what is not counted of
@@ -50,6 +63,8 @@ class Balanced:
             ScorePart("memory of this pod", pod.estimate.memory * memory.per_unit, " %"),
             ScorePart("estimated CPU not counted", _not_counted(cpu, pod.estimate.cpu), " %"),
             ScorePart("estimated memory not counted", _not_counted(memory, pod.estimate.memory), " %"),
+            ScorePart("swing of CPU", self._swing(cpu, pod.swing.cpu), " %"),
+            ScorePart("swing of memory", self._swing(memory, pod.swing.memory), " %"),
             ScorePart("pressure", self.pressure(node, pod), " %"),
         )
 

@@ -1,7 +1,7 @@
 """Writes the KubeSchedulerConfiguration of a second, stock kube-scheduler that asks the extender. Pure.
 
-Every line says why it is there. The extender's weight is worked out from the plugins that score beside it, so
-that a hot node loses whatever they say.
+Every line says why it is there. The extender's weight is worked out from the plugins that score beside it: as much
+as leaves the fewest hot nodes, or so much that a hot node loses whatever they say.
 """
 
 import json
@@ -16,7 +16,7 @@ from msgspec import inspect
 from colocate.apps.config import values, words
 from colocate.apps.scheduler.addresses import has_login, leads_somewhere, without_login
 from colocate.errors import UserError
-from colocate.load import DEFAULT_PLUGINS, DEFAULT_POINTS, ExtenderWeight, ScorePlugin, least_weight
+from colocate.load import DEFAULT_PLUGINS, ExtenderWeight, ScorePlugin, advised_weight, least_weight
 from colocate.model import go
 from colocate.wire.extender_questions import without_nulls
 
@@ -88,8 +88,9 @@ class WantedConfiguration(msgspec.Struct, frozen=True):
     url: str = "http://127.0.0.1:8890"
     profiles: Sequence[KubeProfile] = (KubeProfile(),)
     filter: bool = False
-    points: int = DEFAULT_POINTS
-    """By how many points of 100 a node must be hotter than another to lose against it in any case."""
+    points: int | None = None
+    """By how many points of 100 a node must be hotter than another to lose against it in any case; None for the
+    weight that leaves the fewest hot nodes."""
     timeout: str = "1s"
     tls: TlsFiles = TlsFiles()
     leader_election: Mapping[str, Any] | None = None
@@ -109,7 +110,13 @@ class WantedConfiguration(msgspec.Struct, frozen=True):
 
 def extender_weight(wanted: WantedConfiguration) -> ExtenderWeight:
     """The weight that is enough in every profile: an extender has one for all of them."""
-    weights = [least_weight(wanted.points, profile.score_plugins) for profile in wanted.profiles]
+    points = wanted.points
+    weights = [
+        advised_weight(profile.score_plugins)
+        if points is None
+        else least_weight(points, profile.score_plugins)
+        for profile in wanted.profiles
+    ]
     return max(weights, key=lambda one: one.weight)
 
 

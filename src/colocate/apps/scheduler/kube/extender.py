@@ -62,7 +62,7 @@ class KubeScheduler(msgspec.Struct, frozen=True):
 
     @property
     def least_weight(self) -> int:
-        """Of an extender, so that a hot node loses in every profile."""
+        """Of an extender, so that the load has its say in every profile."""
         return extender_weight(WantedConfiguration(profiles=self.profiles or (KubeProfile(),))).weight
 
 

@@ -25,7 +25,7 @@ from colocate.apps.scheduler.kube.configuration import (
 from colocate.apps.scheduler.kube.extender import KubeExtender
 from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.errors import UserError
-from colocate.load import Staleness
+from colocate.load import DEFAULT_POINTS, Staleness
 
 POLICIES = {"MemRealUsage": "mem-real-usage", "CpuRealUsage": "cpu-real-usage"}
 """Our policies, by the plugins whose scores they give."""
@@ -132,6 +132,8 @@ def taken_over(seed: Seed, wanted: WantedConfiguration) -> WantedConfiguration:
         more.pop("clientConnection", None)
     return msgspec.structs.replace(
         wanted,
+        # Its policies decided alone: a hot node goes on to lose.
+        points=DEFAULT_POINTS if wanted.points is None else wanted.points,
         profiles=seed.profiles,
         leader_election=seed.leader_election,
         extenders=seed.extenders,
