@@ -10,7 +10,7 @@ from colocate.replay.load_trace import MachineTrace, generated_trace, read_trace
 from colocate.replay.load_workload import ReplayWorkload, WorkloadSettings, workload_of
 
 PUBLIC = Path(__file__).parents[3] / "shared/traces/bitbrains-rnd-2013-07.npz"
-SMALL = WorkloadSettings(nodes=12, hours=14, warm_up=4, use=0.6)
+SMALL = WorkloadSettings(nodes=20, hours=9, warm_up=3, use=0.6)
 
 
 @cache

@@ -121,9 +121,9 @@ def generated_trace(seed: int = 0, machines: int = 120, days: int = 29) -> Machi
     cpu_size = 2600 / _MHZ * chance.choice([1, 2, 4, 8], machines, p=[0.4, 0.3, 0.2, 0.1])
     memory_size = 1024.0 * chance.choice([1, 2, 4, 8, 16], machines, p=[0.2, 0.25, 0.25, 0.2, 0.1])
     for number in range(machines):
-        level = cpu_size[number] * chance.lognormal(np.log(0.12), 0.9)
+        level = cpu_size[number] * chance.lognormal(np.log(0.08), 1.4)
         day = 1 + chance.uniform(0, 0.9) * np.sin(2 * np.pi * (times / DAY + chance.uniform(0, 1)))
-        busy = _bursts(chance, len(times)) * chance.uniform(0, 6)
+        busy = _bursts(chance, len(times)) * chance.uniform(0, 12)
         noise = chance.lognormal(0, 0.25, len(times))
         cpu[number] = np.minimum(level * day * (1 + busy) * noise, cpu_size[number])
         share = np.clip(chance.beta(2, 3) + np.cumsum(chance.normal(0, 0.002, len(times))), 0.05, 0.95)
