@@ -283,4 +283,4 @@ class TwoReplicas(RuleBasedStateMachine):
 
 
 TestTwoReplicas = TwoReplicas.TestCase
-TestTwoReplicas.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTwoReplicas.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)

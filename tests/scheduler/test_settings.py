@@ -192,6 +192,27 @@ def test_no_number_of_judging_may_be_negative_or_without_an_end(path: str) -> No
             read(f"version: 1\n{text[1:-1]}")
 
 
+@pytest.mark.parametrize(
+    ("gpus", "complaint"),
+    [
+        ("policy: best", "choose one of ours, fgd, best-fit, spread"),
+        ("dialects: []", "the list is empty"),
+        ("dialects: [{name: other}]", "no GPU dialect 'other'"),
+        ("dialects: [{name: doslab}, {name: doslab, unit: 2}]", "named twice"),
+        ("dialects: [{name: doslab, unit: 0}]", "a unit of 0 MiB"),
+        ("hold: 0s", "choose 0.1s to 10m"),
+        ("lease: {duration: 1h}", "choose 1s to 10m"),
+    ],
+)
+def test_gpus_that_could_not_be_chosen_are_refused(gpus: str, complaint: str) -> None:
+    assert complaint in refusal(f"gpus: {{{gpus}}}")
+
+
+def test_gpus_alone_need_no_samples() -> None:
+    assert not read("version: 1\nact: [gpus]").samples
+    assert read("version: 1\nact: [gpus, taints]").samples
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"scheduler\.yaml: cannot be read"):
         load_document(SCHEDULER, tmp_path / "scheduler.yaml", {})

@@ -45,6 +45,8 @@ def check(args: argparse.Namespace) -> None:
         *(["the metrics API"] if usage.metrics_api else []),
     ]
     samples = f"samples from {' and '.join(asked)}" if asked else "no samples: add usage.prometheus.url"
+    if not config.samples:
+        samples = f"GPUs by {config.gpus.policy}, which needs no samples"
     policy = f"; policy {config.load.policy}" if Act.EXTENDER in config.act else ""
     shadow = ", in shadow" if config.shadow else ""
     print(f"{args.file}: valid; acts by {ways}{shadow}{policy}; {samples}")

@@ -18,8 +18,8 @@ _COLOURS: Mapping[PackingPolicy, str] = {
     PackingPolicy.SPREAD: "#8c8c8c",
 }
 """Told apart by whoever sees red and green alike."""
-_FROM = 0.6
-"""Of the GPUs, asked for: before this all policies place every pod, and the lines are one."""
+_FROM = 0.9
+"""Of the GPUs, asked for: before this nearly every pod is placed by any policy, and the lines are one."""
 _LABEL_GAP = 36
 
 
