@@ -25,7 +25,7 @@ async def test_a_healthy_node_has_nothing_to_complain_of(node: TestNode) -> None
     assert {r.verdict for all in results.values() for r in all} == {CheckVerdict.GOOD}
     assert "v1beta1" in results["registration"][0].reason
     assert results["device plugins"][0].reason.startswith("1 of 1 answer")
-    assert results["podresources"] == (good("the kubelet knows 1 pods; 1 hold devices"),)
+    assert results["podresources"] == (good("the kubelet knows 1 pod; 1 with devices"),)
 
 
 async def test_asking_for_registration_registers_nothing(node: TestNode) -> None:

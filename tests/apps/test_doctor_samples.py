@@ -20,7 +20,7 @@ async def test_all_is_well() -> None:
     async with pretending(CALM) as prometheus:
         found = await samples(prometheus, *NAMES)
     assert {result.verdict for result in found} == {CheckVerdict.GOOD}
-    assert found[-1].reason == "all 3 nodes have fresh samples"
+    assert found[-1].reason == "every node has a fresh sample (3)"
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ async def test_idle_nodes_are_no_alarm_and_whoever_reads_sees_that_they_are_idle
         found = await examined("samples", client, prometheus.url)
     assert {result.verdict for result in found} == {CheckVerdict.GOOD}
     assert found[0].reason == (
-        "cpu: every one of 3 nodes has a value, and none is above 1 %: right for idle nodes, but for busy nodes "
+        "cpu: every node has a value (3), and none is above 1 %: right for idle nodes, but for busy nodes "
         "a ratio instead of percentages"
     )
 
@@ -327,8 +327,8 @@ async def by_the_metrics_api(**used: str) -> list[CheckResult]:
 
 async def test_the_metrics_api_alone_is_enough() -> None:
     found = await by_the_metrics_api(a="1Gi", b="2Gi", c="3Gi")
-    assert "metrics-api: every one of 3 nodes has a value" in [result.reason for result in found]
-    assert found[-1].reason == "all 3 nodes have fresh samples"
+    assert "metrics-api: every node has a value (3)" in [result.reason for result in found]
+    assert found[-1].reason == "every node has a fresh sample (3)"
 
 
 @pytest.mark.parametrize("used", [{"a": "1Gi"}, {}])

@@ -59,7 +59,7 @@ async def test_taints_that_nobody_writes_are_told_with_the_command_that_removes_
     async with cluster_with(4, 0, 2) as client:
         found = await only(asked(client, *act), "taints")
         assert found.verdict is CheckVerdict.WARN
-        assert "2 nodes have taints" in found.reason
+        assert "on 2 nodes, such as" in found.reason
         assert found.remedy.endswith(REMOVAL)
         dead = {
             "holderIdentity": "dead",

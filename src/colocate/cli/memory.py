@@ -15,6 +15,7 @@ from colocate.cli.main import GROUPS
 from colocate.cli.memory_status import status_lines
 from colocate.cli.output import as_json, has_colours, terminal_width, visible, wrapped
 from colocate.errors import UserError
+from colocate.model.figures import count
 
 _LOOK_AGAIN = 0.5
 
@@ -79,7 +80,7 @@ def switch_off(args: argparse.Namespace) -> int:
     while True:
         report = _ask(args.socket)
         if report.restored:
-            held = f"; pods keep {report.held} blocks until they end" if report.held else ""
+            held = f"; pods keep {count(report.held, 'block')} until they end" if report.held else ""
             print(f"everything is restored: the node offers no block, and all limits are the kubelet's{held}")
             return 0
         if time.monotonic() >= end:

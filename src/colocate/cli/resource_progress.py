@@ -39,6 +39,7 @@ class Progress:
                     "removing it before the kubelet forgets it: the kubelet will put it back with its next sync"
                 )
             case Patching():
+                self._complete("the kubelet has forgotten it")
                 self.line("removing it from capacity")
             case Watching(watched=watched, needed=needed):
                 words = "checking that it stays away"
@@ -48,7 +49,7 @@ class Progress:
                     self.line(f"{words}, for {needed:g} s")
                 self._watching = True
             case PutBack(resource=resource):
-                self._watching = False
+                self._watching = False  # Before its end: what was drawn stays as it is.
                 self.line(f"it is back, with capacity {resource.capacity}")
             case Changed():
                 self.line("something else changed it in the meantime; looking again")
@@ -56,10 +57,17 @@ class Progress:
                 self.line(f"{error}; trying again")
 
     def line(self, words: str) -> None:
-        """A line of its own."""
+        """A line of its own; where a check had gone on until now, it is at its end."""
+        if self._watching:
+            self._complete("it stayed away")
         self.close()
         self._out.write(f"{visible(words)}\n")
         self._out.flush()
+
+    def _complete(self, words: str) -> None:
+        """Let a line that moves end at its end."""
+        if self._open:
+            self._out.write(f"\r\x1b[K{fitting(1.0, words, self._width())}")
 
     def close(self) -> None:
         """End the moving line, if there is one."""

@@ -77,6 +77,9 @@ def _heading(explained: Explanation) -> Iterator[str]:
         all_of = f"all {explained.candidates} candidates" if explained.candidates > 1 else "its one candidate"
         yield f"refused on {all_of} at {_moment(explained.at)}"
         return
+    if explained.candidates == 1:
+        yield f"judged by {policies(explained.mix)} at {_moment(explained.at)}: it had one candidate"
+        return
     best = "was" if explained.equally_good == 1 else "were"
     yield (
         f"judged by {policies(explained.mix)} at {_moment(explained.at)}: {explained.equally_good} of "

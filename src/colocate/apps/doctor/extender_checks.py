@@ -20,6 +20,7 @@ from colocate.cluster.resources import NODES
 from colocate.cluster.trouble import in_words, of_our_certificate
 from colocate.errors import UserError
 from colocate.load import advised_weight
+from colocate.model.figures import count
 
 _SLOW = 0.5
 """Of the time that kube-scheduler waits."""
@@ -162,7 +163,7 @@ async def _asked(patient: Patient, settings: KubeExtender, names: list[str]) -> 
             answer = await response.read()
     except TimeoutError:
         return bad(
-            f"{where}: no answer within httpTimeout, {patience:g} s, for {len(names)} nodes",
+            f"{where}: no answer within httpTimeout, {patience:g} s, for {count(len(names), 'node')}",
             f"{remedy}; or write a longer httpTimeout",
         )
     except aiohttp.ClientConnectorCertificateError as error:
@@ -198,7 +199,9 @@ async def _asked(patient: Patient, settings: KubeExtender, names: list[str]) -> 
             f"{where}: it took {took * 1000:.0f} ms of the {patience:g} s that kube-scheduler waits",
             "give it more CPU, or write a longer httpTimeout",
         )
-    return good(f"{where} answers for {len(names)} nodes in {took * 1000:.0f} ms; it may take {patience:g} s")
+    return good(
+        f"{where} answers for {count(len(names), 'node')} in {took * 1000:.0f} ms; it may take {patience:g} s"
+    )
 
 
 def _name(node: object) -> object:

@@ -15,6 +15,7 @@ from colocate.clock import Clock
 from colocate.errors import Unavailable, system_reason
 from colocate.kubelet.podresources import list_pods
 from colocate.kubelet.sockets import fresh
+from colocate.model.figures import count
 from colocate.wire import deviceplugin_pb2 as dp
 from colocate.wire import methods
 from colocate.wire.rpc import MAX_SOCKET_PATH, Method, call, connect, is_served
@@ -143,7 +144,7 @@ async def podresources(patient: Patient) -> AsyncIterator[CheckResult]:
         yield warn(f"{error}; {effect}", remedy)
         return
     holding = sum(any(container.devices for container in pod.containers) for pod in pods)
-    yield good(f"the kubelet knows {len(pods)} pods; {holding} hold devices")
+    yield good(f"the kubelet knows {count(len(pods), 'pod')}; {holding} with devices")
 
 
 @check(DoctorSection.MACHINE, "agent")

@@ -67,7 +67,7 @@ class NodeSamples:
                 else MEASURED_BY_THE_API,
             )
         if self._taken.nodes and not old and not self.incomplete:
-            yield good(f"all {len(self._taken.nodes)} nodes have fresh samples")
+            yield good(f"every node has a fresh sample ({len(self._taken.nodes)})")
 
     def _where_to_look(self, measured: Measured) -> str:
         health = self._taken.of(measured)

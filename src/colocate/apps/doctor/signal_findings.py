@@ -103,7 +103,7 @@ class SignalFindings:
             )
             yield bad(f"no node uses more than 1 % of {found}", self._queries.of_ratios(health))
         elif name != TIME and counts.joined and not counts.missing and not counts.unknown:
-            yield good(f"every one of {counts.joined} nodes has a value{self._hint(name)}")
+            yield good(f"every node has a value ({counts.joined}){self._hint(name)}")
 
     def _hint(self, name: str) -> str:
         """What to think of CPU that is hardly used, where its unit is a matter of others: it may well be so."""

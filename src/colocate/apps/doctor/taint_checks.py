@@ -10,6 +10,7 @@ from colocate.apps.scheduler.settings import Act
 from colocate.cluster.client import Client
 from colocate.cluster.lease import held_by
 from colocate.cluster.resources import NODES
+from colocate.model.figures import count
 
 
 @check(DoctorSection.LOAD, "taints")
@@ -29,11 +30,11 @@ async def taints(patient: Patient) -> AsyncIterator[CheckResult]:
     lease = config.taints.lease
     holder = await held_by(patient.client, lease.namespace, lease.name, patient.clock)
     if holder:
-        yield good(f"{len(nodes)} nodes show their heat as taints, written by {holder}")
+        yield good(f"taints show the heat of {count(len(nodes), 'node')}, written by {holder}")
         return
     yield warn(
-        f"{len(nodes)} nodes have taints {PREFIX}1 to -4, such as {nodes[0]}, but no process writes them: the "
-        "lease "
+        f"taints {PREFIX}1 to -4 are on {count(len(nodes), 'node')}, such as {nodes[0]}, but no process writes "
+        "them: the lease "
         f"{lease.namespace}/{lease.name} is not held",
         f"start the scheduler, which takes them over, or remove them: {REMOVAL}"
         if Act.TAINTS in config.act
