@@ -46,15 +46,16 @@ def settle(
         held = [
             each
             for each in records.holdings or ()
-            if each.key.resource == dialect.memory and each.key.uid not in gone
+            if each.key.resource == dialect.memory
+            and each.key.uid not in gone
+            and not _is_settled(each, answers)
         ]
         # What runs comes first: it has its memory, whatever others were told meanwhile.
         held.sort(key=lambda each: (not _runs(each, pods, answers), _place(each, pods, settings)))
         claims: Claims | None = None
         for each in held:
-            known = answers.by_key.get(each.key)
-            if known is not None and known.ids == each.ids and known.state is not AnswerState.GIVEN:
-                continue
+            if _is_settled(each, answers):
+                continue  # By a swap, just now.
             if claims is None:
                 claims = claims_of(pods.values(), dialect, inventory, settings, answers.due)
             if each.key.uid not in claims:
@@ -65,6 +66,11 @@ def settle(
             if answers.due is not due:
                 claims = None
     return answers
+
+
+def _is_settled(held: GpuHolding, answers: GpuAnswers) -> bool:
+    known = answers.by_key.get(held.key)
+    return known is not None and known.ids == held.ids and known.state is not AnswerState.GIVEN
 
 
 def _uids(records: GpuRecords, answers: GpuAnswers) -> Iterable[str]:
