@@ -151,6 +151,7 @@ class Event(StrEnum):
     CRI_RECONCILED = "cri_proxy.reconciled"
     CRI_NOT_RECONCILED = "cri_proxy.not_reconciled"
     CRI_RUNTIME_LOST = "cri_proxy.runtime_lost"
+    CRI_PLACEMENT_ENDED = "cri_proxy.placement_ended"
     CRI_DECISION_FAILED = "cri_proxy.decision_failed"
     CRI_PIN_FAILED = "cri_proxy.pin_failed"
     LAB_REQUEST_FAILED = "lab_api.request_failed"

@@ -15,6 +15,11 @@ from tests.support.mini_runtime import READERS, MiniRuntime
 from tests.support.scripted_events import ScriptedEvents
 from tests.support.waiting import until
 
+from colocate import telemetry
+from colocate.aio import without_signals
+from colocate.apps.config.file import build
+from colocate.apps.cri_proxy import ProxySockets, run_cri_proxy
+from colocate.apps.placement.part import PlacementPart
 from colocate.clock import ManualClock
 from colocate.model.container import ContainerPhase, CpuPin, RuntimeResources
 from colocate.model.cpuset import CpuSet
@@ -326,3 +331,33 @@ async def test_of_two_changes_to_one_container_the_later_one_stays(node: Node) -
     pins = [[pin(f"{number}", "x")] for number in range(20)]
     await asyncio.gather(*(node.events.writer.write(pin) for pin in pins))
     assert node.runtime.pinned()[-1] == ("x", "19")
+
+
+async def test_a_placer_that_cannot_go_on_leaves_the_kubelet_its_runtime(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(_: PlacementPart) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(PlacementPart, "run", fail)
+    monkeypatch.setattr(telemetry, "configure_logs", lambda *_: None)
+    passed = telemetry.CRI_PASSED.labels(method="CreateContainer", reason="ended")
+    before = passed._value.get()
+    with TemporaryDirectory(prefix="cri") as folder:
+        node = Node(Path(folder))
+        config = build(f"version: 1\ncpus: {{stateFolder: {folder}/state}}".encode(), "test").config
+        async with node.kubelet, fake_runtime.serving(node.behind, node.runtime.serve):
+            running = asyncio.create_task(
+                run_cri_proxy(lambda: config, ProxySockets(node.behind, node.before))
+            )
+            try:
+                await until(node.before.exists, "the proxy's socket")
+                await node.create()
+                request = cri.UpdateContainerResourcesRequest(container_id="id-main")
+                await rpc.call(node.kubelet, methods.UPDATE_RESOURCES, request, timeout=30)
+            finally:
+                without_signals()
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+    assert node.runtime.asked == [creation(), request]
+    assert passed._value.get() == before + 1

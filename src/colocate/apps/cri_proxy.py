@@ -4,6 +4,7 @@ SIGTERM and SIGINT stop it. SIGHUP re-reads the configuration: a bad one is refu
 neither the API server nor an agent nor Prometheus.
 """
 
+import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -57,7 +58,19 @@ async def run_cri_proxy(load: Callable[[], Config], sockets: ProxySockets) -> No
                 _tell_systemd()
                 await stop.beyond(0)
 
-        await first(serve(), proxy.run(), placement.run(), placement.reload_on_demand(hung_up, load))
+        async def place() -> None:
+            """Whatever happens here, the kubelet reaches its runtime: calls pass until the next start."""
+            try:
+                await first(proxy.run(), placement.run(), placement.reload_on_demand(hung_up, load))
+            except Exception as error:  # noqa: BLE001
+                proxy.let_pass()
+                why = {"reason": str(error)} if isinstance(error, UserError) else {"exc_info": error}
+                telemetry.logger().error(
+                    Event.CRI_PLACEMENT_ENDED, effect="every call passes as it comes", **why
+                )
+                await asyncio.Event().wait()
+
+        await first(serve(), place())
     telemetry.logger().info(Event.CRI_PROXY_STOPPED)
 
 

@@ -68,6 +68,7 @@ class CriProxy:
         self._sandboxes: dict[str, str] = {}
         """By container that has not ended, as far as is known, its sandbox."""
         self._loose: set[asyncio.Task[None]] = set()
+        self._passing = False
 
     @property
     def watches(self) -> Mapping[str, Watch]:
@@ -102,6 +103,10 @@ class CriProxy:
                 self._tell(self._events.detached(self._pins))
         finally:
             await seen_through(self._close())
+
+    def let_pass(self) -> None:
+        """Whoever decides is gone: nothing is asked and nothing is told any more."""
+        self._passing = True
 
     async def _connected(self) -> None:
         while (state := self._channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
@@ -189,6 +194,9 @@ class CriProxy:
 
     async def _decide(self, method: str, ask: Callable[[], Awaitable[Placing]]) -> Placing:
         """What is to be done, once all others have changed that must; nothing where it cannot be decided."""
+        if self._passing:
+            self._passed(method, "ended")
+            return _UNDECIDED
         try:
             await asyncio.wait_for(self._reconciled.wait(), PATIENCE)
         except TimeoutError:
@@ -306,6 +314,9 @@ class CriProxy:
 
         Tasks begin in the order in which they are made, and whoever is told takes one at a time.
         """
+        if self._passing:
+            event.close()
+            return
         self._loosely(self._told(event))
 
     async def _told(self, event: Coroutine[Any, Any, None]) -> None:
