@@ -5,11 +5,10 @@ from fractions import Fraction
 
 import msgspec
 
-from colocate.lab.api import pod_columns
+from colocate.lab.api import pod_columns, workload_columns
 from colocate.lab.api.ages import age
-from colocate.lab.api.objects import Object, at, condition, labels_of, metadata, parse_time
+from colocate.lab.api.objects import Object, at, condition, labels_of, metadata
 from colocate.lab.api.quantities import in_binary, in_decimal, parse
-from colocate.lab.api.selectors import to_text
 
 Cells = Callable[[Object, float], list[object]]
 _ROLE = "node-role.kubernetes.io/"
@@ -135,73 +134,6 @@ def _budget(budget: Object, now: float) -> list[object]:
         str(spec["maxUnavailable"]) if spec.get("maxUnavailable") is not None else "N/A",
         at(budget, "status", "disruptionsAllowed") or 0,
         _age(budget, now),
-    ]
-
-
-def _template(workload: Object) -> list[object]:
-    containers: list[Object] = at(workload, "spec", "template", "spec", "containers") or []
-    return [
-        ",".join(str(one.get("name")) for one in containers),
-        ",".join(str(one.get("image")) for one in containers),
-        to_text(at(workload, "spec", "selector")) or "<none>",
-    ]
-
-
-def _deployment(deployment: Object, now: float) -> list[object]:
-    status = deployment.get("status") or {}
-    return [
-        _name(deployment),
-        f"{status.get('readyReplicas') or 0}/{at(deployment, 'spec', 'replicas')}",
-        status.get("updatedReplicas") or 0,
-        status.get("availableReplicas") or 0,
-        _age(deployment, now),
-        *_template(deployment),
-    ]
-
-
-def _replica_set(replica_set: Object, now: float) -> list[object]:
-    status = replica_set.get("status") or {}
-    return [
-        _name(replica_set),
-        at(replica_set, "spec", "replicas"),
-        status.get("replicas") or 0,
-        status.get("readyReplicas") or 0,
-        _age(replica_set, now),
-        *_template(replica_set),
-    ]
-
-
-def _daemon_set(daemon_set: Object, now: float) -> list[object]:
-    status = daemon_set.get("status") or {}
-    selector = at(daemon_set, "spec", "template", "spec", "nodeSelector") or {}
-    names = ("desired", "current")
-    return [
-        _name(daemon_set),
-        *(status.get(f"{name}NumberScheduled") or 0 for name in names),
-        status.get("numberReady") or 0,
-        status.get("updatedNumberScheduled") or 0,
-        status.get("numberAvailable") or 0,
-        ",".join(f"{key}={value}" for key, value in selector.items()) or "<none>",
-        _age(daemon_set, now),
-        *_template(daemon_set),
-    ]
-
-
-def _job(job: Object, now: float) -> list[object]:
-    status = job.get("status") or {}
-    ended = {one["type"] for one in status.get("conditions") or []}
-    word = "Complete" if "Complete" in ended else "Failed" if "Failed" in ended else "Running"
-    wanted = at(job, "spec", "completions")
-    done = status.get("succeeded") or 0
-    begun, over = parse_time(status.get("startTime")), parse_time(status.get("completionTime"))
-    lasted = "" if begun is None else age(status["startTime"], over or now)
-    return [
-        _name(job),
-        word,
-        f"{done}/{wanted}" if wanted is not None else f"{done}/1 of {at(job, 'spec', 'parallelism')}",
-        lasted,
-        _age(job, now),
-        *_template(job),
     ]
 
 
@@ -339,7 +271,7 @@ LAYOUTS: Mapping[str, Layout] = {
             _AGE,
             *_TEMPLATE,
         ),
-        _deployment,
+        workload_columns.deployment,
     ),
     "replicasets.apps": Layout(
         (
@@ -350,7 +282,7 @@ LAYOUTS: Mapping[str, Layout] = {
             _AGE,
             *_TEMPLATE,
         ),
-        _replica_set,
+        workload_columns.replica_set,
     ),
     "daemonsets.apps": Layout(
         (
@@ -364,7 +296,7 @@ LAYOUTS: Mapping[str, Layout] = {
             _AGE,
             *_TEMPLATE,
         ),
-        _daemon_set,
+        workload_columns.daemon_set,
     ),
     "jobs.batch": Layout(
         (
@@ -375,7 +307,7 @@ LAYOUTS: Mapping[str, Layout] = {
             _AGE,
             *_TEMPLATE,
         ),
-        _job,
+        workload_columns.job,
     ),
     "services": Layout(
         (
