@@ -294,3 +294,39 @@ async def test_shared_containers_move_to_better_pools_when_some_get_free(tmp_pat
     before = test.placer.book
     await test.upkeep.audit()
     assert test.placer.book is before, "who sits well stays"
+
+
+async def test_a_fault_of_the_audit_ends_nothing_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = manual(tmp_path)
+    assert isinstance(test.clock, ManualClock)
+    own = await with_a_database(test)
+    running = asyncio.create_task(test.upkeep.run())
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(test.placer.machine, "group", lambda *_: 1 / 0)
+            await test.clock.advance(61)
+            await until(lambda: not running.done(), "it goes on")
+        test.runtime.tamper(own, CpuSet.parse("5"))
+        await test.clock.advance(61)
+        await until(lambda: test.runtime.cpus(own) == "0-1,8-9", "the next audit")
+    finally:
+        running.cancel()
+
+
+async def test_who_must_lose_cpus_is_written_at_once(tmp_path: Path) -> None:
+    test = manual(tmp_path)
+    assert isinstance(test.clock, ManualClock)
+    await test.runtime.connect(test.placer)
+    idle = await test.runtime.create(
+        test.placer, test.runtime.sandbox("idle", QosClass.BEST_EFFORT), "main", resources(0)
+    )
+    running = asyncio.create_task(test.upkeep.run())
+    try:
+        await test.clock.advance(5)
+        reserved = msgspec.structs.replace(SETTINGS, reserved=CpuSet.parse("0,8"))
+        await test.placer.reconfigure(msgspec.structs.replace(test.policy, settings=reserved))
+        await until(lambda: test.runtime.cpus(idle) == "1-7,9-15", "no time has to pass")
+    finally:
+        running.cancel()

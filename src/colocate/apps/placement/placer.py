@@ -177,7 +177,7 @@ class Placer:
         try:
             book = reconciled(self.book, sandboxes, containers, groups)
         except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on
-            self._failed("synchronize", error)
+            self.failed("synchronize", error)
             return []
         adopted = [key[1] for key in book.containers if key not in self.book.containers]
         if adopted:
@@ -342,7 +342,7 @@ class Placer:
         try:
             result = change(book)
         except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on
-            self._failed(what, error)
+            self.failed(what, error)
             return None
         before = self.pins
         await self._save(book)
@@ -368,7 +368,7 @@ class Placer:
         except CpuRefused:
             raise
         except Exception as error:
-            self._failed("decide", error)
+            self.failed("decide", error)
             raise _Undecided("failure") from error
         return book
 
@@ -415,7 +415,7 @@ class Placer:
         if isinstance(error, OSError):
             self._tell_unstored(self._store.why_not(error))
         elif error is not None:
-            self._failed("store", error)
+            self.failed("store", error)
         else:
             self._tell_unstored("")
 
@@ -442,7 +442,7 @@ class Placer:
             book = self.book.copy()
             book.create(sandbox, container, passed=why)
         except Exception as error:  # noqa: BLE001 -- whatever the policy does, the container starts
-            self._failed("pass", error)
+            self.failed("pass", error)
         else:
             self._count(book)
             self.changed.changed()
@@ -455,7 +455,8 @@ class Placer:
         )
         raise PlacementRefused(str(refused)) from refused
 
-    def _failed(self, what: str, error: BaseException) -> None:
+    def failed(self, what: str, error: BaseException) -> None:
+        """Tell of a fault of our own: nothing else may come of it."""
         telemetry.logger().error(Event.PLACEMENT_FAILED, what=what, exc_info=error)
 
 

@@ -6,7 +6,9 @@ groups, and heals what somebody else has changed; it follows CPUs that go off an
 that are gone, places who was let through, and moves shared containers to better pools, a few at a time.
 """
 
+from collections.abc import Awaitable
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -21,6 +23,8 @@ from colocate.errors import ColocateError, UserError
 from colocate.model.container import CpuPin
 from colocate.model.cpu_topology import CpuTopology
 from colocate.telemetry import Event
+
+T = TypeVar("T")
 
 AUDIT = 60.0
 """Seconds from one audit to the next."""
@@ -52,21 +56,35 @@ class Upkeep:
 
     async def _write_forever(self) -> None:
         seen, pause = 0, PAUSE
+        refused: set[ContainerKey] = set()
         while True:
             seen = await self._placer.changed.beyond(seen)
-            if not self._placer.urgent:
-                await self._clock.sleep(pause)
-            whole = await self.write()
+            await first(self._clock.sleep(pause), self._until_urgent(refused))
+            whole = await self._guarded("write", self.write())
+            refused = set(self._placer.urgent)
             pause = PAUSE if whole else min(_LONGEST_PAUSE, pause * 2)
             if not whole:
                 self._placer.changed.changed()
-                await self._clock.sleep(pause)
             self._tell()
+
+    async def _until_urgent(self, refused: set[ContainerKey]) -> None:
+        """Until somebody must lose CPUs, who has not just been refused by the runtime: that cannot wait."""
+        seen = self._placer.changed.count
+        while not set(self._placer.urgent) - refused:
+            seen = await self._placer.changed.beyond(seen)
 
     async def _audit_forever(self) -> None:
         while True:
             await self._clock.sleep(AUDIT)
-            await self.audit()
+            await self._guarded("audit", self.audit())
+
+    async def _guarded(self, what: str, work: Awaitable[T]) -> T | None:
+        """A fault of ours must not end the process that containers start through."""
+        try:
+            return await work
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the next turn tries again
+            self._placer.failed(what, error)
+            return None
 
     async def write(self) -> bool:
         """Write what waits; whether nothing is left that the runtime did not take."""
