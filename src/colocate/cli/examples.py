@@ -53,6 +53,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "colocate scheduler snapshot": ("colocate scheduler snapshot cluster.json",),
     "colocate scheduler score": ("colocate scheduler score --pod pod.yaml --snapshot cluster.json",),
     "colocate scheduler compare": ("colocate scheduler compare balanced load-aware --pod pod.yaml",),
+    "colocate scheduler record": ("colocate scheduler record cluster.recording --for 24h --hash-names",),
+    "colocate scheduler replay": (
+        "colocate scheduler replay --trace cluster.recording --policy stock,default",
+    ),
     "colocate scheduler kube-config": ("colocate scheduler kube-config --write kube-scheduler.yaml",),
     "colocate scheduler config check": ("colocate scheduler config check scheduler.yaml",),
     "colocate scheduler config show": ("colocate scheduler config show scheduler.yaml --set shadow=true",),
