@@ -73,7 +73,8 @@ class Lab:
             return self.listing
 
         monkeypatch.setattr(module, "listed_pods", listed)
-        monkeypatch.setattr(module, "_WATCH_TIME", 0.3)
+        for patience in ("_WATCH_TIME", "_FIRST_TIME"):
+            monkeypatch.setattr(module, patience, 0.3)
         self.agent = self.new_agent()
 
     def new_agent(self) -> PodAllocator:
@@ -154,6 +155,15 @@ async def test_an_agent_started_anew_lets_go_on_what_it_had_let_start(lab: Lab) 
     lab.agent = lab.new_agent()
     await lab.agent.prestart(DOSLAB.memory, IDS[A][:4])
     assert lab.agent.book.free(B).memory == 12
+
+
+async def test_the_first_answer_of_an_agent_counts_what_pods_have_had_from_its_predecessor(lab: Lab) -> None:
+    lab.pods.add(gpu_pod("p", 12, gpus=B, time=1))
+    await lab.admit("p", IDS[A][:12])
+    lab.pods.add(gpu_pod("q", 6, gpus=B, time=2))
+    lab.agent = lab.new_agent()
+    with pytest.raises(Refused, match="has 4 MiB of 16 MiB free"):
+        await lab.agent.allocate(DOSLAB.memory, IDS[B][:6])
 
 
 @pytest.mark.parametrize("blob", [b"", b"[", b'["x"]', b'[{"uid":1}]'])

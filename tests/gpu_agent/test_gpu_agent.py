@@ -184,3 +184,61 @@ async def test_a_pod_with_the_gpu_of_another_kind_does_not_start_and_is_told_to_
 def _spec(units: int) -> dict[str, object]:
     limits = {"doslab.io/gpu-memory": str(units)}
     return {"containers": [{"name": "main", "image": "busybox", "resources": {"limits": limits}}]}
+
+
+async def test_pods_of_several_containers_and_an_agent_that_dies_again_and_again() -> None:
+    async with gpu_lab() as lab:
+        await started(lab)
+        names = [f"p{number}" for number in range(12)]
+        for number, name in enumerate(names):
+            parts = [{**_spec(size)["containers"][0], "name": f"c{size}"} for size in (3, 2)]  # type: ignore[index]
+            side = [{**_spec(3)["containers"][0], "name": "side", "restartPolicy": "Always"}]  # type: ignore[index]
+            wish = {
+                "doslab.io/gpu-uuid": (T4, A100)[number % 2],
+                "doslab.io/gpu-assume-time": str(10**18 + number),
+            }
+            lab.create(
+                {
+                    "metadata": {"name": name, "annotations": wish},
+                    "spec": {"containers": parts, "initContainers": side},
+                }
+            )
+            if number % 4 == 3:
+                lives = lab.log().count("plugin.registered")
+                await _until_logged(lab, "gpu.given", lab.log().count("gpu.given") + 5)
+                await lab.stop_agent(signal.SIGKILL)
+                await lab.start_agent()
+                await _until_logged(lab, "plugin.registered", lives + 1)
+                await lab.shows(SHARED, 2)
+        for name in names:
+            await _until_decided(lab, name)
+        # One that was asked for while nobody answered has failed, as with any device plugin; no other has.
+        running = [name for name in names if lab.pod(name)["status"]["phase"] == Phase.RUNNING]
+        assert len(running) >= 3, "in each of its lives it has let one start"
+        for name in running:
+            assert lab.env(name)["NVIDIA_VISIBLE_DEVICES"] == lab.annotations(name)["doslab.io/gpu-uuid"]
+        booked = {gpu.uuid: gpu.booked for gpu in (await lab.report()).gpus}
+        assert booked[T4] <= 160
+        assert booked[A100] <= 400
+        for name in names:
+            lab.delete_pod(name)
+
+        def all_free() -> bool:
+            return all(not lab.pod(name) for name in names)
+
+        await until(all_free, "all pods to be gone", 60)
+        lab.create_pod("whole", 160, annotations={"doslab.io/gpu-uuid": T4, "doslab.io/gpu-assume-time": "1"})
+        await lab.until_phase("whole")
+
+
+async def _until_decided(lab: GpuLab, name: str) -> None:
+    def decided() -> bool:
+        return lab.pod(name)["status"].get("phase") in (Phase.RUNNING, Phase.FAILED) or any(
+            "must not start" in event for event in lab.events(name)
+        )
+
+    await until(decided, f"{name} to run or to be refused", 60)
+
+
+async def _until_logged(lab: GpuLab, event: str, times: int) -> None:
+    await until(lambda: lab.log().count(event) >= times, f"{event} in the log {times} times", 30)

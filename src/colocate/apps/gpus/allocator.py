@@ -48,6 +48,8 @@ from colocate.telemetry import GPU_ANSWERS, GPU_VERDICTS, Event
 
 _WATCH_TIME = 3.0
 """Seconds that the API may be behind the kubelet in what pods there are."""
+_FIRST_TIME = 8.0
+"""Likewise, while it has not told of any; a plugin has 10 s to answer by default."""
 _PRESTART_TIME = 15.0
 """Seconds for a proof; the kubelet itself gives up after 30."""
 _REFRESH = 10.0
@@ -80,6 +82,8 @@ class PodAllocator:
         self._records = GpuRecords()
         self._silent = ""
         """Why the kubelet's records could not be read last."""
+        self._has_settled = False
+        """Whether what the kubelet holds was ever read: until then, nobody knows what is free."""
         self._lock = asyncio.Lock()
         self._asked = Watched()
         self._notices = GpuNotices(pods, clock)
@@ -168,16 +172,16 @@ class PodAllocator:
         result = GpuRefusal(
             sentence=f"the API server has not told of the pods of this node: {self._why_not_heard()}"
         )
-        settled = (
-            not any(answer.state is AnswerState.GIVEN for answer in self._answers) and self._book.inventory
-        )
-        if not settled:
-            await self._settle()
+        seconds = _WATCH_TIME if self._pods.pods is not None else _FIRST_TIME
         with suppress(TimeoutError):
-            async with deadline(self._clock, _WATCH_TIME):
+            async with deadline(self._clock, seconds):
                 while True:
                     seen = self._pods.changed.count
                     if (pods := self._pods.pods) is not None:
+                        if not self._has_settled or any(
+                            each.state is AnswerState.GIVEN for each in self._answers
+                        ):
+                            await self._settle()
                         now = self._clock.monotonic()
                         found = match(
                             ids, dialect, pods.values(), self._answers, self._inventory, self.settings, now
