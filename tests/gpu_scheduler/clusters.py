@@ -182,6 +182,7 @@ async def gpu_lab(
         url=f"http://127.0.0.1:{port}",
         profiles=(KubeProfile(NAME),),
         loads=loads,
+        points=25,
         gpus=(DOSLAB.memory, DOSLAB.cores, DOSLAB.count),
     )
     async with AsyncExitStack() as stack:

@@ -77,7 +77,7 @@ async def test_a_pod_gets_the_model_that_it_names() -> None:
 
 
 async def test_a_hot_node_loses_though_its_gpu_fits_best() -> None:
-    """The two extenders' scores add up by their weights: a small difference of GPUs gives way to a hot node."""
+    """The two extenders' scores add up by their weights: with --points 25, a small difference of GPUs gives way."""
     uses = {"a": (10.0, 95.0), "b": (10.0, 10.0)}
     async with pretending(uses) as prometheus, gpu_lab(("a", 1), ("b", 1), loads=True) as lab:
         config = msgspec.structs.replace(
