@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from colocate.apps.placement.machine import PlacementMachine
-from colocate.apps.placement.placer import DEADLINE, PlacementPolicy, Placer
+from colocate.apps.placement.placer import DEADLINE, Placer
+from colocate.apps.placement.policy import PlacementPolicy
 from colocate.apps.placement.store import PlacementStore
 from colocate.apps.placement.upkeep import Upkeep
 from colocate.clock import Clock, ManualClock, SystemClock

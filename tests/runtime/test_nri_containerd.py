@@ -14,7 +14,8 @@ from tests.support.noted_events import NotedEvents
 from tests.support.waiting import until
 
 from colocate.apps.placement.machine import PlacementMachine
-from colocate.apps.placement.placer import PlacementPolicy, Placer
+from colocate.apps.placement.placer import Placer
+from colocate.apps.placement.policy import PlacementPolicy
 from colocate.apps.placement.store import PlacementStore
 from colocate.apps.placement.upkeep import Upkeep
 from colocate.host.container_groups import ContainerGroups

@@ -57,7 +57,7 @@ def service(placer: Placer, topology: str = "") -> rpc.Service:
         await placer.step("switch", lambda book: book.switch(request.off))
         if placer.book.off != was_off:
             telemetry.logger().info(Event.PLACEMENT_SWITCHED, off=placer.book.off)
-        return PlacementSwitched(placer.book.off, was_off, placer.unstored)
+        return PlacementSwitched(placer.book.off, was_off, placer.state.unstored)
 
     return rpc.Service(
         {

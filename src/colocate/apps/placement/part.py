@@ -12,7 +12,8 @@ from colocate.apps.config import cpus_check
 from colocate.apps.config.schema import Config, CpuPolicy, CpusSection
 from colocate.apps.placement import control as placement_control
 from colocate.apps.placement.machine import PlacementMachine
-from colocate.apps.placement.placer import PlacementPolicy, Placer
+from colocate.apps.placement.placer import Placer
+from colocate.apps.placement.policy import PlacementPolicy
 from colocate.apps.placement.requests import WishDefaults
 from colocate.apps.placement.store import PlacementStore
 from colocate.apps.placement.upkeep import Upkeep

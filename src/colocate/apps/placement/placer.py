@@ -24,11 +24,12 @@ from colocate.apps.placement.book import (
     pin_changes,
 )
 from colocate.apps.placement.machine import PlacementMachine
+from colocate.apps.placement.policy import PlacementPolicy, fitted
 from colocate.apps.placement.reconciliation import reconciled
-from colocate.apps.placement.requests import WishDefaults
+from colocate.apps.placement.state_keeper import StateKeeper
 from colocate.apps.placement.store import PlacementStore
 from colocate.clock import Clock, SystemClock
-from colocate.cpus import ContainerKey, CpuAllocator, CpuRefused, CpuSettings
+from colocate.cpus import ContainerKey, CpuRefused
 from colocate.errors import UserError
 from colocate.host.device_nodes import device_nodes
 from colocate.model.container import (
@@ -37,26 +38,14 @@ from colocate.model.container import (
     RuntimeResources,
     RuntimeSandbox,
 )
-from colocate.model.cpu_topology import CpuTopology
-from colocate.model.cpuset import EMPTY, CpuSet, union
+from colocate.model.cpuset import EMPTY, CpuSet
 from colocate.runtime.events import PinWriter, PlacementRefused, Placing
 from colocate.telemetry import Event
 
 DEADLINE = 0.1
 """Seconds that a decision may take."""
-STORE_DEADLINE = 1.0
-"""Seconds that storing it may take; a runtime waits for two."""
 
 T = TypeVar("T")
-
-
-class PlacementPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator decides."""
-
-    active: bool = True
-    """Whether containers are placed at all (policy topology, and not none)."""
-    settings: CpuSettings = CpuSettings()
-    defaults: WishDefaults = WishDefaults()
 
 
 class _Undecided(Exception):
@@ -92,13 +81,10 @@ class Placer:
         """Counts what `upkeep` should look at."""
         self.doubts: tuple[str, ...] = ()
         """What people should know of the machine and the configuration."""
-        self.unstored = ""
-        """Why the state cannot be stored."""
         self.last_creation: dict[str, float] = {}
         """By sandbox, when a container of it was created last."""
-        self._store = store
+        self.state = StateKeeper(store)
         self._turn = asyncio.Lock()
-        self._saving: asyncio.Future[None] | None = None
         self.seen: set[str] = set()
         """Ids of containers that were seen to have a control group: without one they have ended."""
         self._begun: dict[ContainerKey, PlacedContainer | None] = {}
@@ -106,14 +92,10 @@ class Placer:
 
     def begin(self) -> None:
         """Take the state up; UserError where another placer has it."""
-        self.unstored = self._store.prepare()
-        state, aside = self._store.load()
-        if aside:
-            telemetry.logger().warning(Event.PLACEMENT_STATE_SET_ASIDE, reason=aside)
-        self.take_up(state)
+        self.take_up(self.state.begin())
 
     def close(self) -> None:
-        self._store.close()
+        self.state.close()
 
     def take_up(self, state: PlacementState) -> None:
         """A state on this machine as it is now, under the policy as it is now. Nothing is refused."""
@@ -182,7 +164,7 @@ class Placer:
         adopted = [key[1] for key in book.containers if key not in self.book.containers]
         if adopted:
             telemetry.logger().info(Event.PLACEMENT_ADOPTED, containers=adopted[:100], count=len(adopted))
-        await self._save(book)
+        await self.state.save(book.state())
         self._count(book)
         self.unwritten, self.urgent = set(), {}
         wrong = []
@@ -293,7 +275,7 @@ class Placer:
                 return
             self.book.place_all()
             self._count(self.book)
-            await self._save(self.book)
+            await self.state.save(self.book.state())
             self._write_next(pin_changes(before, self.pins, ()))
 
     def outgoing(self, pin: CpuPin) -> CpuPin:
@@ -345,7 +327,7 @@ class Placer:
             self.failed(what, error)
             return None
         before = self.pins
-        await self._save(book)
+        await self.state.save(book.state())
         self._count(book)
         self._write_next(pin_changes(before, self.pins, ()))
         return result
@@ -375,7 +357,7 @@ class Placer:
     async def _keep(self, book: PlacementBook, own: ContainerKey) -> tuple[CpuPin, ...]:
         """Store a step, let it count, and return who must be changed first."""
         before = self.pins
-        await self._save(book)
+        await self.state.save(book.state())
         self._count(book)
         changes = pin_changes(before, self.pins, (own,))
         self._write_next(PinChanges((), changes.later))
@@ -396,36 +378,6 @@ class Placer:
         self.book = book
         self.pins = book.pins()
         self.shared = book.allocator.occupancy().shared
-
-    async def _save(self, book: PlacementBook) -> None:
-        """A state that cannot be stored stops nothing: after a crash it is rebuilt from what runs."""
-        state = book.state()
-        if self._saving is not None and not self._saving.done():
-            await asyncio.wait({self._saving}, timeout=STORE_DEADLINE)
-        if self._saving is not None and not self._saving.done():
-            self._tell_unstored("the disk takes too long")
-            return
-        self._saving = asyncio.ensure_future(asyncio.to_thread(self._store.save, state))
-        await asyncio.wait({self._saving}, timeout=STORE_DEADLINE)
-        if not self._saving.done():
-            self._saving.add_done_callback(lambda late: late.cancelled() or late.exception())
-            self._tell_unstored("the disk takes too long")
-            return
-        error = self._saving.exception()
-        if isinstance(error, OSError):
-            self._tell_unstored(self._store.why_not(error))
-        elif error is not None:
-            self.failed("store", error)
-        else:
-            self._tell_unstored("")
-
-    def _tell_unstored(self, why: str) -> None:
-        telemetry.CPUS_STATE_STORED.set(0 if why else 1)
-        if why and why != self.unstored:
-            telemetry.logger().warning(Event.PLACEMENT_STATE_UNSTORED, reason=why)
-        elif self.unstored and not why:
-            telemetry.logger().info(Event.PLACEMENT_STATE_STORED)
-        self.unstored = why
 
     def _passed(self, sandbox: RuntimeSandbox, container: RuntimeContainer, why: str) -> Placing:
         telemetry.CPUS_PASSED.labels(why).inc()
@@ -463,24 +415,3 @@ class Placer:
 def agrees(pin: CpuPin, cpus: CpuSet, mems: tuple[int, ...]) -> bool:
     """Whether a container has what it should."""
     return pin.cpus == cpus and (not pin.mems or pin.mems == mems)
-
-
-def fitted(settings: CpuSettings, topology: CpuTopology) -> tuple[CpuSettings, tuple[str, ...]]:
-    """Settings as far as this machine can have them, and what it cannot: nobody fails to start for a missing CPU."""
-    doubts = []
-    online = topology.online
-    missing = union([settings.reserved, *(pool.cpus for pool in settings.pools)]) - online
-    if missing:
-        doubts.append(f"CPUs {missing} are reserved or in a pool, and are not online; they are left out.")
-        pools = tuple(
-            msgspec.structs.replace(pool, cpus=pool.cpus & online)
-            for pool in settings.pools
-            if pool.size or pool.cpus & online
-        )
-        settings = msgspec.structs.replace(settings, reserved=settings.reserved & online, pools=pools)
-    try:
-        CpuAllocator(topology, settings)
-    except UserError as error:
-        doubts.append(f"None is reserved, and there are no pools: {error}.")
-        settings = msgspec.structs.replace(settings, reserved=EMPTY, reserved_size=0, pools=())
-    return settings, tuple(doubts)

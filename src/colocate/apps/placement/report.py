@@ -1,10 +1,14 @@
-"""What the placer tells: every container with its CPUs, what is free, and why a container is where it is."""
+"""What the placer tells: every container with its CPUs, what is free, why a container is where it is; and metrics."""
+
+from collections import Counter
 
 import msgspec
 
+from colocate import telemetry
+from colocate.apps.metrics import tell_cpus
 from colocate.apps.placement.book import PlacedContainer, PlacementBook
 from colocate.apps.placement.placer import Placer
-from colocate.cpus import MilliCpu, PoolKind, fragmentation
+from colocate.cpus import CpuMode, MilliCpu, PoolKind, fragmentation
 from colocate.errors import UserError
 
 _MOST_NAMED = 8
@@ -94,7 +98,7 @@ def report_of(placer: Placer, topology: str = "") -> PlacementReport:
         after=pieces.after,
         unwritten=len(placer.unwritten),
         unpinned=len(book.unpinned),
-        unstored=placer.unstored,
+        unstored=placer.state.unstored,
         doubts=placer.doubts,
     )
 
@@ -182,3 +186,24 @@ def _container(placer: Placer, book: PlacementBook, each: PlacedContainer) -> Co
         short=given.short,
         warnings=given.warnings,
     )
+
+
+def tell_figures(book: PlacementBook) -> None:
+    """Set the gauges."""
+    allocator = book.allocator
+    now = allocator.occupancy()
+    for kind in (PoolKind.CCX, PoolKind.NUMA):
+        for pool in allocator.tree.kind(kind):
+            free = max(0, now.free[pool.index]) / 1000
+            telemetry.CPUS_FREE.labels(kind, pool.name.partition(" ")[2]).set(free)
+    pieces = fragmentation(allocator)
+    telemetry.CPUS_WHOLE_CCXS.labels("now").set(len(pieces.whole))
+    telemetry.CPUS_WHOLE_CCXS.labels("after moves").set(len(pieces.after))
+    modes = Counter(
+        str(each.mode)
+        for key, each in allocator.assignments.items()
+        if key in book.containers and not book.containers[key].has_ended
+    )
+    for mode in CpuMode:
+        telemetry.CPUS_CONTAINERS.labels(mode).set(modes.get(str(mode), 0))
+    tell_cpus(allocator)

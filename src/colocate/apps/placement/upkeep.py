@@ -15,8 +15,8 @@ import msgspec
 from colocate import telemetry
 from colocate.aio import first, in_thread
 from colocate.apps.placement.book import PlacementBook
-from colocate.apps.placement.figures import tell_figures
 from colocate.apps.placement.placer import Placer, agrees
+from colocate.apps.placement.report import tell_figures
 from colocate.cpus import ContainerKey, CpuMove, rebalance_plan
 from colocate.crashpoints import reached
 from colocate.errors import ColocateError, UserError
@@ -145,6 +145,8 @@ class Upkeep:
         if placer.book.active and not placer.book.is_settled:
             await placer.step("settle", self._settle)
         await self._rebalance()
+        if placer.state.unstored:
+            await placer.step("store", lambda _: None)
         await self._look_for_drift()
         await self.write()
         self._tell()
