@@ -25,7 +25,8 @@ from bench.measure import side_by_side
 from bench.memory import MEGABYTE, Memory, memory_at_rest
 from bench.ratio import Figure, Ratio, Row
 from colocate.apps.placement.machine import PlacementMachine
-from colocate.apps.placement.placer import PlacementPolicy, Placer
+from colocate.apps.placement.placer import Placer
+from colocate.apps.placement.policy import PlacementPolicy
 from colocate.apps.placement.store import PlacementStore
 from colocate.model.container import CpuPin, RuntimeContainer, RuntimeSandbox
 from colocate.model.cpu_shapes import CpuShape, machine
