@@ -196,7 +196,7 @@ class PodAllocator:
         """By what the kubelet has written down; its podresources must not say otherwise."""
         asked = frozenset(ids)
         try:
-            async with deadline(self._clock, _PRESTART_TIME), self._lock:
+            async with deadline(self._clock, _PRESTART_TIME):
                 answers = await self._proof(resource, asked)
                 for answer in answers:
                     await self._confirm(answer)
@@ -219,7 +219,8 @@ class PodAllocator:
             async with deadline(self._clock, 2 * _WATCH_TIME):
                 while True:
                     seen = self._pods.changed.count
-                    holdings = await self._settle()
+                    async with self._lock:  # Not while waiting: others are asked for meanwhile.
+                        holdings = await self._settle()
                     if holdings is None:
                         why = f"the kubelet's records cannot be read ({self._silent})"
                     mine = [
