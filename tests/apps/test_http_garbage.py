@@ -1,8 +1,10 @@
 """Whoever sends what is no HTTP to a port of ours: it is turned away, counted, and never told to the log."""
 
 import asyncio
+import gc
+import tracemalloc
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from prometheus_client import REGISTRY
@@ -56,3 +58,40 @@ async def test_garbage_from_anybody_fills_no_log_and_tells_no_token(server: str,
     assert [line for line in logs if line["log_level"] not in ("debug", "info", "warning")] == []
     assert "secret" not in str(logs)
     assert counted(server) == before + 1
+
+
+LONG = {
+    "no request at all": b"x" * (1 << 20),
+    "a header without end": b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: " + b"y" * (1 << 20),
+    "headers without end": b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 200_000,
+    "no chunks": SHOWN + b"\r\nTransfer-Encoding: chunked\r\n\r\n" + b"z" * (1 << 20),
+    "an upgrade to nothing": SHOWN + b"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + b"x" * (1 << 20),
+}
+
+
+@pytest.mark.parametrize("server", ["extender", "metrics"])
+@pytest.mark.parametrize("garbage", LONG.values(), ids=LONG)
+async def test_a_stranger_who_sends_garbage_again_and_again_leaves_none_of_it_in_memory(
+    server: str, garbage: bytes
+) -> None:
+    async def come() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", where)
+        with suppress(ConnectionError):
+            writer.write(garbage)
+            await reader.read()
+        writer.transport.abort()
+
+    async with port(server) as where:
+        await come()
+        gc.collect()
+        # What is freed when the collector comes by is not freed in time: each connection would hold a megabyte.
+        gc.disable()
+        tracemalloc.start(1)
+        try:
+            for _ in range(10):
+                await come()
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    assert kept < 2 * len(garbage)

@@ -157,10 +157,12 @@ class HttpConnection(web.RequestHandler):
     def connection_lost(self, error: BaseException | None) -> None:
         self._stop_timer()
         self._server.places.leave(self)
+        self._let_go_of_errors()
         super().connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        self._let_go_of_errors()
         if not self.is_idle:
             self._stop_timer()
         elif self._timer is None:
@@ -177,6 +179,7 @@ class HttpConnection(web.RequestHandler):
         with a header would tell the token in it."""
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
+        _let_go(exc)
         self._server.told("not http")
         answer = text_page(400, _NOT_HTTP)
         answer.force_close()
@@ -186,6 +189,11 @@ class HttpConnection(web.RequestHandler):
         telemetry.logger().error(
             Event.HTTP_FAULT, server=self._server.name, exc_info=fields.get("exc_info", True)
         )
+
+    def _let_go_of_errors(self) -> None:
+        if self._messages:
+            # Where the parser has failed, its error is the last: it reads no further.
+            _let_go(getattr(self._messages[-1][0], "exc", None))
 
     def _wait_for_headers(self) -> None:
         self._timer = self._loop.call_later(self._server.limits.header_timeout, self._cut_off)
@@ -200,6 +208,13 @@ class HttpConnection(web.RequestHandler):
         if self.is_idle:
             self._server.told("slow headers")
             self.force_close()
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Part an error from the frames that it passed. They hold what was read, and it again: a megabyte of a stranger's
+    for each connection, until the garbage collector comes by."""
+    if error is not None:
+        error.__traceback__ = None
 
 
 def connection_of(request: web.BaseRequest) -> HttpConnection:
