@@ -12,7 +12,7 @@ from tests.scheduler.asking import SteeredJudge, asking
 from tests.support.logs import logged
 
 from colocate import telemetry
-from colocate.apps.http import metrics_server
+from colocate.apps.http import connections, metrics_server
 
 SHOWN = b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret"
 GARBAGE = {
@@ -95,3 +95,16 @@ async def test_a_stranger_who_sends_garbage_again_and_again_leaves_none_of_it_in
             tracemalloc.stop()
             gc.enable()
     assert kept < 2 * len(garbage)
+
+
+@pytest.mark.parametrize("server", ["extender", "metrics"])
+async def test_a_stranger_whose_body_comes_in_chunks_of_a_byte_is_not_listened_to(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred such bodies would keep the process busy, and kube-scheduler waiting, for half a minute."""
+    monkeypatch.setattr(connections, "_LINGER", 3600.0)
+    async with port(server) as where, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", where)
+        writer.write(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 404 ")
+        writer.close()

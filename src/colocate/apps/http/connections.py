@@ -95,6 +95,8 @@ class Connections(web.Server):
                 return await handler(request)
             finally:
                 connection.asking = False
+                if connection.rank is not Rank.KNOWN and "Transfer-Encoding" in request.headers:
+                    connection.drop_the_rest()
 
         return handle
 
@@ -138,6 +140,11 @@ class HttpConnection(web.RequestHandler):
 
     def raise_to(self, rank: Rank) -> None:
         self._server.raise_to(self, rank)
+
+    def drop_the_rest(self) -> None:
+        """Read no more of the body of this request: in chunks of a byte each it costs us a thousand times as much as
+        its sender, and then the next answer waits for it."""
+        self._lingering_time = 0.0
 
     def cut(self) -> None:
         """End it now, whatever its other end does."""
