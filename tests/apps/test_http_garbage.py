@@ -65,7 +65,9 @@ LONG = {
     "a header without end": b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: " + b"y" * (1 << 20),
     "headers without end": b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 200_000,
     "no chunks": SHOWN + b"\r\nTransfer-Encoding: chunked\r\n\r\n" + b"z" * (1 << 20),
-    "an upgrade to nothing": SHOWN + b"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + b"x" * (1 << 20),
+    "an upgrade to nothing": SHOWN
+    + b"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    + b"x" * (1 << 20),
 }
 
 

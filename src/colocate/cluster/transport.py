@@ -4,15 +4,18 @@ The server is that of the API, or Prometheus. Knows no kinds of objects and deci
 that is refused is renewed and tried once more, since a request that was refused has done nothing.
 """
 
+import asyncio
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 
 import aiohttp
 import msgspec
+from aiohttp.client_proto import ResponseHandler
 
 from colocate import __version__
 from colocate.aio import deadline
@@ -38,6 +41,12 @@ JSON_PATCH = "application/json-patch+json"
 _BUFFER = 1 << 18
 _REFUSAL = 1 << 16
 """So much of a refusal is read: enough for its reason."""
+_LINES = 1000
+_LINE = 32
+"""Bytes of a line on the average, in what is received at once, beyond so many lines. JSON has none, a header has
+about thirty bytes, a chunk of any server has hundreds, and two lines."""
+_IN_VAIN = 1 << 20
+"""Bytes that may come without a part of the answer's body among them."""
 # A server that is gone without a word is noticed within a minute, not with the next time-out of a watch.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 4))
 
@@ -208,8 +217,11 @@ class Transport:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
+            connector = aiohttp.TCPConnector(socket_factory=_socket)
+            # There is no other way to stand before its parser.
+            connector._factory = partial(_Answers, loop=asyncio.get_running_loop())  # type: ignore[assignment]
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(socket_factory=_socket),
+                connector=connector,
                 # Deadlines are on our clock.
                 timeout=aiohttp.ClientTimeout(),
                 read_bufsize=_BUFFER,
@@ -249,6 +261,36 @@ class Transport:
         if self._tls.shows_certificate:
             return f"does not accept our client certificate ({alert}); renew the one in {origin}"
         return f"asks for a client certificate ({alert}), but {origin} has none; add one, with its key"
+
+
+class _Answers(ResponseHandler):
+    """What a server sends, looked at before it is taken apart. Crumbs cost far more to read than to send: of interim
+    answers without end, or chunks of a byte, a few megabytes hold up this process for longer than any deadline, which
+    it would not notice. And what is no part of an answer's body is bounded as that is."""
+
+    _in_vain = 0
+    """Bytes since the body last grew."""
+
+    def data_received(self, data: bytes) -> None:
+        if data.count(b"\r\n") > _LINES + len(data) // _LINE:
+            self._hang_up("it answers in crumbs, with no end of short lines")
+            return
+        body = self._payload
+        length = body.total_bytes if body is not None else 0
+        super().data_received(data)
+        grows = body is None or body is not self._payload or body.total_bytes > length
+        self._in_vain = 0 if grows else self._in_vain + len(data)
+        if self._in_vain > _IN_VAIN:
+            self._hang_up("it goes on and on, and no more of its answer comes")
+
+    def _hang_up(self, why: str) -> None:
+        if self.transport is None:
+            return
+        error = aiohttp.ClientPayloadError(why)
+        self.set_exception(error)
+        if self._payload is not None:
+            self._payload.set_exception(error)
+        self.transport.abort()
 
 
 async def _beginning(response: aiohttp.ClientResponse, length: int) -> bytes:

@@ -3,12 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from colocate.clock import SystemClock
-from colocate.cluster.errors import Doing, ServerError
+from colocate.cluster.errors import ClusterError, Doing, ServerError
 from colocate.cluster.usage import answers, prometheus
 from colocate.cluster.usage.answers import Series, Vector, decode
 from colocate.cluster.usage.prometheus import Prometheus, PrometheusSettings
@@ -207,3 +208,36 @@ async def test_no_series_of_a_nonsensical_answer_is_read_by_the_loop(
     assert [health.counts.malformed for health in snapshot.health if health.counts.series] == [5000, 5000]
     assert readers
     assert threading.main_thread() not in readers
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+WITHOUT_END = {
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, "in crumbs"),
+    "chunks of a byte": (CHUNKED, b"1\r\n \r\n" * 40_000, "in crumbs"),
+    "one chunk's extension": (CHUNKED + b"1;", b"x" * 250_000, "on and on"),
+}
+
+
+@pytest.mark.parametrize(("head", "piece", "said"), WITHOUT_END.values(), ids=WITHOUT_END)
+async def test_a_prometheus_that_keeps_us_busy_without_an_answer_is_hung_up_on(
+    head: bytes, piece: bytes, said: str
+) -> None:
+    """No deadline ends what leaves the loop no turn: interim answers held up everything, and SIGTERM, for ever."""
+
+    async def go_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(head)
+            for _ in range(20):
+                writer.write(piece)
+                await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(go_on, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        asked = Prometheus(PrometheusSettings(url=url, timeout=3600.0), SystemClock(), {})
+        try:
+            with pytest.raises(ClusterError, match=said):
+                await asked.query("cpu", "up")
+        finally:
+            await asked.close()
