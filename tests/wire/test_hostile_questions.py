@@ -140,3 +140,22 @@ def test_nesting_that_would_exhaust_the_stack_is_too_much_wherever_it_is() -> No
     ):
         with pytest.raises((TooMany, Unreadable), match="nested more deeply"):
             read_question(body, MOST)
+
+
+LONG = b"n" * 254
+LONG_NAMES = {
+    "a pod's uid": b'{"Pod":{"metadata":{"uid":"%b"}},"Nodes":null,"NodeNames":["a"]}' % LONG,
+    "a pod's name": b'{"Pod":{"metadata":{"name":"%b"}},"Nodes":null,"NodeNames":["a"]}' % LONG,
+    "a pod's namespace": b'{"Pod":{"metadata":{"namespace":"%b"}},"Nodes":null,"NodeNames":["a"]}' % LONG,
+    "a name of few": OF_NAMES + b'"a","%b"]}' % LONG,
+    "a name of many": OF_NAMES + b'"a",' * 50_000 + b'"%b"]}' % LONG,
+    "the name of a whole node": OF_NODES + b'{"metadata":{"name":"%b"}}]}}' % LONG,
+}
+
+
+@pytest.mark.parametrize("body", LONG_NAMES.values(), ids=LONG_NAMES)
+def test_a_caller_that_sends_names_longer_than_any_has_none_of_them_kept(body: bytes) -> None:
+    """Decisions are kept by the thousand: with uids of megabytes they would take all memory."""
+    with pytest.raises(Unreadable, match="length <= 253"):
+        read_question(body).pod(LoadPod)
+    read_question(body.replace(LONG, LONG[:253])).pod(LoadPod)

@@ -5,6 +5,7 @@ Typed, so that reading thousands of whole nodes is cheap: whatever is not named 
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
 
@@ -26,6 +27,9 @@ from colocate.model.load import (
     Taint,
 )
 from colocate.model.quantity import Quantities, stated
+
+_Name = Annotated[str, msgspec.Meta(max_length=253)]
+"""As long as the API allows. Decisions are kept by the thousand, each with what its pod is called."""
 
 _BY_NAME: dict[str, PriorityClass] = {
     str(kind): kind for kind in PriorityClass if kind is not PriorityClass.NONE
@@ -71,9 +75,9 @@ class _Annotations(_Read, frozen=True):
 
 
 class _Metadata(_Read, frozen=True):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
+    name: _Name = ""
+    namespace: _Name = ""
+    uid: _Name = ""
     labels: _Labels = _Labels()
     annotations: _Annotations = _Annotations()
     owner_references: tuple[_Owner, ...] = ()

@@ -9,7 +9,7 @@ skipped over as they are, their elements are counted as bytes, and only then are
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -34,6 +34,10 @@ _SMALL = 16 << 10
 """Bytes that cannot hold enough to be counted."""
 _FEW = 64 << 10
 """Bytes of a question that is read in one go: a thousand names, or some megabytes of memory if it is hostile."""
+
+
+_Name = Annotated[str, msgspec.Meta(max_length=253)]
+"""Of a node, as long as the API allows: names are kept with decisions."""
 
 
 class Unreadable(ColocateError):
@@ -117,7 +121,7 @@ class BindingAsked(msgspec.Struct, frozen=True):
 
 
 class _NodeName(msgspec.Struct, frozen=True, gc=False):
-    name: str
+    name: _Name
 
 
 class _Node(msgspec.Struct, frozen=True, gc=False):
@@ -154,7 +158,7 @@ class _FewArguments(msgspec.Struct, frozen=True, rename="pascal"):
 
     pod: Raw
     nodes: None
-    node_names: list[str]
+    node_names: list[_Name]
 
 
 class _SentNodeList(msgspec.Struct, frozen=True):
@@ -183,7 +187,7 @@ _few_arguments = msgspec.json.Decoder(_FewArguments)
 _binding = msgspec.json.Decoder(BindingAsked)
 _preemption_arguments = msgspec.json.Decoder(_PreemptionArguments)
 _sent_nodes = msgspec.json.Decoder(_SentNodes)
-_node_names: msgspec.json.Decoder[list[str] | None] = msgspec.json.Decoder(list[str] | None)
+_node_names: msgspec.json.Decoder[list[_Name] | None] = msgspec.json.Decoder(list[_Name] | None)
 _anything: msgspec.json.Decoder[object] = msgspec.json.Decoder(object)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _encode = msgspec.json.Encoder().encode
