@@ -16,6 +16,7 @@ from colocate.gpus import (
     GpuRecords,
     GpuSettings,
     HamiCore,
+    dialect,
     settle,
     slices_of,
 )
@@ -335,3 +336,24 @@ def test_an_envelope_with_other_figures_must_not_start() -> None:
     )
     node.held[key] = msgspec.structs.replace(node.held[key], injected=wrong)
     assert "with figures of another request" in node.start("p")
+
+
+def test_what_runs_in_one_dialect_is_counted_before_another_is_judged_anew() -> None:
+    share = dialect("gpushare", 1)
+    node = Node(settings=GpuSettings(dialects=(DOSLAB, share)))
+    node.add(gpu_pod("runs", 10, gpus="0", time=1, dialect=share))
+    assert node.admit("runs", share) is None
+    assert not node.start("runs", dialect=share)
+    node.add(gpu_pod("p", 10, gpus=B, time=1))
+    assert node.admit("p") is None
+    node.api["p"] = gpu_pod("p", 10, gpus=A, time=1)
+    key = AnswerKey("p", DOSLAB.memory, "c0")
+    injected = node.held[key].injected
+    assert injected is not None
+    envs = {**injected.envs, "NVIDIA_VISIBLE_DEVICES": A, "DOSLAB_IO_GPU_UUID": A}
+    node.held[key] = msgspec.structs.replace(
+        node.held[key], injected=msgspec.structs.replace(injected, envs=envs)
+    )
+    node.crash()
+    assert "booked for other pods" in node.start("p")
+    assert not node.start("runs", dialect=share)

@@ -5,6 +5,7 @@ crash is no other case. Where the kubelet or the API is silent, what was known s
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 
 import msgspec
 
@@ -42,16 +43,17 @@ def settle(
     pods = records.pods or {}
     gone = {uid for uid in _uids(records, answers) if _is_gone(uid, records)}
     answers = _cleared(answers, records, gone, now, grace)
-    for dialect in settings.dialects:
+    # What runs, or ends, or nobody knows comes first, in every dialect: it has its memory, whatever others were told.
+    for sure, dialect in product((True, False), settings.dialects):
         held = [
             each
             for each in records.holdings or ()
             if each.key.resource == dialect.memory
             and each.key.uid not in gone
             and not _is_settled(each, answers)
+            if _is_sure(each, pods, answers) is sure
         ]
-        # What runs comes first: it has its memory, whatever others were told meanwhile.
-        held.sort(key=lambda each: (not _runs(each, pods, answers), _place(each, pods, settings)))
+        held.sort(key=lambda each: _place(each, pods, settings))
         claims: Claims | None = None
         for each in held:
             if _is_settled(each, answers):
@@ -148,9 +150,10 @@ def _recorded(
     return answers.without(key for key in meant if key.uid != held.key.uid).having(found)
 
 
-def _runs(held: GpuHolding, pods: Mapping[str, GpuPod], answers: GpuAnswers) -> bool:
+def _is_sure(held: GpuHolding, pods: Mapping[str, GpuPod], answers: GpuAnswers) -> bool:
+    """Whether what is held counts, whoever else is due it."""
     pod = pods.get(held.key.uid)
-    return pod is not None and has_started(held.key, pod, answers)
+    return pod is None or pod.is_ending or has_started(held.key, pod, answers)
 
 
 def _place(held: GpuHolding, pods: Mapping[str, GpuPod], settings: GpuSettings) -> tuple[str, int]:
