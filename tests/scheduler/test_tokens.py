@@ -89,6 +89,15 @@ def test_a_file_that_others_could_have_put_there_is_not_believed(file: Path, kin
         make_token(file)
 
 
+def test_a_local_user_who_may_write_to_its_folder_puts_no_token_of_his_own_there(file: Path) -> None:
+    file.parent.mkdir()
+    file.parent.chmod(0o777)
+    with pytest.raises(UserError, match="let only the owner write there"):
+        make_token(file)
+    file.parent.chmod(0o1777)
+    make_token(file)
+
+
 def test_where_none_can_be_made_the_remedy_is_told(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("in the way")
     with pytest.raises(

@@ -83,6 +83,7 @@ def make_token(path: Path) -> None:
         if not os.path.lexists(path):
             _make(path)
         found = path.lstat()
+        folder = path.parent.stat()
     except OSError as error:
         reason = system_reason(error)
         raise UserError(
@@ -93,6 +94,14 @@ def make_token(path: Path) -> None:
         raise UserError(
             f"server.callers.tokenFile: it is not set, and {path} is not a file that only its owner can read; "
             f"remove that file, and a new one is made, or give another"
+        )
+
+    # Where a folder is sticky, others may add files but not put theirs in the place of ours.
+    open_to_all = folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX
+    if open_to_all or folder.st_uid not in (0, os.geteuid()):
+        raise UserError(
+            f"server.callers.tokenFile: it is not set, and others can replace files in {path.parent}, where one "
+            f"would be made; let only the owner write there, or give another file"
         )
 
 
