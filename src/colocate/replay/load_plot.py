@@ -50,7 +50,7 @@ def _panel(name: str, one: PressureSeries, top: float, colour: str) -> list[str]
         _line(x, y(one.most), colour),
         f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y([CPU_HOT])[0]:.1f}" y2="{y([CPU_HOT])[0]:.1f}" '
         f'stroke="#b91c1c" stroke-dasharray="4 3"/>',
-        _text(_WIDTH - _RIGHT + 6, top + 14, f"{one.hot_hours[-1]:.0f} hot node-hours"),
+        _text(_WIDTH - _RIGHT + 6, top + 14, f"{one.hot_hours[-1]:.0f} node-hours hot"),
     ]
 
 
