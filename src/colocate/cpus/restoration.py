@@ -13,8 +13,11 @@ from colocate.cpus.occupancy import FixedSets, Occupancy
 from colocate.cpus.placement import Neighbourhood, place
 from colocate.cpus.pools import PoolTree
 from colocate.cpus.settings import CpuSettings
+from colocate.cpus.shared import PoolRung
 from colocate.model.cpuset import EMPTY, CpuSet, union
 from colocate.model.memory import PodUid
+
+_RUNGS = frozenset(map(str, PoolRung))
 
 
 class Restoration:
@@ -89,6 +92,7 @@ class Restoration:
         return (
             bool(pools)
             and asked
+            and each.rung in _RUNGS
             and all(
                 # The same name may mean other CPUs by now.
                 pool is not None and share.cpu >= 0 and bool(pool.cpus & share.cpus & self._sets.ordinary)

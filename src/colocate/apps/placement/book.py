@@ -93,9 +93,8 @@ class PlacementBook:
     @property
     def is_settled(self) -> bool:
         """Whether everybody who runs is placed, and nothing is kept for containers to come."""
-        placed = self.allocator.assignments
-        return not self.allocator.state().handed and all(
-            each.has_ended or key in placed for key, each in self.containers.items()
+        return not self.allocator.state().handed and not any(
+            map(self._lacks_a_place, self.containers.values())
         )
 
     def copy(self) -> "PlacementBook":
@@ -198,6 +197,12 @@ class PlacementBook:
         if found is not None:
             self._note(msgspec.structs.replace(found, id=container_id))
 
+    def lose_sight(self, key: ContainerKey) -> None:
+        """It was not made, and nobody knows what was there before: what it has is kept until its sandbox ends."""
+        found = self.containers.get(key)
+        if found is not None and not found.id:
+            self.end(found)
+
     def not_created(self, key: ContainerKey, before: PlacedContainer | None) -> None:
         """The runtime could not make it: all is as before."""
         if before is not None:
@@ -207,16 +212,24 @@ class PlacementBook:
         self.containers.pop(key, None)
         self.allocator.release(key)
 
-    def update(self, container_id: str, resources: RuntimeResources) -> PlacedContainer | None:
-        """CpuRefused where a strict wish cannot be had any more; None where the container is not known."""
+    def update(
+        self, container_id: str, resources: RuntimeResources, passed: str = ""
+    ) -> PlacedContainer | None:
+        """CpuRefused where a strict wish cannot be had any more; None where the container is not known.
+
+        With `passed`, what it asks for is noted, and what it has stays.
+        """
         found = self.find(container_id)
         if found is None:
             return None
         now = merged(found.resources, resources)
         request = resized(found.request, now)
-        placed = msgspec.structs.replace(found, request=request, resources=now)
+        decided = self.active and not passed and found.key in self.allocator.assignments
+        placed = msgspec.structs.replace(
+            found, request=request, resources=now, passed="" if decided else passed or found.passed
+        )
         self._note(placed)
-        if self.active and placed.key in self.allocator.assignments:
+        if decided:
             self.allocator.resize(request)
         return placed
 
@@ -263,7 +276,7 @@ class PlacementBook:
             del self._keys[container_id]
 
     def place(self, key: ContainerKey) -> None:
-        """CPUs for a container that runs without; a strict wish counts no more, for it runs already."""
+        """CPUs for a container that runs without a decision; a strict wish counts no more, for it runs already."""
         found = self.containers[key]
         if not self.active:
             return
@@ -282,12 +295,8 @@ class PlacementBook:
             self.place_all()
 
     def place_all(self) -> None:
-        """Place everybody who runs and is not placed."""
-        missing = [
-            each
-            for each in self.containers.values()
-            if each.key not in self.allocator.assignments and not each.has_ended
-        ]
+        """Place everybody who runs and is not placed, or was let through since."""
+        missing = [each for each in self.containers.values() if self._lacks_a_place(each)]
         for each in sorted(missing, key=lambda each: not each.request.is_whole):
             self.place(each.key)
 
@@ -304,8 +313,15 @@ class PlacementBook:
             if key in self.containers and not self.containers[key].has_ended
         }
 
+    def _lacks_a_place(self, each: PlacedContainer) -> bool:
+        return not each.has_ended and (bool(each.passed) or each.key not in self.allocator.assignments)
+
     def _unpin_all(self) -> None:
-        self.unpinned |= set(self.allocator.assignments)
+        passed = [each for each in self.containers.values() if each.passed]
+        # Who was let through runs on the CPUs that all share, which is a pin as well.
+        self.unpinned |= {*self.allocator.assignments, *(each.key for each in passed)}
+        for each in passed:
+            self._note(msgspec.structs.replace(each, passed=""))
         for pod in self.sandboxes:
             self.allocator.release_pod(pod)
 

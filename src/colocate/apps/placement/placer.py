@@ -9,7 +9,7 @@ Writes to containers that run already are made by `upkeep`, between events.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -25,7 +25,7 @@ from colocate.apps.placement.book import (
 )
 from colocate.apps.placement.machine import PlacementMachine
 from colocate.apps.placement.policy import PlacementPolicy, fitted
-from colocate.apps.placement.reconciliation import reconciled
+from colocate.apps.placement.reconciliation import FoundGroup, reconciled
 from colocate.apps.placement.state_keeper import StateKeeper
 from colocate.apps.placement.store import PlacementStore
 from colocate.clock import Clock, SystemClock
@@ -92,13 +92,29 @@ class Placer:
 
     def begin(self) -> None:
         """Take the state up; UserError where another placer has it."""
-        self.take_up(self.state.begin())
+        state = self.state.begin()
+        if not self._has_taken_up(state):
+            self.state.set_aside("nobody can go on with it")
+            self._has_taken_up(PlacementState(off=state.off))
 
     def close(self) -> None:
         self.state.close()
 
     def take_up(self, state: PlacementState) -> None:
         """A state on this machine as it is now, under the policy as it is now. Nothing is refused."""
+        if book := self._taken_up(state):
+            self._count(book)
+
+    def _has_taken_up(self, state: PlacementState) -> bool:
+        try:
+            self.take_up(state)
+        except Exception as error:  # noqa: BLE001 -- whatever the policy does, containers start
+            self.failed("take up", error)
+            return False
+        return True
+
+    def _taken_up(self, state: PlacementState) -> PlacementBook | None:
+        """None where nobody can tell the machine's CPUs."""
         try:
             topology = self.machine.topology()
             self.everything = self.machine.everything()
@@ -107,7 +123,7 @@ class Placer:
             telemetry.logger().error(
                 Event.PLACEMENT_DOUBTFUL, reason=str(error), effect="every request passes"
             )
-            return
+            return None
         settings, doubts = fitted(self.policy.settings, topology)
         self.doubts = (*topology.doubts, *doubts)
         for doubt in self.doubts:
@@ -124,7 +140,7 @@ class Placer:
                 after=str(move.after),
                 why=move.why,
             )
-        self._count(book)
+        return book
 
     async def synchronize(
         self,
@@ -144,7 +160,7 @@ class Placer:
     ) -> list[CpuPin]:
         self._begun.clear()
         if self.book is None:
-            self.take_up(PlacementState())
+            self._has_taken_up(PlacementState())
         if self.book is None:
             return []
         by_id = {each.id: each for each in sandboxes}
@@ -157,7 +173,7 @@ class Placer:
         self.seen = set(groups)
         self.last_creation = {own: at for own, at in self.last_creation.items() if own in by_id}
         try:
-            book = reconciled(self.book, sandboxes, containers, groups)
+            book = self._reconciled(self.book, sandboxes, containers, groups)
         except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on
             self.failed("synchronize", error)
             return []
@@ -174,6 +190,28 @@ class Placer:
                 wrong.append(pin)
         # Those that are to be pinned no more are written by `upkeep`, which knows when that is done.
         return wrong
+
+    def _reconciled(
+        self,
+        known: PlacementBook,
+        sandboxes: Sequence[RuntimeSandbox],
+        containers: Sequence[RuntimeContainer],
+        groups: Mapping[str, FoundGroup],
+    ) -> PlacementBook:
+        """The book with what runs; one that cannot be brought in line with it gives way to one made of what runs."""
+        try:
+            return reconciled(known, sandboxes, containers, groups)
+        except Exception as error:
+            fresh = self._taken_up(PlacementState(off=known.off))
+            if fresh is None:
+                raise
+            book = reconciled(fresh, sandboxes, containers, groups)
+            if not book.active:
+                # Nobody knows any more who is still to have all CPUs again.
+                book.unpinned = set(book.containers)
+            self.failed("synchronize", error)
+            self.state.set_aside("it cannot be brought in line with what runs")
+            return book
 
     async def detached(self, writer: PinWriter) -> None:
         if self.writer is writer:
@@ -199,6 +237,7 @@ class Placer:
                 except CpuRefused as refused:
                     self._refused(sandbox, refused)
                 except _Undecided as why:
+                    self._begun[key] = before
                     return self._passed(sandbox, container, str(why))
                 self._begun[key] = before
                 others = await self._keep(book, key)
@@ -210,7 +249,11 @@ class Placer:
 
     async def not_created(self, sandbox_id: str, name: str, attempt: int) -> None:
         key = (sandbox_id, name)
-        before = self._begun.pop(key, None)
+        if key not in self._begun:
+            # The runtime was away meanwhile: what it had before is for its next start all the same.
+            await self._event("not created", lambda book: book.lose_sight(key))
+            return
+        before = self._begun.pop(key)
         await self._event("not created", lambda book: book.not_created(key, before))
 
     async def update(self, container_id: str, resources: RuntimeResources) -> Placing:
@@ -229,7 +272,7 @@ class Placer:
                 except CpuRefused as refused:
                     self._refused(self.book.sandboxes[found.key[0]] if self.book else None, refused)
                 except _Undecided as why:
-                    telemetry.CPUS_PASSED.labels(str(why)).inc()
+                    self._passed_update(found, resources, str(why))
                     return Placing(
                         self.outgoing(msgspec.structs.replace(old, container_id="")) if old else None
                     )
@@ -268,14 +311,19 @@ class Placer:
     async def reconfigure(self, policy: PlacementPolicy) -> None:
         """Another configuration, or the same on a machine that has changed: everybody keeps what still fits."""
         async with self._turn:
+            before, old = self.pins, self.policy
             self.policy = policy
-            before = self.pins
-            self.take_up(self.book.state() if self.book else PlacementState())
-            if self.book is None:
+            try:
+                book = self._taken_up(self.book.state() if self.book else PlacementState())
+                if book is None:
+                    return
+                book.place_all()
+            except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on
+                self.policy = old
+                self.failed("reconfigure", error)
                 return
-            self.book.place_all()
-            self._count(self.book)
-            await self.state.save(self.book.state())
+            self._count(book)
+            await self.state.save(book.state())
             self._write_next(pin_changes(before, self.pins, ()))
 
     def outgoing(self, pin: CpuPin) -> CpuPin:
@@ -380,25 +428,29 @@ class Placer:
         self.shared = book.allocator.occupancy().shared
 
     def _passed(self, sandbox: RuntimeSandbox, container: RuntimeContainer, why: str) -> Placing:
-        telemetry.CPUS_PASSED.labels(why).inc()
-        telemetry.logger().warning(
-            Event.PLACEMENT_PASSED,
-            namespace=sandbox.namespace,
-            pod=sandbox.name,
-            container=container.name,
-            reason=why,
-        )
+        _tell_passed(sandbox, container.name, why)
         if self.book is None or not self.book.active:
             return Placing()
+        self._noted(lambda book: book.create(sandbox, container, passed=why))
+        return Placing(self.outgoing(CpuPin(cpus=self.shared)) if self.shared else None)
+
+    def _passed_update(self, found: PlacedContainer, resources: RuntimeResources, why: str) -> None:
+        """It keeps what it has; what it asks for now is noted, and the audit decides."""
+        if self.book is not None:
+            _tell_passed(self.book.sandboxes[found.key[0]], found.key[1], why)
+            self._noted(lambda book: book.update(found.id, resources, passed=why))
+
+    def _noted(self, change: Callable[[PlacementBook], object]) -> None:
+        """A step without a decision, of which the audit makes one."""
+        assert self.book is not None
         try:
             book = self.book.copy()
-            book.create(sandbox, container, passed=why)
+            change(book)
         except Exception as error:  # noqa: BLE001 -- whatever the policy does, the container starts
             self.failed("pass", error)
         else:
             self._count(book)
             self.changed.changed()
-        return Placing(self.outgoing(CpuPin(cpus=self.shared)) if self.shared else None)
 
     def _refused(self, sandbox: RuntimeSandbox | None, refused: CpuRefused) -> NoReturn:
         telemetry.CPUS_REFUSED.inc()
@@ -410,6 +462,17 @@ class Placer:
     def failed(self, what: str, error: BaseException) -> None:
         """Tell of a fault of our own: nothing else may come of it."""
         telemetry.logger().error(Event.PLACEMENT_FAILED, what=what, exc_info=error)
+
+
+def _tell_passed(sandbox: RuntimeSandbox, container: str, why: str) -> None:
+    telemetry.CPUS_PASSED.labels(why).inc()
+    telemetry.logger().warning(
+        Event.PLACEMENT_PASSED,
+        namespace=sandbox.namespace,
+        pod=sandbox.name,
+        container=container,
+        reason=why,
+    )
 
 
 def agrees(pin: CpuPin, cpus: CpuSet, mems: tuple[int, ...]) -> bool:

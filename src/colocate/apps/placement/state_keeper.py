@@ -32,6 +32,10 @@ class StateKeeper:
             telemetry.logger().warning(Event.PLACEMENT_STATE_SET_ASIDE, reason=aside)
         return state
 
+    def set_aside(self, why: str) -> None:
+        """Begin without the file: it can be read, and nobody can go on with what it says."""
+        telemetry.logger().warning(Event.PLACEMENT_STATE_SET_ASIDE, reason=self._store.set_aside(why))
+
     def close(self) -> None:
         self._store.close()
 

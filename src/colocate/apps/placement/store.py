@@ -88,7 +88,7 @@ class PlacementStore:
         try:
             return decoded(data), ""
         except ValueError as error:
-            return PlacementState(), self._set_aside(str(error))
+            return PlacementState(), self.set_aside(str(error))
 
     def save(self, state: PlacementState) -> None:
         """OSError where that fails, and then the old file is still there."""
@@ -97,7 +97,9 @@ class PlacementStore:
             write_atomically(self._file, data)
             self._stored = data
 
-    def _set_aside(self, why: str) -> str:
+    def set_aside(self, why: str) -> str:
+        """Keep the file for people to look at, and begin without one; what was done, for people."""
+        self._stored = b""
         aside = self._file.with_name(f"{_FILE}{_ASIDE}")
         try:
             self._file.rename(aside)
