@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from colocate.apps.placement import upkeep
 from colocate.apps.placement.book import PlacementBook
 from colocate.apps.placement.machine import PlacementMachine
 from colocate.apps.placement.placer import Placer
 from colocate.apps.placement.policy import PlacementPolicy
 from colocate.apps.placement.store import PlacementStore
 from colocate.clock import ManualClock
-from colocate.cpus import CpuMode, NamedPool
+from colocate.cpus import CpuAllocator, CpuMode, NamedPool
 from colocate.errors import UserError
 from colocate.model.container import CpuPin, RuntimeContainer
 from colocate.model.cpu_shapes import machine
@@ -26,6 +27,7 @@ from colocate.telemetry import CPUS_DRIFT, CPUS_PASSED, CPUS_STATE_STORED
 from tests.placement.fake_runtime import GIB, resources
 from tests.placement.placing import SETTINGS, SHAPE, PlacingTest, manual
 from tests.support.broken_disk import broken
+from tests.support.logs import logged
 from tests.support.waiting import until
 
 WHOLE = resources(4000, 4000, GIB)
@@ -95,6 +97,116 @@ async def test_a_decision_that_takes_too_long_is_not_waited_for(
     ends.set()
     monkeypatch.undo()
     test.check()
+
+
+async def test_a_resize_that_nobody_decides_goes_through_and_the_audit_decides_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = PlacingTest(tmp_path)
+    own = await with_a_database(test)
+    before = passed("failure")
+    with monkeypatch.context() as patch, logged() as logs:
+        patch.setattr(CpuAllocator, "resize", _failing)
+        assert await test.runtime.update(test.placer, own, resources(8000, 8000, GIB))
+    assert passed("failure") == before + 1
+    assert [each["container"] for each in logs if each["event"] == "placement.passed"] == ["main"]
+    assert test.runtime.cpus(own) == "0-1,8-9", "it keeps what it has"
+    await test.upkeep.audit()
+    assert test.runtime.cpus(own) == "0-3,8-11", "and has what it asks for within a minute"
+    test.check()
+    test.agree()
+
+
+def _failing(*_: object, **__: object) -> object:
+    raise ZeroDivisionError("a fault of the policy")
+
+
+async def test_who_was_let_through_has_all_cpus_again_when_placement_is_switched_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = PlacingTest(tmp_path)
+    await with_a_database(test)
+    with monkeypatch.context() as patch:
+        patch.setattr(CpuAllocator, "assign", _failing)
+        own = await test.runtime.create(test.placer, test.runtime.sandbox("web"), "main", WHOLE)
+    assert test.runtime.cpus(own) == "2-7,10-15"
+    await test.placer.step("switch", lambda book: book.switch(True))
+    await test.settle()
+    assert test.runtime.cpus(own) == "0-15"
+    await test.placer.step("switch", lambda book: book.switch(False))
+    await test.settle()
+    assert len(test.runtime.containers[own].cpus) == 4
+    test.check()
+
+
+async def test_a_container_keeps_its_cpus_when_its_next_start_fails_after_a_decision_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = PlacingTest(tmp_path)
+    await test.runtime.connect(test.placer)
+    sandbox = test.runtime.sandbox("db")
+    first = await test.runtime.create(test.placer, sandbox, "main", WHOLE)
+    await test.runtime.stop(test.placer, first)
+    with monkeypatch.context() as patch:
+        patch.setattr(CpuAllocator, "assign", _failing)
+        assert not await test.runtime.create(test.placer, sandbox, "main", WHOLE, fails=True)
+    other = await test.runtime.create(test.placer, test.runtime.sandbox("web"), "main", WHOLE)
+    assert test.runtime.cpus(other) == "2-3,10-11"
+    again = await test.runtime.create(test.placer, sandbox, "main", WHOLE)
+    assert test.runtime.cpus(again) == "0-1,8-9"
+    test.check()
+
+
+async def test_a_container_keeps_its_cpus_when_the_runtime_goes_while_it_starts_again(tmp_path: Path) -> None:
+    test = PlacingTest(tmp_path)
+    await test.runtime.connect(test.placer)
+    sandbox = test.runtime.sandbox("db")
+    first = await test.runtime.create(test.placer, sandbox, "main", WHOLE)
+    await test.runtime.stop(test.placer, first)
+    about = RuntimeContainer(sandbox_id=sandbox.id, name="main", attempt=1, resources=WHOLE)
+    await test.placer.create(sandbox, about)
+    await test.runtime.remove(test.placer, first)
+    await test.runtime.connect(test.placer)
+    await test.placer.not_created(sandbox.id, "main", 1)
+    other = await test.runtime.create(test.placer, test.runtime.sandbox("web"), "main", WHOLE)
+    assert test.runtime.cpus(other) == "2-3,10-11"
+    again = await test.runtime.create(test.placer, sandbox, "main", WHOLE)
+    assert test.runtime.cpus(again) == "0-1,8-9"
+    test.check()
+
+
+@pytest.mark.parametrize("part", ["rebalance_plan", "tell_figures", "same_cpus"])
+async def test_a_part_of_the_audit_that_fails_keeps_neither_the_others_nor_the_process_from_going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    test = manual(tmp_path)
+    assert isinstance(test.clock, ManualClock)
+    own = await with_a_database(test)
+    monkeypatch.setattr(upkeep, part, _failing)
+    running = asyncio.create_task(test.upkeep.run())
+    try:
+        for _ in range(2):
+            await test.clock.until_someone_sleeps()
+            test.runtime.tamper(own, CpuSet.parse("5"))
+            await test.clock.advance(upkeep.AUDIT + 1)
+            await until(lambda: test.runtime.cpus(own) == "0-1,8-9", "drift is healed")
+        assert not running.done()
+    finally:
+        running.cancel()
+
+
+async def test_a_configuration_that_the_policy_cannot_follow_leaves_everything_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = PlacingTest(tmp_path)
+    own = await with_a_database(test)
+    changed = msgspec.structs.replace(SETTINGS, reserved=CpuSet.parse("0"))
+    with monkeypatch.context() as patch:
+        patch.setattr(PlacementBook, "place_all", _failing)
+        await test.placer.reconfigure(msgspec.structs.replace(test.policy, settings=changed))
+    assert test.placer.policy == test.policy
+    await test.upkeep.audit()
+    assert test.runtime.cpus(own) == "0-1,8-9"
 
 
 async def test_without_a_topology_every_request_passes_as_it_came(tmp_path: Path) -> None:
@@ -171,6 +283,49 @@ async def test_a_file_that_makes_no_sense_is_set_aside_and_the_state_rebuilt(
     assert test.placer.book is not None
     assert [each.mode for each in test.placer.book.allocator.assignments.values()] == [CpuMode.EXCLUSIVE]
     assert (tmp_path / "state" / "cpus-state.json.set-aside").read_bytes() == content
+
+
+def _asks_for_less_than_nothing(state: Any) -> None:
+    state["containers"][0]["request"]["limit"] = -1
+
+
+def _stands_on_no_rung(state: Any) -> None:
+    state["cpus"]["assignments"][1]["rung"] = "the moon"
+
+
+@pytest.mark.parametrize("damage", [_asks_for_less_than_nothing, _stands_on_no_rung])
+async def test_a_file_that_can_be_read_and_makes_no_sense_stops_nothing(tmp_path: Path, damage: Any) -> None:
+    test = PlacingTest(tmp_path)
+    own = await with_a_database(test)
+    shared = test.runtime.sandbox("web", QosClass.BURSTABLE)
+    web = await test.runtime.create(test.placer, shared, "main", resources(1500))
+    file = tmp_path / "state" / "cpus-state.json"
+    state = msgspec.json.decode(file.read_bytes())
+    damage(state)
+    file.write_bytes(msgspec.json.encode(state))
+    with logged() as logs:
+        await test.again()
+        await test.upkeep.audit()
+    assert "rebalance" not in [each.get("what") for each in logs]
+    assert test.runtime.cpus(own) == "0-1,8-9"
+    assert test.runtime.cpus(web) == "2-3,10-11"
+    test.check()
+    test.agree()
+
+
+async def test_a_policy_that_fails_on_any_state_lets_everything_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = PlacingTest(tmp_path)
+    await with_a_database(test)
+    with monkeypatch.context() as patch:
+        patch.setattr(PlacementBook, "restored", _failing)
+        await test.again()
+        own = await test.runtime.create(test.placer, test.runtime.sandbox("web"), "main", WHOLE)
+        assert test.runtime.cpus(own) == "0-15"
+    await test.runtime.connect(test.placer)
+    test.check()
+    test.agree()
 
 
 async def test_a_second_placer_refuses_to_start_with_one_sentence(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from colocate.cpus.exclusive import Taste, find_exclusive, grow_exclusive, sprea
 from colocate.cpus.explanation import cpus_text
 from colocate.cpus.occupancy import Occupancy
 from colocate.cpus.pools import CpuPool, PoolKind, PoolTree
-from colocate.cpus.rebalance import Fragmentation, fragmentation, rebalance_plan
+from colocate.cpus.rebalance import Fragmentation, fragmentation, rebalance_plan, whole_ccxs
 from colocate.cpus.settings import BurstLevel, CpuSettings, NamedPool
 from colocate.cpus.shared import PoolRung
 from colocate.cpus.vm_lint import TopologyFinding, libvirt_lines, lint_vm
@@ -76,6 +76,7 @@ __all__ = [
     "parse_wishes",
     "rebalance_plan",
     "spread_of",
+    "whole_ccxs",
     "why_not_strict",
     "wishes_of",
 ]

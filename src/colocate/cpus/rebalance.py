@@ -75,10 +75,10 @@ def fragmentation(allocator: CpuAllocator) -> Fragmentation:
                 filled |= {move.assignment.parts[0].pool for move in freed}
     return Fragmentation(
         ccx_sizes=dict(sorted(sizes.items())),
-        whole=_whole(allocator),
+        whole=whole_ccxs(allocator),
         largest={str(kind): max(0, now.free_in(kind)) for kind in PoolKind},
         moves=tuple(moves),
-        after=_whole(trial),
+        after=whole_ccxs(trial),
     )
 
 
@@ -93,7 +93,7 @@ def _rank(allocator: CpuAllocator, each: CpuAssignment) -> tuple[int, int, int]:
     return each.short, order.index(PoolRung(each.rung)), apart
 
 
-def _whole(allocator: CpuAllocator) -> tuple[str, ...]:
+def whole_ccxs(allocator: CpuAllocator) -> tuple[str, ...]:
     """The CCXs of which all CPUs that containers may have can be had at once.
 
     A NUMA node or socket may be asked for by containers that are on no CCX of it in particular: then not all are.

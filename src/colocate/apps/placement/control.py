@@ -1,8 +1,11 @@
 """`colocate cpus` as the placer hears it: the messages, the methods, and their answers."""
 
+from functools import partial
+
 import msgspec
 
 from colocate import telemetry
+from colocate.aio import in_thread
 from colocate.apps import control
 from colocate.apps.placement.placer import Placer
 from colocate.apps.placement.report import ContainerExplanation, PlacementReport, explanation_of, report_of
@@ -44,8 +47,9 @@ SWITCH = rpc.json("/colocate.Placement/Switch", SwitchPlacement, PlacementSwitch
 def service(placer: Placer, topology: str = "") -> rpc.Service:
     """The methods; `topology` is the made machine that is decided for, if any."""
 
-    def status(_: AskPlacement) -> PlacementReport:
-        return report_of(placer, topology)
+    async def status(_: AskPlacement) -> PlacementReport:
+        # Which moves would help takes long to find: containers must not wait for it.
+        return await in_thread(partial(report_of, placer, topology))
 
     def explain(request: AskExplanation) -> ContainerExplanation:
         return explanation_of(placer, request.container)
@@ -61,7 +65,7 @@ def service(placer: Placer, topology: str = "") -> rpc.Service:
 
     return rpc.Service(
         {
-            STATUS: control.answering(status),
+            STATUS: control.answering_later(status),
             EXPLAIN: control.answering(explain),
             SWITCH: control.answering_later(switch),
         }

@@ -8,7 +8,7 @@ from colocate import telemetry
 from colocate.apps.metrics import tell_cpus
 from colocate.apps.placement.book import PlacedContainer, PlacementBook
 from colocate.apps.placement.placer import Placer
-from colocate.cpus import CpuMode, MilliCpu, PoolKind, fragmentation
+from colocate.cpus import CpuMode, MilliCpu, PoolKind, fragmentation, whole_ccxs
 from colocate.errors import UserError
 
 _MOST_NAMED = 8
@@ -188,17 +188,17 @@ def _container(placer: Placer, book: PlacementBook, each: PlacedContainer) -> Co
     )
 
 
-def tell_figures(book: PlacementBook) -> None:
-    """Set the gauges."""
+def tell_figures(book: PlacementBook, *, moves: bool = True) -> None:
+    """Set the gauges; what moves would make of it is looked for only where that is asked."""
     allocator = book.allocator
     now = allocator.occupancy()
     for kind in (PoolKind.CCX, PoolKind.NUMA):
         for pool in allocator.tree.kind(kind):
             free = max(0, now.free[pool.index]) / 1000
             telemetry.CPUS_FREE.labels(kind, pool.name.partition(" ")[2]).set(free)
-    pieces = fragmentation(allocator)
-    telemetry.CPUS_WHOLE_CCXS.labels("now").set(len(pieces.whole))
-    telemetry.CPUS_WHOLE_CCXS.labels("after moves").set(len(pieces.after))
+    telemetry.CPUS_WHOLE_CCXS.labels("now").set(len(whole_ccxs(allocator)))
+    if moves:
+        telemetry.CPUS_WHOLE_CCXS.labels("after moves").set(len(fragmentation(allocator).after))
     modes = Counter(
         str(each.mode)
         for key, each in allocator.assignments.items()

@@ -65,7 +65,7 @@ class Upkeep:
             pause = PAUSE if whole else min(_LONGEST_PAUSE, pause * 2)
             if not whole:
                 self._placer.changed.changed()
-            self._tell()
+            await self._guarded("figures", self._tell(moves=False))
 
     async def _until_urgent(self, refused: set[ContainerKey]) -> None:
         """Until somebody must lose CPUs, who has not just been refused by the runtime: that cannot wait."""
@@ -76,7 +76,7 @@ class Upkeep:
     async def _audit_forever(self) -> None:
         while True:
             await self._clock.sleep(AUDIT)
-            await self._guarded("audit", self.audit())
+            await self.audit()
 
     async def _guarded(self, what: str, work: Awaitable[T]) -> T | None:
         """A fault of ours must not end the process that containers start through."""
@@ -135,21 +135,26 @@ class Upkeep:
         return ended
 
     async def audit(self) -> None:
-        """One look at everything."""
+        """One look at everything. A part that fails is told, and the others are done all the same."""
+        await self._guarded("machine", self._follow_machine())
+        await self._guarded("sandboxes", self._end_gone_sandboxes())
+        await self._guarded("settle", self._settle_all())
+        await self._guarded("rebalance", self._rebalance())
+        if self._placer.state.unstored:
+            await self._placer.step("store", lambda _: None)
+        await self._guarded("drift", self._look_for_drift())
+        await self._guarded("write", self.write())
+        await self._guarded("figures", self._tell(moves=True))
+
+    async def _follow_machine(self) -> None:
         placer = self._placer
         if placer.book is None or await in_thread(partial(self._has_changed, placer.book)):
             await placer.reconfigure(placer.policy)
-        if placer.book is None:
-            return
-        await self._end_gone_sandboxes(placer.book)
-        if placer.book.active and not placer.book.is_settled:
-            await placer.step("settle", self._settle)
-        await self._rebalance()
-        if placer.state.unstored:
-            await placer.step("store", lambda _: None)
-        await self._look_for_drift()
-        await self.write()
-        self._tell()
+
+    async def _settle_all(self) -> None:
+        book = self._placer.book
+        if book is not None and book.active and not book.is_settled:
+            await self._placer.step("settle", self._settle)
 
     def _has_changed(self, book: PlacementBook) -> bool:
         try:
@@ -158,12 +163,14 @@ class Upkeep:
             telemetry.logger().warning(Event.PLACEMENT_DOUBTFUL, reason=str(error))
             return False
 
-    async def _end_gone_sandboxes(self, book: PlacementBook) -> None:
+    async def _end_gone_sandboxes(self) -> None:
         """Free what is kept for sandboxes whose control group was there and is gone.
 
         A containerd that has restarted tells no more by NRI when a sandbox ends that it had before.
         """
-        group = self._placer.machine.group
+        book, group = self._placer.book, self._placer.machine.group
+        if book is None:
+            return
         sandboxes, containers = dict(book.sandboxes), dict(book.containers)
 
         def look() -> tuple[set[str], set[str]]:
@@ -276,9 +283,13 @@ class Upkeep:
             )
         return failed
 
-    def _tell(self) -> None:
-        if self._placer.book is not None:
-            tell_figures(self._placer.book)
+    async def _tell(self, *, moves: bool) -> None:
+        book = self._placer.book
+        if book is not None and moves:
+            # Which moves would help takes long to find: it is done beside events, and by the audit alone.
+            await in_thread(partial(tell_figures, book, moves=True))
+        elif book is not None:
+            tell_figures(book, moves=False)
 
 
 def same_cpus(one: CpuTopology, other: CpuTopology) -> bool:
