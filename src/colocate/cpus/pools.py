@@ -5,6 +5,7 @@ L3, the NUMA node is the CCX. Sizes are those of every pool itself, never of the
 """
 
 from enum import StrEnum
+from functools import cached_property
 
 import msgspec
 
@@ -90,7 +91,7 @@ class PoolTree:
     def machine(self) -> CpuPool:
         return self.pools[-1]
 
-    @property
+    @cached_property
     def sockets_in_nodes(self) -> bool:
         """Whether a NUMA node spans sockets, and not the other way round."""
         nodes = [node.cpus for node in self.topology.nodes if node.cpus]

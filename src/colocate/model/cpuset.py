@@ -6,6 +6,7 @@ never an allocation. Nothing here knows what a CPU is.
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 LARGEST_CPU = 16383
 """The largest number that is read: twice what Linux can be built for."""
@@ -129,20 +130,27 @@ class CpuSet:
         return not self._mask & other._mask
 
     def __str__(self) -> str:
-        return ",".join(str(start) if start == end else f"{start}-{end}" for start, end in self._ranges())
+        return _list(self._mask)
 
     def __repr__(self) -> str:
         return f"CpuSet({str(self)!r})"
 
-    def _ranges(self) -> Iterator[tuple[int, int]]:
-        mask, shift = self._mask, 0
-        while mask:
-            zeros = (mask & -mask).bit_length() - 1
-            mask >>= zeros
-            ones = (~mask & (mask + 1)).bit_length() - 1
-            yield shift + zeros, shift + zeros + ones - 1
-            mask >>= ones
-            shift += zeros + ones
+
+@lru_cache(maxsize=256)
+def _list(mask: int) -> str:
+    """A node has few sets, and stores all of them with every decision."""
+    return ",".join(str(start) if start == end else f"{start}-{end}" for start, end in _ranges(mask))
+
+
+def _ranges(mask: int) -> Iterator[tuple[int, int]]:
+    shift = 0
+    while mask:
+        zeros = (mask & -mask).bit_length() - 1
+        mask >>= zeros
+        ones = (~mask & (mask + 1)).bit_length() - 1
+        yield shift + zeros, shift + zeros + ones - 1
+        mask >>= ones
+        shift += zeros + ones
 
 
 EMPTY = CpuSet()

@@ -113,7 +113,8 @@ class PlacementBook:
             off=self.off,
             unpinned=tuple(sorted(self.unpinned)),
             sandboxes=tuple(
-                msgspec.structs.replace(each, annotations={}) for each in self.sandboxes.values()
+                msgspec.structs.replace(each, annotations={}) if each.annotations else each
+                for each in self.sandboxes.values()
             ),
             containers=tuple(self.containers.values()),
             cpus=self.allocator.state(),
