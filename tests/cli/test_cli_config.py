@@ -66,6 +66,25 @@ async def test_memory_alone_is_told(tmp_path: Path) -> None:
     assert ended == Ended(0, f"{file}: valid; colocate.dev/colocation-memory (idle memory)\n", "")
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "version: 1\ncpus: {nri: {enabled: true}}\n",
+            "placement of containers (policy topology, by NRI)",
+        ),
+        (
+            "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 750m\n",
+            "policy topology for 'colocate cri-proxy' and 'colocate nri'",
+        ),
+    ],
+)
+async def test_placement_alone_is_told(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "fallback.cfg"
+    file.write_text(text)
+    assert await colocate("config", "check", file) == Ended(0, f"{file}: valid; {told}\n", "")
+
+
 async def test_the_configuration_of_the_other_process_is_recognised() -> None:
     theirs = EXAMPLES / "scheduler" / "scheduler.yaml"
     ended = await colocate("config", "check", theirs)

@@ -13,7 +13,7 @@ import yaml
 
 from colocate.apps.config.file import Loaded, load
 from colocate.apps.config.override import unknown_variables
-from colocate.apps.config.schema import Config
+from colocate.apps.config.schema import Config, CpusSection
 from colocate.apps.config.values import encode
 from colocate.apps.gpus.mock_file import load_mock_gpus
 from colocate.apps.mock.devices import ids_of
@@ -46,6 +46,10 @@ def check(args: argparse.Namespace) -> None:
         served.append(f"{config.memory.resource} (idle memory)")
     mocks = _mock_gpus(config)
     served += [f"{name} ({mocks}GPU memory)" for name in config.gpus.resources]
+    if config.cpus.nri.enabled:
+        served.append(f"placement of containers (policy {config.cpus.policy}, by NRI)")
+    elif config.cpus != CpusSection():
+        served.append(f"policy {config.cpus.policy} for 'colocate cri-proxy' and 'colocate nri'")
     print(f"{args.file}: valid; {', '.join(served) or 'nothing is switched on, so the agent would be idle'}")
 
 
