@@ -235,6 +235,26 @@ def test_a_gpu_follows_the_annotation_and_not_the_ids() -> None:
     assert (book.free(A).memory, book.free(B).memory) == (16 - 1 - 5, 16 - 4 - 6)
 
 
+@pytest.mark.parametrize("agent_lives", [True, False])
+def test_a_pod_that_has_run_does_not_run_on_with_the_gpu_of_another(agent_lives: bool) -> None:
+    """A kubelet that lost its checkpoint asks for running pods anew, in an order of its own."""
+    gpus = GpuInventory(
+        (Gpu(uuid=A, index=0, memory=16, model="T4"), Gpu(uuid=B, index=1, memory=40, model="A100"))
+    )
+    node = Node(gpus)
+    node.add(gpu_pod("a", 4, gpus=A, time=1), gpu_pod("b", 4, gpus=B, time=2))
+    for uid in ("a", "b"):
+        assert node.admit(uid) is None
+        assert not node.start(uid)
+    node.add(gpu_pod("a", 4, gpus=A, time=1, run=True), gpu_pod("b", 4, gpus=B, time=2, run=True))
+    node.held.clear()
+    if not agent_lives:
+        node.crash()
+    assert node.admit("b") is None
+    assert node.gpus("b") == A, "the guess is not wrong, and this test shows nothing"
+    assert "must not start" in node.start("b")
+
+
 def test_a_kubelet_that_lost_its_checkpoint_does_not_make_running_pods_free() -> None:
     node = Node()
     node.add(gpu_pod("p", 4, gpus=A, time=1))

@@ -3,7 +3,7 @@
 What a container is started with is compared with what it should be. Where two pods were taken for each other and are
 alike, they are swapped, and so are their annotations. Where they are not alike, the one that holds the wrong GPU is
 condemned: the kubelet keeps what Allocate answered for as long as the pod lives, so it can only be created anew. A
-container that has run before is only restarting: it keeps what it has.
+container that has run before is only restarting and keeps what it has, unless the kubelet has just asked for it anew.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ def prove(
             answers, answer, meant, f"it holds {len(held.ids)} of {held.key.resource} but asks for none"
         )
     others = answers if meant is None or meant.key == held.key else answers.without([meant.key])
-    if has_started(held.key, claim.pod, answers):
+    if has_started(held.key, claim.pod, answers) and not _is_new(meant):
         return others.having(_proven(answer))
     if answer.injected is None or not answer.gpus:
         return _condemned(
@@ -85,6 +85,14 @@ def prove(
 def has_started(key: AnswerKey, pod: GpuPod, answers: GpuAnswers) -> bool:
     """Whether a container has been let start before: by this agent, or by the kubelet's own word."""
     return key in answers.started or pod.has_run(key.container)
+
+
+def _is_new(meant: GpuAnswer | None) -> bool:
+    """Whether this life of the agent gave the answer: a kubelet that has lost its records asks for all pods anew.
+
+    What a container has run with says nothing about such an answer.
+    """
+    return meant is not None and meant.state is AnswerState.GIVEN and meant.place > 0
 
 
 def _meant(held: GpuHolding, ask: GpuAsk | None, answers: GpuAnswers) -> GpuAnswer | None:
