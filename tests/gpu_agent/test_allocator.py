@@ -23,6 +23,7 @@ from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.plugin import Refused
 from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry
 from colocate.model.device import Allocation
+from colocate.model.gpu import GpuInventory
 from colocate.model.records import ListedPod
 from tests.gpus.node import TWO, gpu_pod
 
@@ -155,6 +156,20 @@ async def test_an_agent_started_anew_lets_go_on_what_it_had_let_start(lab: Lab) 
     lab.agent = lab.new_agent()
     await lab.agent.prestart(DOSLAB.memory, IDS[A][:4])
     assert lab.agent.book.free(B).memory == 12
+
+
+async def test_a_restart_with_a_gpu_that_was_replaced_is_refused_by_its_name_until_it_is_back(
+    lab: Lab,
+) -> None:
+    lab.pods.add(gpu_pod("p", 4, gpus=B, time=1))
+    await lab.admit("p", IDS[A][:4])
+    await lab.agent.prestart(DOSLAB.memory, IDS[A][:4])
+    lab.agent.take_inventory(GpuInventory(TWO.gpus[:1]))
+    with pytest.raises(Refused, match=f"container c0 was started with GPU {B}, which is not on this node"):
+        await lab.agent.prestart(DOSLAB.memory, IDS[A][:4])
+    assert "create it anew" in lab.pods.events[0][1]
+    lab.agent.take_inventory(TWO)
+    await lab.agent.prestart(DOSLAB.memory, IDS[A][:4])
 
 
 async def test_the_first_answer_of_an_agent_counts_what_pods_have_had_from_its_predecessor(lab: Lab) -> None:

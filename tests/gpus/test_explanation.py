@@ -87,5 +87,17 @@ def test_a_pod_that_cannot_be_served() -> None:
     )
 
 
+def test_a_pod_that_asks_for_a_number_of_gpus_alone_is_not_said_to_wait_for_a_choice() -> None:
+    said = why(gpu_pod("p", 0, count=1))
+    assert "asks for doslab.io/gpu-count without doslab.io/gpu-memory" in said
+    assert "the agent chooses" not in said
+
+
+def test_a_pod_that_was_refused_and_has_failed_is_not_said_to_wait() -> None:
+    said = why(gpu_pod("p", 4, gpus=A, time=1, phase="Failed"))
+    assert "has not asked" not in said
+    assert "its events say why" in said
+
+
 def test_words_of_tenants_do_not_steer_the_terminal() -> None:
     assert "\x1b" not in why(gpu_pod("p", 4, gpus="\x1b[2J", time=1))

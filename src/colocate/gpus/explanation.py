@@ -30,7 +30,10 @@ def explain_pod(
         names = ", ".join(dialect.memory for dialect in settings.dialects)
         sentences.append(f"{pod.key} asks for nothing that this agent serves ({names}).")
     if pod.is_ending:
-        sentences.append("It has ended or is ending: what it has comes back when the kubelet lets go of it.")
+        sentences.append(
+            "It has ended or is ending: what it has comes back when the kubelet lets go of it. If it was refused, "
+            "its events say why."
+        )
     return tuple(map(visible, sentences))
 
 
@@ -46,7 +49,8 @@ def _of_dialect(
         yield f"Container {ask.container} asks for {_asked(ask, dialect)}."
     if claim.asks.problem:
         yield f"It cannot be served: {claim.asks.problem}."
-    yield from _wish(claim, settings)
+    else:
+        yield from _wish(claim, settings)
     book = answers.book(inventory)
     waiting: list[GpuAsk] = []
     for ask in claim.asks.containers:
@@ -54,14 +58,14 @@ def _of_dialect(
         if answer is None:
             waiting.append(ask)
         elif answer.state is AnswerState.CONDEMNED:
-            yield f"Container {ask.container} must not start: {answer.reason}."
+            yield f"Container {ask.container} is refused: {answer.reason}; only a new pod gets another answer."
         else:
             proof = (
                 "proven" if answer.state is AnswerState.PROVEN else "not proven yet by the kubelet's records"
             )
             gpus = ", ".join(answer.gpus) or "a GPU that nobody knows"
             yield f"Container {ask.container} has {gpus}: {amount(answer.memory << 20)}, {proof}."
-    if waiting and not claim.problem:
+    if waiting and not claim.problem and not claim.pod.is_ending:
         yield from _waiting(claim, waiting, pods, answers, book, inventory, settings)
 
 

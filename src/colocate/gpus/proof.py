@@ -74,7 +74,7 @@ def prove(
     if claim.problem or not fits(due or answer.gpus):
         partner = None if claim.problem else _partner(claim, answer, meant, claims, answers, inventory)
         if partner is None or not fits(answer.gpus):
-            return _condemned(answers, answer, meant, _mismatch(claim, due, answer, meant))
+            return _condemned(answers, answer, meant, _mismatch(claim, due, answer, meant, inventory))
         others = _swapped(answers, claim, partner).without([answer.key])
     # Whoever is booked by a scheduler of ours has its room already; others leave it to them.
     if reason := _why_no_room(claim, ask, answer, claims, others, inventory, settings):
@@ -245,17 +245,25 @@ def _condemned(answers: GpuAnswers, answer: GpuAnswer, meant: GpuAnswer | None, 
     """The holder must not start; the one that the answer was meant for has none yet."""
     if meant is not None and meant.key != answer.key:
         answers = answers.without([meant.key])
-    sentence = f"pod {visible(answer.pod)} must not start: {reason}; create it anew"
+    sentence = f"pod {visible(answer.pod)} must not start: {reason}"
     return answers.having(msgspec.structs.replace(answer, state=AnswerState.CONDEMNED, reason=sentence))
 
 
-def _mismatch(claim: GpuClaim, due: Sequence[str], answer: GpuAnswer, meant: GpuAnswer | None) -> str:
+def _mismatch(
+    claim: GpuClaim,
+    due: Sequence[str],
+    answer: GpuAnswer,
+    meant: GpuAnswer | None,
+    inventory: GpuInventory,
+) -> str:
     got = ", ".join(visible(uuid)[:80] for uuid in answer.gpus)
     for_whom = ""
     if meant is not None and meant.key.uid != claim.uid:
-        for_whom = f", which the agent took it for pod {visible(meant.pod)} to have"
+        for_whom = f", which was meant for pod {visible(meant.pod)}"
     if claim.problem:
         return f"it was given {got}{for_whom}, and {claim.problem}"
+    if any(inventory.get(uuid) is None for uuid in answer.gpus):
+        return f"it was given {got}, which is not on this node any more"
     if tuple(due) == answer.gpus:
         return f"it was given its GPU {got} with figures of another request{for_whom}"
     return f"its GPU is {', '.join(due) or 'not chosen'}, and it was given {got}{for_whom}"

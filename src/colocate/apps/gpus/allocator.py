@@ -19,7 +19,7 @@ from colocate.apps.gpus.pods import NodePods
 from colocate.apps.gpus.started import StartedContainers
 from colocate.clock import Clock
 from colocate.crashpoints import reached
-from colocate.errors import Unavailable, UserError
+from colocate.errors import Unavailable, UserError, visible
 from colocate.gpus import (
     AnswerKey,
     AnswerState,
@@ -208,7 +208,9 @@ class PodAllocator:
             self._asked.changed()
         condemned = [answer for answer in answers if answer.state is AnswerState.CONDEMNED]
         if condemned:
-            raise Refused(condemned[0].reason)
+            raise Refused(f"{condemned[0].reason}; create it anew")
+        for answer in answers:
+            self._check_gpus(answer)
         await in_thread(lambda: self._started.save(self._answers.proven))
         reached("gpus.proven")
 
@@ -255,6 +257,16 @@ class PodAllocator:
                 f"podresources says that {', '.join(sorted(holders))} holds the devices of {answer.pod}, and the "
                 "kubelet's checkpoint says otherwise; the kubelet tries again"
             )
+
+    def _check_gpus(self, answer: GpuAnswer) -> None:
+        """Refused where a container would restart with a GPU that was replaced: its runtime knows no such device."""
+        gone = [uuid for uuid in answer.gpus if self._inventory.get(uuid) is None]
+        if gone:
+            sentence = (
+                f"pod {visible(answer.pod)}: container {visible(answer.key.container)} was started with GPU "
+                f"{visible(', '.join(gone))}, which is not on this node any more; delete the pod and create it anew"
+            )
+            self._refuse(GpuRefusal(sentence=sentence, uid=answer.key.uid, key=answer.pod))
 
     def _refuse(self, refusal: GpuRefusal) -> NoReturn:
         pod = (self._pods.pods or {}).get(refusal.uid)

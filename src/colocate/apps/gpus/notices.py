@@ -58,9 +58,7 @@ class GpuNotices:
             self._tell(pod, REFUSED, f"{reason}; it is deleted, and its {pod.controller} makes a new one")
             await self._pods.delete(pod)
         else:
-            self._tell(
-                pod, REFUSED, f"{reason}; no controller does that for it: delete it and create it anew"
-            )
+            self._tell(pod, REFUSED, f"{reason}; no controller makes a new one: delete it and create it anew")
 
     def _tell_of_swap(self, claim: GpuClaim, gpus: str) -> None:
         if gpus:
