@@ -24,6 +24,7 @@ from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.model.pod import Phase
 from tests.support.waiting import until
 
+_MEMORY = Path("/dev/shm")
 MEMORY, COUNT, CORES = "doslab.io/gpu-memory", "doslab.io/gpu-count", "doslab.io/gpu-core"
 T4 = "GPU-709fac35-5f40-624b-90f7-b0a3db7a97a0"
 A100 = "GPU-fcda056f-77c6-7fdf-f7c7-6453511eaaa1"
@@ -189,7 +190,8 @@ class GpuLab:
 @asynccontextmanager
 async def gpu_lab(**cluster: Any) -> AsyncIterator[GpuLab]:
     """A running cluster without an agent; all of it is gone at the end."""
-    root = Path(tempfile.mkdtemp(prefix="colocate-"))
+    # In memory, where that is possible: nothing here is about disks, and a kubelet syncs its checkpoint very often.
+    root = Path(tempfile.mkdtemp(prefix="colocate-", dir=_MEMORY if _MEMORY.is_dir() else None))
     lab = LabCluster(root, status_sync=0.1, **cluster)
     made = GpuLab(root, lab)
     try:

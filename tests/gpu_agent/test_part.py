@@ -4,11 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from prometheus_client import REGISTRY
 
+from colocate.aio import in_thread
+from colocate.apps.gpus import metrics
 from colocate.apps.gpus.monitor import GpuMonitor
 from colocate.apps.gpus.node_counts import GpuNodeCounts
 from colocate.apps.gpus.part import GpuPart
+from colocate.apps.gpus.report import GpuReport
 from colocate.clock import SystemClock
 from colocate.cluster import connection
 from colocate.cluster.client import Client
@@ -65,6 +69,21 @@ async def part(lab: GpuLab) -> AsyncIterator[tuple[GpuPart, Booking]]:
         tasks[0].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await client.close()
+
+
+async def test_a_burst_of_answers_is_told_to_prometheus_once_and_not_answer_by_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[GpuReport] = []
+    monkeypatch.setattr(metrics, "tell", told.append)
+    async with gpu_lab() as lab, part(lab) as (_, allocator):
+        await until(lambda: bool(told), "the first report", 20)
+        before = len(told)
+        for number in range(100):
+            allocator.record(f"p{number}", 1)
+            await in_thread(lambda: None)
+        assert len(told) - before < 10
+        await until(lambda: len(told[-1].gpus[0].shares) == 100, "all of them in the end", 20)
 
 
 async def test_all_of_it_reaches_who_should_know() -> None:

@@ -20,6 +20,8 @@ from colocate.model.memory import Bytes
 
 _LAST_WORDS = 3.0
 """Seconds for what is taken away when the agent stops."""
+_LEAST_GAP = 1.0
+"""Seconds between two reports to Prometheus."""
 
 UsedByPod = Mapping[str, Mapping[str, Bytes]]
 """By GPU and pod's uid, what the pod's processes have; a GPU whose processes are not known is left out."""
@@ -135,6 +137,8 @@ class GpuPart:
             read, booked = self.monitor.read.count, self.allocator.changed.count
             self._used = await in_thread(partial(_used_by_pod, dict(self.monitor.gpus)))
             metrics.tell(self.report())
+            # Not at every answer of a burst: the report is as long as the node has pods, and Allocate waits for it.
+            await self._clock.sleep(_LEAST_GAP)
             await first(self.monitor.read.beyond(read), self.allocator.changed.beyond(booked))
 
 
