@@ -281,6 +281,36 @@ async def test_a_container_is_not_kept_waiting_for_a_reconciliation(monkeypatch:
             await node.synchronized()
 
 
+async def test_a_container_that_is_younger_than_the_list_of_a_reconciliation_is_placed_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cri_proxy, "PATIENCE", 0.01)
+    with TemporaryDirectory(prefix="cri") as folder:
+        node = Node(Path(folder))
+        node.events.placing = Placing(pin("4-7"))
+        node.runtime.failures["ListPodSandbox"] = [grpc.StatusCode.UNKNOWN]
+        async with (
+            node.kubelet,
+            fake_runtime.serving(node.behind, node.runtime.serve),
+            proxying(node.behind, node.before, node.events, node.clock),
+        ):
+            for name in ("main", "gone"):
+                await node.create(name)
+            gone = cri.RemoveContainerRequest(container_id="id-gone")
+            await rpc.call(node.kubelet, methods.REMOVE_CONTAINER, gone, timeout=30)
+            assert not node.events.said("create")
+            node.runtime.containers.clear()  # As a list that was made before them.
+            await node.clock.until_someone_sleeps()
+            await node.clock.advance(1)
+            await until(lambda: node.events.told[-1] == ("created", "main", "id-main"), "a decision")
+            update = cri.UpdateContainerResourcesRequest(
+                container_id="id-main", linux=cri.LinuxContainerResources(cpuset_cpus="4-7")
+            )
+            await until(lambda: node.runtime.asked[-1] == update, "its CPUs")
+            assert node.events.said("create", "main") == 1
+            assert not node.events.said("create", "gone")
+
+
 async def test_a_runtime_that_talks_garbage_is_passed_on_and_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
+import msgspec
 from google.protobuf.message import DecodeError, EncodeError, Message
 
 from colocate import crashpoints, telemetry
 from colocate.aio import seen_through
 from colocate.clock import Clock
-from colocate.model.container import CpuPin
+from colocate.model.container import CpuPin, RuntimeContainer, RuntimeSandbox
 from colocate.runtime.cri_inventory import find_container, inventory
 from colocate.runtime.cri_messages import merge, requested, resources
 from colocate.runtime.cri_pins import CriPins
@@ -34,6 +35,8 @@ PATIENCE = 5.0
 _LAST_SECONDS = 5.0
 """For what is still to be told when the proxy stops."""
 _UNDECIDED = Placing()
+_TOO_EARLY = Placing()
+"""The same, for now: it is decided once the proxy is reconciled."""
 _UNCERTAIN = {
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -68,6 +71,8 @@ class CriProxy:
         self._sandboxes: dict[str, str] = {}
         """By container that has not ended, as far as is known, its sandbox."""
         self._loose: set[asyncio.Task[None]] = set()
+        self._late: dict[str, asyncio.Task[None]] = {}
+        """By container that was passed on before the reconciliation, its decision that is still to come."""
         self._passing = False
 
     @property
@@ -121,7 +126,9 @@ class CriProxy:
                     Event.CRI_NOT_RECONCILED, code=error.code().name, reason=error.details()
                 )
                 return False
-            self._sandboxes = {
+            for container in containers:
+                self._drop_late(container.id)
+            self._sandboxes = {own: self._sandboxes[own] for own in self._late if own in self._sandboxes} | {
                 container.id: container.sandbox_id for container in containers if not container.has_ended
             }
             pins: Iterable[CpuPin] = ()
@@ -140,6 +147,8 @@ class CriProxy:
         return True
 
     async def _close(self) -> None:
+        for container_id in list(self._late):
+            self._drop_late(container_id)
         self._tell(self._events.detached(self._pins))
         _, late = await asyncio.wait(self._loose, timeout=_LAST_SECONDS)
         for task in late:
@@ -174,6 +183,9 @@ class CriProxy:
         made = _read(cri.CreateContainerResponse, answer)
         if made is not None and made.container_id:
             self._made(*key, made.container_id)
+            if placing is _TOO_EARLY and not self._passing:
+                late = self._place_late(sandbox, container, made.container_id)
+                self._late[made.container_id] = self._loosely(late)
         return answer
 
     async def _update(self, payload: bytes, forward: Forward) -> bytes:
@@ -201,7 +213,7 @@ class CriProxy:
             await asyncio.wait_for(self._reconciled.wait(), PATIENCE)
         except TimeoutError:
             self._passed(method, "not_reconciled")
-            return _UNDECIDED
+            return _TOO_EARLY
         return await seen_through(self._decide_in_turn(method, ask))
 
     async def _decide_in_turn(self, method: str, ask: Callable[[], Awaitable[Placing]]) -> Placing:
@@ -215,6 +227,26 @@ class CriProxy:
                 return _UNDECIDED
             await self._pins.write(placing.others)
             return placing
+
+    async def _place_late(
+        self, sandbox: RuntimeSandbox, container: RuntimeContainer, container_id: str
+    ) -> None:
+        """Have a container placed that is younger than the list of containers which the proxy is reconciled with."""
+        await self._reconciled.wait()
+        self._late.pop(container_id, None)
+        try:
+            placing = await self._decide_in_turn(
+                "CreateContainer", lambda: self._events.create(sandbox, container)
+            )
+        except RelayRefused:
+            return  # It runs already, and nobody can refuse it.
+        self._made(sandbox.id, container.name, container.attempt, container_id)
+        if placing.own is not None:
+            await self._pins.write([msgspec.structs.replace(placing.own, container_id=container_id)])
+
+    def _drop_late(self, container_id: str) -> None:
+        if task := self._late.pop(container_id, None):
+            task.cancel()
 
     # Calls that are watched
 
@@ -291,10 +323,12 @@ class CriProxy:
         self._tell(self._events.created(sandbox_id, name, attempt, container_id))
 
     def _has_ended(self, container_id: str) -> None:
+        self._drop_late(container_id)
         self._sandboxes.pop(container_id, None)
         self._tell(self._events.stopped(container_id))
 
     def _forget(self, container_id: str) -> None:
+        self._drop_late(container_id)
         self._sandboxes.pop(container_id, None)
         self._pins.forget(container_id)
 
@@ -325,10 +359,11 @@ class CriProxy:
         except Exception as error:  # noqa: BLE001 -- the call has been carried out
             self._failed("event", error)
 
-    def _loosely(self, work: Coroutine[Any, Any, None]) -> None:
+    def _loosely(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._loose.add(task)
         task.add_done_callback(self._loose.discard)
+        return task
 
     def _failed(self, method: str, error: Exception) -> None:
         self._passed(method, "error")
