@@ -75,7 +75,8 @@ cpus:
     [
         ("policy: static", "cpus.policy: 'static' is not known here; choose one of topology, none"),
         ("reserved: lots", "cpus.reserved: 'lots' is not an amount of CPUs; write it like 750m or 2"),
-        ("reserved: -1", "cpus.reserved: -1000m CPUs cannot be reserved; give 0 or more"),
+        ("reserved: -1", "cpus.reserved: -1000m CPUs cannot be reserved; give 0 to 16384 CPUs"),
+        ("reserved: 99999", "cpus.reserved: 99999000m CPUs cannot be reserved; give 0 to 16384 CPUs"),
         ("{reserved: 1, reservedCpus: '0'}", "cpus.reservedCpus: reserved is also given; remove one of them"),
         (
             "reservedCpus: 0-",

@@ -40,7 +40,10 @@ def check(section: CpusSection) -> None:
     if address and address[1] > 65535:
         raise Problem("cpus.metrics", f"{address[1]} is not a port; choose one up to 65535")
     if not 0 <= section.reserved <= _MOST_RESERVED:
-        raise Problem("cpus.reserved", f"{section.reserved}m CPUs cannot be reserved; give 0 or more")
+        raise Problem(
+            "cpus.reserved",
+            f"{section.reserved}m CPUs cannot be reserved; give 0 to {_MOST_RESERVED // 1000} CPUs",
+        )
     if section.reserved and section.reserved_cpus:
         raise Problem("cpus.reservedCpus", "reserved is also given; remove one of them")
     settings(section)
