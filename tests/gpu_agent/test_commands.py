@@ -52,6 +52,9 @@ async def test_status_explain_mock_diff_and_doctor() -> None:
             "COLOCATE_CONTROL_SOCKET": str(lab.socket),
         }
 
+        agrees = await colocate("checkpoint", "diff", *cluster, **environ)
+        assert agrees.code == 0, agrees.out  # The counts are the agent's own: nobody is told to remove them.
+
         def rewrite(body: dict[str, object]) -> None:
             body["metadata"]["annotations"]["doslab.io/gpu-uuid"] = A100  # type: ignore[index]
 

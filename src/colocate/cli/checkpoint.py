@@ -16,7 +16,7 @@ from colocate.apps.checkpoint.sources import (
     ask_for_names,
     ask_for_pods,
 )
-from colocate.apps.gpus.findings import ask_report, gpu_findings, gpu_holdings
+from colocate.apps.gpus.findings import ask_report, gpu_findings, gpu_holdings, without_intended
 from colocate.cli import checkpoint_tables, cluster_flags
 from colocate.cli.agent_socket import control_socket
 from colocate.cli.commands import Commands, add_asking_first, add_command, add_output, confirm
@@ -199,7 +199,8 @@ def diff_file(args: argparse.Namespace) -> int:
         raise UserError(f"there is nothing to compare {path} with: {'; '.join(asked.silent)}")
     for reason in asked.silent:
         _note(f"one source was not compared: {reason}")
-    found = [*compare(reading.checkpoint, records), *_gpu_findings(args, path, reading, records)]
+    compared = without_intended(compare(reading.checkpoint, records), reading.checkpoint.registered or {})
+    found = [*compared, *_gpu_findings(args, path, reading, records)]
     report = Comparison(str(path), found, asked.silent)
     _print(args.output, report)
     if args.output == "table" and not report.findings:

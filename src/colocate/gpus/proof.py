@@ -265,5 +265,5 @@ def _mismatch(
     if any(inventory.get(uuid) is None for uuid in answer.gpus):
         return f"it was given {got}, which is not on this node any more"
     if tuple(due) == answer.gpus:
-        return f"it was given its GPU {got} with figures of another request{for_whom}"
+        return f"it was given its GPU {got} with figures of another request or of other settings{for_whom}"
     return f"its GPU is {', '.join(due) or 'not chosen'}, and it was given {got}{for_whom}"

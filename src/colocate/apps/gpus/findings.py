@@ -1,6 +1,6 @@
 """Where records of a node do not agree on GPUs, asked from outside of the agent: by `checkpoint diff`, the doctor."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,6 +30,10 @@ from colocate.model.records import ListedPod
 
 _SETTINGS = GpuSettings(dialects=tuple(DIALECTS.values()))
 """Every dialect: which of them the node's agent serves is not known here."""
+_MARKED = (
+    "'colocate gpu status' shows which GPUs are unhealthy; the agent also marks what pods have in another dialect or "
+    "of a second GPU"
+)
 
 
 class _NodeMarks(msgspec.Struct, frozen=True):
@@ -68,6 +72,23 @@ async def gpu_findings(
             _finding(Code.GPU_OVERRIDDEN, each) for each in overriding(pods.values(), _SETTINGS.dialects)
         ]
     return findings
+
+
+def without_intended(findings: Iterable[Finding], registered: Container[str]) -> list[Finding]:
+    """Without what a GPU agent does on purpose: counts that no plugin registers, slices that it marks by the book.
+
+    `registered` are the resources of plugins. Nobody is told to remove what the agent would write again.
+    """
+    dialects = [dialect for dialect in DIALECTS.values() if dialect.memory in registered]
+    counts = {name for dialect in dialects for name in (dialect.count, dialect.cores)}
+    memory = {dialect.memory for dialect in dialects}
+    return [
+        msgspec.structs.replace(each, remedy=_MARKED)
+        if each.code is Code.UNHEALTHY_DEVICES and each.subject in memory
+        else each
+        for each in findings
+        if each.code is not Code.NOT_OF_A_PLUGIN or each.subject not in counts
+    ]
 
 
 def gpu_holdings(reading: Reading) -> tuple[GpuHolding, ...]:
