@@ -107,6 +107,16 @@ async def test_a_lease_that_another_has_taken_is_lost_at_once(server: ApiServer)
         assert (await spec(client))["holderIdentity"] == "thief", "what is another's is not given back"
 
 
+async def test_who_takes_again_what_another_had_meanwhile_is_told(server: ApiServer) -> None:
+    async with client_of(server) as client:
+        one = holder(client, "one", duration=1)
+        async with one.running():
+            await until(lambda: one.held, "it to be held")
+            seen = one.changed.count
+            await client.patch(LEASES, NAME, {"spec": {"holderIdentity": ""}}, NAMESPACE)
+            await until(lambda: one.changed.count == seen + 2 and one.held, "the loss and the lease")
+
+
 async def test_without_the_right_to_it_the_reason_is_kept(server: ApiServer) -> None:
     async with connect(server.url, SystemClock(), "wrong", ClientSettings(attempts=1)) as client:
         one = holder(client, "one", duration=1)

@@ -1,5 +1,7 @@
 """One bind, and every way in which it fails: what is left in the API, and what in the book."""
 
+import asyncio
+
 import pytest
 
 from colocate.clock import ManualClock
@@ -9,6 +11,7 @@ from colocate.wire.extender_questions import BindingAsked
 from tests.gpu_scheduler.clusters import gpus, uuid
 from tests.gpu_scheduler.fake_api import DOING, Crashed, FakeApi, Fault, typed
 from tests.gpu_scheduler.test_stateful import DOUBT, SIZE, Replica
+from tests.support.waiting import until
 
 
 class Scene:
@@ -154,3 +157,101 @@ async def test_a_pod_that_is_where_it_should_be_is_no_failure(scene: Scene) -> N
     assert await scene.bind("first") == ""
     scene.replica.feed.follow(100)
     assert await scene.bind("first") == ""
+
+
+async def test_a_second_try_while_in_doubt_that_fails_keeps_the_gpu_from_others(scene: Scene) -> None:
+    assert "lost" in await scene.bind("first", Fault.NONE, Fault.LOST)
+    assert "on node a already" in await scene.bind("first"), "the watch has not shown it yet"
+    assert await scene.bind("second") != ""
+    assert scene.node("second") == ""
+
+
+async def test_a_second_try_that_never_reached_the_server_leaves_the_first_in_doubt(scene: Scene) -> None:
+    assert "lost" in await scene.bind("first", Fault.NONE, Fault.LOST)
+    assert "no connection" in await scene.bind("first", Fault.UNSENT)
+    assert await scene.bind("second") != ""
+    assert scene.node("second") == ""
+
+
+async def test_a_bind_that_is_cut_off_while_it_looks_what_became_of_it_leaks_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never, looking = asyncio.Event(), asyncio.Event()
+
+    async def slow(*_: object) -> None:
+        looking.set()
+        await never.wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scene.replica.client, "get", slow)
+        binding = asyncio.create_task(scene.bind("first", Fault.NONE, Fault.CONFLICT))
+        await until(looking.is_set, "the look")
+        await scene.clock.advance(DOUBT)
+        assert "has not answered" in await binding
+    await scene.clock.advance(2 * DOUBT)
+    await scene.replica.binder.resolve_doubts()
+    assert scene.replica.book.held == {}
+    assert await scene.bind("second") == ""
+
+
+async def test_a_look_that_is_older_than_the_bind_frees_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await scene.bind("first", Fault.NONE, Fault.BROKEN) != ""
+    scene.replica.feed.follow(len(scene.api.log))
+    await scene.clock.advance(2 * DOUBT)
+    answered = asyncio.Event()
+    seen = typed(scene.api.pods["first"])
+
+    async def late(*_: object) -> object:
+        await answered.wait()
+        return seen
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scene.replica.client, "get", late)
+        looking = asyncio.create_task(scene.replica.binder.resolve_doubts())
+        await asyncio.sleep(0)
+        assert await scene.bind("first") == ""
+        answered.set()
+        await looking
+    assert await scene.bind("second") != ""
+
+
+async def test_what_the_watch_never_shows_is_asked_for_until_it_is_gone(scene: Scene) -> None:
+    scene.api.create("third", SIZE, 0, 1)
+    assert await scene.bind("third") == "", "the watch has not shown it, and the API server has it"
+    await scene.lead()
+    scene.api.delete("third")
+    scene.replica.feed.relist()
+    await scene.replica.binder.resolve_doubts()
+    assert scene.replica.book.held == {}
+    assert await scene.bind("second") == ""
+
+
+async def test_a_pod_that_ends_while_all_are_read_is_not_brought_back(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await scene.bind("first") == ""
+    listed = [typed(pod) for pod in scene.api.pods.values()]
+    scene.api.change("first", lambda pod: pod["status"].update(phase="Succeeded"))
+    scene.replica.feed.follow(len(scene.api.log))
+
+    async def late(*_: object) -> object:
+        return listed
+
+    monkeypatch.setattr(scene.replica.client, "list", late)
+    await scene.lead()
+    assert scene.replica.book.held == {}
+
+
+async def test_a_gpu_that_falls_ill_before_the_bind_is_replaced_by_another(scene: Scene) -> None:
+    scene.api.put_node("a", gpus("a", 2, size=SIZE))
+    scene.replica.feed.follow(len(scene.api.log))
+    chosen = scene.replica.book.reserve(typed(scene.api.pods["first"]), "a", scene.clock.monotonic() + 10)
+    assert chosen is not None
+    ((kept,),) = chosen.given
+    sick = [index for index in range(2) if uuid("a", index) == kept]
+    scene.api.put_node("a", gpus("a", 2, size=SIZE, sick=sick))
+    scene.replica.feed.follow(len(scene.api.log))
+    assert await scene.bind("first") == ""
+    assert scene.annotations("first")["doslab.io/gpu-uuid"] == uuid("a", 1 - sick[0])

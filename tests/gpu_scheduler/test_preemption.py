@@ -1,5 +1,8 @@
 """The preempt verb names only victims who free a GPU that fits; bind bodies are checked before they are believed."""
 
+import copy
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -8,7 +11,13 @@ from colocate.apps.scheduler.gpus.judge import GpuJudge, as_points
 from colocate.clock import ManualClock
 from colocate.gpus import DOSLAB
 from colocate.gpus.packing import PackingPolicy
-from colocate.wire.extender_questions import TooMany, Unreadable, read_binding, read_preemption
+from colocate.wire.extender_questions import (
+    TooMany,
+    Unreadable,
+    read_binding,
+    read_preemption,
+    read_question,
+)
 from tests.gpu_scheduler.clusters import gpus, uuid
 from tests.gpu_scheduler.fake_api import FakeApi
 from tests.gpu_scheduler.test_stateful import Follower
@@ -94,3 +103,26 @@ def test_words_that_could_lead_elsewhere_are_refused(changed: dict[str, object])
 def test_a_bind_of_megabytes_is_not_read() -> None:
     with pytest.raises(TooMany):
         read_binding(b'{"PodName":"' + b"a" * 20_000 + b'"}')
+
+
+@pytest.mark.parametrize(
+    "victims",
+    [{"n" * 254: {"Pods": []}}, {"a": {"Pods": [{"UID": "u" * 129}]}}],
+)
+def test_names_in_a_preemption_are_no_longer_than_the_api_allows(victims: dict[str, object]) -> None:
+    body = {"Pod": {}, "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
+    with pytest.raises(Unreadable):
+        read_preemption(msgspec.json.encode(body))
+
+
+def test_what_is_kept_for_a_pod_is_what_the_api_server_says_that_it_asks_for(api: FakeApi) -> None:
+    api.put_node("b", gpus("b", 1, size=SIZE))
+    made_up: dict[str, Any] = copy.deepcopy(api.pods["new"])
+    made_up["spec"]["containers"][0]["resources"]["limits"][DOSLAB.memory] = "1"
+    feed = Follower(api, ClusterBook(PackingPolicy.OURS, (DOSLAB,)))
+    feed.follow(len(api.log))
+    GpuJudge(feed, ManualClock(), hold=10).filter(
+        read_question(msgspec.json.encode({"Pod": made_up, "Nodes": None, "NodeNames": ["b"]})), ""
+    )
+    book = feed.book.books["b"]
+    assert book.free(uuid("b", 0)).memory == 0

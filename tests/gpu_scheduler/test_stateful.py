@@ -22,7 +22,7 @@ from colocate.gpus.packing import PackingPolicy, demand_of
 from colocate.model.gpu import GpuInventory
 from colocate.wire.extender_questions import BindingAsked, read_question
 from tests.gpu_scheduler.clusters import gpus
-from tests.gpu_scheduler.fake_api import Crashed, FakeApi, FakeLease, Fault, FaultyClient, typed
+from tests.gpu_scheduler.fake_api import Crashed, FakeApi, FakeLease, Fault, FaultyClient, packed_node, typed
 
 KEY = b"the key of the agents"
 HOLD, DOUBT = 10.0, 60.0
@@ -57,6 +57,21 @@ class Follower:
                 case "node gone":
                     self.book.remove_node(what)
         self.read = min(len(self._api.log), self.read + events)
+
+    def relist(self) -> None:
+        """After a gap: what happened in it is not told, but what is different since."""
+        for name, pod in list(self._pods.items()):
+            now = self._api.pods.get(name)
+            if now is None or typed(now).uid != pod.uid:
+                self.book.remove_pod(pod.uid)
+        self._pods = {name: typed(pod) for name, pod in self._api.pods.items()}
+        for pod in self._pods.values():
+            self.book.put_pod(pod)
+        for node in [name for name in self.book.books if name not in self._api.nodes]:
+            self.book.remove_node(node)
+        for node, inventory in self._api.nodes.items():
+            self.book.put_node(packed_node(node, inventory))
+        self.read = len(self._api.log)
 
     def pod(self, namespace: str, name: str, uid: str) -> PackedPod | None:
         found = self._pods.get(name)
@@ -171,6 +186,10 @@ class TwoReplicas(RuleBasedStateMachine):
     @rule(number=st.integers(0, 1), events=st.integers(1, 8))
     def news_arrive(self, number: int, events: int) -> None:
         self.replicas[number].feed.follow(events)
+
+    @rule(number=st.integers(0, 1))
+    def a_watch_is_lost_and_all_is_read_anew(self, number: int) -> None:
+        self.replicas[number].feed.relist()
 
     @rule(name=st.sampled_from(NAMES), node=st.sampled_from(NODES))
     def the_other_replica_is_asked_too(self, name: str, node: str) -> None:

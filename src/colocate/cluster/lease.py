@@ -206,6 +206,10 @@ class LeaseHolder:
         if found.spec.holder_identity != settings.identity and not self._free(found.spec):
             self._until = float("-inf")
             return False
+        if found.spec.holder_identity != settings.identity:
+            # Another may have had it and given it back while we stood still: whoever waits for a change must hear it.
+            self._until = float("-inf")
+            self._tell()
         try:
             body = self._body(found.metadata.resource_version, self._ours(found.spec))
             await self._client.replace(LEASES, settings.name, body, settings.namespace)

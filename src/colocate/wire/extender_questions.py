@@ -40,6 +40,9 @@ _Name = Annotated[str, msgspec.Meta(max_length=253)]
 """Of a node, as long as the API allows: names are kept with decisions."""
 
 
+_Uid = Annotated[str, msgspec.Meta(max_length=128)]
+
+
 class Unreadable(ColocateError):
     """A body is not what the protocol has there; the sentence says what was found."""
 
@@ -90,7 +93,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class MetaPod(msgspec.Struct, frozen=True):
-    uid: str = msgspec.field(name="UID", default="")
+    uid: _Uid = msgspec.field(name="UID", default="")
 
 
 class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
@@ -129,7 +132,7 @@ class _Node(msgspec.Struct, frozen=True, gc=False):
 
 
 class _PodUid(msgspec.Struct, frozen=True):
-    uid: str = ""
+    uid: _Uid = ""
 
 
 class _Pod(msgspec.Struct, frozen=True):
@@ -178,8 +181,8 @@ class _Victims(msgspec.Struct, frozen=True, rename="pascal"):
 
 class _PreemptionArguments(msgspec.Struct, frozen=True, rename="pascal"):
     pod: Raw | UnsetType = UNSET
-    node_name_to_victims: dict[str, _Victims | None] | UnsetType | None = UNSET
-    node_name_to_meta_victims: dict[str, MetaVictims | None] | UnsetType | None = UNSET
+    node_name_to_victims: dict[_Name, _Victims | None] | UnsetType | None = UNSET
+    node_name_to_meta_victims: dict[_Name, MetaVictims | None] | UnsetType | None = UNSET
 
 
 _arguments = msgspec.json.Decoder(_Arguments)

@@ -70,6 +70,9 @@ class GpuBinder:
         self._under_way: set[str] = set()
         self._pods = PODS.read_as(PackedPod)
         self._last_time = 0
+        self._unshown: dict[str, str] = {}
+        """Names by uid of pods that are booked though the watch has not shown them: after a gap it does not tell of
+        their end."""
         self.caught_up = False
         """Whether the book has all that whoever held the lease before has bound."""
 
@@ -108,6 +111,8 @@ class GpuBinder:
         if unready := self._feed.unready():
             raise BindRefused(unready[0])
         pod = self._feed.pod(asked.namespace, asked.name, asked.uid) or await self._get(asked)
+        if pod.spec.node_name:
+            self._enter(pod)
         if pod.spec.node_name == asked.node:
             return
         if pod.spec.node_name:
@@ -118,19 +123,25 @@ class GpuBinder:
         if demand is None:
             await self._client.bind(asked.name, asked.node, asked.namespace, asked.uid)
             return
+        earlier = self._book.doubted_until(pod.uid)
         choice = self._book.reserve(pod, asked.node, self._clock.monotonic() + self._doubt)
         if choice is None:
             if node := self._book.settled_on(pod.uid):
                 raise BindRefused(f"an earlier bind to {node} may still come through; it is tried again")
             raise BindRefused(self._why_not(demand, asked.node))
         self._book.begin(pod.uid)
-        await self._carry_out(asked, pod, choice)
+        await self._carry_out(asked, pod, choice, earlier)
+        if not self._feed.shows(pod):
+            self._unshown[pod.uid] = pod.key
 
     def _why_not(self, demand: GpuDemand, node: str) -> str:
         reason, _ = self._book.why_not(demand, node)
         return f"another pod was quicker, or the GPUs of {node} have changed: {reason}"
 
-    async def _carry_out(self, asked: BindingAsked, pod: PackedPod, choice: GpuChoice) -> None:
+    async def _carry_out(
+        self, asked: BindingAsked, pod: PackedPod, choice: GpuChoice, earlier: float | None
+    ) -> None:
+        """`earlier`: until when a bind before this one is in doubt; whatever becomes of this one, that one is."""
         written = self._annotations(pod, choice)
         sent = False
         try:
@@ -139,11 +150,15 @@ class GpuBinder:
             sent = True
             await self._client.bind(asked.name, asked.node, asked.namespace, asked.uid, written)
         except BaseException as error:
-            if sent and not await self._is_unbound(asked, error):
-                # Held until the API shows what became of it.
+            if sent:
+                # Held until the API shows what became of it, also where we are cut off while we look.
                 self._book.doubt(asked.uid, self._clock.monotonic() + self._doubt)
-                raise
-            self._book.release(asked.uid)
+                if not await self._is_unbound(asked, error):
+                    raise
+            if earlier is None:
+                self._book.release(asked.uid)
+            else:
+                self._book.doubt(asked.uid, earlier)
             if isinstance(error, ApiError | BindRefused):
                 await self._take_back(asked, written)
             raise
@@ -160,6 +175,8 @@ class GpuBinder:
             return True
         except (ClusterError, UserError):
             return False
+        if pod.spec.node_name:
+            self._enter(pod)
         return not pod.spec.node_name
 
     def _check_lease(self) -> None:
@@ -174,11 +191,36 @@ class GpuBinder:
         """Read from the API server itself who is bound: whoever held the lease before may have bound pods that our
         watch, which may stand still, has not shown. To be called with the lease, and again whenever it was lost."""
         for pod in await self._client.list(self._pods):
-            self._book.put_pod(pod)
+            self._enter(pod)
         self.caught_up = self._lease.held
 
+    def _enter(self, pod: PackedPod) -> None:
+        """Book a pod as the API server itself has answered; the answer may be older than what the watch shows."""
+        shown = self._feed.pod(pod.metadata.namespace, pod.metadata.name, pod.uid)
+        if shown is not None and (shown.spec.node_name or shown.is_finished):
+            return
+        self._book.put_pod(pod)
+        if shown is None and pod.spec.node_name:
+            self._unshown[pod.uid] = pod.key
+
+    async def _look_for_unshown(self) -> None:
+        for uid, key in list(self._unshown.items()):
+            namespace, _, name = key.partition("/")
+            if self._feed.pod(namespace, name, uid) is None:
+                try:
+                    await self._get(BindingAsked(name, namespace, uid, ""))
+                except BindRefused:
+                    self._book.remove_pod(uid)
+                except (ClusterError, UserError):
+                    continue
+                else:
+                    continue
+            self._unshown.pop(uid, None)
+
     async def resolve_doubts(self) -> None:
-        """Look at pods whose bind may have come through, once their time is over."""
+        """Look at pods whose bind may have come through, once their time is over, and at those that are booked though
+        the watch does not show them."""
+        await self._look_for_unshown()
         for booking in self._book.doubts(self._clock.monotonic()):
             namespace, _, name = booking.key.partition("/")
             try:
@@ -189,8 +231,9 @@ class GpuBinder:
                 continue
             else:
                 if pod.spec.node_name:
-                    self._book.put_pod(pod)
-                elif booking.uid not in self._under_way:
+                    self._enter(pod)
+                elif booking in self._book.doubts(self._clock.monotonic()):
+                    # Not where it was bound anew while we looked.
                     self._book.release(booking.uid)
 
     async def _get(self, asked: BindingAsked) -> PackedPod:
@@ -222,6 +265,7 @@ class GpuBinder:
             if attempt:
                 pod = await self._get(asked)
                 if pod.spec.node_name:
+                    self._enter(pod)
                     raise BindRefused(f"it is on node {pod.spec.node_name} already")
             try:
                 await self._client.patch(self._pods, asked.name, _setting(pod, written), asked.namespace)

@@ -254,7 +254,9 @@ class ClusterBook:
         if held is not None:
             if held.choice is None or held.until is None:
                 return None
-            if held.node == node:
+            known = self._nodes.get(node)
+            # A GPU may have gone or fallen ill since.
+            if held.node == node and known and held.booking and not known.book.why_not(held.booking):
                 held.until = until
                 return held.choice
             if held.doubtful:
@@ -312,6 +314,11 @@ class ClusterBook:
             if held.doubtful and held.booking is not None and held.until is not None and held.until <= now
         ]
 
+    def doubted_until(self, uid: str) -> float | None:
+        """When a bind in doubt is worth a look; None where there is none."""
+        held = self._held.get(uid)
+        return held.until if held is not None and held.doubtful else None
+
     def settled_on(self, uid: str) -> str:
         """The node on which a pod must stay, as an earlier bind may have come through; empty where it is free."""
         held = self._held.get(uid)
@@ -348,8 +355,9 @@ class ClusterBook:
     def _drop(self, uid: str) -> None:
         held = self._held.pop(uid, None)
         self._chosen.discard(uid)
-        for pods in self._homeless.values():
-            pods.pop(uid, None)
+        for name, pods in list(self._homeless.items()):
+            if pods.pop(uid, None) is not None and not pods:
+                del self._homeless[name]
         known = self._nodes.get(held.node) if held is not None else None
         if held is None or known is None:
             return

@@ -29,8 +29,8 @@ class GpuCluster(Protocol):
 
     book: ClusterBook
 
-    def shows(self, pod: PackedPod) -> bool:
-        """Whether the API server has shown this very pod."""
+    def pod(self, namespace: str, name: str, uid: str) -> PackedPod | None:
+        """This very pod, as the API server has shown it; None where it has not."""
 
     def unready(self) -> Sequence[str]:
         """Why the book is not the cluster's yet, a sentence each."""
@@ -92,9 +92,10 @@ class GpuJudge:
         return scores
 
     def _keep(self, pod: PackedPod, node: str) -> None:
-        """Only for a pod that the API server vouches for: whoever else asks may ask about whatever he makes up."""
-        if self._cluster.shows(pod):
-            self._book.reserve(pod, node, self._clock.monotonic() + self._hold)
+        """Only for a pod that the API server vouches for, and as much as it says: whoever asks may make up both."""
+        shown = self._cluster.pod(pod.metadata.namespace, pod.metadata.name, pod.uid)
+        if shown is not None:
+            self._book.reserve(shown, node, self._clock.monotonic() + self._hold)
 
     def preempt(self, asked: Preemption) -> Mapping[str, MetaVictims]:
         """Of what kube-scheduler would evict, what frees GPUs that fit."""
