@@ -255,3 +255,29 @@ async def test_a_gpu_that_falls_ill_before_the_bind_is_replaced_by_another(scene
     scene.replica.feed.follow(len(scene.api.log))
     assert await scene.bind("first") == ""
     assert scene.annotations("first")["doslab.io/gpu-uuid"] == uuid("a", 1 - sick[0])
+
+
+async def test_who_changes_the_set_of_annotations_meanwhile_gets_the_booking_in_that_set(
+    scene: Scene,
+) -> None:
+    wish = {"DOSLAB_IO_GPU_UUID": "GPU-none"}
+    scene.api.change("first", lambda pod: pod["metadata"].update(annotations=dict(wish)))
+    scene.replica.feed.follow(len(scene.api.log))
+    wish = {"doslab.io/gpu-uuid": "GPU-none"}
+    scene.api.change("first", lambda pod: pod["metadata"]["annotations"].update(wish))
+    assert await scene.bind("first") == ""
+    assert scene.annotations("first")["doslab.io/gpu-uuid"] == uuid("a", 0)
+
+
+async def test_a_pod_whose_node_is_away_keeps_its_gpu_whoever_asks_about_it(scene: Scene) -> None:
+    assert await scene.bind("first") == ""
+    scene.api.put_node("b", gpus("b", 1, size=SIZE))
+    scene.api.remove_node("a")
+    book = scene.replica.book
+    scene.replica.feed.follow(len(scene.api.log))
+    book.reserve(typed(scene.api.pods["first"]), "b", scene.clock.monotonic())
+    book.expire(scene.clock.monotonic() + DOUBT)
+    scene.api.put_node("a", gpus("a", 1, size=SIZE))
+    scene.replica.feed.follow(len(scene.api.log))
+    assert await scene.bind("second") != ""
+    assert list(book.books["a"].pods) == [typed(scene.api.pods["first"]).uid]

@@ -17,7 +17,7 @@ from colocate.apps.scheduler.gpus.objects import PackedPod
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.lease import LeaseHolder
-from colocate.gpus import DOSLAB, GpuBook, PodBooking, asks_of, gpus_for, wish_of
+from colocate.gpus import DOSLAB, AnnotationKeys, GpuBook, PodBooking, asks_of, gpus_for, wish_of
 from colocate.gpus.packing import PackingPolicy, demand_of
 from colocate.model.gpu import GpuInventory
 from colocate.wire.extender_questions import BindingAsked, read_question
@@ -156,15 +156,15 @@ class TwoReplicas(RuleBasedStateMachine):
         if name in self.api.pods and typed(self.api.pods[name]).spec.node_name:
             self.api.change(name, lambda pod: pod["status"].update(phase="Succeeded"))
 
-    @rule(name=st.sampled_from(NAMES), gpu=st.sampled_from(["GPU-a-0", "GPU-b-0", "GPU-none", ""]))
-    def a_tenant_writes_annotations(self, name: str, gpu: str) -> None:
+    @rule(
+        name=st.sampled_from(NAMES),
+        keys=st.sampled_from(DOSLAB.annotations),
+        gpu=st.sampled_from(["GPU-a-0", "GPU-b-0", "GPU-none", ""]),
+    )
+    def a_tenant_writes_annotations(self, name: str, keys: AnnotationKeys, gpu: str) -> None:
         """On his own pod that waits; a pod on a node is watched over by its agent."""
         if name in self.api.pods and not typed(self.api.pods[name]).spec.node_name:
-            wish = {
-                "doslab.io/gpu-uuid": gpu,
-                "doslab.io/gpu-assume-time": "1",
-                "doslab.io/gpu-assigned": "false",
-            }
+            wish = {keys.gpus: gpu, keys.assume_time: "1", keys.assigned: "false"}
             self.api.change(name, lambda pod: pod["metadata"].setdefault("annotations", {}).update(wish))
 
     @rule(node=st.sampled_from(NODES), sick=st.booleans())

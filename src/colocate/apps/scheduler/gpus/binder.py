@@ -145,7 +145,7 @@ class GpuBinder:
         written = self._annotations(pod, choice)
         sent = False
         try:
-            await self._annotate(asked, pod, written)
+            written = await self._annotate(asked, pod, choice, written)
             self._check_lease()
             sent = True
             await self._client.bind(asked.name, asked.node, asked.namespace, asked.uid, written)
@@ -259,7 +259,10 @@ class GpuBinder:
             written[SEAL] = seal(pod.uid, demand.asks, choice.given, time, self._key)
         return written
 
-    async def _annotate(self, asked: BindingAsked, pod: PackedPod, written: Mapping[str, str]) -> None:
+    async def _annotate(
+        self, asked: BindingAsked, pod: PackedPod, choice: GpuChoice, written: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Write them; says what was written."""
         for attempt in range(_ATTEMPTS):
             self._check_lease()
             if attempt:
@@ -267,9 +270,11 @@ class GpuBinder:
                 if pod.spec.node_name:
                     self._enter(pod)
                     raise BindRefused(f"it is on node {pod.spec.node_name} already")
+                # It may speak another set of annotations by now, and that is the one that is read.
+                written = self._annotations(pod, choice)
             try:
                 await self._client.patch(self._pods, asked.name, _setting(pod, written), asked.namespace)
-                return
+                break
             except (Conflict, PreconditionFailed):
                 if attempt == _ATTEMPTS - 1:
                     raise
@@ -277,7 +282,8 @@ class GpuBinder:
                 raise BindRefused("it is gone") from None
             except Forbidden:
                 # The binding sets them as well: without this right nobody sees them a moment earlier.
-                return
+                break
+        return written
 
     async def _take_back(self, asked: BindingAsked, written: Mapping[str, str]) -> None:
         """Remove our annotations from a pod that is bound nowhere, where they are still ours. They harm nobody: a

@@ -250,6 +250,9 @@ class ClusterBook:
     def reserve(self, pod: PackedPod, node: str, until: float) -> GpuChoice | None:
         """Choose GPUs of a node for a pod, and hold them until then; None where none fit. What was held for the pod
         by an earlier choice is let go, unless it is that very one, or may have come through."""
+        if pod.spec.node_name or any(pod.uid in pods for pods in self._homeless.values()):
+            # It has its place, though that node may be away.
+            return None
         held = self._held.get(pod.uid)
         if held is not None:
             if held.choice is None or held.until is None:
