@@ -260,6 +260,11 @@ def test_faults_of_flags_and_surroundings(files: Files) -> None:
         "no API server is known: give a kubeconfig with --kubeconfig or KUBECONFIG, an address with "
         "--server, or run in a pod with a service account"
     )
+    files.environ["KUBECONFIG"] = "/not/there"
+    assert (
+        files.refusal() == "KUBECONFIG names /not/there, and there is no such file; correct it, or unset it"
+    )
+    del files.environ["KUBECONFIG"]
     assert files.refusal(context="x") == "--context x: there is no kubeconfig; give one with --kubeconfig"
     missing = files.refusal(kubeconfig=files.folder / "no")
     assert missing == "the kubeconfig no does not exist; give another"

@@ -40,7 +40,8 @@ def test_a_remedy_names_no_flag_that_an_agent_does_not_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, document: dict[str, Any] | None, words: str
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
     memory = {"enabled": True, "node": "n", "stateFolder": str(tmp_path / "state")}
     if document is not None:
         (tmp_path / "kubeconfig").write_text(yaml.safe_dump(document))

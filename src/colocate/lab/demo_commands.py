@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from colocate.errors import ColocateError
+from colocate.lab.pod_runtime import dies_with_us
 
 _COLOCATE = (sys.executable, "-m", "colocate.cli.main")
 
@@ -22,6 +23,7 @@ async def begin(log: Path, *words: str) -> asyncio.subprocess.Process:
     """Start a command that goes on, and writes to this file; Ctrl-C in the demo's terminal does not reach it."""
     with log.open("ab") as output:
         return await asyncio.create_subprocess_exec(
+            *dies_with_us("TERM"),
             *_COLOCATE,
             *words,
             stdin=asyncio.subprocess.DEVNULL,

@@ -229,7 +229,7 @@ class ProcessRuntime:
         procs = " ".join(str(folder / "cgroup.procs") for folder in self._container_folders(pod, container))
         env = self._env.get((pod.uid, container.name), {})
         return await asyncio.create_subprocess_exec(
-            *_dies_with_us(),
+            *dies_with_us(),
             *["/bin/sh", "-c", _JOIN, "sh", procs, *_beyond_a_shell(env), *command],
             env={"PATH": _PATH, "HOSTNAME": pod.metadata.name, **env},
             start_new_session=True,
@@ -259,7 +259,7 @@ def _beyond_a_shell(env: Mapping[str, str]) -> list[str]:
     return ["env", *odd] if odd else []
 
 
-def _dies_with_us() -> list[str]:
-    """A prefix that ends a container with this process, even if that is killed."""
+def dies_with_us(by: str = "KILL") -> list[str]:
+    """A prefix that ends a process with this one, by a signal, even if this one is killed."""
     setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+    return [setpriv, "--pdeathsig", by, "--"] if setpriv else []

@@ -2,7 +2,7 @@
 
 from colocate import telemetry
 from colocate.lab.api.changes import Change, Stored, Type
-from colocate.lab.api.objects import uid_of
+from colocate.lab.api.objects import annotations_of, uid_of
 from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.api.status import StatusError
@@ -64,7 +64,7 @@ class Feed:
         stored = change.now
         try:
             if stored.key.resource == NODES.storage:
-                return self._read_node(stored, change.type)
+                return self._read_node(stored, change.type) | _of_annotations(change)
             if change.type is Type.DELETED:
                 return self._drop_pod(uid_of(stored.body))
             return self._read_pod(stored, change.before)
@@ -103,3 +103,10 @@ class Feed:
     def _is_mine(self, pod: SchedulablePod) -> bool:
         unplaced = not (pod.node_name or pod.is_over or pod.is_terminating)
         return unplaced and pod.scheduler_name in self._names
+
+
+def _of_annotations(change: Change) -> FilterCause:
+    """Extenders go by annotations of nodes: who was refused by one is asked about again, as kube-scheduler does."""
+    before = change.before
+    changed = before is not None and annotations_of(before.body) != annotations_of(change.now.body)
+    return FilterCause.EXTENDER if changed and change.type is not Type.DELETED else FilterCause(0)
