@@ -133,6 +133,8 @@ class TtrpcLink(asyncio.Protocol):
         for request in self._waiting:
             self._settle(request)
         self._waiting.clear()
+        # Not left to the garbage collector: an unfinished frame may be 4 MiB, and a runtime may come and go often.
+        self._frames.clear()
         for answer in self._calls.values():
             if not answer.done():
                 answer.set_exception(Unavailable(f"the runtime has hung up: {self._lost.result()}"))
