@@ -6,11 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from colocate.apps.placement import placer
 from colocate.cpus import CpuMode
 from colocate.model.container import RuntimeContainer, RuntimeResources, RuntimeSandbox
 from colocate.model.cpuset import CpuSet
 from colocate.model.pod import QosClass
-from colocate.runtime.events import PlacementRefused
+from colocate.runtime.events import PlacementRefused, Placing
 from tests.placement.fake_runtime import GIB, resources
 from tests.placement.placing import PlacingTest
 
@@ -100,6 +101,64 @@ async def test_a_strict_wish_that_cannot_be_had_is_refused_with_its_reason(make:
         await test.placer.create(sandbox, about)
     assert test.placer.book is before
     test.check()
+
+
+async def test_a_container_that_was_made_without_a_decision_is_placed_as_it_would_have_been(
+    make: Make,
+) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    idle = test.runtime.sandbox("idle", QosClass.BEST_EFFORT)
+    watcher = await test.runtime.create(test.placer, idle, "main", resources(0))
+    sandbox = test.runtime.sandbox("db")
+    about = RuntimeContainer(id="ab", sandbox_id=sandbox.id, name="main", resources=WHOLE)
+    placing = await test.placer.found(sandbox, about)
+    assert placing.own is not None
+    assert (str(placing.own.cpus), placing.own.mems) == ("0-1,8-9", (0,))
+    assert [(each.container_id, str(each.cpus)) for each in placing.others] == [(watcher, "2-7,10-15")]
+    assert test.placer.book is not None
+    found = test.placer.book.find("ab")
+    assert found is not None
+    assert not found.passed
+
+
+async def test_a_strict_container_that_runs_already_is_placed_elsewhere_and_not_left_unknown(
+    make: Make,
+) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    for name in "abcd":
+        await pod(test, name, 3)
+    sandbox = test.runtime.sandbox("e", annotations={"colocate.dev/cpus": "strict"})
+    about = RuntimeContainer(id="ab", sandbox_id=sandbox.id, name="main", resources=WHOLE)
+    placing = await test.placer.found(sandbox, about)
+    assert placing.own is not None
+    assert placing.own.cpus <= test.placer.shared
+    test.check()
+
+
+async def test_a_container_that_ran_before_is_placed_beside_its_devices(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placer, "device_nodes", lambda devices: (1,) if devices else ())
+    test = make()
+    sandbox = test.runtime.sandbox("db")
+    about = RuntimeContainer(
+        id="ab", sandbox_id=sandbox.id, name="main", resources=WHOLE, devices=("/dev/gpu1",)
+    )
+    (pin,) = await test.placer.synchronize([sandbox], [about], test.runtime)
+    assert (str(pin.cpus), pin.mems) == ("4-5,12-13", (1,))
+
+
+async def test_placement_that_is_off_leaves_a_found_container_alone(make: Make) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    await test.placer.step("switch", lambda book: book.switch(True))
+    sandbox = test.runtime.sandbox("db")
+    about = RuntimeContainer(id="ab", sandbox_id=sandbox.id, name="main", resources=WHOLE)
+    assert await test.placer.found(sandbox, about) == Placing()
+    await test.placer.step("switch", lambda book: book.switch(False))
+    assert str(test.placer.pins[sandbox.id, "main"].cpus) == "0-1,8-9"
 
 
 async def test_a_resize_takes_cpus_from_others_first_and_gives_them_back_later(make: Make) -> None:

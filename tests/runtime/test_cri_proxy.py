@@ -206,7 +206,7 @@ async def test_what_the_runtime_has_is_told_when_it_is_met() -> None:
         ):
             await node.synchronized()
             await until(lambda: node.runtime.pinned() == [("id-runs", "0-1")], "the correction")
-    (sandbox,), (runs, ended) = node.events.found
+    (sandbox,), (runs, ended) = node.events.listed
     assert (sandbox.id, sandbox.uid, sandbox.cgroup_parent) == ("s", "u", "/kubepods/burstable/podu")
     assert (runs.phase, ended.phase) == (ContainerPhase.RUNNING, ContainerPhase.EXITED)
     assert (runs.pid, runs.cgroup_path) == (77, "/kubepods/x")
@@ -228,7 +228,7 @@ async def test_a_status_that_says_other_things_is_no_trouble(info: str) -> None:
             proxying(node.behind, node.before, node.events, node.clock),
         ):
             await node.synchronized()
-    (runs,) = node.events.found[1]
+    (runs,) = node.events.listed[1]
     assert (runs.id, runs.resources, runs.pid) == ("id-runs", RuntimeResources(), 0)
 
 
@@ -245,7 +245,7 @@ async def test_a_container_whose_status_cannot_be_had_keeps_nobody_waiting() -> 
             proxying(node.behind, node.before, node.events, node.clock),
         ):
             await node.synchronized()
-    sandboxes, containers = node.events.found
+    sandboxes, containers = node.events.listed
     assert [sandbox.id for sandbox in sandboxes] == ["s"]
     assert [(each.phase, each.resources) for each in containers] == [
         (ContainerPhase.RUNNING, RuntimeResources())
@@ -274,15 +274,16 @@ async def test_a_container_is_not_kept_waiting_for_a_reconciliation(monkeypatch:
         ):
             await node.create()
             assert node.runtime.asked == [creation()]
-            assert node.events.told == [("created", "main", "id-main")]
+            assert not node.events.told
             for _ in range(2):
                 await node.clock.until_someone_sleeps()
                 await node.clock.advance(1)
             await node.synchronized()
 
 
-async def test_a_container_that_is_younger_than_the_list_of_a_reconciliation_is_placed_after_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("younger", [True, False], ids=["younger than the list", "in the list"])
+async def test_a_container_that_is_made_before_a_reconciliation_is_placed_after_it(
+    monkeypatch: pytest.MonkeyPatch, younger: bool
 ) -> None:
     monkeypatch.setattr(cri_proxy, "PATIENCE", 0.01)
     with TemporaryDirectory(prefix="cri") as folder:
@@ -298,17 +299,26 @@ async def test_a_container_that_is_younger_than_the_list_of_a_reconciliation_is_
                 await node.create(name)
             gone = cri.RemoveContainerRequest(container_id="id-gone")
             await rpc.call(node.kubelet, methods.REMOVE_CONTAINER, gone, timeout=30)
-            assert not node.events.said("create")
-            node.runtime.containers.clear()  # As a list that was made before them.
+            said = cri.LinuxContainerResources(cpu_shares=512)
+            resize = cri.UpdateContainerResourcesRequest(container_id="id-main", linux=said)
+            await rpc.call(node.kubelet, methods.UPDATE_RESOURCES, resize, timeout=30)
+            assert node.runtime.asked[-1] == resize, "passed on as it came"
+            node.runtime.containers.clear()
+            if not younger:
+                node.runtime.add("main", state=cri.CONTAINER_RUNNING)
             await node.clock.until_someone_sleeps()
             await node.clock.advance(1)
-            await until(lambda: node.events.told[-1] == ("created", "main", "id-main"), "a decision")
-            update = cri.UpdateContainerResourcesRequest(
+            await until(lambda: node.events.told[-1] == ("update", "id-main"), "decisions")
+            assert node.events.told[-2] == ("found", "main", "id-main")
+            assert node.events.listed[1] == []
+            assert node.events.containers[0].devices == ("/dev/gpu0",), "no list tells them"
+            assert node.events.resources == [RuntimeResources(cpu_shares=512)]
+            pinned = cri.UpdateContainerResourcesRequest(
                 container_id="id-main", linux=cri.LinuxContainerResources(cpuset_cpus="4-7")
             )
-            await until(lambda: node.runtime.asked[-1] == update, "its CPUs")
-            assert node.events.said("create", "main") == 1
-            assert not node.events.said("create", "gone")
+            await until(lambda: node.runtime.asked[-1] == pinned, "its CPUs")
+            assert not node.events.said("create")
+            assert not node.events.said("found", "gone")
 
 
 async def test_a_runtime_that_talks_garbage_is_passed_on_and_asked_again(

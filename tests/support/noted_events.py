@@ -51,6 +51,10 @@ class NotedEvents:
     async def not_created(self, sandbox_id: str, name: str, attempt: int) -> None:
         await self._hear("not_created", sandbox_id, name, attempt)
 
+    async def found(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> Placing:
+        await self._hear("found", sandbox, container)
+        return self.placing
+
     async def update(self, container_id: str, resources: RuntimeResources) -> Placing:
         await self._hear("update", container_id, resources)
         return self.placing

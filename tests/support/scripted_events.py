@@ -14,7 +14,7 @@ class ScriptedEvents:
         self.sandboxes: list[RuntimeSandbox] = []
         self.containers: list[RuntimeContainer] = []
         self.resources: list[RuntimeResources] = []
-        self.found: tuple[Sequence[RuntimeSandbox], Sequence[RuntimeContainer]] = ((), ())
+        self.listed: tuple[Sequence[RuntimeSandbox], Sequence[RuntimeContainer]] = ((), ())
         self.writer: PinWriter | None = None
         self.corrections: Sequence[CpuPin] = ()
         self.placing: Placing | Exception = Placing()
@@ -30,7 +30,7 @@ class ScriptedEvents:
         writer: PinWriter,
     ) -> Sequence[CpuPin]:
         self.told.append(("synchronize",))
-        self.found = (sandboxes, containers)
+        self.listed = (sandboxes, containers)
         self.writer = writer
         return self.corrections
 
@@ -48,6 +48,11 @@ class ScriptedEvents:
 
     async def not_created(self, sandbox_id: str, name: str, attempt: int) -> None:
         self.told.append(("not_created", name))
+
+    async def found(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> Placing:
+        self.told.append(("found", container.name, container.id))
+        self.containers.append(container)
+        return self._answer()
 
     async def update(self, container_id: str, resources: RuntimeResources) -> Placing:
         self.told.append(("update", container_id))

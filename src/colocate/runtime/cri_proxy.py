@@ -126,11 +126,14 @@ class CriProxy:
                     Event.CRI_NOT_RECONCILED, code=error.code().name, reason=error.details()
                 )
                 return False
-            for container in containers:
-                self._drop_late(container.id)
             self._sandboxes = {own: self._sandboxes[own] for own in self._late if own in self._sandboxes} | {
                 container.id: container.sandbox_id for container in containers if not container.has_ended
             }
+            for container in containers:
+                if container.has_ended:
+                    self._drop_late(container.id)
+            # Who was made meanwhile is placed by what its creation said, which is more than a list tells.
+            containers = [container for container in containers if container.id not in self._late]
             pins: Iterable[CpuPin] = ()
             try:
                 pins = await self._events.synchronize(sandboxes, containers, self._pins)
@@ -165,6 +168,7 @@ class CriProxy:
             return await forward(payload)
         sandbox, container = requested(request)
         key = (sandbox.id, container.name, container.attempt)
+        placing = _UNDECIDED
         try:
             placing = await self._decide("CreateContainer", lambda: self._events.create(sandbox, container))
             if placing.own is not None:
@@ -173,19 +177,16 @@ class CriProxy:
             answer = await forward(payload)
         except grpc.aio.AioRpcError as error:
             if error.code() in _UNCERTAIN:
-                self._loosely(self._look_for(*key))
+                self._loosely(self._look_for(sandbox, container, placing))
             else:
                 self._tell(self._events.not_created(*key))
             raise
         except asyncio.CancelledError:
-            self._loosely(self._look_for(*key))
+            self._loosely(self._look_for(sandbox, container, placing))
             raise
         made = _read(cri.CreateContainerResponse, answer)
         if made is not None and made.container_id:
-            self._made(*key, made.container_id)
-            if placing is _TOO_EARLY and not self._passing:
-                late = self._place_late(sandbox, container, made.container_id)
-                self._late[made.container_id] = self._loosely(late)
+            self._made(sandbox, msgspec.structs.replace(container, id=made.container_id), placing)
         return answer
 
     async def _update(self, payload: bytes, forward: Forward) -> bytes:
@@ -202,7 +203,10 @@ class CriProxy:
             payload = _with_pin(request, request.linux, placing.own, payload)
         async with self._pins.turn(container_id, placing.own):
             crashpoints.reached("cri.update")
-            return await forward(payload)
+            answer = await forward(payload)
+        if placing is _TOO_EARLY and not self._passing:
+            self._loosely(self._decide_late(container_id, lambda: self._events.update(container_id, said)))
+        return answer
 
     async def _decide(self, method: str, ask: Callable[[], Awaitable[Placing]]) -> Placing:
         """What is to be done, once all others have changed that must; nothing where it cannot be decided."""
@@ -228,19 +232,19 @@ class CriProxy:
             await self._pins.write(placing.others)
             return placing
 
-    async def _place_late(
-        self, sandbox: RuntimeSandbox, container: RuntimeContainer, container_id: str
-    ) -> None:
-        """Have a container placed that is younger than the list of containers which the proxy is reconciled with."""
+    async def _place_late(self, sandbox: RuntimeSandbox, made: RuntimeContainer) -> None:
+        """Have a container placed that was made before the proxy was reconciled."""
         await self._reconciled.wait()
-        self._late.pop(container_id, None)
+        self._late.pop(made.id, None)
+        await self._decide_late(made.id, lambda: self._events.found(sandbox, made))
+
+    async def _decide_late(self, container_id: str, ask: Callable[[], Awaitable[Placing]]) -> None:
+        """Decide about a call that was passed on before the proxy was reconciled, and write what is decided."""
+        await self._reconciled.wait()
         try:
-            placing = await self._decide_in_turn(
-                "CreateContainer", lambda: self._events.create(sandbox, container)
-            )
+            placing = await self._decide_in_turn("late", ask)
         except RelayRefused:
-            return  # It runs already, and nobody can refuse it.
-        self._made(sandbox.id, container.name, container.attempt, container_id)
+            return  # A resize that has been carried out: nobody can refuse it, and it keeps the CPUs that it has.
         if placing.own is not None:
             await self._pins.write([msgspec.structs.replace(placing.own, container_id=container_id)])
 
@@ -318,9 +322,12 @@ class CriProxy:
 
     # What is told
 
-    def _made(self, sandbox_id: str, name: str, attempt: int, container_id: str) -> None:
-        self._sandboxes[container_id] = sandbox_id
-        self._tell(self._events.created(sandbox_id, name, attempt, container_id))
+    def _made(self, sandbox: RuntimeSandbox, made: RuntimeContainer, placing: Placing) -> None:
+        self._sandboxes[made.id] = sandbox.id
+        if placing is not _TOO_EARLY:
+            self._tell(self._events.created(sandbox.id, made.name, made.attempt, made.id))
+        elif not self._passing:
+            self._late[made.id] = self._loosely(self._place_late(sandbox, made))
 
     def _has_ended(self, container_id: str) -> None:
         self._drop_late(container_id)
@@ -332,16 +339,17 @@ class CriProxy:
         self._sandboxes.pop(container_id, None)
         self._pins.forget(container_id)
 
-    async def _look_for(self, sandbox_id: str, name: str, attempt: int) -> None:
+    async def _look_for(self, sandbox: RuntimeSandbox, container: RuntimeContainer, placing: Placing) -> None:
         """See what became of a container whose call was cut off. A runtime that is away is asked when it is back."""
+        key = (sandbox.id, container.name, container.attempt)
         try:
-            found = await find_container(self._channel, sandbox_id, name, attempt)
+            found = await find_container(self._channel, *key)
         except grpc.aio.AioRpcError:
             return
         if found is None:
-            self._tell(self._events.not_created(sandbox_id, name, attempt))
+            self._tell(self._events.not_created(*key))
         else:
-            self._made(sandbox_id, name, attempt, found.id)
+            self._made(sandbox, msgspec.structs.replace(container, id=found.id), placing)
 
     def _tell(self, event: Coroutine[Any, Any, None]) -> None:
         """An event that has happened. The kubelet's answer does not wait for it; later decisions come after it.

@@ -64,6 +64,9 @@ class ContainerEvents(Protocol):
     async def not_created(self, sandbox_id: str, name: str, attempt: int) -> None:
         """The runtime could not make it."""
 
+    async def found(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> Placing:
+        """A container is there that was made without a decision and that no `synchronize` told of. Never refused."""
+
     async def update(self, container_id: str, resources: RuntimeResources) -> Placing:
         """The kubelet changes a container in place."""
 

@@ -45,6 +45,8 @@ from colocate.telemetry import Event
 DEADLINE = 0.1
 """Seconds that a decision may take."""
 
+_TOO_EARLY = "too early"
+
 T = TypeVar("T")
 
 
@@ -170,10 +172,11 @@ class Placer:
             if each.sandbox_id in by_id and not each.has_ended
         ]
         groups = await asyncio.to_thread(self.machine.groups, running)
+        beside = {each.id: nodes for each in containers if (nodes := device_nodes(each.devices))}
         self.seen = set(groups)
         self.last_creation = {own: at for own, at in self.last_creation.items() if own in by_id}
         try:
-            book = self._reconciled(self.book, sandboxes, containers, groups)
+            book = self._reconciled(self.book, sandboxes, containers, groups, beside)
         except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on
             self.failed("synchronize", error)
             return []
@@ -197,15 +200,16 @@ class Placer:
         sandboxes: Sequence[RuntimeSandbox],
         containers: Sequence[RuntimeContainer],
         groups: Mapping[str, FoundGroup],
+        beside: Mapping[str, tuple[int, ...]],
     ) -> PlacementBook:
         """The book with what runs; one that cannot be brought in line with it gives way to one made of what runs."""
         try:
-            return reconciled(known, sandboxes, containers, groups)
+            return reconciled(known, sandboxes, containers, groups, beside)
         except Exception as error:
             fresh = self._taken_up(PlacementState(off=known.off))
             if fresh is None:
                 raise
-            book = reconciled(fresh, sandboxes, containers, groups)
+            book = reconciled(fresh, sandboxes, containers, groups, beside)
             if not book.active:
                 # Nobody knows any more who is still to have all CPUs again.
                 book.unpinned = set(book.containers)
@@ -240,6 +244,23 @@ class Placer:
                     self._begun[key] = before
                     return self._passed(sandbox, container, str(why))
                 self._begun[key] = before
+                others = await self._keep(book, key)
+                return Placing(self._own(key), others)
+
+    async def found(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> Placing:
+        async with self._turn:
+            key = (sandbox.id, container.name)
+            beside = device_nodes(container.devices)
+
+            def step(book: PlacementBook) -> None:
+                book.create(sandbox, container, beside, passed=_TOO_EARLY if book.active else "")
+                book.place(key)
+
+            with telemetry.CPUS_DECISION_SECONDS.labels("found").time():
+                try:
+                    book = await self._decided(step)
+                except _Undecided as why:
+                    return self._passed(sandbox, container, str(why))
                 others = await self._keep(book, key)
                 return Placing(self._own(key), others)
 

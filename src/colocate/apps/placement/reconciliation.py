@@ -29,9 +29,10 @@ def reconciled(
     sandboxes: Sequence[RuntimeSandbox],
     containers: Sequence[RuntimeContainer],
     groups: Mapping[str, FoundGroup],
+    beside: Mapping[str, tuple[int, ...]],
 ) -> PlacementBook:
-    """The book as it should be now; the given one is not changed."""
-    return _Reconciliation(book.copy(), sandboxes, containers, groups).book
+    """The book as it should be now; the given one is not changed. `groups` and `beside` are by container id."""
+    return _Reconciliation(book.copy(), sandboxes, containers, groups, beside).book
 
 
 class _Reconciliation:
@@ -41,9 +42,11 @@ class _Reconciliation:
         sandboxes: Sequence[RuntimeSandbox],
         containers: Sequence[RuntimeContainer],
         groups: Mapping[str, FoundGroup],
+        beside: Mapping[str, tuple[int, ...]],
     ) -> None:
         self.book = book
         self._groups = groups
+        self._beside = beside
         alive = {each.id: each for each in sandboxes if each.ready}
         for sandbox_id in [own for own in book.sandboxes if own not in alive]:
             book.end_sandbox(sandbox_id)
@@ -89,7 +92,7 @@ class _Reconciliation:
             if told == RuntimeResources() and found.resources is not None:
                 told = _exact(sandbox, found.resources)
             container = msgspec.structs.replace(container, resources=told)
-            placed = self.book.note(sandbox, container)
+            placed = self.book.note(sandbox, container, self._beside.get(container.id, ()))
             running.append((placed.request, found.cpus))
         if running and self.book.active:
             self.book.allocator = adopt(self.book.allocator, running)
