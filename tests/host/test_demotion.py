@@ -220,6 +220,14 @@ async def test_a_pod_is_left_page_cache_for_its_own_program(kernel: Kernel) -> N
     assert kernel.cache[0] >= 10 - 0.4 * STEP / MIB
 
 
+async def test_crumbs_of_page_cache_do_not_end_it(kernel: Kernel) -> None:
+    kernel.drops, kernel.cache[0] = 0.1, 2
+    kernel.told()
+    done = await kernel.pod().run(32 * MIB)
+    assert done.end is DemotionEnd.ENOUGH
+    assert done.dropped == 2 * MIB
+
+
 async def test_a_far_node_without_room_is_not_tried(kernel: Kernel) -> None:
     kernel.free = 257
     kernel.told()

@@ -32,6 +32,8 @@ _OVERSHOOT = 2
 """A kernel moves up to so many times what it is asked for."""
 _CUSHION: Bytes = 16 << 20
 """Page cache that is left to a pod: it would read its own program from the disk again and again."""
+_CRUMBS: Bytes = 4 << 20
+"""Less page cache than this is read again at once; for its sake no pod is evicted instead."""
 _SWAP = "memory.swap.current"
 _PROMOTION = 2
 """A bit of kernel.numa_balancing."""
@@ -185,7 +187,7 @@ class PodDemotion:
                 before, now = now, await in_thread(self._look)
                 moved, dropped = max(0, now.far - first.far), _dropped(first, now)
                 went = now.far - before.far + max(0, now.far_cache - before.far_cache)
-                if went < _dropped(before, now) or now.cache < min(_CUSHION, first.cache // 2):
+                if went < _dropped(before, now) or _is_bare(first, now):
                     return PagesDemoted(moved, dropped, DemotionEnd.DROPS)
                 if went < _LEAST // _OVERSHOOT:
                     return PagesDemoted(moved, dropped, DemotionEnd.NOTHING_MOVES)
@@ -233,6 +235,11 @@ class PodDemotion:
             swap=memory_files.number(self._group.read(_SWAP)) if self._group.has(_SWAP) else 0,
             room=self._kernel.room(self._leave),
         )
+
+
+def _is_bare(first: _Placement, now: _Placement) -> bool:
+    """Whether a pod is about to lose the page cache that it had."""
+    return first.cache > _CRUMBS and now.cache < min(_CUSHION, first.cache // 2)
 
 
 def _dropped(before: _Placement, now: _Placement) -> Bytes:
