@@ -99,6 +99,7 @@ class Event(StrEnum):
     PLACEMENT_UNWRITTEN = "placement.unwritten"
     PLACEMENT_SWITCHED = "placement.switched"
     PLACEMENT_DOUBTFUL = "placement.doubtful"
+    PLACEMENT_BEGUN_LATE = "placement.begun_late"
     PLACEMENT_STATE_SET_ASIDE = "placement.state_set_aside"
     PLACEMENT_STATE_UNSTORED = "placement.state_unstored"
     PLACEMENT_STATE_STORED = "placement.state_stored"

@@ -50,6 +50,20 @@ async def test_no_runtime_is_no_fault(tmp_path: Path) -> None:
     assert (await only(placed(tmp_path), "placement way")).verdict is CheckVerdict.ABSENT
 
 
+async def test_a_placer_that_cannot_see_the_machine_is_named_with_what_it_does_about_it(
+    tmp_path: Path,
+) -> None:
+    test = PlacingTest(tmp_path)
+    test.blind = "/sys: there is no devices/system/cpu/online"
+    await test.again()
+    async with control.serving(tmp_path / "cpus.sock", placement_control.service(test.placer)):
+        told = await only(placed(tmp_path), "placement")
+    assert told.verdict is CheckVerdict.BAD
+    assert told.reason.endswith("cannot be told: /sys: there is no devices/system/cpu/online")
+    assert "looks again within a minute" in told.remedy
+    test.placer.close()
+
+
 async def test_a_placer_is_looked_at_as_it_runs(tmp_path: Path) -> None:
     assert (await only(placed(tmp_path), "placement")).verdict is CheckVerdict.ABSENT
     test = PlacingTest(tmp_path)

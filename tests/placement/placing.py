@@ -9,7 +9,9 @@ from colocate.apps.placement.store import PlacementStore
 from colocate.apps.placement.upkeep import Upkeep
 from colocate.clock import Clock, ManualClock, SystemClock
 from colocate.cpus import CpuMode, CpuSettings
+from colocate.errors import UserError
 from colocate.model.cpu_shapes import CpuShape, machine
+from colocate.model.cpu_topology import CpuTopology
 from colocate.model.cpuset import EMPTY, CpuSet
 from tests.placement.fake_runtime import FakeRuntime
 
@@ -41,6 +43,8 @@ class PlacingTest:
         self.shape = shape
         self.policy = PlacementPolicy(settings=settings)
         self.clock = clock or PatientClock()
+        self.blind = ""
+        """Why nobody can tell the machine's CPUs, while nobody can."""
         topology = machine(shape)
         mems = tuple(node.id for node in topology.nodes)
         self.runtime = FakeRuntime(folder / "cgroup", topology.online, mems, nri=nri)
@@ -48,11 +52,16 @@ class PlacingTest:
 
     def begun(self) -> Placer:
         """A placer that has taken the state up."""
-        facts = PlacementMachine(lambda: machine(self.shape), mount=self.runtime.mount)
+        facts = PlacementMachine(self._read, mount=self.runtime.mount)
         self.placer = Placer(self.policy, PlacementStore(self.folder / "state"), facts, self.clock)
         self.upkeep = Upkeep(self.placer)
         self.placer.begin()
         return self.placer
+
+    def _read(self) -> CpuTopology:
+        if self.blind:
+            raise UserError(self.blind)
+        return machine(self.shape)
 
     async def again(self) -> Placer:
         """The placer is gone, whatever it was about, and the next begins."""

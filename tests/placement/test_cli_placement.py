@@ -59,6 +59,21 @@ async def test_status_and_explain_tell_where_containers_are_and_why(tmp_path: Pa
         assert none.err == "colocate: there is no container 'other' here; 'colocate cpus status' lists them\n"
 
 
+async def test_status_tells_why_nobody_is_placed(tmp_path: Path) -> None:
+    test = PlacingTest(tmp_path)
+    test.blind = "there is no /sys"
+    await test.again()
+    async with node_again(test) as socket:
+        shown = await colocate("cpus", "status", "--socket", socket)
+        assert shown.code == 0, shown.err
+        assert shown.out == (
+            "Nobody is placed, because the CPUs of this machine cannot be told: there is no /sys\n"
+            "They are looked for again, at least once a minute; containers start meanwhile, on all CPUs.\n"
+        )
+        told = json.loads((await colocate("cpus", "status", "--socket", socket, "-o", "json")).out)
+        assert (told["blind"], told["connected"]) == ("there is no /sys", True)
+
+
 async def test_off_gives_every_container_all_cpus_and_on_places_them_again(tmp_path: Path) -> None:
     async with node(tmp_path) as (test, socket):
         before = {own: test.runtime.cpus(own) for own in test.runtime.containers}

@@ -11,9 +11,7 @@ import pytest
 
 from colocate.apps.placement import upkeep
 from colocate.apps.placement.book import PlacementBook
-from colocate.apps.placement.machine import PlacementMachine
 from colocate.apps.placement.placer import Placer
-from colocate.apps.placement.policy import PlacementPolicy
 from colocate.apps.placement.store import PlacementStore
 from colocate.clock import ManualClock
 from colocate.cpus import CpuAllocator, CpuMode, NamedPool
@@ -209,19 +207,83 @@ async def test_a_configuration_that_the_policy_cannot_follow_leaves_everything_a
     assert test.runtime.cpus(own) == "0-1,8-9"
 
 
-async def test_without_a_topology_every_request_passes_as_it_came(tmp_path: Path) -> None:
-    def unreadable() -> object:
-        raise UserError("/sys: there is no devices/system/cpu/online; dump it again")
+@pytest.mark.parametrize("nri", [False, True])
+async def test_a_topology_that_can_be_read_later_is_gone_by_as_if_it_could_all_the_time(
+    tmp_path: Path, nri: bool
+) -> None:
+    test = manual(tmp_path, nri=nri)
+    assert isinstance(test.clock, ManualClock)
+    database = await with_a_database(test)
+    small = await test.runtime.create(
+        test.placer, test.runtime.sandbox("small"), "main", resources(2000, 2000, GIB)
+    )
+    gone = test.runtime.sandbox("gone")
+    await test.runtime.create(test.placer, gone, "main", WHOLE)
+    test.blind = "/sys: there is no devices/system/cpu/online; dump it again"
+    with logged() as logs:
+        await test.again()
+        running = asyncio.create_task(test.upkeep.run())
+        try:
+            before = passed("no topology")
+            web = await test.runtime.create(test.placer, test.runtime.sandbox("web"), "main", WHOLE)
+            sandbox = test.runtime.sandbox("ends")
+            ends = await test.runtime.create(test.placer, sandbox, "main", WHOLE)
+            await test.runtime.create(test.placer, sandbox, "not made", WHOLE, fails=True)
+            await test.runtime.remove(test.placer, ends)
+            await test.runtime.end_sandbox(test.placer, gone)
+            await test.runtime.update(test.placer, small, WHOLE)
+            assert passed("no topology") == before + 3
+            assert test.runtime.cpus(web) == "0-15", "it starts as it would without us"
+            await test.clock.advance(600)
+            assert test.placer.is_blind
+            test.blind = ""
+            await test.clock.advance(upkeep.AUDIT)
+            await until(lambda: test.runtime.cpus(web) != "0-15", "it is placed")
+        finally:
+            running.cancel()
+    told = [each["event"] for each in logs]
+    assert (told.count("placement.doubtful"), told.count("placement.begun_late")) == (1, 1)
+    assert test.runtime.cpus(database) == "0-1,8-9", "what was stored is gone by"
+    assert len(test.runtime.containers[small].cpus) == 4
+    assert len(test.runtime.containers[web].cpus) == 4
+    test.check()
+    test.agree()
+    await test.again()
+    test.agree()
 
-    facts = PlacementMachine(unreadable, mount=tmp_path)  # type: ignore[arg-type]
-    placer = Placer(PlacementPolicy(), PlacementStore(tmp_path / "state"), facts)
-    placer.begin()
-    test = PlacingTest(tmp_path / "other")
+
+async def test_a_container_that_is_being_made_when_the_topology_can_be_read_is_placed_by_the_audit(
+    tmp_path: Path,
+) -> None:
+    test = PlacingTest(tmp_path)
+    test.blind = "there is no /sys"
+    await test.again()
     sandbox = test.runtime.sandbox("db")
     about = RuntimeContainer(sandbox_id=sandbox.id, name="main", resources=WHOLE)
-    assert await placer.create(sandbox, about) == Placing()
-    await placer.created(sandbox.id, "main", 0, "ab")
-    await placer.sandbox_stopped(sandbox.id)
+    assert await test.placer.create(sandbox, about) == Placing()
+    other = msgspec.structs.replace(about, name="other")
+    assert await test.placer.create(sandbox, other) == Placing()
+    test.blind = ""
+    await test.placer.look_again()
+    await test.placer.created(sandbox.id, "main", 0, "ab")
+    await test.placer.not_created(sandbox.id, "other", 0)
+    await test.upkeep.audit()
+    assert {key: str(pin.cpus) for key, pin in test.placer.pins.items()} == {(sandbox.id, "main"): "0-1,8-9"}
+    assert (sandbox.id, "main") in test.placer.unwritten
+
+
+async def test_a_switch_stays_off_where_the_topology_cannot_be_read_at_first(tmp_path: Path) -> None:
+    test = PlacingTest(tmp_path)
+    own = await with_a_database(test)
+    await test.placer.step("switch", lambda book: book.switch(True))
+    await test.settle()
+    test.blind = "there is no /sys"
+    await test.again()
+    test.blind = ""
+    await test.runtime.connect(test.placer)
+    assert test.placer.book is not None
+    assert test.placer.book.off
+    assert test.runtime.cpus(own) == "0-15"
 
 
 @pytest.mark.parametrize(

@@ -100,10 +100,10 @@ class PlacementHistories(RuleBasedStateMachine):
             assert self.test.runtime.containers[own].cpus == before, "it gets its CPUs again"
 
     def held(self, sandbox: RuntimeSandbox, name: str) -> CpuSet:
-        """CPUs that are kept for a container."""
-        assert self.test.placer.book is not None
-        found = self.test.placer.book.allocator.assignments.get((sandbox.id, name))
-        return found.cpus if found is not None and not self.test.placer.book.off else EMPTY
+        """CPUs that are kept for a container, and that it can be given."""
+        book = self.test.placer.book
+        found = book.allocator.assignments.get((sandbox.id, name)) if book else None
+        return found.cpus if found is not None and book and not book.off else EMPTY
 
     @precondition(lambda self: self.test.runtime.running())
     @rule(data=st.data(), what=st.sampled_from(["stop", "stop unseen", "remove"]))
@@ -136,11 +136,22 @@ class PlacementHistories(RuleBasedStateMachine):
         elif lost:
             file.write_bytes({"garbage": b'{"version": 1, "cpus": {"han', "older": b'{"version": 0}'}[lost])
         before = {own: each.cpus for own, each in self.test.runtime.running().items()}
-        assert self.test.placer.book is not None
-        keeps = not lost and not self.test.placer.unwritten and not self.test.placer.book.unpinned
+        book, unwritten = self.test.placer.book, self.test.placer.unwritten
         self.run(self.test.again())
-        if keeps:
+        if book and not lost and not unwritten and not book.unpinned and self.test.placer.book:
             assert {own: each.cpus for own, each in self.test.runtime.running().items()} == before
+
+    @rule(why=st.sampled_from(["", "/sys is not there yet"]))
+    def cpus_cannot_be_told_at_start_or_can_again(self, why: str) -> None:
+        if why and not self.test.blind:
+            self.test.blind = why
+            self.run(self.test.again())
+        elif not why:
+            self.see_again()
+
+    def see_again(self) -> None:
+        self.test.blind = ""
+        self.run(self.test.upkeep.audit())
 
     @rule(chosen=st.sampled_from(CONFIGURATIONS))
     def another_configuration(self, chosen: Any) -> None:
@@ -182,6 +193,9 @@ class PlacementHistories(RuleBasedStateMachine):
     @invariant()
     def all_is_as_it_should_be(self) -> None:
         test = self.test
+        if test.placer.is_blind:
+            assert test.blind
+            return
         self.run(test.settle())
         test.check()
         book = test.placer.book
@@ -197,6 +211,7 @@ class PlacementHistories(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "test"):
+            self.see_again()
             for sandbox in list(self.test.runtime.sandboxes.values()):
                 self.run(self.test.runtime.end_sandbox(self.test.placer, sandbox))
             book = self.test.placer.book

@@ -116,6 +116,13 @@ def switch_on(args: argparse.Namespace) -> int:
 
 def status_lines(report: PlacementReport, *, width: int = 0, colours: bool = False) -> Iterator[str]:
     """Everything, line by line."""
+    if report.blind:
+        yield from wrapped(
+            visible(f"Nobody is placed, because the CPUs of this machine cannot be told: {report.blind}"),
+            width,
+        )
+        yield "They are looked for again, at least once a minute; containers start meanwhile, on all CPUs."
+        return
     made = made_machine(report.topology)
     tree = PoolTree(made or read_topology())
     yield from picture(tree, _marks(report), width=width, colours=colours)

@@ -94,7 +94,12 @@ async def placement(patient: Patient) -> AsyncIterator[CheckResult]:
     except UserError:
         yield absent(f"no placer answers on {patient.placement_socket}")
         return
-    if not report.connected:
+    if report.blind:
+        yield bad(
+            f"containers start unplaced, because the CPUs of this machine cannot be told: {report.blind}",
+            "mend that; the placer looks again within a minute, and places those that run by then, too",
+        )
+    elif not report.connected:
         yield bad("the placer runs, and has no connection to the runtime", "see its log for the reason")
     elif report.off or not report.active:
         yield warn(

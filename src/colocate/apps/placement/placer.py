@@ -5,11 +5,15 @@ anything follows from it; then it counts, and the answer goes out. A step that f
 request pass with the CPUs that all share, and the audit mends it: a container starts as it would without us. A
 strict wish that cannot be had is an answer, not a failure.
 
+While nobody can tell the machine's CPUs there is no book: requests pass, what they tell is kept in a record, and as
+soon as the CPUs can be told the stored state is brought in line with it.
+
 Writes to containers that run already are made by `upkeep`, between events.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -26,6 +30,7 @@ from colocate.apps.placement.book import (
 from colocate.apps.placement.machine import PlacementMachine
 from colocate.apps.placement.policy import PlacementPolicy, fitted
 from colocate.apps.placement.reconciliation import FoundGroup, reconciled
+from colocate.apps.placement.runtime_record import RuntimeRecord
 from colocate.apps.placement.state_keeper import StateKeeper
 from colocate.apps.placement.store import PlacementStore
 from colocate.clock import Clock, SystemClock
@@ -46,6 +51,7 @@ DEADLINE = 0.1
 """Seconds that a decision may take."""
 
 _TOO_EARLY = "too early"
+_NO_TOPOLOGY = "no topology"
 
 T = TypeVar("T")
 
@@ -86,6 +92,10 @@ class Placer:
         self.last_creation: dict[str, float] = {}
         """By sandbox, when a container of it was created last."""
         self.state = StateKeeper(store)
+        self._stored = PlacementState()
+        """What is to be taken up, as long as there is no book."""
+        self._record: RuntimeRecord | None = None
+        """What the runtime has, as long as there is no book; None where it has not told yet."""
         self._turn = asyncio.Lock()
         self.seen: set[str] = set()
         """Ids of containers that were seen to have a control group: without one they have ended."""
@@ -94,25 +104,55 @@ class Placer:
 
     def begin(self) -> None:
         """Take the state up; UserError where another placer has it."""
-        state = self.state.begin()
-        if not self._has_taken_up(state):
-            self.state.set_aside("nobody can go on with it")
-            self._has_taken_up(PlacementState(off=state.off))
+        self._stored = self.state.begin()
+        self._go_on()
 
     def close(self) -> None:
         self.state.close()
 
-    def take_up(self, state: PlacementState) -> None:
-        """A state on this machine as it is now, under the policy as it is now. Nothing is refused."""
-        if book := self._taken_up(state):
-            self._count(book)
+    @property
+    def is_blind(self) -> bool:
+        """Whether nobody can be placed, because there is no book."""
+        return self.book is None
+
+    async def look_again(self) -> None:
+        """Begin to place, where nobody could tell the machine's CPUs and they can be told by now."""
+        async with self._turn:
+            if not self.is_blind:
+                return
+            if self._record is None:
+                self._go_on()
+                return
+            begun = self._record.begun()
+            wrong = await self._synchronized(*self._record.found())
+            if self.book is None:
+                return
+            for sandbox, container in begun:
+                self._begun[sandbox.id, container.name] = None
+                self._noted(partial(_let_through, sandbox=sandbox, container=container))
+            self.unwritten |= {key for pin in wrong if (key := self.book.find_key(pin))}
+            self.changed.changed()
+
+    def _go_on(self) -> None:
+        """Take up what is stored, on this machine as it is now, under the policy as it is now. Nothing is refused."""
+        doubts = self.doubts
+        if not self._has_taken_up(self._stored) and self._stored != PlacementState(off=self._stored.off):
+            self.state.set_aside("nobody can go on with it")
+            self._stored = PlacementState(off=self._stored.off)
+            self._has_taken_up(self._stored)
+        if self.book is not None:
+            self._stored, self._record = PlacementState(), None
+            if doubts:
+                telemetry.logger().info(Event.PLACEMENT_BEGUN_LATE, until_now=doubts[0])
 
     def _has_taken_up(self, state: PlacementState) -> bool:
         try:
-            self.take_up(state)
+            book = self._taken_up(state)
         except Exception as error:  # noqa: BLE001 -- whatever the policy does, containers start
             self.failed("take up", error)
             return False
+        if book is not None:
+            self._count(book)
         return True
 
     def _taken_up(self, state: PlacementState) -> PlacementBook | None:
@@ -121,10 +161,11 @@ class Placer:
             topology = self.machine.topology()
             self.everything = self.machine.everything()
         except UserError as error:
+            if self.doubts != (str(error),):
+                telemetry.logger().error(
+                    Event.PLACEMENT_DOUBTFUL, reason=str(error), effect="every request passes"
+                )
             self.doubts = (str(error),)
-            telemetry.logger().error(
-                Event.PLACEMENT_DOUBTFUL, reason=str(error), effect="every request passes"
-            )
             return None
         settings, doubts = fitted(self.policy.settings, topology)
         self.doubts = (*topology.doubts, *doubts)
@@ -151,6 +192,8 @@ class Placer:
         writer: PinWriter,
     ) -> Sequence[CpuPin]:
         async with self._turn:
+            if self.book is None:
+                self._record = RuntimeRecord(sandboxes, containers)
             try:
                 return await self._synchronized(sandboxes, containers)
             finally:
@@ -162,7 +205,7 @@ class Placer:
     ) -> list[CpuPin]:
         self._begun.clear()
         if self.book is None:
-            self._has_taken_up(PlacementState())
+            self._go_on()
         if self.book is None:
             return []
         by_id = {each.id: each for each in sandboxes}
@@ -279,6 +322,8 @@ class Placer:
 
     async def update(self, container_id: str, resources: RuntimeResources) -> Placing:
         async with self._turn:
+            if self.book is None and self._record is not None:
+                self._record.update(container_id, resources)
             found = self.book.find(container_id) if self.book else None
             if found is None:
                 return Placing()
@@ -334,8 +379,10 @@ class Placer:
         async with self._turn:
             before, old = self.pins, self.policy
             self.policy = policy
+            if self.book is None:
+                return
             try:
-                book = self._taken_up(self.book.state() if self.book else PlacementState())
+                book = self._taken_up(self.book.state())
                 if book is None:
                     return
                 book.place_all()
@@ -382,8 +429,10 @@ class Placer:
         pin = self.pins.get(key)
         return None if pin is None else self.outgoing(msgspec.structs.replace(pin, container_id=""))
 
-    async def _event(self, what: str, change: Callable[[PlacementBook], None]) -> None:
+    async def _event(self, what: str, change: Callable[[PlacementBook | RuntimeRecord], None]) -> None:
         async with self._turn:
+            if self.book is None and self._record is not None:
+                change(self._record)
             await self._stepped(what, change)
 
     async def _stepped(self, what: str, change: Callable[[PlacementBook], T]) -> T | None:
@@ -404,7 +453,7 @@ class Placer:
     async def _decided(self, step: Callable[[PlacementBook], None]) -> PlacementBook:
         """The book after the step; CpuRefused, or _Undecided where it failed or took too long."""
         if self.book is None:
-            raise _Undecided("no topology")
+            raise _Undecided(_NO_TOPOLOGY)
         book = self.book.copy()
         thought = asyncio.ensure_future(asyncio.to_thread(step, book))
         timer = asyncio.ensure_future(self.clock.sleep(DEADLINE))
@@ -450,6 +499,8 @@ class Placer:
 
     def _passed(self, sandbox: RuntimeSandbox, container: RuntimeContainer, why: str) -> Placing:
         _tell_passed(sandbox, container.name, why)
+        if self.book is None and self._record is not None:
+            self._record.create(sandbox, container)
         if self.book is None or not self.book.active:
             return Placing()
         self._noted(lambda book: book.create(sandbox, container, passed=why))
@@ -483,6 +534,10 @@ class Placer:
     def failed(self, what: str, error: BaseException) -> None:
         """Tell of a fault of our own: nothing else may come of it."""
         telemetry.logger().error(Event.PLACEMENT_FAILED, what=what, exc_info=error)
+
+
+def _let_through(book: PlacementBook, *, sandbox: RuntimeSandbox, container: RuntimeContainer) -> None:
+    book.create(sandbox, container, passed=_NO_TOPOLOGY if book.active else "")
 
 
 def _tell_passed(sandbox: RuntimeSandbox, container: str, why: str) -> None:

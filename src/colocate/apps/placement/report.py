@@ -46,6 +46,8 @@ class PlacementReport(msgspec.Struct, frozen=True, kw_only=True):
     off: bool = False
     topology: str = ""
     """The made machine or dump that is decided for; empty: this machine."""
+    blind: str = ""
+    """Why nobody can be placed: the machine's CPUs cannot be told, and are looked for again."""
     connected: bool = False
     """Whether a way in to the runtime is there."""
     reserved: str = ""
@@ -77,7 +79,13 @@ def report_of(placer: Placer, topology: str = "") -> PlacementReport:
     """The state of a node."""
     book = placer.book
     if book is None:
-        return PlacementReport(active=False, topology=topology, doubts=placer.doubts)
+        return PlacementReport(
+            active=False,
+            topology=topology,
+            blind=placer.doubts[0] if placer.doubts else "see the placer's log",
+            connected=placer.writer is not None,
+            unstored=placer.state.unstored,
+        )
     allocator = book.allocator
     now = allocator.occupancy()
     pieces = fragmentation(allocator)

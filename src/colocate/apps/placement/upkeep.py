@@ -6,6 +6,7 @@ groups, and heals what somebody else has changed; it follows CPUs that go off an
 that are gone, places who was let through, and moves shared containers to better pools, a few at a time.
 """
 
+import random
 from collections.abc import Awaitable
 from functools import partial
 from typing import TypeVar
@@ -17,6 +18,7 @@ from colocate.aio import first, in_thread
 from colocate.apps.placement.book import PlacementBook
 from colocate.apps.placement.placer import Placer, agrees
 from colocate.apps.placement.report import tell_figures
+from colocate.backoff import BackOff
 from colocate.cpus import ContainerKey, CpuMove, rebalance_plan
 from colocate.crashpoints import reached
 from colocate.errors import ColocateError, UserError
@@ -28,6 +30,8 @@ T = TypeVar("T")
 
 AUDIT = 60.0
 """Seconds from one audit to the next."""
+_FIRST_LOOK = 1.0
+"""Seconds until the machine's CPUs are looked for again, where nobody could tell them; later each time."""
 PAUSE = 1.0
 """Seconds in which changes that may wait come together."""
 _LONGEST_PAUSE = 60.0
@@ -74,8 +78,9 @@ class Upkeep:
             seen = await self._placer.changed.beyond(seen)
 
     async def _audit_forever(self) -> None:
+        blind = BackOff(_FIRST_LOOK, AUDIT / 2, random.random)
         while True:
-            await self._clock.sleep(AUDIT)
+            await self._clock.sleep(blind.pause() if self._placer.is_blind else AUDIT)
             await self.audit()
 
     async def _guarded(self, what: str, work: Awaitable[T]) -> T | None:
@@ -148,7 +153,9 @@ class Upkeep:
 
     async def _follow_machine(self) -> None:
         placer = self._placer
-        if placer.book is None or await in_thread(partial(self._has_changed, placer.book)):
+        if placer.book is None:
+            await placer.look_again()
+        elif await in_thread(partial(self._has_changed, placer.book)):
             await placer.reconfigure(placer.policy)
 
     async def _settle_all(self) -> None:
