@@ -83,6 +83,7 @@ class Event(StrEnum):
     GPU_COUNTS_UNSET = "gpu.counts_unset"
     GPU_GIVEN = "gpu.given"
     GPU_REFUSED = "gpu.refused"
+    GPU_FORGOTTEN = "gpu.forgotten"
     GPU_JUDGED = "gpu.judged"
     GPU_FLAGGED = "gpu.flagged"
     GPU_UNFLAGGED = "gpu.unflagged"

@@ -10,14 +10,24 @@ from colocate.aio import Watched
 from colocate.apps.gpus import allocator as module
 from colocate.apps.gpus.allocator import PodAllocator
 from colocate.apps.gpus.configuration import read_key
+from colocate.apps.gpus.notices import GpuNotices
 from colocate.apps.gpus.pods import NodePods, flag_patch
 from colocate.apps.gpus.started import StartedContainers
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
 from colocate.errors import Unavailable, UserError
-from colocate.gpus import DOSLAB, AnswerKey, GpuPod, GpuSettings, slices_of
-from colocate.kubelet import checkpoint
+from colocate.gpus import (
+    DOSLAB,
+    AnswerKey,
+    AnswerState,
+    GpuAnswer,
+    GpuAnswers,
+    GpuPod,
+    GpuSettings,
+    slices_of,
+)
+from colocate.kubelet import allocation, checkpoint
 from colocate.kubelet.allocation import to_wire
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.plugin import Refused
@@ -39,6 +49,7 @@ class ToldPods(NodePods):
         self.told: dict[str, GpuPod] | None = {}
         self.heard = Watched()
         self.events: list[tuple[str, str]] = []
+        self.deleted: list[str] = []
 
     @property
     def changed(self) -> Watched:
@@ -55,6 +66,9 @@ class ToldPods(NodePods):
 
     def tell(self, pod: GpuPod, reason: str, message: str, *, warning: bool = True) -> None:
         self.events.append((pod.uid, message))
+
+    async def delete(self, pod: GpuPod) -> None:
+        self.deleted.append(pod.uid)
 
 
 class Lab:
@@ -110,6 +124,51 @@ async def test_a_pod_that_the_watch_has_not_told_of_is_waited_for(lab: Lab) -> N
 async def test_one_that_never_comes_is_refused(lab: Lab) -> None:
     with pytest.raises(Refused, match=r"waits for 4 of doslab.io/gpu-memory"):
         await lab.agent.allocate(DOSLAB.memory, IDS[A][:4])
+
+
+async def test_a_kubelet_that_forgot_running_pods_has_ids_for_them_and_is_answered_the_same(lab: Lab) -> None:
+    lab.paths.kubelet_socket.write_text("one")
+    for uid, gpu, units in (("p", A, 16), ("q", B, 10), ("r", B, 6)):
+        lab.pods.add(gpu_pod(uid, units, gpus=gpu, time=1))
+        await lab.admit(uid, IDS[A] if uid == "p" else IDS[B][:10] if uid == "q" else IDS[B][10:])
+        await lab.agent.prestart(DOSLAB.memory, sorted(lab.held[-1].ids))
+    lab.held.clear()
+    lab.paths.checkpoint.unlink()
+    lab.paths.kubelet_socket.unlink()
+    lab.paths.kubelet_socket.write_text("two")
+    await lab.admit("r", IDS[A][:6])
+    assert not lab.agent.unhealthy(DOSLAB.memory), (
+        "all that runs can be asked for again, and nothing else is free"
+    )
+    assert "running pod" in lab.agent.notes[-1]
+    await lab.admit("q", IDS[A][6:])
+    await lab.admit("p", IDS[B])
+    given = [allocation.read(entry.alloc_resp or b"") for entry in lab.held]
+    assert [each and each.envs["NVIDIA_VISIBLE_DEVICES"] for each in given] == [B, B, A]
+    for entry in lab.held:
+        await lab.agent.prestart(DOSLAB.memory, sorted(entry.ids))
+    assert not lab.agent.notes
+    assert (lab.agent.book.free(A).memory, lab.agent.book.free(B).memory) == (0, 0)
+
+
+async def test_a_pod_that_must_not_start_again_is_deleted_once_its_container_has_ended(lab: Lab) -> None:
+    answer = GpuAnswer(
+        key=AnswerKey("p", DOSLAB.memory, "c0"),
+        pod="default/p",
+        ids=frozenset(IDS[A][:4]),
+        gpus=(A,),
+        memory=4,
+        state=AnswerState.CONDEMNED,
+        reason="it holds another's",
+    )
+    notices = GpuNotices(lab.pods, SystemClock())
+    lab.pods.add(gpu_pod("p", 4, owner="ReplicaSet", run=True))
+    await notices.see_to_all(GpuAnswers().having(answer), TWO, GpuSettings())
+    assert not lab.pods.deleted
+    assert lab.pods.events == [("p", "it holds another's; it runs on until its container ends")]
+    lab.pods.add(gpu_pod("p", 4, owner="ReplicaSet"))
+    await notices.see_to_all(GpuAnswers().having(answer), TWO, GpuSettings())
+    assert lab.pods.deleted == ["p"]
 
 
 async def test_nothing_is_answered_while_the_api_has_told_nothing(lab: Lab) -> None:

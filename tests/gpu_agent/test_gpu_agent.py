@@ -57,6 +57,29 @@ async def test_the_demo_pods_of_both_annotation_sets_run_on_their_gpu() -> None:
         await until(lambda: set(lab.node().values()) <= {"0"}, "the node to show no GPUs", 30)
 
 
+async def test_a_kubelet_that_lost_its_checkpoint_gives_nobody_what_runs() -> None:
+    async with gpu_lab() as lab:
+        await started(lab)
+        wish = {"doslab.io/gpu-uuid": T4, "doslab.io/gpu-assume-time": "1"}
+        units = 100
+        lab.create_pod("old", units, annotations=wish)
+        await lab.until_phase("old")
+        booked = {gpu.uuid: gpu.booked for gpu in (await lab.report()).gpus}
+        await lab.cluster.kubelet.stop()
+        lab.cluster.kubelet.paths.checkpoint.unlink()
+        await lab.cluster.kubelet.start()
+        await until(lambda: "gpu.forgotten" in lab.log(), "the agent to see it", 30)
+        await lab.shows(SHARED, 2)
+        lab.create_pod("new", units, annotations=wish)
+        await lab.until_told("new", "must not start: it got a GPU that is booked for other pods")
+        lab.create_pod("other", units, annotations={**wish, "doslab.io/gpu-uuid": A100})
+        await lab.until_phase("other")
+        await lab.until_phase("old")
+        report = await lab.report()
+        assert {gpu.uuid: gpu.booked for gpu in report.gpus} == booked | {A100: booked[T4]}
+        assert any("lost its record of 1 running pod (default/old)" in note for note in report.notes)
+
+
 async def test_an_agent_that_was_killed_finds_who_has_what_again() -> None:
     async with gpu_lab() as lab:
         await started(lab)

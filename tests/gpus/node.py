@@ -118,6 +118,7 @@ class Node:
         self.blind: set[str] = set()
         """Pods that the agent's watch has not told of yet."""
         self.disk: frozenset[AnswerKey] = frozenset()
+        self.kubelet = 1
         self.now = 0.0
         self._reusable: dict[str, list[str]] = {}
 
@@ -139,7 +140,7 @@ class Node:
         return [id for ids in slices.ids.values() for id in ids if id not in held]
 
     def settle(self) -> None:
-        records = GpuRecords(self.seen, tuple(self.held.values()))
+        records = GpuRecords(self.seen, tuple(self.held.values()), str(self.kubelet))
         self.answers = settle(records, self.answers, self.inventory, self.settings, self.now)
 
     def allocate(
@@ -183,6 +184,13 @@ class Node:
         if not answer.reason:
             self.disk = self.answers.proven
         return answer.reason
+
+    def restart_kubelet(self, *, checkpoint: bool) -> None:
+        """Another kubelet, which knows what the first one held, or nothing."""
+        self.kubelet += 1
+        if not checkpoint:
+            self.held.clear()
+            self._reusable.clear()
 
     def crash(self) -> None:
         """The agent dies and starts anew, with what it has on disk."""

@@ -178,6 +178,7 @@ class GpuNode(RuleBasedStateMachine):
         """UnexpectedAdmissionError: the pod has failed for good, and its devices are free."""
         self.node.delete(uid)
         self.node.blind.discard(uid)
+        self.running = {key: gpus for key, gpus in self.running.items() if key.uid != uid}
 
     @rule()
     def start(self) -> None:
@@ -239,8 +240,31 @@ class GpuNode(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The agent starts anew."""
-        self.node.crash()
+        """The agent starts anew. What a kubelet has forgotten as well nobody knows then."""
+        if not self.node.answers.lost:
+            self.node.crash()
+
+    @rule(asks=st.booleans(), order=st.permutations(range(8)))
+    def kubelet_loses_its_checkpoint(self, asks: bool, order: list[int]) -> None:
+        """Older kubelets ask for all pods anew, newer ones for none that runs."""
+        self.watch()
+        self.node.settle()
+        self.node.restart_kubelet(checkpoint=False)
+        started = {key.uid for key in self.running}
+        again = [uid for uid in self.admitted if asks or uid not in started]
+        self.admitted = {uid: each for uid, each in self.admitted.items() if uid not in again}
+        for uid in [again[place] for place in order if place < len(again)] + again[len(order) :]:
+            asked = asks_of(self.node.api[uid], self.language(uid)).containers
+            runs = all(
+                AnswerKey(uid, self.language(uid).memory, ask.container) in self.running for ask in asked
+            )
+            self.admit_one(uid, True)
+            assert uid in self.admitted or not runs, "a pod that runs was not admitted again"
+
+    def is_known(self, key: AnswerKey) -> bool:
+        """Whether the kubelet has what the container runs with: one that lost its checkpoint may have another's."""
+        answer = self.node.answers.by_key.get(key)
+        return key in self.node.held and (answer is None or not answer.reason)
 
     @rule(seconds=st.sampled_from([1.0, 100.0]))
     def wait(self, seconds: float) -> None:
@@ -260,6 +284,8 @@ class GpuNode(RuleBasedStateMachine):
             spoken = self.language(key.uid)
             asks = {ask.container: ask for ask in asks_of(pod, spoken).containers}
             ask = asks[key.container]
+            if not self.is_known(key):
+                continue
             injected = self.node.held[key].injected
             assert injected is not None
             assert len(gpus.split(",")) == ask.count
@@ -284,8 +310,11 @@ class GpuNode(RuleBasedStateMachine):
                 mine = [
                     key for key in self.running if key.uid == uid and uuid in self.running[key].split(",")
                 ]
-                spoken = self.language(uid)
-                amounts = {key.container: len(self.node.held[key].ids) * spoken.unit for key in mine}
+                asks = {
+                    each.container: each
+                    for each in asks_of(self.node.api[uid], self.language(uid)).containers
+                }
+                amounts = {key.container: asks[key.container].memory for key in mine}
                 init = max((n for name, n in amounts.items() if name.startswith("i")), default=0)
                 used += max(init, sum(n for name, n in amounts.items() if name.startswith("c")))
             assert used <= gpu.memory, (uuid, used)
@@ -301,6 +330,7 @@ class GpuNode(RuleBasedStateMachine):
         assert list(self.node.answers) == []
         assert self.node.answers.due == {}
         assert self.node.answers.started == set()
+        assert self.node.answers.lost == {}
         assert self.node.answers.book(inventory()).used == {}
 
 

@@ -244,12 +244,77 @@ def test_a_pod_that_has_run_does_not_run_on_with_the_gpu_of_another(agent_lives:
         assert node.admit(uid) is None
         assert not node.start(uid)
     node.add(gpu_pod("a", 4, gpus=A, time=1, run=True), gpu_pod("b", 4, gpus=B, time=2, run=True))
-    node.held.clear()
+    node.restart_kubelet(checkpoint=False)
     if not agent_lives:
         node.crash()
     assert node.admit("b") is None
     assert node.gpus("b") == A, "the guess is not wrong, and this test shows nothing"
     assert "must not start" in node.start("b")
+    if agent_lives:
+        assert node.answers.book(gpus).used[B].memory == 4, "it runs on where it is"
+        assert node.answers.book(gpus).used[A].memory == 4
+        assert node.admit("a") is None
+        assert node.gpus("a") == A
+        assert not node.start("a")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_kubelet_that_lost_its_checkpoint_is_answered_for_running_pods_what_they_run_with(
+    reverse: bool,
+) -> None:
+    """Nobody has booked: the agent itself has chosen, and would choose otherwise now."""
+    node = Node()
+    node.add(*(gpu_pod(f"p{n}", n, created=n) for n in (3, 5, 7, 9)))
+    before = {}
+    for n in (9, 7, 5, 3):
+        assert node.admit(f"p{n}") is None
+        assert not node.start(f"p{n}")
+        before[f"p{n}"] = node.gpus(f"p{n}")
+    assert set(before.values()) == {A, B}
+    node.add(*(gpu_pod(f"p{n}", n, created=n, run=True) for n in (3, 5, 7, 9)))
+    node.restart_kubelet(checkpoint=False)
+    node.add(gpu_pod("new", 8, time=1, gpus=A))
+    refused = node.admit("new")
+    assert refused is not None
+    assert "MiB free" in refused.sentence, (
+        "what runs is not given to others, whatever the kubelet counts as free"
+    )
+    node.delete("new")
+    for n in sorted((3, 5, 7, 9), reverse=reverse):
+        assert node.admit(f"p{n}") is None
+    assert {uid: node.gpus(uid) for uid in before} == before
+    assert not any(node.start(uid) for uid in before)
+    assert not node.answers.lost
+    assert node.answers.book(TWO).free(A).memory + node.answers.book(TWO).free(B).memory == 32 - 24
+
+
+def test_a_new_pod_goes_before_one_that_runs_and_is_forgotten() -> None:
+    """Newer kubelets do not ask for what runs: whoever waits is more likely the one that is asked for."""
+    node = Node()
+    node.add(gpu_pod("old", 4, gpus=A, time=1, created=1))
+    assert node.admit("old") is None
+    assert not node.start("old")
+    node.restart_kubelet(checkpoint=False)
+    node.add(gpu_pod("new", 4, gpus=B, time=2, created=2))
+    assert node.admit("new") is None
+    assert node.gpus("new") == B
+    assert not node.start("new")
+    assert node.answers.book(TWO).free(A).memory == 12
+    node.delete("old")
+    node.settle()
+    assert node.answers.book(TWO).free(A).memory == 16
+    assert not node.answers.lost
+
+
+def test_a_kubelet_that_restarts_with_its_checkpoint_has_forgotten_nothing() -> None:
+    node = Node()
+    node.add(gpu_pod("p", 4, gpus=A, time=1))
+    assert node.admit("p") is None
+    assert not node.start("p")
+    node.restart_kubelet(checkpoint=True)
+    node.settle()
+    assert not node.answers.lost
+    assert not node.start("p")
 
 
 def test_a_kubelet_that_lost_its_checkpoint_does_not_make_running_pods_free() -> None:
@@ -257,7 +322,7 @@ def test_a_kubelet_that_lost_its_checkpoint_does_not_make_running_pods_free() ->
     node.add(gpu_pod("p", 4, gpus=A, time=1))
     assert node.admit("p") is None
     assert not node.start("p")
-    node.held.clear()
+    node.restart_kubelet(checkpoint=False)
     node.settle()
     assert node.answers.book(TWO).free(A).memory == 12
 

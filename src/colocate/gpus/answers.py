@@ -90,17 +90,24 @@ class GpuAnswers(msgspec.Struct, frozen=True):
     """How many answers there ever were."""
     started: frozenset[AnswerKey] = frozenset()
     """Containers that an earlier life of the agent has let start: they keep what they have."""
+    lost: Mapping[AnswerKey, GpuAnswer] = {}
+    """Proven ones that a kubelet has forgotten, with its checkpoint: their containers run on what they have."""
+    kubelet: str = ""
+    """Whose records the answers were held against last."""
 
     @property
     def proven(self) -> frozenset[AnswerKey]:
         """Containers that were let start, now or before: what outlives this life."""
-        return self.started | {each.key for each in self if each.state is AnswerState.PROVEN}
+        proven = {each.key for each in self if each.state is AnswerState.PROVEN}
+        return self.started | proven | self.lost.keys()
 
     def __iter__(self) -> Iterator[GpuAnswer]:
         return iter(self.by_key.values())
 
     def get(self, claim: GpuClaim, ask: GpuAsk) -> GpuAnswer | None:
-        return self.by_key.get(AnswerKey(claim.uid, claim.dialect.memory, ask.container))
+        """What a container has: what it was answered last, or what it runs with and the kubelet has forgotten."""
+        key = AnswerKey(claim.uid, claim.dialect.memory, ask.container)
+        return self.by_key.get(key) or self.lost.get(key)
 
     def of_pod(self, uid: str) -> list[GpuAnswer]:
         return [each for each in self if each.key.uid == uid]
@@ -116,6 +123,18 @@ class GpuAnswers(msgspec.Struct, frozen=True):
         by_key = {key: answer for key, answer in self.by_key.items() if key not in gone}
         return msgspec.structs.replace(self, by_key=by_key)
 
+    def losing(self, keys: Iterable[AnswerKey]) -> "GpuAnswers":
+        """The kubelet has forgotten these."""
+        lost = {key: self.by_key[key] for key in keys}
+        if not lost:
+            return self
+        return msgspec.structs.replace(self.without(lost), lost={**self.lost, **lost})
+
+    def finding(self, answer: GpuAnswer) -> "GpuAnswers":
+        """The kubelet holds again what one of the lost has."""
+        lost = {key: each for key, each in self.lost.items() if key != answer.key}
+        return msgspec.structs.replace(self.having(answer), lost=lost)
+
     def with_due(self, due: DueGpus) -> "GpuAnswers":
         return msgspec.structs.replace(self, due={**self.due, **due})
 
@@ -124,10 +143,10 @@ class GpuAnswers(msgspec.Struct, frozen=True):
         return GpuBook.of_gpus(inventory, map(pod_booking, self._by_pod().values()))
 
     def _by_pod(self) -> Mapping[str, list[GpuAnswer]]:
+        booked = {answer.key: answer for answer in self if answer.is_booked}
         by_pod: dict[str, list[GpuAnswer]] = {}
-        for answer in self:
-            if answer.is_booked:
-                by_pod.setdefault(answer.key.uid, []).append(answer)
+        for answer in {**self.lost, **booked}.values() if self.lost else booked.values():
+            by_pod.setdefault(answer.key.uid, []).append(answer)
         return by_pod
 
 

@@ -12,12 +12,17 @@ from colocate.gpus.book import GpuBook
 from colocate.gpus.slices import Slices
 
 
-def unhealthy_slices(slices: Slices, book: GpuBook, held: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """The ids to mark. `held` are those that pods hold, each with the GPUs of its pod as far as known."""
+def unhealthy_slices(
+    slices: Slices, book: GpuBook, held: Mapping[str, Sequence[str]], spare: int = 0
+) -> frozenset[str]:
+    """The ids to mark. `held` are those that pods hold, each with the GPUs of its pod as far as known.
+
+    `spare` are units that are booked and held by no id: the kubelet has forgotten their pods, and may ask once more.
+    """
     taken = _by_gpu(slices, held)
     sick = {gpu.uuid for gpu in book.inventory.gpus if not gpu.healthy}
     marked: set[str] = set()
-    short = 0
+    short = spare
     surplus: list[tuple[bool, list[str]]] = []
     for uuid, ids in slices.ids.items():
         mine = taken.get(uuid, set())

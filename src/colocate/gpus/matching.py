@@ -81,6 +81,12 @@ def match(
         if not reason:
             return _match(candidate, gpus, taken, answers, inventory, settings, now)
         why = why or _refusal(candidate.claim, reason)
+    # A kubelet that has lost its checkpoint may ask once more for what runs: it keeps the GPUs that it runs with.
+    lost = min(
+        _lost(claims.values(), answers, len(taken)), key=lambda each: each.claim.pod.created, default=None
+    )
+    if lost is not None and (has := answers.get(lost.claim, lost.ask)):
+        return _match(lost, has.gpus, taken, answers, inventory, settings, now)
     for candidate in _in_order(_given(claims.values(), answers, len(taken)), answers, handed_on):
         given = answers.get(candidate.claim, candidate.ask)
         if given is not None and not kept.why_not(claimed_booking(candidate.claim, answers, book)):
@@ -102,6 +108,15 @@ def _waiting(claims: Iterable[GpuClaim], answers: GpuAnswers, units: int) -> Ite
             if ask.units == units and answers.get(claim, ask) is None:
                 yield _Candidate(claim, ask)
                 break
+
+
+def _lost(claims: Iterable[GpuClaim], answers: GpuAnswers, units: int) -> Iterable[_Candidate]:
+    """Containers that run, that the kubelet has forgotten, and that have no new answer."""
+    for claim in claims:
+        for ask in claim.asks.containers:
+            key = AnswerKey(claim.uid, claim.dialect.memory, ask.container)
+            if ask.units == units and key in answers.lost and key not in answers.by_key:
+                yield _Candidate(claim, ask)
 
 
 def _given(claims: Iterable[GpuClaim], answers: GpuAnswers, units: int) -> Iterable[_Candidate]:

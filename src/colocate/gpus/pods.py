@@ -127,6 +127,11 @@ class GpuPod(_Read, frozen=True):
             if each.name == container
         )
 
+    def is_running(self, container: str) -> bool:
+        """Whether the kubelet says that the container runs."""
+        told = (*self.status.init_container_statuses, *self.status.container_statuses)
+        return any(each.state.running is not None for each in told if each.name == container)
+
     @property
     def created(self) -> float:
         """Seconds since the epoch, by the API server's clock; 0 where it says nothing."""

@@ -61,6 +61,12 @@ def prove(
             answers, answer, meant, f"it holds {len(held.ids)} of {held.key.resource} but asks for none"
         )
     others = answers if meant is None or meant.key == held.key else answers.without([meant.key])
+    if lost := answers.lost.get(held.key):
+        if answer.injected is not None and _fits_request(
+            claim, ask, lost.gpus, injected=answer.injected, inventory=inventory, settings=settings
+        ):
+            return others.finding(_proven(answer))
+        return _condemned(answers, answer, meant, _forgotten(lost, answer, meant))
     if has_started(held.key, claim.pod, answers) and not _is_new(meant):
         return others.having(_proven(answer))
     if answer.injected is None or not answer.gpus:
@@ -209,7 +215,7 @@ def are_alike(one: GpuClaim, other: GpuClaim, answers: GpuAnswers, inventory: Gp
         each.state is AnswerState.PROVEN and each.key.resource == one.dialect.memory
         for uid in (one.uid, other.uid)
         for each in answers.of_pod(uid)
-    ):
+    ) or any(key.uid in (one.uid, other.uid) for key in answers.lost):
         return False
     mine, theirs = ([inventory.get(uuid) for gpus in each.all_gpus for uuid in gpus] for each in (one, other))
     return [gpu and (gpu.model, gpu.memory, gpu.healthy) for gpu in mine] == [
@@ -247,6 +253,15 @@ def _condemned(answers: GpuAnswers, answer: GpuAnswer, meant: GpuAnswer | None, 
         answers = answers.without([meant.key])
     sentence = f"pod {visible(answer.pod)} must not start: {reason}"
     return answers.having(msgspec.structs.replace(answer, state=AnswerState.CONDEMNED, reason=sentence))
+
+
+def _forgotten(lost: GpuAnswer, answer: GpuAnswer, meant: GpuAnswer | None) -> str:
+    got = ", ".join(visible(uuid)[:80] for uuid in answer.gpus) or "what cannot be read back"
+    for_whom = f", which was meant for pod {visible(meant.pod)}" if meant and meant.key != lost.key else ""
+    return (
+        f"it ran with {', '.join(lost.gpus)}, the kubelet has lost its checkpoint, and would start it with "
+        f"{got}{for_whom}"
+    )
 
 
 def _mismatch(

@@ -27,6 +27,8 @@ class GpuRecords(msgspec.Struct, frozen=True):
     pods: Mapping[str, GpuPod] | None = None
     """By uid, all that are bound to this node."""
     holdings: tuple[GpuHolding, ...] | None = None
+    kubelet: str = ""
+    """Which kubelet writes them: another one after every restart. Empty where nobody knows."""
 
 
 def settle(
@@ -42,7 +44,7 @@ def settle(
     """The answers as they stand by these records; `gpu_of` says which GPU an id is named after."""
     pods = records.pods or {}
     gone = {uid for uid in _uids(records, answers) if _is_gone(uid, records)}
-    answers = _cleared(answers, records, gone, now, grace)
+    answers = _without_memory(_cleared(answers, records, gone, now, grace), records)
     # What runs, or ends, or nobody knows comes first, in every dialect: it has its memory, whatever others were told.
     for sure, dialect in product((True, False), settings.dialects):
         held = [
@@ -77,7 +79,7 @@ def _is_settled(held: GpuHolding, answers: GpuAnswers) -> bool:
 
 def _uids(records: GpuRecords, answers: GpuAnswers) -> Iterable[str]:
     held = (each.key.uid for each in records.holdings or ())
-    started = (key.uid for key in answers.started)
+    started = (key.uid for key in (*answers.started, *answers.lost))
     return {*(each.key.uid for each in answers), *held, *answers.due, *started}
 
 
@@ -108,9 +110,25 @@ def _cleared(
         # A proven one is that of a pod that lives: a kubelet that has lost its checkpoint does not end it.
     kept = {uid: gpus for uid, gpus in answers.due.items() if uid not in gone}
     started = frozenset(key for key in answers.started if key.uid not in gone)
-    if len(kept) != len(answers.due) or len(started) != len(answers.started):
-        answers = msgspec.structs.replace(answers, due=kept, started=started)
+    lost = {key: each for key, each in answers.lost.items() if key.uid not in gone}
+    before = answers.due, answers.started, answers.lost
+    if any(len(new) != len(old) for new, old in zip((kept, started, lost), before, strict=True)):
+        answers = msgspec.structs.replace(answers, due=kept, started=started, lost=lost)
     return answers.without(ended)
+
+
+def _without_memory(answers: GpuAnswers, records: GpuRecords) -> GpuAnswers:
+    """Where another kubelet writes the records, what is proven and not in them is lost: it had no checkpoint to read.
+
+    Of the same kubelet it would be the end of a pod, which the API is about to tell, too.
+    """
+    if records.holdings is None or not records.kubelet or records.kubelet == answers.kubelet:
+        return answers
+    held = {each.key for each in records.holdings}
+    if answers.kubelet:
+        proven = (each.key for each in answers if each.state is AnswerState.PROVEN)
+        answers = answers.losing([key for key in proven if key not in held])
+    return msgspec.structs.replace(answers, kubelet=records.kubelet)
 
 
 def _recorded(

@@ -42,7 +42,9 @@ from colocate.kubelet.holders import injected_entries
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.plugin import Refused
 from colocate.kubelet.podresources import listed_pods
+from colocate.kubelet.watch import identity
 from colocate.model.device import Allocation
+from colocate.model.figures import count, some
 from colocate.model.gpu import GpuInventory
 from colocate.telemetry import GPU_ANSWERS, GPU_VERDICTS, Event
 
@@ -82,8 +84,6 @@ class PodAllocator:
         self._records = GpuRecords()
         self._silent = ""
         """Why the kubelet's records could not be read last."""
-        self._has_settled = False
-        """Whether what the kubelet holds was ever read: until then, nobody knows what is free."""
         self._lock = asyncio.Lock()
         self._asked = Watched()
         self._notices = GpuNotices(pods, clock)
@@ -106,7 +106,16 @@ class PodAllocator:
     def notes(self) -> tuple[str, ...]:
         silent = [f"the kubelet's records cannot be read: {self._silent}"] if self._silent else []
         unkept = [f"starts are not remembered: {self._started.trouble}"] if self._started.trouble else []
-        return (*self._pods.notes, *silent, *unkept)
+        return (*self._pods.notes, *silent, *unkept, *self._forgotten())
+
+    def _forgotten(self) -> tuple[str, ...]:
+        pods = sorted({answer.pod for answer in self._answers.lost.values()})
+        if not pods:
+            return ()
+        return (
+            f"the kubelet has lost its record of {count(len(pods), 'running pod')} ({some(pods)}): they keep their "
+            "GPUs, and one whose container cannot start again must be deleted and created anew",
+        )
 
     async def run(self) -> None:
         """Follow pods and the kubelet until cancelled."""
@@ -138,7 +147,13 @@ class PodAllocator:
             if answer.key.resource == resource
             for id in answer.ids
         }
-        return unhealthy_slices(self._slices_of(resource), self._book, held)
+        lost = self._answers.lost.items()
+        spare = sum(
+            len(answer.ids)
+            for key, answer in lost
+            if key.resource == resource and key not in self._answers.by_key
+        )
+        return unhealthy_slices(self._slices_of(resource), self._book, held, spare)
 
     # --- what the kubelet asks -------------------------------------------------------------------
 
@@ -178,10 +193,7 @@ class PodAllocator:
                 while True:
                     seen = self._pods.changed.count
                     if (pods := self._pods.pods) is not None:
-                        if not self._has_settled or any(
-                            each.state is AnswerState.GIVEN for each in self._answers
-                        ):
-                            await self._settle()
+                        await self._settle()
                         now = self._clock.monotonic()
                         found = match(
                             ids, dialect, pods.values(), self._answers, self._inventory, self.settings, now
@@ -294,6 +306,7 @@ class PodAllocator:
     async def _settle(self) -> tuple[GpuHolding, ...] | None:
         """Answers against records; None where the kubelet's cannot be read."""
         holdings: tuple[GpuHolding, ...] | None = None
+        kubelet = identity(self._paths.kubelet_socket)
         try:
             resources = {dialect.memory for dialect in self.settings.dialects}
             holdings = tuple(
@@ -307,7 +320,7 @@ class PodAllocator:
             self._silent = ""
         except Unavailable as error:
             self._silent = str(error)
-        self._records = GpuRecords(self._pods.pods, holdings)
+        self._records = GpuRecords(self._pods.pods, holdings, str(kubelet or ""))
         self._take(
             settle(
                 self._records,
@@ -323,6 +336,9 @@ class PodAllocator:
     def _take(self, answers: GpuAnswers, *, force: bool = False) -> None:
         """Remember; what was decided anew is told."""
         before, self._answers = self._answers, answers
+        if forgotten := answers.lost.keys() - before.lost.keys():
+            pods = sorted({answers.lost[key].pod for key in forgotten})
+            self._log.warning(Event.GPU_FORGOTTEN, pods=pods[:20], count=len(pods))
         for key, answer in answers.by_key.items():
             old = before.by_key.get(key)
             if answer.state is not AnswerState.GIVEN and (old is None or old.state is not answer.state):
@@ -335,7 +351,7 @@ class PodAllocator:
                     verdict=str(answer.state),
                     reason=answer.reason,
                 )
-        if force or before.by_key != answers.by_key:
+        if force or (before.by_key, before.lost) != (answers.by_key, answers.lost):
             self._book = answers.book(self._inventory)
             self.changed.changed()
 

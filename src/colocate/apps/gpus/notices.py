@@ -5,7 +5,16 @@ Seen to after every settlement, from scratch: what could not be told or written 
 
 from colocate.apps.gpus.pods import NodePods
 from colocate.clock import Clock
-from colocate.gpus import AnswerState, GpuAnswers, GpuClaim, GpuPod, GpuSettings, claim_of, flags_for
+from colocate.gpus import (
+    AnswerState,
+    GpuAnswer,
+    GpuAnswers,
+    GpuClaim,
+    GpuPod,
+    GpuSettings,
+    claim_of,
+    flags_for,
+)
 from colocate.model.gpu import GpuInventory
 
 REFUSED = "GpuRefused"
@@ -35,7 +44,7 @@ class GpuNotices:
     ) -> None:
         condemned = [each for each in answers.of_pod(pod.uid) if each.state is AnswerState.CONDEMNED]
         if condemned:
-            await self._end(pod, condemned[0].reason)
+            await self._end(pod, condemned[0])
             return
         flags: dict[str, str] = {}
         for dialect in settings.dialects:
@@ -52,9 +61,12 @@ class GpuNotices:
         if flags:
             await self._pods.set_flags(pod, flags)
 
-    async def _end(self, pod: GpuPod, reason: str) -> None:
-        """The kubelet keeps what it was told: only a new pod gets a new answer."""
-        if pod.controller:
+    async def _end(self, pod: GpuPod, condemned: GpuAnswer) -> None:
+        """The kubelet keeps what it was told: only a new pod gets a new answer. What runs is left alone."""
+        reason = condemned.reason
+        if pod.is_running(condemned.key.container):
+            self._tell(pod, REFUSED, f"{reason}; it runs on until its container ends")
+        elif pod.controller:
             self._tell(pod, REFUSED, f"{reason}; it is deleted, and its {pod.controller} makes a new one")
             await self._pods.delete(pod)
         else:
