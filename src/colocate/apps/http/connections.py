@@ -14,6 +14,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from colocate import telemetry
 from colocate.apps.http.places import LOCAL, ConnectionPlaces, PlaceLimits, Rank, address_of
+from colocate.apps.http.whole_requests import AtOnce, WholeRequestHandler
 from colocate.telemetry import Event
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -22,6 +23,9 @@ _BUFFER = 256 << 10
 """Bytes of a body that wait for us; aiohttp's own default makes a transport stop and go for every request."""
 _LINGER = 2.0
 """Seconds for which the rest of a refused body is read and dropped, so that its sender comes to read why."""
+
+_TURNS_TO_HANDLER = 3
+"""Of the loop, from waking aiohttp's task to the call of a handler."""
 
 _NOT_HTTP = "this is not a request in HTTP, or its first line or headers are too long"
 
@@ -41,10 +45,17 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
 class Connections(web.Server):
     """All connections of a server, which telemetry calls by `name`."""
 
-    def __init__(self, name: str, handler: Handler, limits: ConnectionLimits) -> None:
+    def __init__(
+        self,
+        name: str,
+        handler: Handler,
+        limits: ConnectionLimits,
+        at_once: "AtOnce[HttpConnection] | None" = None,
+    ) -> None:
         super().__init__(self._marked(handler))
         self.name = name
         self.limits = limits
+        self.at_once = at_once
         self.places: ConnectionPlaces[HttpConnection] = ConnectionPlaces(limits.places)
 
     def admit(self, sock: socket.socket) -> "HttpConnection | None":
@@ -72,11 +83,13 @@ class Connections(web.Server):
         """Close one that can be spared, if any."""
         self._cut(self.places.close_a_spare())
 
-    def close_idle(self) -> None:
-        """Close the connections on which nothing is under way."""
+    async def close_idle(self) -> None:
+        """Close the connections on which nothing is under way; when this returns, all others have a handler."""
         for connection in self.connections:
-            if isinstance(connection, HttpConnection) and connection.is_idle:
-                connection.force_close()
+            if isinstance(connection, HttpConnection):
+                connection.end()
+        for _ in range(_TURNS_TO_HANDLER):
+            await asyncio.sleep(0)
 
     def told(self, reason: str) -> None:
         telemetry.HTTP_CONNECTIONS_CLOSED.labels(self.name, reason).inc()
@@ -101,19 +114,21 @@ class Connections(web.Server):
         return handle
 
 
-class HttpConnection(web.RequestHandler):
+class HttpConnection(WholeRequestHandler["HttpConnection"]):
     """One connection. Whoever begins a request and does not come to the end of its headers is cut off."""
 
     def __init__(self, server: Connections, address: str, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
             server,
+            at_once=server.at_once,
+            answer_timeout=server.limits.answer_timeout,
             loop=loop,
             keepalive_timeout=server.limits.idle_timeout,
             lingering_time=_LINGER,
             read_bufsize=_BUFFER,
             # Decompressed here it would be unbounded; see the scheduler's `bodies`.
             auto_decompress=False,
-            access_log=None,  # type: ignore[arg-type]
+            access_log=None,
         )
         self.address = address
         """Whose it is; see `places.address_of`."""
@@ -131,12 +146,19 @@ class HttpConnection(web.RequestHandler):
     @property
     def spare(self) -> bool:
         """Whether nothing is lost to an honest caller when it is closed."""
-        return not self.asking
+        return not self.asking and not self.awaits_rest
 
     @property
     def is_idle(self) -> bool:
         """Whether it waits for the headers of a request."""
-        return self._waiter is not None and not self._waiter.done()
+        return self._waiter is not None and not self._waiter.done() and not self.awaits_rest
+
+    def end(self) -> None:
+        """Close it once nothing is under way."""
+        if self.is_idle:
+            self.force_close()
+        elif self.awaits_rest:
+            self.wake()
 
     def raise_to(self, rank: Rank) -> None:
         self._server.raise_to(self, rank)
@@ -168,12 +190,21 @@ class HttpConnection(web.RequestHandler):
         super().connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        if self.takes(data):
+            self._stop_timer()
+            return
         self._let_go_of_errors()
         if not self.is_idle:
             self._stop_timer()
         elif self._timer is None:
             self._wait_for_headers()
+
+    def used(self) -> None:
+        self._server.places.used(self)
+
+    def reader_is_slow(self) -> None:
+        self._server.told("slow reader")
+        self.cut()
 
     def handle_error(
         self,

@@ -69,6 +69,10 @@ class Bodies:
             timer.cancel()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def allows(self, length: int) -> bool:
+        """Whether a body of that length, which is here already, is within the limits."""
+        return length <= self._limits.body and self.held + length <= self._limits.bodies
+
     def release(self, length: int) -> None:
         """So many bytes are no longer held."""
         self.held -= length

@@ -1,12 +1,14 @@
 """Who may ask: checks the token and the certificate that a caller shows. What is configured must all hold."""
 
 import base64
-from collections.abc import Iterator
+from asyncio import BaseTransport
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from aiohttp import web
 
-from colocate.apps.http.places import LOCAL, address_of
+from colocate.apps.http.connections import HttpConnection
+from colocate.apps.http.places import LOCAL, Rank, address_of
 from colocate.apps.scheduler.server.refusal import RequestOutcome, RequestRefused
 from colocate.apps.scheduler.server.tokens import TokenFile, make_token
 from colocate.apps.scheduler.settings import Server
@@ -29,12 +31,12 @@ class Callers:
         """Whether callers must show anything."""
         return self._by_certificate or self._tokens is not None
 
-    def check(self, request: web.BaseRequest) -> None:
-        """RequestRefused where this caller is not one of them."""
+    def check(self, headers: Mapping[str, str], transport: BaseTransport | None) -> None:
+        """RequestRefused where a caller that shows these is not one of them."""
         if self._by_certificate:
-            self._check_certificate(request)
+            self._check_certificate(transport)
         if self._tokens is not None:
-            shown = _token(request.headers.get("Authorization", ""))
+            shown = _token(headers.get("Authorization", ""))
             if not self._tokens.knows(shown):
                 raise RequestRefused(
                     401,
@@ -44,12 +46,23 @@ class Callers:
                     WWW_Authenticate="Bearer",
                 )
 
+    def let_in(self, connection: HttpConnection) -> None:
+        """Its caller was checked: it has a place of those who have shown what they must, if there is any."""
+        if self.demanding:
+            connection.raise_to(Rank.KNOWN)
+
+    def let_stay(self, connection: HttpConnection) -> bool:
+        """Whether it waits for another request: not after a probe, nor without having shown what callers must
+        show."""
+        rank = connection.rank
+        return rank is Rank.KNOWN or (rank is Rank.STRANGER and not self.demanding)
+
     def check_curious(self, request: web.BaseRequest) -> None:
         """RequestRefused where this caller may not see what is known here.
 
         Where callers need show nothing, only those on this machine may: pods' names are not for everyone.
         """
-        self.check(request)
+        self.check(request.headers, request.transport)
         if not self.demanding and address_of(_peer(request)) != LOCAL:
             raise RequestRefused(
                 403,
@@ -59,8 +72,7 @@ class Callers:
                 "server.callers.anyone",
             )
 
-    def _check_certificate(self, request: web.BaseRequest) -> None:
-        transport = request.transport
+    def _check_certificate(self, transport: BaseTransport | None) -> None:
         shown = transport.get_extra_info("peercert") if transport is not None else None
         if not shown:
             raise RequestRefused(

@@ -11,21 +11,26 @@ Preemption is passed through: what kube-scheduler would evict is right by us, un
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import cache
 from typing import Protocol
 
 from aiohttp import web
-from prometheus_client import Counter, Histogram
 
 from colocate import telemetry
 from colocate.aio import Watched, deadline
-from colocate.apps.http.connections import ConnectionLimits, Connections, connection_of, send, text_page
+from colocate.apps.http.connections import (
+    ConnectionLimits,
+    Connections,
+    connection_of,
+    send,
+    text_page,
+)
 from colocate.apps.http.listener import connections_within_files
 from colocate.apps.http.places import Rank
 from colocate.apps.scheduler.server.bodies import Bodies
 from colocate.apps.scheduler.server.callers import Callers
 from colocate.apps.scheduler.server.judge import Judge
-from colocate.apps.scheduler.server.refusal import RequestOutcome, RequestRefused
+from colocate.apps.scheduler.server.prompt_questions import PromptQuestions, PromptVerb
+from colocate.apps.scheduler.server.refusal import RequestOutcome, RequestRefused, count_request
 from colocate.apps.scheduler.server.socket import Listening, listen
 from colocate.apps.scheduler.settings import Server
 from colocate.clock import Clock
@@ -72,15 +77,13 @@ class ExtenderServer:
         self._gpus = gpus
         self._bodies = Bodies(settings.limits)
         self.callers = Callers(settings)
-        self._verbs: Mapping[str, Verb] = {**_judged(judge), "/preempt": _pass_preemption}
+        prompt: dict[str, PromptVerb] = {**_judged(judge), "/preempt": _pass_preemption}
         if gpus is not None:
-            self._verbs = {
-                **self._verbs,
-                "/gpu/filter": gpus.filter,
-                "/gpu/prioritize": gpus.prioritize,
-                "/gpu/preempt": gpus.preempt,
-                "/gpu/bind": gpus.bind,
-            }
+            prompt |= {"/gpu/prioritize": gpus.prioritize, "/gpu/preempt": gpus.preempt}
+        self.prompt = PromptQuestions(prompt, self.callers, self._bodies)
+        self._verbs: dict[str, Verb] = {**prompt}
+        if gpus is not None:
+            self._verbs |= {"/gpu/filter": gpus.filter, "/gpu/bind": gpus.bind}
         self._pages: Mapping[str, Callable[[], web.Response]] = {
             "/healthz": self._health,
             "/readyz": self._readiness,
@@ -89,6 +92,10 @@ class ExtenderServer:
         self.stopping = False
         self.under_way = 0
         self.ended = Watched()
+
+    def stop(self) -> None:
+        """Close every connection after its next answer."""
+        self.stopping = self.prompt.stopping = True
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request, whatever it is."""
@@ -99,27 +106,15 @@ class ExtenderServer:
         self.under_way += 1
         try:
             response, outcome = await self._answer(request, path)
-            if self.stopping or not self._may_stay(request):
+            if self.stopping or not self.callers.let_stay(connection_of(request)):
                 response.force_close()
             sent = await send(request, response, self._settings.limits.answer_timeout)
             outcome = RequestOutcome(sent) if sent else outcome
         finally:
             self.under_way -= 1
             self.ended.changed()
-        counted, timed = _counters(verb, outcome)
-        counted.inc()
-        timed.observe(time.perf_counter() - started)
+        count_request(verb, outcome, started)
         return response
-
-    def _may_stay(self, request: web.BaseRequest) -> bool:
-        """Whether its connection waits for another request: not after a probe, nor without having shown what callers
-        must show."""
-        rank = connection_of(request).rank
-        return rank is Rank.KNOWN or (rank is Rank.STRANGER and not self.callers.demanding)
-
-    def _let_in(self, request: web.BaseRequest) -> None:
-        if self.callers.demanding:
-            connection_of(request).raise_to(Rank.KNOWN)
 
     async def _answer(self, request: web.BaseRequest, path: str) -> tuple[web.Response, RequestOutcome]:
         try:
@@ -130,7 +125,7 @@ class ExtenderServer:
             if tell := self._told.get(path):
                 _check_method(request, "GET", "HEAD")
                 self.callers.check_curious(request)
-                self._let_in(request)
+                self.callers.let_in(connection_of(request))
                 return web.Response(
                     body=await tell(request.rel_url.query), content_type=_JSON
                 ), RequestOutcome.OK
@@ -141,8 +136,8 @@ class ExtenderServer:
                     404, RequestOutcome.UNKNOWN, f"{path[:80]!r} does not exist; available: {known}"
                 )
             _check_method(request, "POST")
-            self.callers.check(request)
-            self._let_in(request)
+            self.callers.check(request.headers, request.transport)
+            self.callers.let_in(connection_of(request))
             body = await self._bodies.read(request)
             try:
                 answer = judged(body, connection_of(request).address)
@@ -184,7 +179,7 @@ class ExtenderServer:
         return text_page(503, *reasons) if reasons else text_page(200, "ok")
 
 
-def _judged(judge: Judge) -> Mapping[str, Verb]:
+def _judged(judge: Judge) -> Mapping[str, PromptVerb]:
     """The two verbs that a judge answers."""
 
     def asked(body: bytes) -> Asked:
@@ -225,15 +220,16 @@ async def serving(
             address=str(settings.address),
             reason="server.callers.anyone is true: anyone who can reach the address may ask",
         )
-    connections = Connections("extender", answering.handle, _connection_limits(settings, answering.callers))
+    limits = _connection_limits(settings, answering.callers)
+    connections = Connections("extender", answering.handle, limits, answering.prompt)
     async with listen(settings, connections) as listening:
         telemetry.logger().info(Event.EXTENDER_SERVING, address=listening.url)
         try:
             yield listening
         finally:
-            answering.stopping = True
+            answering.stop()
             listening.close()
-            connections.close_idle()
+            await connections.close_idle()
             with suppress(TimeoutError):
                 async with deadline(clock, settings.grace):
                     seen = 0
@@ -262,12 +258,6 @@ def _connection_limits(settings: Server, callers: Callers) -> ConnectionLimits:
         idle_timeout=limits.idle_timeout,
         answer_timeout=limits.answer_timeout,
     )
-
-
-@cache
-def _counters(verb: str, outcome: RequestOutcome) -> tuple[Counter, Histogram]:
-    """Of one verb and one outcome; both are few, and to look them up costs more than to count."""
-    return telemetry.EXTENDER_REQUESTS.labels(verb, outcome), telemetry.EXTENDER_REQUEST_SECONDS.labels(verb)
 
 
 def _check_method(request: web.BaseRequest, *allowed: str) -> None:

@@ -1,6 +1,12 @@
-"""A request that is turned away: with which status, and the one sentence that its caller reads."""
+"""How a request ends: what is counted of it; and, where it is turned away, with which status and what sentence."""
 
+import time
 from enum import StrEnum
+from functools import cache
+
+from prometheus_client import Counter, Histogram
+
+from colocate import telemetry
 
 
 class RequestOutcome(StrEnum):
@@ -29,3 +35,16 @@ class RequestRefused(Exception):
         self.status = status
         self.outcome = outcome
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def count_request(verb: str, outcome: RequestOutcome, started: float) -> None:
+    """It has ended now."""
+    counted, timed = _counters(verb, outcome)
+    counted.inc()
+    timed.observe(time.perf_counter() - started)
+
+
+@cache
+def _counters(verb: str, outcome: RequestOutcome) -> tuple[Counter, Histogram]:
+    """Of one verb and one outcome; both are few, and to look them up costs more than to count."""
+    return telemetry.EXTENDER_REQUESTS.labels(verb, outcome), telemetry.EXTENDER_REQUEST_SECONDS.labels(verb)
