@@ -7,13 +7,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from colocate.apps.placement.publication import INTERVAL, CcxPublication
+from colocate.apps.placement.requests import WishDefaults
 from colocate.clock import ManualClock, SystemClock
-from colocate.cpus import CpuAllocator, CpuRequest, FreeCcxs, announced_ccxs, announcement_of, why_not_strict
+from colocate.cpus import (
+    CpuAllocator,
+    CpuRequest,
+    CpuWishes,
+    FreeCcxs,
+    announced_ccxs,
+    announcement_of,
+    why_not_strict,
+)
 from colocate.lab.api.resources import NODES as LAB_NODES
 from colocate.lab.api.server import ApiServer
 from colocate.model.cpu_shapes import HYGON, machine
@@ -28,6 +38,7 @@ from tests.support.waiting import until
 def test_what_is_announced_is_read_again() -> None:
     allocator = CpuAllocator(machine(HYGON), SETTINGS)
     assert announced_ccxs(announcement_of(allocator)) == FreeCcxs((8000,) * 16, ("default",))
+    assert announced_ccxs(announcement_of(allocator, {"default", "not granted"})).default == ("default",)
     allocator.assign(CpuRequest(pod="p", container="c", cpu=3100))
     assert announced_ccxs(announcement_of(allocator)).free == (8000,) * 15 + (4500,), "rounded down"
 
@@ -82,11 +93,11 @@ async def server() -> AsyncIterator[ApiServer]:
     await running.stop()
 
 
-def said(server: ApiServer) -> dict[str, Any] | None:
+def said(server: ApiServer, what: str = "free") -> Any:
     found = server.registry.find(LAB_NODES, "", "worker")
     assert found is not None
     text = found.body["metadata"].get("annotations", {}).get(FREE_CCXS)
-    return None if text is None else json.loads(text)["free"]
+    return None if text is None else json.loads(text).get(what)
 
 
 async def test_the_node_says_what_is_free_with_few_writes_and_no_more_rights_than_those(
@@ -108,6 +119,12 @@ async def test_the_node_says_what_is_free_with_few_writes_and_no_more_rights_tha
         for _ in range(4):
             await test.clock.advance(INTERVAL)
         await until(lambda: said(server) == {"4000": 3, "1000": 1}, "the news")
+        assert said(server, "default") is None
+        strict = WishDefaults(namespaces={"default": CpuWishes(strict=True), "other": CpuWishes(strict=True)})
+        await test.placer.reconfigure(msgspec.structs.replace(test.policy, defaults=strict))
+        for _ in range(4):
+            await test.clock.advance(INTERVAL)
+        await until(lambda: said(server, "default") == ["default"], "who is strict by default")
         publishing.cancel()
         await asyncio.gather(publishing, return_exceptions=True)
     assert said(server) is None, "who is gone says nothing"

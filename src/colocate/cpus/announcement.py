@@ -5,7 +5,7 @@ the API is bounded and checked all the same: a node may be compromised.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 
@@ -29,19 +29,22 @@ class FreeCcxs(msgspec.Struct, frozen=True):
     """Of each CCX, the most first."""
     namespaces: tuple[str, ...] = ()
     """Whose pods may wish for strict placement."""
+    default: tuple[str, ...] = ()
+    """Of these, whose pods are strict unless they wish for something else."""
 
 
-class _Announced(msgspec.Struct, frozen=True):
+class _Announced(msgspec.Struct, frozen=True, omit_defaults=True):
     free: dict[str, int] = {}
     """How many CCXs have so much room, in thousandths of a CPU."""
     strict: tuple[str, ...] = ()
+    default: tuple[str, ...] = ()
 
 
 _decoder = msgspec.json.Decoder(_Announced)
 
 
-def announcement_of(allocator: CpuAllocator) -> str:
-    """What the annotation says."""
+def announcement_of(allocator: CpuAllocator, default: Container[str] = ()) -> str:
+    """What the annotation says; `default` are the namespaces whose pods are strict unless they say otherwise."""
     now = allocator.occupancy()
     most = _MOST_CPU if allocator.sets.reserved else max(0, len(now.shared) - 1) * 1000
     rooms = [
@@ -50,7 +53,9 @@ def announcement_of(allocator: CpuAllocator) -> str:
     ]
     free = {str(room): count for room, count in sorted(Counter(rooms).items(), reverse=True)}
     strict = tuple(sorted(allocator.settings.wish_namespaces))[:_MOST_NAMESPACES]
-    return msgspec.json.encode(_Announced(free, strict)).decode()
+    return msgspec.json.encode(
+        _Announced(free, strict, tuple(name for name in strict if name in default))
+    ).decode()
 
 
 def announced_ccxs(text: str) -> FreeCcxs:
@@ -67,7 +72,7 @@ def announced_ccxs(text: str) -> FreeCcxs:
     if sum(rooms.values()) > _MOST_CCXS:
         raise ValueError(f"it names more than {_MOST_CCXS} CCXs")
     free = tuple(room for room, count in sorted(rooms.items(), reverse=True) for _ in range(count))
-    return FreeCcxs(free, said.strict)
+    return FreeCcxs(free, said.strict, said.default)
 
 
 def why_not_strict(ccxs: FreeCcxs, together: Mapping[str, MilliCpu], alone: Mapping[str, MilliCpu]) -> str:

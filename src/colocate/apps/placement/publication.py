@@ -73,7 +73,10 @@ class CcxPublication:
 
     def _text(self) -> str | None:
         book = self._placer.book
-        return announcement_of(book.allocator) if book is not None and book.active else None
+        if book is None or not book.active:
+            return None
+        wishes = self._placer.policy.defaults.namespaces
+        return announcement_of(book.allocator, {name for name, each in wishes.items() if each.strict})
 
     async def _say(self, text: str | None) -> bool:
         if text == self._said:

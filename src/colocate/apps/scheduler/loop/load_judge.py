@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from colocate import telemetry
 from colocate.apps.scheduler.loop.all_hot import AllHotTold
 from colocate.apps.scheduler.loop.decision_log import DecisionLog
-from colocate.apps.scheduler.loop.strict_cpus import StrictPod, strict_demand, strict_refusals
+from colocate.apps.scheduler.loop.strict_cpus import StrictPod, strict_refusals
 from colocate.apps.scheduler.loop.table_feed import TableFeed
 from colocate.apps.scheduler.server.judge import Sieved
 from colocate.clock import Clock
@@ -67,7 +67,7 @@ class LoadJudge:
         self._table.advance(now)
         # Where it goes is open again; what it is assumed on is said by the scores, if any node is left.
         self._table.withdraw(pod.uid)
-        strict = self._strictly_refused(asked)
+        strict = self._strictly_refused(asked, asked_for.metadata.namespace)
         names = [name for name in asked.names if name not in strict] if strict else asked.names
         sifted = sift(self._table, self._table.demand(pod), names)
         if sifted.refused:
@@ -86,12 +86,12 @@ class LoadJudge:
             return Sieved()
         return Sieved({name: str(why) for name, why in sifted.refused.items()} | strict)
 
-    def _strictly_refused(self, asked: Asked) -> dict[str, str]:
-        """Nodes where no CCX has room for a pod that wishes for one; in shadow mode none."""
-        if self._shadow or ANNOTATION.encode() not in bytes(asked.sent_pod):
+    def _strictly_refused(self, asked: Asked, namespace: str) -> dict[str, str]:
+        """Nodes where no CCX has room for a pod that wishes for one, or whose namespace does; in shadow mode none."""
+        by_default = namespace in self._facts.strict_by_default
+        if self._shadow or (not by_default and ANNOTATION.encode() not in bytes(asked.sent_pod)):
             return {}
-        demand = strict_demand(asked.pod(StrictPod))
-        return {} if demand is None else strict_refusals(demand, asked.names, self._facts.free_ccxs)
+        return strict_refusals(asked.pod(StrictPod), asked.names, self._facts.free_ccxs)
 
     def _score(
         self, pod: LoadPod, caller: str, names: Sequence[str], kept_as: CandidateNames | None = None

@@ -1,14 +1,23 @@
 """Keeps pods that wish for strict CPUs off nodes where no CCX has room: they would fail to start there, for ever.
 
-Nodes tell by an annotation what they have. One that tells nothing, or garbage, is not judged.
+Nodes tell by an annotation what they have, and whose pods are strict without a wish of their own. One that tells
+nothing, or garbage, is not judged.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
 
-from colocate.cpus import FreeCcxs, MilliCpu, announced_ccxs, why_not_strict, wishes_of
+from colocate.cpus import (
+    ANNOTATION,
+    FreeCcxs,
+    MilliCpu,
+    announced_ccxs,
+    why_not_strict,
+    wishes_of,
+)
 from colocate.model import quantity
 from colocate.model.quantity import Quantities
 
@@ -48,39 +57,65 @@ class StrictPod(_Read, frozen=True):
 class StrictDemand(msgspec.Struct, frozen=True):
     """What the strict containers of a pod ask for, by name."""
 
-    namespace: str
     together: Mapping[str, MilliCpu]
     alone: Mapping[str, MilliCpu]
     """Init containers: one after the other."""
 
 
-def strict_demand(pod: StrictPod) -> StrictDemand | None:
-    """None where no container of it is strict."""
+class StrictByDefault:
+    """The namespaces whose pods are strict unless they say otherwise, on any node. Most clusters have none."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[str, ...]] = {}
+        self._nodes: Counter[str] = Counter()
+
+    def __contains__(self, namespace: str) -> bool:
+        return self._nodes[namespace] > 0
+
+    def tell(self, node: str, text: str) -> None:
+        """What a node's annotation says now; nothing where it has none, or the node is gone."""
+        ccxs = _announced(text)
+        said = () if ccxs is None else tuple(set(ccxs.default))
+        self._nodes.subtract(self._told.pop(node, ()))
+        if said:
+            self._told[node] = said
+            self._nodes.update(said)
+        self._nodes = +self._nodes
+
+
+def _demand(pod: StrictPod, *, by_default: bool) -> StrictDemand | None:
+    """None where no container of it is strict; `by_default`, those are that have no word of their own."""
     together: dict[str, MilliCpu] = {}
     alone: dict[str, MilliCpu] = {}
     for container in (*pod.spec.init_containers, *pod.spec.containers):
-        wishes, _ = wishes_of(pod.metadata.annotations, container.name)
-        cpu = _cpu(container) if wishes.strict else 0
+        annotations = pod.metadata.annotations
+        wishes, _ = wishes_of(annotations, container.name)
+        silent = ANNOTATION not in annotations and f"{ANNOTATION}.{container.name}" not in annotations
+        cpu = _cpu(container) if wishes.strict or (by_default and silent) else 0
         if not cpu:
             continue
         before = container in pod.spec.init_containers and container.restart_policy != "Always"
         (alone if before else together)[container.name] = cpu
     if not together and not alone:
         return None
-    return StrictDemand(pod.metadata.namespace, together, alone)
+    return StrictDemand(together, alone)
 
 
-def strict_refusals(
-    demand: StrictDemand, names: Sequence[str], told_by: Callable[[str], str]
-) -> dict[str, str]:
+def strict_refusals(pod: StrictPod, names: Sequence[str], told_by: Callable[[str], str]) -> dict[str, str]:
     """The nodes that have no room, each with a reason; `told_by` is what a node's annotation says."""
-    refused = {}
+    stated, by_default = _demand(pod, by_default=False), _demand(pod, by_default=True)
+    refused: dict[str, str] = {}
+    if by_default is None:
+        return refused
+    namespace = pod.metadata.namespace
     for name in names:
         ccxs = _announced(told_by(name))
-        if ccxs is not None and demand.namespace in ccxs.namespaces:
-            why = why_not_strict(ccxs, demand.together, demand.alone)
-            if why:
-                refused[name] = why
+        if ccxs is None or namespace not in ccxs.namespaces:
+            continue
+        demand = by_default if namespace in ccxs.default else stated
+        why = why_not_strict(ccxs, demand.together, demand.alone) if demand is not None else ""
+        if why:
+            refused[name] = why
     return refused
 
 

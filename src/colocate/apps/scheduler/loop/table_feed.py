@@ -13,6 +13,7 @@ import msgspec
 
 from colocate.aio import Watched
 from colocate.apps.scheduler.loop.decision_log import DecisionLog
+from colocate.apps.scheduler.loop.strict_cpus import StrictByDefault
 from colocate.clock import Clock
 from colocate.cluster.changes import Added, Change, Deleted, Key, Modified
 from colocate.cluster.client import Client
@@ -60,6 +61,7 @@ class TableFeed:
         self.pods: WatchCache[LoadPod] = WatchCache(client, PODS.read_as(LoadPod))
         self.nodes.add_handler(self._node_changed)
         self.pods.add_handler(self._pod_changed)
+        self.strict_by_default = StrictByDefault()
         self.sampled = Watched()
         """Counts the rounds of samples that the table has."""
         # What is entered is compared with the time: a pod that has been bound for long must not look new.
@@ -115,7 +117,9 @@ class TableFeed:
         match change:
             case Deleted(key=key):
                 self.table.remove_node(key.name)
+                self.strict_by_default.tell(key.name, "")
             case Added(new=node) | Modified(new=node):
+                self.strict_by_default.tell(node.metadata.name, node.metadata.annotations.free_ccxs)
                 self.table.add_nodes([node_facts(node, self._ahead)])
 
     def _pod_changed(self, change: Change[LoadPod]) -> None:
