@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import grpc.aio
 from tests.cli.running import colocate, on_terminal
 from tests.scheduler.pretending import pretending
 from tests.scheduler.story import telling
+from tests.support.fake_runtime import Requests, serving
 
 from colocate.testing import TestNode
+from colocate.wire import cri_pb2 as cri
 
 OF_THE_KUBELET = (
     "agent",
@@ -106,6 +109,31 @@ async def test_checks_are_chosen_by_name(short: Path) -> None:
         2,
         "colocate: no check is named tyres; 'colocate doctor --list' lists them\n",
     )
+
+
+async def test_the_sockets_of_a_nodes_configuration_are_looked_at(node: TestNode, short: Path) -> None:
+    async def version(path: str, requests: Requests, context: grpc.aio.ServicerContext) -> None:
+        async for _ in requests:
+            said = cri.VersionResponse(runtime_name="containerd", runtime_version="2.1.9")
+            await context.write(said.SerializeToString())
+
+    config = short / "colocate.yaml"
+    config.write_text(
+        f"version: 1\ncpus: {{socket: {short}/cpus.sock, stateFolder: {short}/state, nri: {{socket: {short}/nri}}}}\n"
+    )
+    (node.paths.root / "config.yaml").write_text(f"containerRuntimeEndpoint: unix://{short}/cri.sock\n")
+    asked = ("doctor", "placement*", "--kubelet-root", node.paths.root, "--no-cluster", "--config", config)
+    async with serving(short / "cri.sock", version):
+        off = (await colocate(*asked)).out
+        assert "containerd 2.1.9 can have NRI, and has it off" in off
+        assert f"no placer answers on {short}/cpus.sock" in off
+        async with serving(short / "nri", version):
+            assert "containerd 2.1.9 has NRI: 'colocate nri' fits" in (await colocate(*asked)).out
+            said = await colocate(*asked[:-2], COLOCATE_CPUS_NRI_SOCKET=str(short / "nri"))
+            assert "containerd 2.1.9 has NRI" in said.out
+    wrong = await colocate(*asked[:-1], short / "none.yaml")
+    assert wrong.code == 2
+    assert wrong.err.startswith("colocate: ")
 
 
 async def test_a_check_that_was_named_and_lacks_its_configuration_is_a_users_error(node: TestNode) -> None:

@@ -8,14 +8,14 @@ import msgspec
 import uvloop
 
 from colocate import telemetry
-from colocate.apps.config.file import load_document
+from colocate.apps.config.file import build, load, load_document
+from colocate.apps.config.schema import VERSION, Config
 from colocate.apps.doctor import examination
 from colocate.apps.doctor.check import Check, DoctorSection, Patient, Scheduling
 from colocate.apps.doctor.report import CheckVerdict, Examined
 from colocate.apps.scheduler.kube.extender import read_kube_scheduler
 from colocate.apps.scheduler.settings import SCHEDULER
 from colocate.cli import cluster_flags
-from colocate.cli.agent_socket import control_socket
 from colocate.cli.commands import Commands, add_output
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, has_colours, terminal_width, visible, wrapped
@@ -57,6 +57,12 @@ def add(groups: Commands) -> None:
     )
     add_output(parser, "text", "json")
     parser.add_argument("--list", action="store_true", help="list the checks without running them")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the configuration of this node's agent, cri-proxy or nri: its sockets and folders are looked at",
+    )
     parser.add_argument("--kubelet-root", type=Path, metavar="DIR", help="the kubelet's folder")
     parser.add_argument(
         "--node", metavar="NAME", help=f"this machine's node ({NODE_NAME}, or the host's name)"
@@ -107,16 +113,19 @@ def _check_named(names: list[str]) -> None:
 
 
 async def _examine(args: argparse.Namespace, checks: list[Check]) -> CheckVerdict:
-    paths = KubeletPaths(args.kubelet_root) if args.kubelet_root else KubeletPaths.from_environment()
+    config = _node_config(args.config)
     cluster = _cluster(args)
     printer = _Printer(args.output)
     try:
         patient = Patient(
-            paths,
-            control_socket(),
+            KubeletPaths(args.kubelet_root or config.kubelet.root),
+            config.control.socket,
             args.node or this_node(),
             SystemClock(),
             cluster,
+            placement_socket=config.cpus.socket,
+            placement_state=config.cpus.state_folder,
+            nri_socket=config.cpus.nri.socket,
             scheduling=_scheduling(args),
         )
         async for examined in examination.examine(patient, checks):
@@ -126,6 +135,13 @@ async def _examine(args: argparse.Namespace, checks: list[Check]) -> CheckVerdic
             await cluster.close()
     printer.end()
     return printer.worst
+
+
+def _node_config(file: Path | None) -> Config:
+    """What this node is configured with; without a file, by the environment."""
+    if file is not None:
+        return load(file, os.environ).config
+    return build(f"version: {VERSION}".encode(), "the environment", os.environ).config
 
 
 def _scheduling(args: argparse.Namespace) -> Scheduling | None:

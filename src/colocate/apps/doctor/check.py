@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from colocate.apps.config.schema import DEFAULT_CPUS_SOCKET, DEFAULT_STATE_FOLDER
+from colocate.apps.config.schema import DEFAULT_CPUS_SOCKET, DEFAULT_NRI_SOCKET, DEFAULT_STATE_FOLDER
 from colocate.apps.doctor.report import CheckResult
 from colocate.apps.scheduler.kube.extender import KubeScheduler
 from colocate.apps.scheduler.settings import SchedulerConfig
@@ -46,6 +46,7 @@ class Patient(msgspec.Struct, frozen=True):
     """The way to the cluster, or why there is none; its checks are not made then."""
     placement_socket: Path = DEFAULT_CPUS_SOCKET
     placement_state: Path = DEFAULT_STATE_FOLDER
+    nri_socket: Path = DEFAULT_NRI_SOCKET
     scheduling: Scheduling | None = None
     """How pods are scheduled by load; where nothing is said of it, nothing of it is looked at."""
 

@@ -20,7 +20,6 @@ from colocate.wire import cri_pb2 as cri
 from colocate.wire.rpc import call, connect, is_served
 
 _CONTAINERD = Path("/run/containerd/containerd.sock")
-_NRI = Path("/var/run/nri/nri.sock")
 _ANSWER = 5.0
 _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})")
 
@@ -46,8 +45,10 @@ async def placement_way(patient: Patient) -> AsyncIterator[CheckResult]:
     flags = [patient.paths.root / "kubeadm-flags.env", *FLAG_FILES[1:]]
     place = find(RUNTIME_ENDPOINT, flags, patient.paths.root / "config.yaml")
     socket = Path(place.value.removeprefix("unix://")) if place else _CONTAINERD
+    nri = patient.nri_socket
     try:
         served = is_served(socket)
+        with_nri = nri.exists() and is_served(nri)
     except PermissionError:
         yield no_right()
         return
@@ -60,7 +61,7 @@ async def placement_way(patient: Patient) -> AsyncIterator[CheckResult]:
     except grpc.RpcError as error:
         yield warn(f"the runtime on {socket} does not answer: {error.code().name}", "see its log")
         return
-    yield fitting_way(said.runtime_name, said.runtime_version, nri=_NRI.exists() and is_served(_NRI))
+    yield fitting_way(said.runtime_name, said.runtime_version, nri=with_nri)
 
 
 def fitting_way(name: str, version: str, *, nri: bool) -> CheckResult:
