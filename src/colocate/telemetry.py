@@ -446,8 +446,11 @@ LOG_LINES_LOST = Counter(
 )
 
 
-class _LossyStream(io.TextIOBase):
-    """A stream of log lines: one that cannot be written is counted, and stops nothing else."""
+class _LossyStream:
+    """A stream of log lines: one that cannot be written is counted, and stops nothing else.
+
+    No `io.TextIOBase`: that one flushes when it is dropped, and the stream below may be closed by then.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

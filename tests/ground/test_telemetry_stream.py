@@ -1,6 +1,7 @@
 """Log lines that cannot be written, and those that would steer the terminal that they are written to."""
 
 import errno
+import gc
 import io
 import os
 from collections.abc import Iterator
@@ -31,6 +32,20 @@ def test_a_log_on_a_full_disk_stops_nobody_and_is_counted() -> None:
     before = LOG_LINES_LOST._value.get()
     telemetry.logger().error(Event.MEMORY_STATE_UNSTORED, reason="no space left on device")
     assert LOG_LINES_LOST._value.get() == before + 1
+
+
+def test_logs_that_are_dropped_leave_their_stream_alone() -> None:
+    class Counted(io.StringIO):
+        flushed = 0
+
+        def flush(self) -> None:
+            self.flushed += 1
+
+    stream = Counted()
+    telemetry.configure_logs("json", "info", stream)
+    structlog.reset_defaults()
+    gc.collect()
+    assert stream.flushed == 0
 
 
 @pytest.mark.parametrize("said", ["\x1b[2J", "\x9b31m", "a b\x1b]0;title\x07", "\u202e", "first\nsecond"])
