@@ -342,7 +342,7 @@ def test_percents_beyond_what_kubernetes_counts_are_as_good_as_none() -> None:
 
 
 def test_annotations_that_are_nested_without_end_say_nothing() -> None:
-    deep = '{"x":' + "[" * 50_000 + "]" * 50_000 + "}"  # some Pythons go 10 000 deep
+    deep = '{"x":' + "[" * 1_000_000 + "]" * 1_000_000 + "}"  # Python 3.14 goes 130 000 deep
     node = node_facts(node_with(**{THRESHOLDS: deep, RAW_ALLOCATABLE: deep}))
     assert (node.thresholds, node.raw_allocatable) == (None, PerResource())
     metadata = {"name": "p", "namespace": "ns", "uid": "u", "annotations": {SCALING: deep}}
