@@ -111,8 +111,8 @@ def _cleared(
     kept = {uid: gpus for uid, gpus in answers.due.items() if uid not in gone}
     started = frozenset(key for key in answers.started if key.uid not in gone)
     lost = {key: each for key, each in answers.lost.items() if key.uid not in gone}
-    before = answers.due, answers.started, answers.lost
-    if any(len(new) != len(old) for new, old in zip((kept, started, lost), before, strict=True)):
+    sizes = len(answers.due), len(answers.started), len(answers.lost)
+    if (len(kept), len(started), len(lost)) != sizes:
         answers = msgspec.structs.replace(answers, due=kept, started=started, lost=lost)
     return answers.without(ended)
 
