@@ -1,22 +1,14 @@
-"""examples/gpus/pods-rbac.yaml: what its admission policy lets an agent's account do to pods.
-
-The embedded API server has no admission policies: the policy's own text is evaluated as the API server would.
-"""
+"""examples/gpus/pods-rbac.yaml: what its admission policy lets an agent's account do to pods."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
-import cel
 import pytest
-import yaml
+from tests.support.admission import NODE, AdmissionPolicy
 
 from colocate.gpus import DIALECTS, SEAL
 
-FILE = Path(__file__).parents[2] / "examples/gpus/pods-rbac.yaml"
-DOCUMENTS = list(yaml.safe_load_all(FILE.read_text()))
-POLICY = next(each for each in DOCUMENTS if each["kind"] == "ValidatingAdmissionPolicy")["spec"]
-NODE = "authentication.kubernetes.io/node-name"
+POLICY = AdmissionPolicy("gpus/pods-rbac.yaml")
 AGENT = {"username": "system:serviceaccount:kube-system:colocate-gpus", "extra": {NODE: ["worker"]}}
 
 
@@ -30,26 +22,7 @@ def pod(**changes: Any) -> dict[str, Any]:
 
 
 def refused(old: dict[str, Any], new: dict[str, Any] | None, user: dict[str, Any] = AGENT) -> list[str]:
-    """The messages of the validations that do not hold; an expression that fails refuses, as the policy says."""
-    context: dict[str, Any] = {
-        "request": {"operation": "UPDATE" if new else "DELETE", "userInfo": user},
-        "oldObject": old,
-        "object": new,
-    }
-    variables: dict[str, Any] = {}
-    for variable in POLICY["variables"]:
-        variables[variable["name"]] = cel.evaluate(
-            variable["expression"], {**context, "variables": variables}
-        )
-    messages = []
-    for validation in POLICY["validations"]:
-        try:
-            holds = cel.evaluate(validation["expression"], {**context, "variables": variables})
-        except (RuntimeError, TypeError, ValueError):
-            holds = False
-        if holds is not True:
-            messages.append(validation["message"])
-    return messages
+    return POLICY.refused(old, new, user)
 
 
 def annotated(old: dict[str, Any], annotations: dict[str, str]) -> dict[str, Any]:
@@ -118,9 +91,7 @@ def test_an_agent_deletes_no_pod_that_nobody_makes_anew(owners: list[dict[str, A
 
 
 def test_the_policy_is_for_the_agents_account_alone_and_is_bound() -> None:
-    [condition] = POLICY["matchConditions"]
-    assert cel.evaluate(condition["expression"], {"request": {"userInfo": AGENT}}) is True
-    assert cel.evaluate(condition["expression"], {"request": {"userInfo": {"username": "jane"}}}) is False
-    binding = next(each for each in DOCUMENTS if each["kind"] == "ValidatingAdmissionPolicyBinding")
-    assert binding["spec"] == {"policyName": "colocate-gpus-pods", "validationActions": ["Deny"]}
-    assert POLICY["failurePolicy"] == "Fail"
+    assert POLICY.is_for(AGENT)
+    assert not POLICY.is_for({"username": "jane"})
+    assert POLICY.binding == {"policyName": POLICY.name, "validationActions": ["Deny"]}
+    assert POLICY.spec["failurePolicy"] == "Fail"
