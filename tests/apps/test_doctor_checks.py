@@ -60,6 +60,19 @@ async def test_a_check_that_fails_or_hangs_is_a_finding_and_stops_no_other(tmp_p
     assert fine.worst is CheckVerdict.GOOD
 
 
+async def test_whether_an_agent_runs_behind_a_folder_that_is_shut_is_not_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shut(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "lstat", shut)
+    names = ("agent", "memory evictions")
+    [told] = [e async for e in examine(patient(tmp_path), chosen(names))]
+    assert told.check == "needs root"
+    assert told.results[0].reason == "not looked at, or not wholly: agent, memory evictions"
+
+
 async def test_what_this_user_may_not_look_at_is_said_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from tests.cluster.serving import connect
 from tests.memory.nodes import Machine
 
 from colocate.apps import control
-from colocate.apps.doctor.report import CheckVerdict, good
+from colocate.apps.doctor.report import CheckVerdict, absent, good
 from colocate.apps.memory.control import REPORT
 from colocate.apps.memory.report import MemoryReport, report
 from colocate.clock import ManualClock, SystemClock
@@ -55,7 +55,7 @@ async def test_of_a_machine_that_is_no_node_no_reserves_are_asked_for(
 ) -> None:
     async with connect(server.url, SystemClock()) as client:
         result = await only(patient(tmp_path, client), "memory reserves")
-    assert result == good("the cluster has no node worker, so the agent offers nothing")
+    assert result == absent("the cluster has no node worker, so nothing is reserved on it")
 
 
 def reported(**more: object) -> MemoryReport:
@@ -90,7 +90,7 @@ async def test_an_agent_that_may_evict_wherever_it_sells_is_well_and_so_is_none(
     assert result == good("the agent may evict in every namespace with blocks, according to the API server")
     result = await only(patient(tmp_path), "memory evictions")
     assert result.verdict is CheckVerdict.ABSENT
-    assert "no agent answers where it may evict" in result.reason
+    assert "no agent runs here" in result.reason
 
 
 async def test_memory_that_is_switched_off_is_not_taken_for_a_stale_resource(

@@ -57,6 +57,15 @@ class Patient(msgspec.Struct, frozen=True):
         return self.cluster
 
 
+def is_there(path: Path) -> bool:
+    """Whether something has this name; PermissionError, which the doctor tells once, where this user cannot see."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 Look = Callable[[Patient], AsyncIterator[CheckResult]]
 L = TypeVar("L", bound=Look)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import grpc
 
 from colocate.aio import deadline
-from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.check import DoctorSection, Patient, check, is_there
 from colocate.apps.doctor.report import CheckResult, absent, bad, good, no_right, warn
 from colocate.clock import Clock
 from colocate.errors import Unavailable, system_reason
@@ -151,7 +151,7 @@ async def podresources(patient: Patient) -> AsyncIterator[CheckResult]:
 async def agent(patient: Patient) -> AsyncIterator[CheckResult]:
     """An agent that says it runs here does."""
     socket = patient.control_socket
-    if not os.path.lexists(socket):
+    if not is_there(socket):
         yield absent(f"no agent runs here ({socket} does not exist)")
     elif not os.access(socket, os.W_OK):
         yield no_right()

@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator
 
 from colocate.apps import control
-from colocate.apps.doctor.check import DoctorSection, Patient, check
+from colocate.apps.doctor.check import DoctorSection, Patient, check, is_there
 from colocate.apps.doctor.report import CheckResult, absent, good, no_right, warn
 from colocate.apps.memory.cluster_view import ask_configz
 from colocate.apps.memory.control import REPORT, AskReport
@@ -104,6 +104,9 @@ async def ladder(patient: Patient) -> AsyncIterator[CheckResult]:
 @check(DoctorSection.MACHINE, "memory evictions")
 async def evictions(patient: Patient) -> AsyncIterator[CheckResult]:
     """In which namespaces the agent that runs here may evict: it asks the API server as itself, not as this user."""
+    if not is_there(patient.control_socket):
+        yield absent(f"no agent runs here ({patient.control_socket} does not exist)")
+        return
     try:
         report = await control.ask(patient.control_socket, REPORT, AskReport())
     except UserError as error:
@@ -124,7 +127,7 @@ async def kubelet_reserves(patient: Patient) -> AsyncIterator[CheckResult]:
     try:
         node = await patient.client.get(NODES.read_as(ApiNode), patient.node)
     except NotFound:
-        yield good(f"the cluster has no node {patient.node}, so the agent offers nothing")
+        yield absent(f"the cluster has no node {patient.node}, so nothing is reserved on it")
         return
     try:
         config = await ask_configz(patient.client, patient.node)
