@@ -195,7 +195,7 @@ async def test_two_agents_do_not_share_a_control_socket(short: Path) -> None:
         ended = await colocate("agent", "--config", file, COLOCATE_CONTROL_SOCKET=str(agent.socket))
         assert (ended.code, ended.err) == (
             2,
-            f"colocate: control.socket: an agent already runs with the control socket {agent.socket}; "
+            f"colocate: control.socket: another agent already runs with the control socket {agent.socket}; "
             f"stop it, or give this one another with control.socket or COLOCATE_CONTROL_SOCKET\n",
         )
         assert (await agent.mock("list")).code == 0

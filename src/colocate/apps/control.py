@@ -51,17 +51,32 @@ def answering_later(
     return handle
 
 
+class ControlPeer(msgspec.Struct, frozen=True):
+    """Who is expected behind a control socket, in the words of its errors."""
+
+    what: str = "agent"
+    start: str = "'colocate agent --config FILE'"
+    setting: str = "control.socket"
+    variable: str = "COLOCATE_CONTROL_SOCKET"
+
+
+AGENT = ControlPeer()
+
+
 @asynccontextmanager
-async def serving(socket: Path, *services: Service) -> AsyncIterator[None]:
+async def serving(socket: Path, *services: Service, peer: ControlPeer = AGENT) -> AsyncIterator[None]:
     """Serve on the control socket for as long as the body runs."""
-    _make_room(socket)
+    _make_room(socket, peer)
     reached("control.serve")
     # No moment in which another user could connect: the socket is born with mode 0600.
     mask = os.umask(0o177)
     try:
         server = await rpc.serve(socket, *services)
     except (OSError, RuntimeError) as error:
-        raise UserError(f"control.socket: cannot listen on {socket}: {error}; choose another path") from error
+        reason = system_reason(error) if isinstance(error, OSError) else str(error)
+        raise UserError(
+            f"{peer.setting}: cannot listen on {socket} ({reason}); choose another path"
+        ) from error
     finally:
         os.umask(mask)
     reached("control.served")
@@ -73,8 +88,8 @@ async def serving(socket: Path, *services: Service) -> AsyncIterator[None]:
         reached("control.removed")
 
 
-def _make_room(socket: Path) -> None:
-    """Make the folder, and remove what a killed agent left behind."""
+def _make_room(socket: Path, peer: ControlPeer) -> None:
+    """Make the folder, and remove what a killed process left behind."""
     try:
         socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(socket.parent, os.W_OK | os.X_OK):
@@ -84,30 +99,20 @@ def _make_room(socket: Path) -> None:
         found = socket.stat(follow_symlinks=False)
     except OSError as error:
         reason = system_reason(error)
+        as_root = "run this as root, or " if isinstance(error, PermissionError) else ""
         raise UserError(
-            f"control.socket: cannot make a socket in {socket.parent} ({reason}); "
-            f"choose another path with control.socket or COLOCATE_CONTROL_SOCKET"
+            f"{peer.setting}: cannot make a socket in {socket.parent} ({reason}); "
+            f"{as_root}choose another path with {peer.setting} or {peer.variable}"
         ) from error
     if not stat.S_ISSOCK(found.st_mode):
-        raise UserError(f"control.socket: {socket} exists and is not a socket; choose another path")
+        raise UserError(f"{peer.setting}: {socket} exists and is not a socket; choose another path")
     if rpc.is_served(socket):
         raise UserError(
-            f"control.socket: an agent already runs with the control socket {socket}; "
-            f"stop it, or give this one another with control.socket or COLOCATE_CONTROL_SOCKET"
+            f"{peer.setting}: another {peer.what} already runs with the control socket {socket}; "
+            f"stop it, or give this one another with {peer.setting} or {peer.variable}"
         )
     socket.unlink(missing_ok=True)
     telemetry.logger().info(Event.STALE_SOCKET_REMOVED, socket=str(socket))
-
-
-class ControlPeer(msgspec.Struct, frozen=True):
-    """Who is expected behind a control socket, in the words of its errors."""
-
-    what: str = "agent"
-    start: str = "'colocate agent --config FILE'"
-    variable: str = "COLOCATE_CONTROL_SOCKET"
-
-
-AGENT = ControlPeer()
 
 
 async def ask(

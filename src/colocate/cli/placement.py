@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from colocate.apps import control
-from colocate.apps.config.override import settable
 from colocate.apps.config.schema import DEFAULT_CPUS_SOCKET
 from colocate.apps.placement.control import (
     EXPLAIN,
+    PLACER,
     STATUS,
     SWITCH,
     AskExplanation,
@@ -30,8 +30,6 @@ from colocate.host.cpu_topology import read_topology
 from colocate.model.cpuset import CpuSet
 from colocate.model.figures import count
 
-_VARIABLE = settable()["cpus.socket"].variable
-_PLACER = control.ControlPeer("placer", "'colocate cri-proxy' or 'colocate nri'", _VARIABLE)
 _LOOK_AGAIN = 0.5
 _SHARED = "a"
 
@@ -62,8 +60,8 @@ def add_socket(command: argparse.ArgumentParser) -> None:
         "--socket",
         metavar="PATH",
         type=Path,
-        default=Path(os.environ.get(_VARIABLE) or DEFAULT_CPUS_SOCKET),
-        help=f"the socket of whoever places containers; else {_VARIABLE}, else {DEFAULT_CPUS_SOCKET}",
+        default=Path(os.environ.get(PLACER.variable) or DEFAULT_CPUS_SOCKET),
+        help=f"the socket of whoever places containers; else {PLACER.variable}, else {DEFAULT_CPUS_SOCKET}",
     )
 
 
@@ -78,7 +76,7 @@ def show_status(args: argparse.Namespace) -> int:
 
 def show_container(args: argparse.Namespace) -> int:
     """Why a container is where it is."""
-    found = asyncio.run(control.ask(args.socket, EXPLAIN, AskExplanation(args.container), _PLACER))
+    found = asyncio.run(control.ask(args.socket, EXPLAIN, AskExplanation(args.container), PLACER))
     if args.output == "json":
         print(as_json(found))
         return 0
@@ -92,7 +90,7 @@ def show_container(args: argparse.Namespace) -> int:
 
 def switch_off(args: argparse.Namespace) -> int:
     patience = seconds(args.timeout, "--timeout")
-    switched = asyncio.run(control.ask(args.socket, SWITCH, SwitchPlacement(off=True), _PLACER))
+    switched = asyncio.run(control.ask(args.socket, SWITCH, SwitchPlacement(off=True), PLACER))
     print("placement was off already" if switched.was_off else "placement is switched off")
     _tell_unstored(switched)
     end = time.monotonic() + patience
@@ -108,7 +106,7 @@ def switch_off(args: argparse.Namespace) -> int:
 
 
 def switch_on(args: argparse.Namespace) -> int:
-    switched = asyncio.run(control.ask(args.socket, SWITCH, SwitchPlacement(off=False), _PLACER))
+    switched = asyncio.run(control.ask(args.socket, SWITCH, SwitchPlacement(off=False), PLACER))
     print("placement is switched on" if switched.was_off else "placement was on already")
     _tell_unstored(switched)
     return 0
@@ -195,4 +193,4 @@ def _tell_unstored(switched: PlacementSwitched) -> None:
 
 
 def _ask(socket: Path) -> PlacementReport:
-    return asyncio.run(control.ask(socket, STATUS, AskPlacement(), _PLACER))
+    return asyncio.run(control.ask(socket, STATUS, AskPlacement(), PLACER))

@@ -44,7 +44,10 @@ async def serving(server: grpc.aio.Server, listen: Path, runtime: Path) -> Async
         server.add_insecure_port(f"unix:{fresh}")
         await server.start()
     except (OSError, RuntimeError) as error:
-        raise UserError(f"--listen: cannot listen on {listen}: {error}; choose another path") from error
+        reason = system_reason(error) if isinstance(error, OSError) else str(error)
+        raise UserError(
+            f"--listen: cannot listen on {listen} ({reason}); run this as root, or choose another path"
+        ) from error
     finally:
         os.umask(mask)
     reached("cri.bound")

@@ -13,6 +13,10 @@ from colocate.errors import UserError
 from colocate.telemetry import Event
 from colocate.wire import rpc
 
+PLACER = control.ControlPeer(
+    "placer", "'colocate cri-proxy' or 'colocate nri'", "cpus.socket", "COLOCATE_CPUS_SOCKET"
+)
+
 
 class AskPlacement(msgspec.Struct, frozen=True):
     """Ask how all containers stand."""

@@ -54,7 +54,7 @@ class PlacementPart:
             async with AsyncExitStack() as stack:
                 ways: tuple[AbstractAsyncContextManager[object], ...] = (
                     metrics.serving(section.metrics),
-                    control.serving(section.socket, service),
+                    control.serving(section.socket, service, peer=placement_control.PLACER),
                 )
                 for way in ways:
                     try:
