@@ -107,7 +107,10 @@ async def serve_log(
 
 
 async def serve_exec(request: web.Request, pod: Object, access: PodAccess | None) -> web.StreamResponse:
-    """Run a command beside a container, with its streams over a WebSocket."""
+    """Run a command beside a container, with its streams over a WebSocket.
+
+    Why a command cannot run is said over it: where a WebSocket is refused, kubectl tries SPDY and shows its refusal.
+    """
     query = ListQuery(dict(request.query))
     if "spdy" in request.headers.get("Upgrade", "").lower():
         raise bad_request(
@@ -118,20 +121,31 @@ async def serve_exec(request: web.Request, pod: Object, access: PodAccess | None
     command = request.query.getall("command", [])
     if not command:
         raise bad_request("you must specify at least one command for the container")
-    container, terminal = container_of(pod, query.text("container")), query.flag("tty")
+    terminal = query.flag("tty")
     socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=_LARGEST_INPUT)
+    await socket.prepare(request)
     try:
         process = await _reachable(pod, access).start(
-            uid_of(pod), container, command, terminal=terminal, input=query.flag("stdin")
+            uid_of(pod),
+            container_of(pod, query.text("container")),
+            command,
+            terminal=terminal,
+            input=query.flag("stdin"),
         )
-    except LookupError as error:
-        raise bad_request(str(error.args[0])) from None
+    except (LookupError, StatusError) as error:
+        await _end(socket, {"metadata": {}, "status": "Failure", "message": str(error.args[0])})
+        return socket
     try:
-        await socket.prepare(request)
         await _joined(socket, process, terminal)
     finally:
         await process.close()
     return socket
+
+
+async def _end(socket: web.WebSocketResponse, outcome: Object) -> None:
+    with contextlib.suppress(ConnectionError):
+        await socket.send_bytes(bytes([_ERROR]) + encode(outcome))
+        await socket.close()
 
 
 async def _joined(socket: web.WebSocketResponse, process: ExecProcess, terminal: bool) -> None:
@@ -147,9 +161,7 @@ async def _joined(socket: web.WebSocketResponse, process: ExecProcess, terminal:
             ended.cancel()
             return
         await asyncio.gather(*telling)
-        with contextlib.suppress(ConnectionError):
-            await socket.send_bytes(bytes([_ERROR]) + encode(_outcome(ended.result())))
-            await socket.close()
+        await _end(socket, _outcome(ended.result()))
     finally:
         for task in (asking, *telling):
             task.cancel()

@@ -100,6 +100,7 @@ _AUTHN = "authentication.k8s.io"
 _AUTHZ = "authorization.k8s.io"
 _DRA = "resource.k8s.io"
 _STORAGE = "storage.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
 _CREATE = ("create",)
 _METRICS = "metrics.k8s.io"
 _ASK = ("get", "list")
@@ -171,6 +172,25 @@ CLUSTER_ROLE_BINDINGS = ServedResource("clusterrolebindings", "ClusterRoleBindin
 ROLES = ServedResource("roles", "Role", _RBAC)
 ROLE_BINDINGS = ServedResource("rolebindings", "RoleBinding", _RBAC)
 
+ADMISSION_POLICIES = (
+    ServedResource(
+        "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicy",
+        _ADMISSION,
+        namespaced=False,
+        subresources=(_STATUS,),
+        generation=True,
+    ),
+    ServedResource(
+        "validatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicyBinding",
+        _ADMISSION,
+        namespaced=False,
+        generation=True,
+    ),
+)
+"""Kept, so that our own manifests can be applied; nothing here judges by them."""
+
 NODE_METRICS = ServedResource(
     "nodes", "NodeMetrics", _METRICS, "v1beta1", namespaced=False, verbs=_ASK, measured=True
 )
@@ -226,6 +246,7 @@ RESOURCES = (
     ROLES,
     PRIORITY_CLASSES,
     LEASES,
+    *ADMISSION_POLICIES,
     *NEVER_ANY,
     NODE_METRICS,
     POD_METRICS,
