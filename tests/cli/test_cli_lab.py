@@ -216,9 +216,9 @@ async def test_the_demo_shows_its_kubeconfig_on_a_small_terminal_and_leaves_noth
 
     try:
         await until(lambda: "export KUBECONFIG=" in read() and "Ctrl-C ends" in shown, "the KUBECONFIG", 90)
-        found = re.search(r"export KUBECONFIG=(\S+?kubeconfig)", shown)
+        found = re.search(r"D=(/\S+?/colocate-demo-\w+)", shown)
         assert found, shown[-2000:]
-        described = await kubectl(found[1], "describe", "node", "this-machine")
+        described = await kubectl(f"{found[1]}/kubeconfig", "describe", "node", "this-machine")
         assert [line.split() for line in described.splitlines() if line.strip().startswith("mock/gpu")] == [
             ["mock/gpu:", "10"],
             ["mock/gpu:", "10"],
@@ -228,8 +228,7 @@ async def test_the_demo_shows_its_kubeconfig_on_a_small_terminal_and_leaves_noth
         process.send_signal(signal.SIGINT)
         await until(lambda: read() is not None and process.returncode is not None, "the end of the demo", 60)
         assert process.returncode == 0
-        folder = str(Path(found[1]).parent)
-        assert folder not in left_behind()
+        assert found[1] not in left_behind()
         assert not [path for path in left_behind() - before if f"-{process.pid}" in path]
     finally:
         if process.returncode is None:
@@ -237,7 +236,7 @@ async def test_the_demo_shows_its_kubeconfig_on_a_small_terminal_and_leaves_noth
             await process.wait()
         os.close(master)
         if "found" in locals() and found:
-            shutil.rmtree(Path(found[1]).parent, ignore_errors=True)
+            shutil.rmtree(found[1], ignore_errors=True)
 
 
 @asynccontextmanager

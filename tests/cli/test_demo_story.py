@@ -1,14 +1,17 @@
 """How the demo is told: what was skipped is not counted as having worked, and long sentences are continued."""
 
 import io
+import re
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
-from colocate.cli.demo import Story
+from colocate.apps.memory.report import MemoryReport
+from colocate.cli.demo import Story, continued
 from colocate.lab.demo import Demo
 from colocate.lab.demo_commands import DemoSkipped
 
@@ -21,6 +24,7 @@ def pretended(root: Path) -> Demo:
         SimpleNamespace(
             root=root,
             kubelet=SimpleNamespace(status=status),
+            kubeconfig=root / "kubeconfig",
             pods=list,
             node_loads=list,
             agent=None,
@@ -64,3 +68,48 @@ async def test_on_a_terminal_a_long_sentence_goes_on_below_itself(tmp_path: Path
     assert len(lines) >= 2
     assert all(line.startswith("  ") for line in lines)
     assert max(map(len, out.getvalue().splitlines())) <= 40 + len("\x1b[?25l")
+
+
+async def test_on_a_terminal_of_another_size_the_story_is_told_again_and_fits(tmp_path: Path) -> None:
+    story, out = told(tmp_path, terminal=True, width=100)
+    with story.shown():
+        await story.step("A step", works)
+        story.end(once=False)
+        story._console.size = ConsoleDimensions(50, 18)
+        drawn = len(out.getvalue())
+        story.refresh()
+        after = out.getvalue()[drawn:]
+        story.refresh()
+    shown = plain(after.partition("\x1b[2J")[2])
+    assert shown[0] == "✓ A step  0.0 s"
+    assert max(map(len, shown)) <= 50
+    frame = shown[next(at for at, line in enumerate(shown) if line.startswith("╭")) :]
+    assert len(frame) <= 18
+    assert frame[-1] == "Ctrl-C ends the demo and leaves nothing behind."
+    again = out.getvalue()[drawn + len(after) :]
+    assert "\x1b[2J" not in again, "only once for every change"
+
+
+def plain(text: str) -> list[str]:
+    """The lines of a terminal's text, without colours and movements."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "").splitlines()
+
+
+async def test_hints_can_be_pasted_whatever_the_width(tmp_path: Path) -> None:
+    line = "  colocate scheduler top --url http://127.0.0.1:8890 --token-file $D/token   # a remark"
+    for width in range(40, 120):
+        parts = continued(line, width)
+        assert max(map(len, parts)) <= width
+        joined = "\n".join(parts).replace(" \\\n", " ")
+        assert shlex.split(joined, comments=True) == shlex.split(line, comments=True)
+    assert continued("A sentence that is long", 10) == ["A sentence that is long"]
+
+
+@pytest.mark.parametrize("sold", [True, False])
+async def test_what_the_demo_cannot_show_is_no_hint(sold: bool, tmp_path: Path) -> None:
+    story, out = told(tmp_path)
+    story._memory = cast(MemoryReport, SimpleNamespace()) if sold else None
+    story.end(once=False)
+    assert ("memory status" in out.getvalue()) == sold
+    assert "scheduler top" not in out.getvalue()
+    assert f"D={tmp_path}" in out.getvalue()

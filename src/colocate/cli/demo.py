@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import time
@@ -31,7 +32,7 @@ try:
     from rich.text import Text
 
     from colocate.lab.demo import RESOURCE, Demo
-    from colocate.lab.demo_commands import DemoSkipped
+    from colocate.lab.demo_commands import INDENT, DemoSkipped
     from colocate.lab.own_folder import own_folder
 except ImportError as missing:
     raise UserError(
@@ -45,6 +46,7 @@ _BAR = 10
 _HOT = 0.8
 _COMMAND = sys.argv[0] if os.access(sys.argv[0], os.X_OK) else "colocate"
 """As it can be pasted into another terminal, whose PATH may not have it."""
+_SOCKET = control.AGENT.variable
 
 
 def add(groups: Commands) -> None:
@@ -119,7 +121,9 @@ class Story:
     def __init__(self, demo: Demo, console: Console, *, live: bool) -> None:
         self._demo = demo
         self._console = console
-        self._live = Live(console=console, auto_refresh=False, transient=False) if live else None
+        self._live = _live(console) if live else None
+        self._size = console.size
+        self._told: list[RenderableType] = []
         self._started = time.monotonic()
         self._closing: list[str] = []
         self._steps = 0
@@ -132,11 +136,13 @@ class Story:
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        if self._live is None:
+        if self._live:
+            self._live.start()
+        try:
             yield
-        else:
-            with self._live:
-                yield
+        finally:
+            if self._live:
+                self._live.stop()
 
     async def step(self, title: str, do: Callable[[], Awaitable[str]]) -> None:
         """Do something, and print above the live view what it was and what was seen."""
@@ -149,17 +155,19 @@ class Story:
             self._skipped += 1
         self._steps += 1
         took = f"  {time.monotonic() - begun:.1f} s"
-        self._console.print(Text.assemble((f"{mark} ", colour), (title, "bold"), (took, "dim")))
-        self._print_indented(seen)
+        self._tell(Text.assemble((f"{mark} ", colour), (title, "bold"), (took, "dim")), seen)
         await self.look()
         self.refresh()
 
-    def _print_indented(self, seen: str) -> None:
+    def _tell(self, title: Text, seen: str) -> None:
         """On a pipe each line as it is; on a terminal continued below itself."""
+        self._console.print(title)
         if self._live is None:
-            self._console.print(indent(seen, "  "), soft_wrap=True)
+            self._console.print(indent(seen, " " * INDENT), soft_wrap=True)
         else:
-            self._console.print(Padding(seen, (0, 0, 0, 2)))
+            below = Padding(seen, (0, 0, 0, INDENT))
+            self._console.print(below)
+            self._told += [title, below]
 
     async def look(self) -> None:
         """Ask the agent where the memory is; where it does not say, the last word stays."""
@@ -176,26 +184,26 @@ class Story:
             worked = f"{done}, {self._skipped} skipped" if self._skipped else "Everything worked"
             self._console.print(f"{worked}, {took}.")
             return
-        socket = self._demo.root / "agent.sock"
-        agent = self._demo.agent.pid if self._demo.agent else ""
-        self._closing = [
-            "Try it from another terminal:",
-            f"  export KUBECONFIG={self._demo.kubeconfig}",
-            "  kubectl get nodes; kubectl top nodes; kubectl logs train; kubectl apply -f examples/pod.yaml",
-            f"  {_COMMAND} mock unhealthy {RESOURCE} gpu-0004 --socket {socket}",
-            f"  {_COMMAND} memory status --socket {socket}",
-            f"  kill -9 {agent}   # the agent; it is started again",
-            *(
-                [f"  {_COMMAND} scheduler top --url {load.url} --token-file {load.token_file}"]
-                if (load := self._demo.load)
-                else []
-            ),
-            "Ctrl-C ends the demo and leaves nothing behind.",
-        ]
+        self._closing = list(self._hints())
         if self._live is None:
             self._console.print("\n".join(self._closing), soft_wrap=True)
             self._console.file.flush()
         self.refresh()
+
+    def _hints(self) -> Iterator[str]:
+        yield "Try it from another terminal:"
+        # Short enough for a narrow terminal: a path that is cut in two cannot be pasted.
+        yield f"  cd {shlex.quote(str(Path.cwd()))}; D={self._demo.root}"
+        yield f"  export KUBECONFIG=$D/kubeconfig {_SOCKET}=$D/agent.sock"
+        yield "  kubectl get nodes; kubectl top nodes; kubectl logs train; kubectl apply -f examples/pod.yaml"
+        yield f"  {_COMMAND} mock unhealthy {RESOURCE} gpu-0004"
+        if self._memory:
+            yield f"  {_COMMAND} memory status"
+        if load := self._demo.load:
+            yield f"  {_COMMAND} scheduler top --url {load.url} --token-file $D/{load.token_file.name}"
+        if self._demo.agent:
+            yield f"  kill -9 {self._demo.agent.pid}   # the agent; it is started again"
+        yield "Ctrl-C ends the demo and leaves nothing behind."
 
     def fail(self, reason: str) -> None:
         self._console.print(Text.assemble(("✗ ", "red"), reason))
@@ -205,8 +213,25 @@ class Story:
 
     def refresh(self) -> None:
         if self._live:
-            closing = [Text(line, "dim") for line in self._closing]
+            if self._console.size != self._size:
+                self._begin_anew()
+            closing = [Text(line, "dim") for line in self._shown_hints()]
             self._live.update(Group(self._board(), *closing), refresh=True)
+
+    def _begin_anew(self) -> None:
+        """A terminal of another size has wrapped what is on it: the place of the live view is lost."""
+        assert self._live is not None
+        self._size = self._console.size
+        self._live.stop()
+        self._console.clear()
+        for one in self._told:
+            self._console.print(one)
+        self._live = _live(self._console)
+        self._live.start()
+
+    def _shown_hints(self) -> list[str]:
+        width = self._console.width
+        return [part for line in self._closing for part in continued(line, width)]
 
     def _board(self) -> RenderableType:
         parts: list[RenderableType] = [self._devices(), *self._memory_bar()]
@@ -226,7 +251,7 @@ class Story:
         if self._live is None:
             return 100
         width = max(1, self._console.width)
-        hints = sum(-(-len(line) // width) for line in self._closing)
+        hints = sum(-(-len(line) // width) for line in self._shown_hints())
         return self._console.height - hints - 3
 
     def _memory_bar(self) -> list[RenderableType]:
@@ -237,8 +262,8 @@ class Story:
         debt = f"   debt {amount(report.debt)}" if report.debt else ""
         width = max(10, min(40, self._console.width - 50))
         bar = Text.from_ansi(drawn(report.bar.parts(), self._console.is_terminal, width))
-        figures = Table.grid(padding=(0, 3))
-        figures.add_row(Text("memory", "bold"), f"blocks {told}{debt}", bar)
+        figures = _row(3)
+        figures.add_row(Text("memory", "bold"), f"blocks {told}{debt}", _cut(bar))
         return [figures]
 
     def _devices(self) -> RenderableType:
@@ -251,19 +276,19 @@ class Story:
             mark = "■" if id in colours else ("□" if healthy else "✗")
             strip.append(f"{mark} ", colours.get(id, "white") if healthy else "red")
         status = kubelet.status
-        figures = Table.grid(padding=(0, 3))
+        figures = _row(4)
         figures.add_row(
             Text(RESOURCE, "bold"),
             f"capacity {status.capacity.get(RESOURCE, '–')}",
             f"allocatable {status.allocatable.get(RESOURCE, '–')}",
-            strip,
+            _cut(strip),
         )
         return figures
 
     def _pods(self, most: int) -> RenderableType:
         pods = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
         for column in ("pod", "status", "pid", "devices"):
-            pods.add_column(column)
+            pods.add_column(column, no_wrap=column != "devices")
         shown = [pod for pod in self._demo.pods() if not pod["metadata"].get("ownerReferences")]
         for index, pod in enumerate(shown[-most:]):
             name = pod["metadata"]["name"]
@@ -273,11 +298,10 @@ class Story:
                 name,
                 Text(word, style),
                 str(self._demo.pid(name) or ""),
-                Text(" ".join(self._demo.held(name)), _COLOURS[index % len(_COLOURS)]),
+                _cut(Text(" ".join(self._demo.held(name)), _COLOURS[index % len(_COLOURS)])),
             )
-        if others := len(self._demo.pods()) - len(shown):
-            pods.add_row(f"… and {others} of deployments")
-        return pods
+        others = len(self._demo.pods()) - len(shown)
+        return Group(pods, Text(f"… and {others} of deployments")) if others else pods
 
     def _colour_of_ids(self) -> dict[str, str]:
         shown = [pod for pod in self._demo.pods() if not pod["metadata"].get("ownerReferences")]
@@ -286,6 +310,39 @@ class Story:
             for index, pod in enumerate(shown[-_MOST_PODS:])
             for id in self._demo.held(pod["metadata"]["name"])
         }
+
+
+def _live(console: Console) -> Live:
+    return Live(console=console, auto_refresh=False, transient=False)
+
+
+def continued(line: str, width: int) -> list[str]:
+    """A command in as many lines as it takes, which can still be pasted; other lines as they are."""
+    if len(line) <= width or not line.startswith(" "):
+        return [line]
+    lines = ["  "]
+    for word in line.partition("   #")[0].split():
+        longer = f"{lines[-1]} {word}" if lines[-1].strip() else lines[-1] + word
+        if len(longer) + len(" \\") > width and lines[-1].strip():
+            lines[-1] += " \\"
+            lines.append(f"      {word}")
+        else:
+            lines[-1] = longer
+    return lines
+
+
+def _row(columns: int) -> Table:
+    """Figures beside each other, in one line; the last of them gives way where there is no room."""
+    row = Table.grid(padding=(0, 3))
+    for number in range(columns):
+        row.add_column(no_wrap=number < columns - 1)
+    return row
+
+
+def _cut(text: Text) -> Text:
+    """In one line, as far as there is room."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def _loads(loads: list[tuple[str, float, float]]) -> RenderableType:

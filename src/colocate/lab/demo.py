@@ -153,8 +153,8 @@ class Demo:
         self._expect(pod["limit"] == BLOCKS * BLOCK, f"the limit of the pod became {pod['limit']}")
         return (
             f"with a larger margin to be left free, {before['offered']} free blocks are withdrawn, and "
-            f"{int(owing['debt']) / GIB:.1f} GiB of what the pod holds are a debt;\nonline work needs none of it "
-            "now, so the pod keeps its limit. With the old margin the debt is paid, and "
+            f"{int(owing['debt']) / GIB:.1f} GiB of what the pod holds are a debt.\nOnline work needs none of it "
+            "now, so the pod keeps its limit; with the old margin the debt is paid, and "
             f"{paid['offered']} blocks are offered"
         )
 

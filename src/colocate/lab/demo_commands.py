@@ -1,12 +1,17 @@
 """Commands of Colocate that the demo runs as processes: those that go on beside it, and those that it asks."""
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
+from shutil import get_terminal_size
 
 from colocate.errors import ColocateError
 from colocate.lab.pod_runtime import dies_with_us
+
+INDENT = 2
+"""Columns that stand before whatever the demo prints of its steps."""
 
 _COLOCATE = (sys.executable, "-m", "colocate.cli.main")
 
@@ -41,9 +46,13 @@ async def end(process: asyncio.subprocess.Process, number: signal.Signals) -> No
 
 
 async def ask(*words: str) -> str:
-    """What a command prints; DemoFailed where it fails."""
+    """What a command prints, as wide as there is room beside the indent; DemoFailed where it fails."""
     process = await asyncio.create_subprocess_exec(
-        *_COLOCATE, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *_COLOCATE,
+        *words,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "COLUMNS": str(get_terminal_size().columns - INDENT)},
     )
     output, _ = await process.communicate()
     said = output.decode().strip()
