@@ -9,7 +9,7 @@ FOLDER = Path(__file__).parents[2] / ".components"
 """Where tools/install-components unpacks packages that clash with others."""
 
 PROGRAMS = {
-    **{name: name for name in ("kubectl", "prometheus", "promtool", "protoc", "strace")},
+    **{name: name for name in ("kubectl", "prometheus", "promtool", "protoc", "strace", "zsh", "fish")},
     "node-exporter": "prometheus-node-exporter",
     **{name: name for name in ("qemu-img", "numactl", "containerd", "ctr", "runc")},
     **{name: str(FOLDER / name / "usr/bin/containerd") for name in ("containerd-1.7", "containerd-2.1")},
