@@ -20,7 +20,7 @@ demo: $(VENV)/.ready ## See it work on this machine; ARGS=--once tells the story
 	@$(BIN)/colocate demo $(ARGS)
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: lint components pytest test-vm ## Everything: lint, types, contracts, every test, tests in VMs
 

@@ -183,7 +183,7 @@ def test_without_numpy_the_command_says_what_to_install(twin: tuple[Path, Path],
         check=False,
     )
     assert ended.returncode == 2
-    assert "pip install 'kube-colocate[replay]'" in ended.stderr
+    assert "install numpy, or the extra 'replay' of kube-colocate" in ended.stderr
 
 
 @pytest.mark.parametrize("name", ["default", "gpushare40"])

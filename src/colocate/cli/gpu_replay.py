@@ -65,7 +65,9 @@ def run_replay(args: argparse.Namespace) -> int:
     try:
         from colocate.replay import gpu_plot, gpu_replay, gpu_trace
     except ImportError as missing:
-        raise UserError("the replay needs one more package: pip install 'kube-colocate[replay]'") from missing
+        raise UserError(
+            "the replay needs one more package; install numpy, or the extra 'replay' of kube-colocate"
+        ) from missing
     policies = _policies(args.policy)
     if not 1 <= args.seeds <= _MOST_SEEDS:
         raise UserError(f"--seeds: {args.seeds} is not a number of replays; give 1 to {_MOST_SEEDS}")

@@ -18,6 +18,7 @@ from colocate.cli.commands import Commands, add_command
 from colocate.clock import SystemClock
 from colocate.errors import UserError, system_reason
 from colocate.load import LoadRecorder, hashing
+from colocate.model.figures import count
 
 _LONGEST = 14 * 86_400.0
 
@@ -59,7 +60,7 @@ def run_record(args: argparse.Namespace) -> None:
     except OSError as error:
         raise UserError(f"cannot write {args.file} ({system_reason(error)}); give another file") from None
     full = "; it ended early, as large as --most allows" if done.full else ""
-    print(f"{args.file}: {done.snapshots} snapshots, {done.bytes} bytes{full}")
+    print(f"{args.file}: {count(done.snapshots, 'snapshot')}, {count(done.bytes, 'byte')}{full}")
 
 
 async def _record(where: Where, settings: RecordSettings, recorder: LoadRecorder) -> Recorded:

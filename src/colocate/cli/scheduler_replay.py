@@ -90,8 +90,8 @@ def replay(args: argparse.Namespace) -> None:
         from colocate.replay import load_contenders, load_plot, load_replay
     except ModuleNotFoundError as error:
         raise UserError(
-            f"a replay needs {error.name}, which is not installed; install it with: pip install "
-            f"'kube-colocate[replay]'"
+            f"a replay needs {error.name}, which is not installed; install it, or the extra 'replay' of "
+            "kube-colocate"
         ) from None
     _check(args)
     contenders = load_contenders.contenders(args.policy or load_contenders.DEFAULT, _settings(args))

@@ -139,6 +139,9 @@ def _unseen(pods: float) -> str:
 
 def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
     """A line for each; what is left out where there is no room are the runner-up, the day and the number of nodes."""
+    if not latest:
+        yield "There is no decision yet: no kube-scheduler has asked about a pod since this scheduler started."
+        return
     rows: list[tuple[str, ...]] = [("DAY", "TIME (UTC)", "POD", "BEST", "RUNNER-UP", "OF", "WENT TO")]
     for one in latest:
         explained = one.explanation

@@ -29,7 +29,7 @@ def load() -> ModuleType:
         import pynvml
     except ImportError as error:
         raise GpuUnavailable(
-            "nvidia-ml-py is not installed; install it with: pip install 'kube-colocate[gpu]'"
+            "nvidia-ml-py is not installed; install it, or the extra 'gpu' of kube-colocate"
         ) from error
     module: ModuleType = pynvml
     return module

@@ -1,6 +1,6 @@
 """Which single values the environment and flags may replace, and with what: derived from the schema.
 
-Every scalar field of a section has a path as written in the file (`kubelet.onStop`), taken by `--set`, and a
+Every scalar field but the version has a path as written in the file (`kubelet.onStop`), taken by `--set`, and a
 variable (`COLOCATE_KUBELET_ON_STOP`). Lists, such as the mock resources, are set in the file only.
 """
 
@@ -41,8 +41,8 @@ def settable(document: ConfigDocument[Any] = AGENT) -> dict[str, Settable]:
     """Every field that can be overridden, by its path."""
     top = inspect.type_info(document.kind)
     assert isinstance(top, inspect.StructType)
-    sections = (field for field in top.fields if isinstance(field.type, inspect.StructType))
-    return {one.path: one for section in sections for one in _scalars(section, "", PREFIX)}
+    fields = (field for field in top.fields if field.name != "version")
+    return {one.path: one for field in fields for one in _scalars(field, "", PREFIX)}
 
 
 def _scalars(field: inspect.Field, path: str, variable: str) -> Iterator[Settable]:

@@ -65,7 +65,9 @@ def _gpu_scheduling(config: SchedulerConfig, client: Client, clock: Clock) -> "G
     try:
         from colocate.apps.scheduler.gpus.part import GpuScheduling
     except ImportError as missing:
-        raise UserError("act: gpus needs one more package: pip install 'kube-colocate[replay]'") from missing
+        raise UserError(
+            "act: gpus needs one more package; install numpy, or the extra 'replay' of kube-colocate"
+        ) from missing
     if config.shadow:
         raise UserError("shadow: pods with GPUs cannot be bound in shadow; leave gpus out of act, or shadow")
     return GpuScheduling(config.gpus, client, clock)
