@@ -1,5 +1,6 @@
 """Who stands behind an extended resource, and whether it can go: from what the API shows, and from the kubelet."""
 
+import msgspec
 import pytest
 
 from colocate.devices.extended_resources import (
@@ -53,6 +54,33 @@ def node(
 def judged(facts: NodeRecords, now: float = NOW, before: Before | None = None) -> ExtendedResource:
     (found,) = judge(facts, [], now, {FAN: before} if before else None)
     return found
+
+
+BESIDE = "example.com/fan-speed"
+
+
+@pytest.mark.parametrize(
+    ("fans", "healthy", "state"),
+    [
+        (4, 4, ResourceState.ALIVE),
+        (4, 0, ResourceState.HAND_PATCHED),
+        (0, 0, ResourceState.HAND_PATCHED),
+    ],
+)
+def test_what_an_agent_writes_beside_its_plugin_is_its_own_as_long_as_the_plugin_lives(
+    fans: int, healthy: int, state: ResourceState
+) -> None:
+    facts = msgspec.structs.replace(
+        node(fans, healthy, kubelet(NOW - 5, FAN), hand(BESIDE)),
+        capacity={FAN: str(fans), BESIDE: "100"},
+        allocatable={FAN: str(healthy), BESIDE: "100"},
+        beside={BESIDE: FAN},
+    )
+    _, beside = judge(facts, [], NOW)
+    assert (beside.name, beside.state) == (BESIDE, state)
+    assert ("writes it beside" in beside.reason) is (state is ResourceState.ALIVE)
+    alone = msgspec.structs.replace(facts, capacity={BESIDE: "100"}, allocatable={BESIDE: "100"})
+    assert judge(alone, [], NOW)[0].state is ResourceState.HAND_PATCHED
 
 
 def verdict(facts: NodeRecords, now: float = NOW, before: Before | None = None) -> tuple[ResourceState, bool]:

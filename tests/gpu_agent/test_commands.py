@@ -6,7 +6,7 @@ import signal
 from colocate.lab.api.resources import PODS
 from colocate.lab.cluster import MACHINE
 from tests.cli.running import colocate
-from tests.gpu_agent.lab import A100, MEMORY, MOCKS, T4, gpu_lab
+from tests.gpu_agent.lab import A100, CORES, COUNT, MEMORY, MOCKS, T4, gpu_lab
 from tests.support.waiting import until
 
 SMALL = [{**gpu, "memory": f"{memory}Mi"} for gpu, memory in zip(MOCKS, (150, 400), strict=True)]
@@ -54,6 +54,11 @@ async def test_status_explain_mock_diff_and_doctor() -> None:
 
         agrees = await colocate("checkpoint", "diff", *cluster, **environ)
         assert agrees.code == 0, agrees.out  # The counts are the agent's own: nobody is told to remove them.
+        listed = await colocate("resource", "list", "-o", "json", *cluster, **environ)
+        states = {one["name"]: one["state"] for one in json.loads(listed.out)}
+        assert {states[name] for name in (MEMORY, COUNT, CORES)} == {"alive"}, listed.out
+        kept = await colocate("resource", "remove", MACHINE, COUNT, "--yes", *cluster[:2], **environ)
+        assert f"the agent of {MEMORY} writes it beside its devices" in kept.err
 
         def rewrite(body: dict[str, object]) -> None:
             body["metadata"]["annotations"]["doslab.io/gpu-uuid"] = A100  # type: ignore[index]

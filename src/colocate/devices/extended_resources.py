@@ -32,7 +32,7 @@ class ResourceState(StrEnum):
     """Who stands behind a resource."""
 
     ALIVE = "alive"
-    """A device plugin."""
+    """A device plugin, or who runs one and counts something beside its devices."""
     UNHEALTHY = "unhealthy"
     """A device plugin that has no healthy device: capacity and no allocatable, for ever."""
     HAND_PATCHED = "hand-patched"
@@ -108,9 +108,10 @@ def judge(
     """Every extended resource of a node, by name. Pods of other nodes and finished ones are passed over."""
     names = sorted(name for name in {*node.capacity, *node.allocatable} if is_extended(name))
     holders = _holders(node.name, pods)
+    verdicts = {name: _judge(node, name, now, (before or {}).get(name, _NO_MEMORY)) for name in names}
     found = []
     for name in names:
-        verdict = _judge(node, name, now, (before or {}).get(name, _NO_MEMORY))
+        verdict = _beside(node, name, verdicts)
         of_it = tuple(holders.get(name, ()))
         found.append(
             ExtendedResource(
@@ -129,6 +130,19 @@ def judge(
 def remember(judged: Sequence[ExtendedResource]) -> dict[str, Before]:
     """What the next look at the same node should know of this one: it makes the end of the grace more certain."""
     return {one.name: Before(gone_by=one.gone_by) for one in judged if one.gone_by is not None}
+
+
+def _beside(node: NodeRecords, name: str, verdicts: Mapping[str, _Verdict]) -> _Verdict:
+    """A number that somebody writes into the status on purpose, as long as the plugin lives beside which it does."""
+    own = verdicts[name]
+    plugin = verdicts.get(node.beside.get(name, ""))
+    if plugin is None or plugin.state not in (ResourceState.ALIVE, ResourceState.UNHEALTHY):
+        return own
+    if own.state not in (ResourceState.HAND_PATCHED, ResourceState.UNKNOWN):
+        return own
+    return _Verdict(
+        ResourceState.ALIVE, plugin.certain, f"the agent of {node.beside[name]} writes it beside its devices"
+    )
 
 
 def _judge(node: NodeRecords, name: str, now: float, before: Before) -> _Verdict:

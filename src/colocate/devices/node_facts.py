@@ -39,6 +39,8 @@ class NodeRecords(msgspec.Struct, frozen=True, kw_only=True):
     silent: bool = False
     """The cluster has not heard of the kubelet for a while."""
     kubelet: KubeletFacts = KubeletFacts()
+    beside: Mapping[str, str] = {}
+    """Resources that an agent of ours writes into the status, each with that of its device plugin."""
 
     @property
     def last_word(self) -> float | None:

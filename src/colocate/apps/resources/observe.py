@@ -19,10 +19,14 @@ from colocate.devices.extended_resources import Before, ExtendedResource, judge
 from colocate.devices.node_facts import KubeletFacts, NodeRecords, Writer
 from colocate.devices.requests import RequestingPod
 from colocate.errors import UserError
+from colocate.gpus import DIALECTS
 
 _UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 _SHOWN_BY = "'colocate resource list' shows the nodes"
 _READY = "Ready"
+_BESIDE = {
+    name: dialect.memory for dialect in DIALECTS.values() for name in (dialect.count, dialect.cores) if name
+}
 _READY_FIELDS = 'k:{"type":"Ready"}'
 
 
@@ -169,6 +173,7 @@ def _facts(node: _Node, kubelet: KubeletFacts) -> NodeRecords:
         heartbeat=_moment(ready.last_heartbeat_time) if ready else None,
         silent=ready is None or ready.status == "Unknown",
         kubelet=kubelet,
+        beside=_BESIDE,
     )
 
 
