@@ -10,6 +10,7 @@ from colocate.apps.placement.upkeep import Upkeep
 from colocate.clock import Clock, ManualClock, SystemClock
 from colocate.cpus import CpuMode, CpuSettings
 from colocate.errors import UserError
+from colocate.kubelet.paths import KubeletPaths
 from colocate.model.cpu_shapes import CpuShape, machine
 from colocate.model.cpu_topology import CpuTopology
 from colocate.model.cpuset import EMPTY, CpuSet
@@ -52,7 +53,12 @@ class PlacingTest:
 
     def begun(self) -> Placer:
         """A placer that has taken the state up."""
-        facts = PlacementMachine(self._read, mount=self.runtime.mount)
+        facts = PlacementMachine(
+            self._read,
+            mount=self.runtime.mount,
+            kubelet=KubeletPaths(self.folder / "kubelet"),
+            clock=ManualClock(),  # A busy machine may take longer than a kubelet is given.
+        )
         self.placer = Placer(self.policy, PlacementStore(self.folder / "state"), facts, self.clock)
         self.upkeep = Upkeep(self.placer)
         self.placer.begin()

@@ -3,15 +3,19 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import msgspec
 import pytest
 
 from colocate.apps.placement import placer
 from colocate.cpus import CpuMode
+from colocate.kubelet.paths import KubeletPaths
 from colocate.model.container import RuntimeContainer, RuntimeResources, RuntimeSandbox
 from colocate.model.cpuset import CpuSet
 from colocate.model.pod import QosClass
 from colocate.runtime.events import PlacementRefused, Placing
+from colocate.wire import methods, rpc
+from colocate.wire import podresources_pb2 as pr
 from tests.placement.fake_runtime import GIB, resources
 from tests.placement.placing import PlacingTest
 
@@ -148,6 +152,56 @@ async def test_a_container_that_ran_before_is_placed_beside_its_devices(
     )
     (pin,) = await test.placer.synchronize([sandbox], [about], test.runtime)
     assert (str(pin.cpus), pin.mems) == ("4-5,12-13", (1,))
+
+
+def held(container: str, node: int) -> pr.PodResources:
+    """What a kubelet says of a pod with one device."""
+    near = pr.TopologyInfo(nodes=[pr.NUMANode(ID=node)])
+    devices = [pr.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["0"], topology=near)]
+    return pr.PodResources(
+        name="db", namespace="default", containers=[pr.ContainerResources(name=container, devices=devices)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("listed", "gets", "devices", "cpus"),
+    [
+        (held("main", 1), True, ("nvidia.com/gpu=0",), "4-5,12-13"),
+        (held("main", 1), False, ("nvidia.com/gpu=0",), "4-5,12-13"),
+        (held("side", 1), True, ("nvidia.com/gpu=0",), "0-1,8-9"),
+        (held("main", 99), True, ("nvidia.com/gpu=0",), "0-1,8-9"),
+        (held("main", -1), True, ("nvidia.com/gpu=0",), "0-1,8-9"),
+        (held("main", 1), True, (), "0-1,8-9"),
+        (None, True, ("nvidia.com/gpu=0",), "0-1,8-9"),
+    ],
+)
+async def test_a_kubelet_tells_where_devices_are_that_sysfs_does_not_know(
+    make: Make, listed: pr.PodResources | None, gets: bool, devices: tuple[str, ...], cpus: str
+) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    sandbox = test.runtime.sandbox("db")
+    about = RuntimeContainer(id="ab", sandbox_id=sandbox.id, name="main", resources=WHOLE, devices=devices)
+
+    async def get(_: pr.GetPodResourcesRequest) -> pr.GetPodResourcesResponse:
+        if not gets:
+            raise rpc.RpcError(grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
+        return pr.GetPodResourcesResponse(pod_resources=listed)
+
+    async def list_all(_: pr.ListPodResourcesRequest) -> pr.ListPodResourcesResponse:
+        return pr.ListPodResourcesResponse(pod_resources=[listed] if listed else [])
+
+    paths = KubeletPaths(test.folder / "kubelet")
+    paths.pod_resources_socket.parent.mkdir(parents=True)
+    service = rpc.Service({methods.GET_POD: get, methods.LIST_PODS: list_all})
+    server = await rpc.serve(paths.pod_resources_socket, service) if listed else None
+    try:
+        placing = await test.placer.create(sandbox, about)
+    finally:
+        if server is not None:
+            await rpc.stop_server(server)
+    assert placing.own is not None
+    assert str(placing.own.cpus) == cpus
 
 
 async def test_placement_that_is_off_leaves_a_found_container_alone(make: Make) -> None:

@@ -162,8 +162,9 @@ def _nri_part(config: Config, clock: Clock) -> "NriPart":
     from colocate.apps.nri import NriPart
     from colocate.kubelet.managers import check_managers
 
-    check_managers(KubeletPaths(config.kubelet.root))
-    return NriPart(msgspec.structs.replace(config.cpus, metrics=Address("off")), clock)
+    kubelet = KubeletPaths(config.kubelet.root)
+    check_managers(kubelet)
+    return NriPart(msgspec.structs.replace(config.cpus, metrics=Address("off")), clock, kubelet)
 
 
 def _memory_configuration() -> ModuleType:

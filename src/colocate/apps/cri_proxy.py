@@ -20,6 +20,7 @@ from colocate.apps.config.schema import Config
 from colocate.apps.placement.part import PlacementPart
 from colocate.clock import Clock, SystemClock
 from colocate.errors import UserError
+from colocate.kubelet.paths import KubeletPaths
 from colocate.runtime import cri_relay, cri_socket
 from colocate.runtime.cri_proxy import CriProxy
 from colocate.runtime.events import ContainerEvents
@@ -41,7 +42,7 @@ async def run_cri_proxy(load: Callable[[], Config], sockets: ProxySockets) -> No
     telemetry.configure_logs(config.log.format, config.log.level)
     stop = Watched()
     hung_up = with_signals(stop=stop.changed)
-    placement = PlacementPart(config.cpus)
+    placement = PlacementPart(config.cpus, kubelet=KubeletPaths(config.kubelet.root))
     placement.begin()
     async with connected(sockets, placement.placer) as (proxy, server):
 

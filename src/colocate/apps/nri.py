@@ -22,9 +22,11 @@ from colocate.telemetry import Event
 class NriPart:
     """A placer, and NRI as its way in."""
 
-    def __init__(self, section: CpusSection, clock: Clock | None = None) -> None:
+    def __init__(
+        self, section: CpusSection, clock: Clock | None = None, kubelet: KubeletPaths | None = None
+    ) -> None:
         """UserError where another placer has the state."""
-        self.placement = PlacementPart(section, clock)
+        self.placement = PlacementPart(section, clock, kubelet)
         self._plugin = NriPlugin(
             self.placement.placer,
             clock or SystemClock(),
@@ -45,7 +47,7 @@ async def run_nri(load: Callable[[], Config], paths: KubeletPaths) -> None:
     check_managers(paths)
     stop = Watched()
     hung_up = with_signals(stop=stop.changed)
-    part = NriPart(config.cpus)
+    part = NriPart(config.cpus, kubelet=paths)
     telemetry.logger().info(
         Event.NRI_STARTED,
         version=__version__,

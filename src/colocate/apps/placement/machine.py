@@ -10,12 +10,20 @@ from pathlib import Path
 import msgspec
 
 from colocate.apps.placement.reconciliation import FoundGroup
+from colocate.clock import Clock, SystemClock
+from colocate.errors import Unavailable
 from colocate.host.cgroups import MOUNT
 from colocate.host.container_groups import ContainerGroups
 from colocate.host.cpu_topology import read_topology
+from colocate.host.device_nodes import device_nodes
+from colocate.kubelet.paths import KubeletPaths
+from colocate.kubelet.podresources import nodes_of_devices
 from colocate.model.container import CpuPin, RuntimeContainer, RuntimeSandbox
 from colocate.model.cpu_topology import CpuTopology
 from colocate.model.cpuset import CpuSet
+
+_PATIENCE = 0.05
+"""Seconds that a kubelet has to tell of devices, twice at most: a container waits for it."""
 
 
 class PlacementMachine:
@@ -27,12 +35,16 @@ class PlacementMachine:
         *,
         decide_for: CpuTopology | None = None,
         mount: Path = MOUNT,
+        kubelet: KubeletPaths | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        """`decide_for` is a machine that does not exist, for tests."""
+        """`decide_for` is a machine that does not exist, for tests; `kubelet` is asked about devices."""
         self._read = read
         self._made = decide_for
         self._mount = mount
         self._groups: ContainerGroups | None = None
+        self._kubelet = kubelet
+        self._clock = clock or SystemClock()
 
     @property
     def is_made(self) -> bool:
@@ -57,6 +69,18 @@ class PlacementMachine:
             cpus=pin.cpus & everything.cpus or everything.cpus,
             mems=tuple(node for node in pin.mems if node in nodes),
         )
+
+    async def beside(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> tuple[int, ...]:
+        """The NUMA nodes of a container's devices: by sysfs, or by what plugins have told the kubelet."""
+        found = device_nodes(container.devices)
+        if found or not container.devices or self._kubelet is None:
+            return found
+        try:
+            return await nodes_of_devices(
+                self._kubelet, self._clock, sandbox.namespace, sandbox.name, container.name, _PATIENCE
+            )
+        except Unavailable:
+            return ()
 
     def group(self, sandbox: RuntimeSandbox, container_id: str) -> FoundGroup | None:
         """What a container's control group says; None where it has none."""

@@ -20,6 +20,7 @@ from colocate.apps.placement.upkeep import Upkeep
 from colocate.clock import Clock, SystemClock
 from colocate.errors import UserError
 from colocate.host.cpu_topology import read_topology
+from colocate.kubelet.paths import KubeletPaths
 from colocate.model.cpu_shapes import machine, parse_shape
 from colocate.model.cpu_topology import CpuTopology
 from colocate.telemetry import Event
@@ -31,13 +32,16 @@ class PlacementPart:
     Call `begin`, give `placer` to a way in, and run `run` beside it.
     """
 
-    def __init__(self, section: CpusSection, clock: Clock | None = None) -> None:
+    def __init__(
+        self, section: CpusSection, clock: Clock | None = None, kubelet: KubeletPaths | None = None
+    ) -> None:
+        """`kubelet` is asked about devices that sysfs does not know, where it is given."""
         self._section = section
         made = made_machine(section.topology)
         self.placer = Placer(
             policy_of(section),
             PlacementStore(section.state_folder),
-            PlacementMachine(decide_for=made),
+            PlacementMachine(decide_for=made, kubelet=kubelet, clock=clock),
             clock or SystemClock(),
         )
         self._upkeep = Upkeep(self.placer)

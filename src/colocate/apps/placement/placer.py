@@ -268,7 +268,7 @@ class Placer:
         async with self._turn:
             key = (sandbox.id, container.name)
             self.last_creation[sandbox.id] = self.clock.monotonic()
-            beside = device_nodes(container.devices)
+            beside = await self.machine.beside(sandbox, container)
             before = self.book.containers.get(key) if self.book else None
 
             ended = self._ended_unseen(sandbox, container)
@@ -293,7 +293,7 @@ class Placer:
     async def found(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> Placing:
         async with self._turn:
             key = (sandbox.id, container.name)
-            beside = device_nodes(container.devices)
+            beside = await self.machine.beside(sandbox, container)
 
             def step(book: PlacementBook) -> None:
                 book.create(sandbox, container, beside, passed=_TOO_EARLY if book.active else "")
