@@ -139,6 +139,27 @@ def test_a_stranger_who_says_more_is_left_out_by_the_same_matcher() -> None:
     assert found.matcher == 'job="node-exporter"'
 
 
+class CountedLabels(dict[str, str]):
+    """Labels that count how often they are looked at."""
+
+    looks = 0
+
+    def get(self, name: str, default: str = "") -> str:  # type: ignore[override]
+        self.looks += 1
+        return super().get(name, default)
+
+
+def test_a_tenant_whose_series_has_thousands_of_labels_has_few_looked_for_in_the_series_of_others() -> None:
+    rounds = Rounds()
+    theirs = THEIRS | {f"l{number}": "x" for number in range(5000)} | {"n" * 5000: "x" * 5000}
+    honest = CountedLabels(node="b", job="node-exporter")
+    rounds.take((OURS, 95, 5), (theirs, 0, 1), (honest, 40, 5), ({"node": "c", "job": "node-exporter"}, 40, 5))
+    (found,) = rounds.collisions
+    assert found.matcher == 'job="node-exporter"'
+    assert honest.looks < 50
+    assert len(str(found)) < 20_000
+
+
 def test_where_no_label_tells_them_apart_either_may_be_left_out() -> None:
     rounds = Rounds()
     rounds.take(({"node": "victim", "instance": "x"}, 95, 5), ({"node": "victim", "instance": 'y"z'}, 0, 1))

@@ -1,6 +1,7 @@
 """What the poller publishes while Prometheus does well, badly, and not at all."""
 
 import asyncio
+import json
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Iterator
@@ -235,6 +236,23 @@ async def test_a_tenants_series_of_a_full_node_changes_nothing_and_is_told_with_
             REGISTRY.get_sample_value("colocate_usage_samples", {"signal": "memory", "state": "contested"})
             == 1
         )
+
+
+async def test_a_tenant_whose_series_has_labels_without_end_fills_no_log_and_no_state(
+    table: Table, clock: ManualClock
+) -> None:
+    labels = {"node": "nobody", "n" * 5000: "", "long": "x" * 100_000} | {f"n{i}": "" for i in range(5000)}
+    stranger = json.dumps({"metric": labels, "value": [START, "1"]}).encode()
+    table.say(CPU, vector({"a": 10, "b": 20}).replace(b'"result": [', b'"result": [%b, ' % stranger))
+    async with poller(table.url, clock) as follower:
+        with logged() as logs:
+            snapshot = await follower.once()
+    cpu = health(snapshot, "cpu")
+    assert (cpu.counts.unknown, cpu.missing) == (1, ("c",)), "it is counted, and others are told of"
+    [event] = [one for one in told(logs, Event.USAGE_MISSING) if one["signal"] == "cpu"]
+    assert event["some_labels"][0]["node"] == "nobody"
+    assert len(str(event)) < 20_000
+    assert len(str(cpu)) < 20_000
 
 
 async def test_a_node_that_nobody_measures_is_missing_and_nothing_fails(

@@ -7,6 +7,7 @@ many times as large, and nonsense forty times. A stretch without a series in it 
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 
 import msgspec
 
@@ -22,7 +23,16 @@ class Series(msgspec.Struct, frozen=True):
     value: float
     """Any number, also none and infinite ones."""
 
+    @property
+    def shown_labels(self) -> dict[str, str]:
+        """For people, in logs and reports: some of them, and none whole that is longer than any name of a node."""
+        some = islice(self.labels.items(), _MOST_LABELS)
+        return {name[:LONGEST_LABEL]: text[:LONGEST_LABEL] for name, text in some}
 
+
+LONGEST_LABEL = 256
+"""Characters of a label's name, and of its text, that are shown."""
+_MOST_LABELS = 32
 _PIECE = 64 << 10
 """Bytes of an answer that are made into series at a time."""
 _LONGEST_PIECE = 256 << 10

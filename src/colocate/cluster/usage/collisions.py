@@ -6,10 +6,11 @@ where there is such a label; where there is none, either may be left out.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
 
 import msgspec
 
-from colocate.cluster.usage.answers import Series
+from colocate.cluster.usage.answers import LONGEST_LABEL, Series
 from colocate.cluster.usage.claims import Claim, identity
 from colocate.cluster.usage.directory import Directory
 
@@ -18,8 +19,9 @@ Labels = Mapping[str, str]
 _EXAMPLES = 5
 _TELLING = ("job", "namespace", "service", "container", "endpoint")
 """Labels that tell exporters apart and nodes not, the best first."""
-_LONGEST = 200
-"""Characters of a label that are shown."""
+_COMPARED = 12
+"""Labels of two series that are looked at in all others, the most telling first: whoever writes a series may write
+thousands."""
 
 
 class SeriesCollision(msgspec.Struct, frozen=True):
@@ -47,7 +49,7 @@ def collisions(
     some = disputes[:_EXAMPLES]
     wanted = {claim.series for _, *claims in some for claim in claims}
     found = {
-        number: series.labels
+        number: series
         for series in answer
         if series is not None and (number := identity(series.labels)) in wanted
     }
@@ -55,19 +57,20 @@ def collisions(
     apart = {
         (name, one.get(name, ""))
         for _, high, low in pairs
-        for one, other in ((found[high.series], found[low.series]), (found[low.series], found[high.series]))
-        for name in {*one, *other}
-        if one.get(name) != other.get(name)
+        for name in _apart(found[high.series].labels, found[low.series].labels, labels)
+        for one in (found[high.series].labels, found[low.series].labels)
     }
     shared = _shared(answer, directory, labels, apart)
     return tuple(
         SeriesCollision(
             node,
             high.sample.value,
-            _shown(found[high.series]),
+            found[high.series].shown_labels,
             low.sample.value,
-            _shown(found[low.series]),
-            *_matcher(found[high.series], found[low.series], labels, shared, len(directory.nodes)),
+            found[low.series].shown_labels,
+            *_matcher(
+                found[high.series].labels, found[low.series].labels, labels, shared, len(directory.nodes)
+            ),
         )
         for node, high, low in pairs
     )
@@ -81,12 +84,13 @@ def _shared(
 ) -> dict[tuple[str, str], int]:
     """How many nodes have a series with each of these labels."""
     nodes: dict[tuple[str, str], set[str]] = {one: set() for one in wanted}
+    names = {name for name, _ in wanted}
     for series in answer:
         if series is None or (node := directory.of(series.labels, labels)) is None:
             continue
-        for name, text in wanted:
-            if series.labels.get(name, "") == text:
-                nodes[name, text].add(node)
+        for name in names:
+            if (has := nodes.get((name, series.labels.get(name, "")))) is not None:
+                has.add(node)
     return {one: len(found) for one, found in nodes.items()}
 
 
@@ -94,24 +98,25 @@ def _matcher(
     high: Labels, low: Labels, labels: Sequence[str], shared: Mapping[tuple[str, str], int], nodes: int
 ) -> tuple[str, bool]:
     """The matcher, and whether it is sure which of the two it keeps."""
-    apart = [name for name in {**high, **low} if high.get(name) != low.get(name)]
-    names = sorted(apart, key=lambda name: (_place(name), name in labels, name))
+    names = _apart(high, low, labels)
     for name in names:
         mine, theirs = ((name, one.get(name, "")) for one in (high, low))
         kept = max(mine, theirs, key=lambda one: shared.get(one, 0))
         if shared.get(mine, 0) != shared.get(theirs, 0) and 2 * shared.get(kept, 0) > nodes:
-            return f"{name}={_quoted(kept[1])}", True
+            return _with(name, "=", kept[1]), True
     name = names[0]
-    return f"{name}!={_quoted(low.get(name, ''))} or {name}!={_quoted(high.get(name, ''))}", False
+    return f"{_with(name, '!=', low.get(name, ''))} or {_with(name, '!=', high.get(name, ''))}", False
+
+
+def _apart(high: Labels, low: Labels, labels: Sequence[str]) -> list[str]:
+    """The names of labels in which two series differ, the most telling first."""
+    names = [name for name in {**high, **low} if high.get(name) != low.get(name)]
+    return nsmallest(_COMPARED, names, key=lambda name: (_place(name), name in labels, name))
 
 
 def _place(name: str) -> int:
     return _TELLING.index(name) if name in _TELLING else len(_TELLING)
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text[:_LONGEST])
-
-
-def _shown(labels: Labels) -> Labels:
-    return {name[:_LONGEST]: text[:_LONGEST] for name, text in labels.items()}
+def _with(name: str, operator: str, text: str) -> str:
+    return f"{name[:LONGEST_LABEL]}{operator}{json.dumps(text[:LONGEST_LABEL])}"

@@ -145,7 +145,7 @@ def join(
         elif (node := directory.of(series.labels, labels)) is None:
             count["unknown"] += 1
             if len(strangers) < _EXAMPLES:
-                strangers.append(series.labels)
+                strangers.append(series.shown_labels)
         elif fault := fault_of(series.value, greatest):
             count[fault] += 1
         else:
