@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -171,6 +172,20 @@ def test_half_a_gzip_file_is_told_apart(
     (tmp_path / "half.csv.gz").write_bytes(twin[1].read_bytes()[:-20])
     assert run("--nodes", str(twin[0]), "--pods", str(tmp_path / "half.csv.gz")) == 2
     assert "not a whole gzip file" in capsys.readouterr().err
+
+
+def test_a_strangers_list_of_one_endless_line_is_read_no_further_than_any_row_goes(
+    twin: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with gzip.open(tmp_path / "bomb.csv.gz", "wb") as file:
+        file.write(b"a" * (64 << 20))
+    tracemalloc.start()
+    try:
+        assert run("--nodes", str(twin[0]), "--pods", str(tmp_path / "bomb.csv.gz")) == 2
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert "a line has more than" in capsys.readouterr().err
 
 
 def test_without_numpy_the_command_says_what_to_install(twin: tuple[Path, Path], tmp_path: Path) -> None:

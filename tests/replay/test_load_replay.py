@@ -1,10 +1,16 @@
 """A replay places every pod, the same way for the same seed, through the code that schedules."""
 
+import io
+import tempfile
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 
+import hypothesis.strategies as st
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
 
 from colocate.errors import UserError
 from colocate.replay.load_contenders import DEFAULT, contenders
@@ -97,6 +103,84 @@ def test_what_is_no_trace_is_told_so(tmp_path: Path) -> None:
     np.savez(other, x=np.zeros(3))
     for path in (garbage, other, tmp_path / "missing.npz"):
         with pytest.raises(UserError):
+            read_trace(path)
+
+
+SOUND = {
+    "cpu_used_mhz": np.full((4, 600), 500.0),
+    "memory_used_mib": np.full((4, 600), 500.0),
+    "cpu_capacity_mhz": np.full(4, 2600.0),
+    "memory_provisioned_mib": np.full(4, 1024.0),
+}
+
+
+class Payload:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self._file,)
+
+
+def test_a_strangers_trace_runs_nothing(tmp_path: Path) -> None:
+    path, victim = tmp_path / "trace.npz", tmp_path / "victim"
+    np.savez(path, **SOUND | {"cpu_used_mhz": np.array([[Payload(victim)]], dtype=object)})
+    with pytest.raises(UserError, match="holds no numbers"):
+        read_trace(path)
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"cpu_used_mhz": np.full((4, 600), np.inf)},
+        {"cpu_used_mhz": np.full((4, 600), -1.0)},
+        {"memory_used_mib": np.full((4, 600), np.nan)},
+        {"memory_used_mib": np.full((4, 600), 1e300)},
+        {"cpu_capacity_mhz": np.full(2, 1.0), "memory_provisioned_mib": np.full(2, 1024.0)},
+        {"cpu_capacity_mhz": np.float64(1), "memory_provisioned_mib": np.float64(1)},
+        {"cpu_used_mhz": np.full((4, 600), np.datetime64("2020"))},
+        {"cpu_used_mhz": np.zeros((4, 600), [("x", "f8")])},
+        {"cpu_used_mhz": np.full((4, 600), "x")},
+        {"cpu_used_mhz": np.full((4, 600), 1j)},
+    ],
+)
+def test_a_strangers_trace_of_odd_values_or_shapes_is_told_in_a_sentence(
+    odd: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.npz"
+    np.savez(path, **SOUND | odd)
+    with pytest.raises(UserError):
+        read_trace(path)
+
+
+def test_a_strangers_trace_that_says_it_holds_billions_is_not_made_room_for(tmp_path: Path) -> None:
+    path = tmp_path / "trace.npz"
+    for shape in ("(10000, 1000000)", "(1000000000, 1000000000)"):
+        text = f"{{'descr': '|i1', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+        lying = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+        with zipfile.ZipFile(path, "w") as container:
+            for name in SOUND:
+                container.writestr(f"{name}.npy", lying)
+        with pytest.raises(UserError, match="holds more than"):
+            read_trace(path)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), min_size=1, max_size=8))
+def test_a_strangers_trace_with_any_bytes_changed_is_read_or_told_in_a_sentence(
+    changes: list[tuple[int, int]],
+) -> None:
+    packed = io.BytesIO()
+    np.savez_compressed(packed, allow_pickle=False, **SOUND)
+    data = bytearray(packed.getvalue())
+    for place, byte in changes:
+        data[place % len(data)] = byte
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.npz")
+        path.write_bytes(data)
+        with suppress(UserError):
             read_trace(path)
 
 

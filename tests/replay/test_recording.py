@@ -2,6 +2,9 @@
 
 import asyncio
 import stat
+import tracemalloc
+import zlib
+from array import array
 from collections.abc import Coroutine
 from pathlib import Path
 
@@ -16,8 +19,16 @@ from colocate.apps.scheduler.client import NotAnswered
 from colocate.apps.scheduler.record import Recorded, RecordSettings, record
 from colocate.clock import ManualClock
 from colocate.errors import UserError
-from colocate.load import LoadRecorder, LoadTable, decode_recording, encode_recording, hashing, snapshot
-from colocate.model.load import Access, Amount, BoundPod, PodUsage, Taint
+from colocate.load import (
+    LoadRecorder,
+    LoadTable,
+    decode_recording,
+    encode_recording,
+    hashing,
+    recording,
+    snapshot,
+)
+from colocate.model.load import Access, Amount, BoundPod, ContainerAsk, PodShape, PodUsage, Taint
 from colocate.replay.load_contenders import contenders
 from colocate.replay.load_recorded import recorded_workload
 from colocate.replay.load_run import LoadRun
@@ -117,6 +128,90 @@ def test_garbage_is_told_from_a_recording(garbage: bytes) -> None:
         if data != whole:
             with pytest.raises(UserError):
                 decode_recording(data, "a file")
+
+
+def file_of(text: bytes) -> bytes:
+    """A file that says so."""
+    return encode_recording(LoadRecorder().recording())[:19] + zlib.compress(text, 9)
+
+
+def counting(elements: int, of: str = "times", each: bytes = b"\x01") -> bytes:
+    name = bytes([0xA0 + len(of)]) + of.encode()
+    return file_of(b"\x81" + name + b"\xdd" + elements.to_bytes(4, "big") + each * elements)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        counting(20_000_000),
+        counting(20_000_000, "pods", b"\x80"),
+        counting(20_000_000, "nodes", b"\x80"),
+        file_of(b"\x81\xa5times\xdd\xff\xff\xff\xff\x01"),
+    ],
+    ids=["times", "pods", "nodes", "a length alone"],
+)
+def test_a_strangers_recording_of_billions_is_refused_before_they_are_objects(bomb: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match="length <= "):
+            decode_recording(bomb, "a file")
+        assert tracemalloc.get_traced_memory()[1] < 4 * 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_strangers_recording_that_unfolds_is_read_no_further_than_any_recording_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recording, "_MOST_DECODED", 4 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match="holds more than 4 MiB"):
+            decode_recording(file_of(b"\0" * (64 << 20)), "a file")
+        assert tracemalloc.get_traced_memory()[1] < 80 << 20, "the text itself, and little more"
+    finally:
+        tracemalloc.stop()
+
+
+def test_pods_of_endless_containers_in_a_strangers_recording_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recording, "_MOST_PARTS", 100)
+    whole = recorded(LoadRecorder()).recording()
+    facts = msgspec.structs.replace(whole.pods[0].facts, shape=PodShape((ContainerAsk(),) * 101))
+    pods = (msgspec.structs.replace(whole.pods[0], facts=facts),)
+    with pytest.raises(UserError, match="more than 100 containers"):
+        decode_recording(encode_recording(msgspec.structs.replace(whole, pods=pods)), "a file")
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf"), -1.0, 1e308])
+def test_a_strangers_recording_at_times_that_no_clock_shows_is_a_broken_one(odd: float) -> None:
+    whole = recorded(LoadRecorder()).recording()
+    at = msgspec.structs.replace(whole, times=tuple(sorted((*whole.times[:-1], odd))))
+    pods = (msgspec.structs.replace(whole.pods[0], bound_at=odd),)
+    for broken in (at, msgspec.structs.replace(whole, pods=pods)):
+        with pytest.raises(UserError, match="broken recording"):
+            decode_recording(encode_recording(broken), "a file")
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), 3e38])
+def test_a_strangers_recording_of_uses_that_are_none_is_a_broken_one(odd: float) -> None:
+    whole = recorded(LoadRecorder()).recording()
+    samples = array("f", [odd] * MINUTES).tobytes()
+    nodes = (msgspec.structs.replace(whole.nodes[0], cpu=samples), *whole.nodes[1:])
+    with pytest.raises(UserError, match="uses that nothing can have"):
+        recorded_workload(msgspec.structs.replace(whole, nodes=nodes), "a file")
+
+
+def test_a_strangers_recording_of_two_snapshots_that_are_weeks_apart_does_not_fill_the_memory() -> None:
+    whole = recorded(LoadRecorder()).recording()
+    two = array("f", [1.0, 1.0]).tobytes()
+    node = msgspec.structs.replace(whole.nodes[0], cpu=two, memory=two)
+    pod = msgspec.structs.replace(whole.pods[0], first=0, last=2, cpu=two, memory=two)
+    apart = msgspec.structs.replace(whole, times=(NOW, NOW + 59 * 86_400), nodes=(node,), pods=(pod,))
+    for many in ({"nodes": (node,) * 1000}, {"pods": (pod,) * 5000}):
+        with pytest.raises(UserError, match="too large to be replayed"):
+            recorded_workload(msgspec.structs.replace(apart, **many), "a file")
 
 
 def test_parts_that_do_not_belong_together_are_told() -> None:

@@ -17,7 +17,7 @@ from colocate.cli import scheduler_questions
 from colocate.cli.commands import Commands, add_command
 from colocate.clock import SystemClock
 from colocate.errors import UserError, system_reason
-from colocate.load import LoadRecorder, hashing
+from colocate.load import MOST_RECORDED, LoadRecorder, hashing
 from colocate.model.figures import count
 
 _LONGEST = 14 * 86_400.0
@@ -99,6 +99,6 @@ def _size(text: str) -> int:
         size = int(to_size(text))
     except ValueError as error:
         raise UserError(f"--most: {text!r} is not {error}") from None
-    if size < 1 << 20:
-        raise UserError(f"--most: {text} is too little; choose at least 1Mi")
+    if not 1 << 20 <= size <= MOST_RECORDED:
+        raise UserError(f"--most: {text} is out of range; choose 1Mi to {MOST_RECORDED >> 30}Gi")
     return size

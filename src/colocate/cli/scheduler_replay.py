@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from colocate.apps.config.file import load_document
+from colocate.apps.config.words import Problem
+from colocate.apps.scheduler.load_ranges import check_ranges
 from colocate.apps.scheduler.settings import SCHEDULER
 from colocate.cli.commands import Commands, add_command
 from colocate.cli.output import aligned, as_json
@@ -126,6 +128,12 @@ def _workloads(args: argparse.Namespace) -> "tuple[WorkloadOf, list[int]]":
     )
     if args.trace.is_file() and not is_trace(args.trace):
         recording = decode_recording(_read(args.trace), str(args.trace))
+        try:
+            check_ranges(recording.settings)
+        except Problem as problem:
+            raise UserError(
+                f"{args.trace} is a broken recording: settings: {problem.what}; record again"
+            ) from None
         workload = recorded_workload(recording, str(args.trace), min(args.warm_up, 1) * 60)
         # Nothing is drawn: only where several nodes are equally good do seeds differ.
         return (lambda seed: workload), _seeds(args.seeds)

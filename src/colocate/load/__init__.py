@@ -44,6 +44,7 @@ from colocate.load.history import History, KeptDecision
 from colocate.load.node_rows import NodeRow, ResourceRow, top
 from colocate.load.policies import ScorePart
 from colocate.load.recording import (
+    MOST_RECORDED,
     LoadRecorder,
     LoadRecording,
     decode_recording,
@@ -83,6 +84,7 @@ from colocate.load.weights import (
 __all__ = [
     "DEFAULT_PLUGINS",
     "DEFAULT_POINTS",
+    "MOST_RECORDED",
     "BalancedSettings",
     "CandidateNames",
     "Candidates",

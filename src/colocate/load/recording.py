@@ -10,6 +10,7 @@ import hmac
 import zlib
 from array import array
 from collections.abc import Callable, Mapping
+from typing import Annotated
 
 import msgspec
 
@@ -20,7 +21,18 @@ from colocate.model.load import Access, NodeFacts, NodeLoad, PodFacts, PodUsage,
 
 RECORDING_VERSION = 1
 _MAGIC = b"colocate-recording\n"
-_MOST_DECODED = 2 << 30
+MOST_RECORDED = 1 << 30
+"""Bytes: as large as a recorder says it may become, and a quarter more for what it does not count."""
+_MOST_DECODED = MOST_RECORDED * 5 // 4
+_AT_ONCE = 1 << 20
+_MOST_SNAPSHOTS = 1_300_000
+"""One a second for a fortnight."""
+_MOST_NODES = 100_000
+_MOST_PODS = 4_000_000
+_MOST_PARTS = 10_000_000
+"""Containers and taints: a byte of a file may become a hundred of these as objects."""
+_LATEST = 253_402_300_799.0
+"""No calendar goes beyond the year 9999."""
 _MISSING = -1.0
 _MEBI = 1 << 20
 Hide = Callable[[str], str]
@@ -55,6 +67,16 @@ class LoadRecording(msgspec.Struct, frozen=True):
     settings: LoadSettings
     nodes: tuple[RecordedNode, ...]
     pods: tuple[RecordedPod, ...]
+    version: int = RECORDING_VERSION
+
+
+class _RecordingFile(msgspec.Struct, frozen=True):
+    """The same as it is read: whoever has written it, what it has too much of is not made into objects."""
+
+    times: Annotated[tuple[float, ...], msgspec.Meta(max_length=_MOST_SNAPSHOTS)]
+    settings: LoadSettings
+    nodes: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=_MOST_NODES)]
+    pods: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=_MOST_PODS)]
     version: int = RECORDING_VERSION
 
 
@@ -194,11 +216,9 @@ def decode_recording(data: bytes, source: str) -> LoadRecording:
     if not data.startswith(_MAGIC):
         raise UserError(f"{source} is not a recording of 'colocate scheduler record'; make one with it")
     try:
-        reader = zlib.decompressobj()
-        text = reader.decompress(data[len(_MAGIC) :], _MOST_DECODED)
-        if reader.unconsumed_tail:
-            raise UserError(f"{source} holds more than {_MOST_DECODED >> 30} GiB; record for a shorter time")
-        found = msgspec.msgpack.decode(text, type=LoadRecording)
+        found = msgspec.msgpack.decode(
+            _unpacked(memoryview(data)[len(_MAGIC) :], source), type=_RecordingFile
+        )
     except (zlib.error, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UserError(f"{source} is a broken recording: {error}; record again") from None
     if found.version != RECORDING_VERSION:
@@ -206,8 +226,51 @@ def decode_recording(data: bytes, source: str) -> LoadRecording:
             f"{source} is a recording of version {found.version}, but this Colocate reads {RECORDING_VERSION}; "
             f"record again"
         )
-    _check(found, source)
-    return found
+    try:
+        recording = LoadRecording(found.times, found.settings, *_parts(found, source))
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise UserError(f"{source} is a broken recording: {error}; record again") from None
+    _check(recording, source)
+    return recording
+
+
+def _unpacked(packed: memoryview, source: str) -> bytearray:
+    """Bit by bit: all of it at once would be there twice."""
+    reader = zlib.decompressobj()
+    text = bytearray()
+    rest: bytes | memoryview = packed
+    while rest and not reader.eof:
+        text += reader.decompress(rest, _AT_ONCE)
+        rest = reader.unconsumed_tail
+        if len(text) > _MOST_DECODED:
+            raise UserError(f"{source} holds more than {_MOST_DECODED >> 20} MiB; record for a shorter time")
+    return text
+
+
+def _parts(file: _RecordingFile, source: str) -> tuple[tuple[RecordedNode, ...], tuple[RecordedPod, ...]]:
+    parts = 0
+    nodes, pods = [], []
+    for raw in file.nodes:
+        nodes.append(_read_node(raw))
+        parts = _counted(parts + len(nodes[-1].facts.access.taints), source)
+    for raw in file.pods:
+        pods.append(_read_pod(raw))
+        facts = pods[-1].facts
+        for shape in (facts.shape, facts.by_class or facts.shape):
+            parts = _counted(parts + len(shape.containers) + len(shape.init), source)
+    return tuple(nodes), tuple(pods)
+
+
+_read_node = msgspec.msgpack.Decoder(RecordedNode).decode
+_read_pod = msgspec.msgpack.Decoder(RecordedPod).decode
+
+
+def _counted(parts: int, source: str) -> int:
+    if parts > _MOST_PARTS:
+        raise UserError(
+            f"{source} has more than {_MOST_PARTS} containers and taints; record for a shorter time"
+        )
+    return parts
 
 
 def _check(found: LoadRecording, source: str) -> None:
@@ -218,5 +281,6 @@ def _check(found: LoadRecording, source: str) -> None:
         and len(pod.cpu) == len(pod.memory) == 4 * (pod.last - pod.first)
         for pod in found.pods
     )
-    if not whole or not within or list(found.times) != sorted(set(found.times)):
+    at_times = all(0 <= time <= _LATEST for time in (*found.times, *(pod.bound_at for pod in found.pods)))
+    if not whole or not within or not at_times or list(found.times) != sorted(set(found.times)):
         raise UserError(f"{source} is a broken recording: its parts do not belong together; record again")

@@ -19,6 +19,7 @@ T = TypeVar("T")
 WHOLE = 1000
 """What a whole GPU has, in the unit of these files."""
 _MOST_ROWS = 200_000
+_LONGEST_LINE = 1 << 16
 _MOST_GPUS = 64
 _MOST = 10**12
 
@@ -92,11 +93,19 @@ def _read(path: Path, columns: Sequence[str], read: Callable[[Mapping[str, str],
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[Mapping[str, str]]:
     with _opened(path) as file:
-        rows = csv.DictReader(file)
+        rows = csv.DictReader(_lines(file, path))
         missing = [name for name in columns if name not in (rows.fieldnames or ())]
         if missing:
             raise UserError(f"{path}: no column {missing[0]}; needed are {', '.join(columns)}")
         yield from rows
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    """Each line, of no more than any row has: a small .gz may be one line of gigabytes."""
+    while line := file.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE:
+            raise UserError(f"{path}: a line has more than {_LONGEST_LINE} characters; give one row a line")
+        yield line
 
 
 def _opened(path: Path) -> TextIO:

@@ -17,6 +17,10 @@ from colocate.replay.load_workload import MIB, ReplayPod, ReplayWorkload
 
 _LEAST_MINUTES = 30
 _MOST_MINUTES = 60 * 24 * 60
+_MOST_CELLS = 1 << 27
+"""Minutes of all pods, and three times those of all nodes: each is eight bytes, and a run has a few more of it."""
+_GREATEST = 1e12
+"""Millicores or MiB: no node has so many."""
 
 
 class _Track(msgspec.Struct, frozen=True, eq=False):
@@ -38,6 +42,7 @@ def recorded_workload(recording: LoadRecording, source: str, warm_up: int = 0) -
         raise UserError(f"{source} lasts {minutes} min; a replay needs {_LEAST_MINUTES} min at least")
     if minutes > _MOST_MINUTES:
         raise UserError(f"{source} lasts longer than {_MOST_MINUTES // 1440} days; record for a shorter time")
+    _check_size(recording, times, minutes, source)
     at = times[0] + 60 * np.arange(minutes)
     seen = np.clip(np.searchsorted(times, at, side="right") - 1, 0, len(times) - 1)
     facts = [_open(node.facts) for node in recording.nodes]
@@ -47,6 +52,8 @@ def recorded_workload(recording: LoadRecording, source: str, warm_up: int = 0) -
         raise UserError(f"{source} has a node without CPU or memory; record again once it is ready")
     base = _node_use(recording, facts, seen)
     tracks = _tracks(recording, numbers, times, minutes)
+    if not all(_is_sound(use) for use in (size, base, *(track.use for track in tracks))):
+        raise UserError(f"{source} is a broken recording: it has uses that nothing can have; record again")
     tracked = _pods(recording, tracks, base, float(times[0]))
     pools = {node.access.pool: place for place, node in enumerate(facts)}
     among = [pools[node.access.pool] for node in facts]
@@ -70,6 +77,22 @@ def recorded_workload(recording: LoadRecording, source: str, warm_up: int = 0) -
     )
 
 
+def _check_size(recording: LoadRecording, times: Floats, minutes: int, source: str) -> None:
+    """Two snapshots may be weeks apart: what a file becomes is more than what it holds."""
+    ends = np.append(times, times[-1])
+    of_pods = sum(ends[pod.last] - times[pod.first] + 60 for pod in recording.pods) / 60
+    if of_pods + 3 * minutes * len(recording.nodes) > _MOST_CELLS:
+        raise UserError(
+            f"{source} is too large to be replayed: {len(recording.nodes)} nodes and {len(recording.pods)} pods over "
+            f"{minutes} min; record for a shorter time"
+        )
+
+
+def _is_sound(use: Floats) -> bool:
+    # What is no number is neither.
+    return bool(use.size == 0 or (use.min() >= 0 and use.max() <= _GREATEST))
+
+
 def _open(facts: NodeFacts) -> NodeFacts:
     return msgspec.structs.replace(facts, created=None)
 
@@ -83,7 +106,8 @@ def _node_use(recording: LoadRecording, facts: list[NodeFacts], seen: NDArray[np
             ((node.cpu, capacity.cpu), (node.memory, capacity.memory / MIB))
         ):
             percents = np.frombuffer(series, np.float32)[seen]
-            used[resource, number] = np.where(percents < 0, 0, percents) * whole / 100
+            with np.errstate(over="ignore"):
+                used[resource, number] = np.where(percents < 0, 0, percents) * whole / 100
     return used
 
 

@@ -4,11 +4,13 @@ The file is that of GWA-T-12 Bitbrains as numpy keeps arrays (.npz): `cpu_used_m
 and time, with NaN where nothing was measured; `cpu_capacity_mhz` and `memory_provisioned_mib` by machine.
 """
 
+import math
 import zipfile
 from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.lib import format as header
 from numpy.typing import NDArray
 
 from colocate.errors import UserError, system_reason
@@ -16,8 +18,10 @@ from colocate.errors import UserError, system_reason
 Floats = NDArray[np.floating]
 
 _ARRAYS = ("cpu_used_mhz", "memory_used_mib", "cpu_capacity_mhz", "memory_provisioned_mib")
-_MOST_BYTES = 4 << 30
-"""Of all arrays together: what a file makes of itself must fit into the memory."""
+_MOST_VALUES = 1 << 26
+"""Of all arrays together, three times those of Bitbrains: what a file makes of itself must fit into the memory."""
+_GREATEST = 1e12
+"""MHz or MiB: no machine has so many."""
 _MHZ = 2.6
 """Per millicore: the machines that this scale is made for have 2.6 GHz."""
 _MOST = (2000.0, 4096.0)
@@ -55,23 +59,47 @@ def is_trace(path: Path) -> bool:
 def read_trace(path: Path) -> MachineTrace:
     """A file's machines, mended: see `mended`."""
     try:
-        with zipfile.ZipFile(path) as container:
-            if sum(part.file_size for part in container.infolist()) > _MOST_BYTES:
-                raise UserError(f"{path} holds more than {_MOST_BYTES >> 30} GiB; give a shorter trace")
+        _check_headers(path)
         with np.load(path, allow_pickle=False) as file:
-            missing = [name for name in _ARRAYS if name not in file.files]
-            if missing:
-                raise UserError(
-                    f"{path} has no array {missing[0]}; a trace has {', '.join(_ARRAYS)}, as docs/replay.md says"
-                )
             cpu, memory, cpu_size, memory_size = (np.asarray(file[name], np.float64) for name in _ARRAYS)
+    except UserError:
+        raise
     except OSError as error:
         raise UserError(f"cannot read the trace {path} ({system_reason(error)}); check the path") from None
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+    except Exception as error:  # noqa: BLE001 -- of a broken file, zipfile and numpy make errors of a dozen kinds
         raise UserError(f"{path} is not a trace: {error}; give a .npz file as docs/replay.md says") from None
-    if cpu.ndim != 2 or cpu.shape != memory.shape or cpu_size.shape != memory_size.shape != (len(cpu),):
+    machines = (len(cpu),) if cpu.ndim == 2 else ()
+    if not machines or cpu.shape != memory.shape or not cpu_size.shape == memory_size.shape == machines:
         raise UserError(f"{path} is not a trace: its arrays have shapes that do not belong together")
+    if not all(_is_sound(values) for values in (cpu, memory, cpu_size, memory_size)):
+        raise UserError(f"{path} is not a trace: it has uses or sizes that no machine can have")
     return mended(cpu / _MHZ, memory, cpu_size / _MHZ, memory_size, str(path))
+
+
+def _check_headers(path: Path) -> None:
+    """Look at what the arrays say of themselves before any is made: a few bytes may say that they are billions."""
+    values = 0
+    with zipfile.ZipFile(path) as container:
+        for name in _ARRAYS:
+            part = f"{name}.npy"
+            if part not in container.namelist():
+                raise UserError(
+                    f"{path} has no array {name}; a trace has {', '.join(_ARRAYS)}, as docs/replay.md says"
+                )
+            with container.open(part) as file:
+                read = {(1, 0): header.read_array_header_1_0, (2, 0): header.read_array_header_2_0}
+                shape, _, kind = read[header.read_magic(file)](file)
+            if kind.kind not in "fiu":
+                raise UserError(f"{path} is not a trace: {name} holds no numbers")
+            values += math.prod(shape)
+    if values > _MOST_VALUES:
+        raise UserError(f"{path} holds more than {_MOST_VALUES} values; give a shorter trace")
+
+
+def _is_sound(values: Floats) -> bool:
+    """Gaps are."""
+    with np.errstate(invalid="ignore"):
+        return not ((values < 0) | (values > _GREATEST)).any()
 
 
 def mended(
@@ -87,10 +115,10 @@ def mended(
             _fill(row)
     active = (cpu.mean(1) >= _IDLE[0]) | (memory.mean(1) >= _IDLE[1]) if len(cpu) else np.zeros(0, bool)
     cpu, memory, cpu_size, memory_size = cpu[active], memory[active], cpu_size[active], memory_size[active]
-    if len(cpu) < 2 or cpu.shape[1] < 2 * DAY:
+    if len(cpu) < 2 or cpu.shape[1] < 2 * DAY or not cpu.any() or not memory.any():
         raise UserError(
             f"{source} has {len(cpu)} machines that can be replayed, over {cpu.shape[1]} samples; it needs two "
-            f"machines and two days"
+            f"machines, two days, and some use of CPU and of memory"
         )
     for use, most in ((cpu, _MOST[0]), (memory, _MOST[1])):
         top = np.percentile(use, 99.5, axis=1)

@@ -153,7 +153,9 @@ def test_a_tenant_whose_series_has_thousands_of_labels_has_few_looked_for_in_the
     rounds = Rounds()
     theirs = THEIRS | {f"l{number}": "x" for number in range(5000)} | {"n" * 5000: "x" * 5000}
     honest = CountedLabels(node="b", job="node-exporter")
-    rounds.take((OURS, 95, 5), (theirs, 0, 1), (honest, 40, 5), ({"node": "c", "job": "node-exporter"}, 40, 5))
+    rounds.take(
+        (OURS, 95, 5), (theirs, 0, 1), (honest, 40, 5), ({"node": "c", "job": "node-exporter"}, 40, 5)
+    )
     (found,) = rounds.collisions
     assert found.matcher == 'job="node-exporter"'
     assert honest.looks < 50
