@@ -1,20 +1,22 @@
 """The fixtures for other people's plugins, used as they would: their own folder, an environment with nothing else."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
 import venv
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from examples.ten_lines import Fans
+from tests.support.shown import blocks
 
 from colocate.testing import TestNode
 
 REPO = Path(__file__).parents[2]
-BLOCKS = re.findall(r"```python\n(.*?)```", (REPO / "docs" / "testing.md").read_text(), re.DOTALL)
+BLOCKS = [one.text for one in blocks("python") if one.document == "docs/testing.md"]
 ANYIO_BACKEND = '\n\n@pytest.fixture\ndef anyio_backend():\n    return "asyncio"\n'
 
 
@@ -71,6 +73,39 @@ def test_an_async_fixture_without_a_plugin_says_what_is_missing(environment: Pat
     (tmp_path / "test_fans.py").write_text("def test_fans(embedded_kubelet):\n    pass\n")
     said = run_as_a_user(environment, tmp_path, "-p", "no:asyncio", "-p", "no:anyio")
     assert "a test without async takes blocking_kubelet" in said, said
+
+
+BY_OTHER_MEANS = {
+    "docs/testing.md": "run as tests, above",
+    "docs/vm-tests.md": "for this repository alone; it is run in this process",
+}
+"""Documents whose Python is no program for an environment with nothing but Colocate."""
+
+
+def test_every_program_in_the_documents_begins_as_a_user_has_it(environment: Path, tmp_path: Path) -> None:
+    """With no name missing and nothing to install; what the programs do, tests of their documents try."""
+    programs = [REPO / "examples" / "ten_lines.py", *sorted((REPO / "examples" / "plugins").glob("*.py"))]
+    for number, block in enumerate(one for one in blocks("python") if one.document not in BY_OTHER_MEANS):
+        programs.append(tmp_path / f"program_{number}.py")
+        programs[-1].write_text(block.text)
+    assert len(programs) >= 6
+    code = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path, run_name='shown')"
+    done = subprocess.run(
+        [str(environment), "-I", "-c", code, *map(str, programs)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_test_for_a_vm_is_one() -> None:
+    [block] = [one for one in blocks("python") if one.document == "docs/vm-tests.md"]
+    names: dict[str, Any] = {}
+    exec(block.text, names)
+    assert names["pytestmark"].name == "vm"
+    if count := os.cpu_count():
+        names["test_every_cpu_is_online"](SimpleNamespace(cpus=count))
 
 
 async def test_waiting_for_too_many_devices_says_which_are_there(node: TestNode) -> None:
