@@ -2,17 +2,20 @@
 
 import asyncio
 import gc
+import socket
 import tracemalloc
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 from prometheus_client import REGISTRY
 from tests.scheduler.asking import SteeredJudge, asking
 from tests.support.logs import logged
+from tests.support.waiting import until
 
 from colocate import telemetry
 from colocate.apps.http import connections, metrics_server
+from colocate.apps.http.listener import bound_sockets
 
 SHOWN = b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret"
 GARBAGE = {
@@ -109,4 +112,35 @@ async def test_a_stranger_whose_body_comes_in_chunks_of_a_byte_is_not_listened_t
         reader, writer = await asyncio.open_connection("127.0.0.1", where)
         writer.write(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 404 ")
+        writer.close()
+
+
+def busy() -> int:
+    """Connections to a server here on which an answer waits to be read."""
+    return sum(
+        isinstance(one, connections.HttpConnection) and one.asking and one.unread for one in gc.get_objects()
+    )
+
+
+async def narrow_sockets(host: str, port: int) -> list[socket.socket]:
+    """Sockets whose connections hold little of an answer that is not read."""
+    made = await bound_sockets(host, port)
+    for one in made:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    return made
+
+
+async def test_callers_that_ask_and_do_not_read_leave_a_place_to_whoever_scrapes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics_server, "bound_sockets", narrow_sockets)
+    most = metrics_server.LIMITS.places.per_address
+    async with port("metrics") as where, AsyncExitStack() as greedy:
+        for _ in range(most):
+            one = greedy.enter_context(socket.create_connection(("127.0.0.1", where)))
+            one.send(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 1000)
+        await until(lambda: busy() == most, "every place to be taken by somebody who does not read")
+        reader, writer = await asyncio.open_connection("127.0.0.1", where)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
         writer.close()

@@ -11,9 +11,10 @@ LIMITS = PlaceLimits(connections=10, known=4, probes=2, per_address=3)
 
 
 class Visitor:
-    def __init__(self, name: str = "", *, spare: bool = True) -> None:
+    def __init__(self, name: str = "", *, spare: bool = True, unread: bool = False) -> None:
         self.name = name
         self.spare = spare
+        self.unread = unread
 
     def __repr__(self) -> str:
         return self.name
@@ -60,6 +61,22 @@ def test_a_connection_with_something_under_way_is_not_closed_for_another() -> No
     assert not places.admit(Visitor(), "a").admitted
     busy[1].spare = True
     assert places.admit(Visitor(), "a").closed is busy[1]
+
+
+def test_callers_at_two_addresses_that_do_not_read_their_answers_keep_nobody_out() -> None:
+    places: ConnectionPlaces[Visitor] = ConnectionPlaces(PlaceLimits(connections=64, per_address=32))
+    scraper = Visitor("scraper", spare=False)
+    places.admit(scraper, "c")
+    for address in "ab":
+        for _ in range(100):
+            places.admit(Visitor(address, spare=False, unread=True), address)
+    for address in "abcd":
+        comer = Visitor(f"comer at {address}", spare=False)
+        made = places.admit(comer, address)
+        assert made.admitted
+        assert made.closed is None or made.closed.unread, "who reads is not closed"
+    assert places.rank(scraper) is Rank.STRANGER
+    assert scraper not in [places.close_a_spare() for _ in range(100)]
 
 
 def test_a_caller_that_is_known_stays_so_when_it_asks_for_health() -> None:
@@ -116,7 +133,7 @@ def test_whatever_happens_no_room_has_more_than_its_places(steps: list[tuple[str
         elif one is not None:
             made = places.move(one, Rank(what))
         if made is not None and made.closed is not None:
-            assert made.closed.spare
+            assert made.closed.spare or made.closed.unread
             del inside[made.closed]
         assert len(places) == len(inside) <= LIMITS.connections
         ranks = [places.rank(guest) for guest in inside]

@@ -149,6 +149,11 @@ class HttpConnection(WholeRequestHandler["HttpConnection"]):
         return not self.asking and not self.awaits_rest
 
     @property
+    def unread(self) -> bool:
+        """Whether its answer waits for its caller to read what came before."""
+        return self._paused
+
+    @property
     def is_idle(self) -> bool:
         """Whether it waits for the headers of a request."""
         return self._waiter is not None and not self._waiter.done() and not self.awaits_rest

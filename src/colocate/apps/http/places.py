@@ -8,12 +8,13 @@ There are three rooms, and none takes a place of another:
 
 A room that is full closes a connection on which nothing is under way, the one that was used longest ago. Of strangers
 it is one of the address that has most; an address that has all that one address may have closes one of its own. So
-whoever comes last comes in, and has time to say what it wants. Where every connection has something under way, the
+whoever comes last comes in, and has time to say what it wants. Where every connection has something under way, one
+that waits for its caller to read is closed: nobody keeps a place by asking and not reading. Where there is none, the
 newcomer is turned away.
 """
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
@@ -67,6 +68,10 @@ class Guest(Protocol):
     @property
     def spare(self) -> bool:
         """Whether nothing is under way on it."""
+
+    @property
+    def unread(self) -> bool:
+        """Whether its caller does not read what is sent."""
 
 
 G = TypeVar("G", bound=Guest)
@@ -186,11 +191,8 @@ class ConnectionPlaces(Generic[G]):
         return Admission(admitted=True, closed=closed)
 
     def _spare_of_the_greatest(self) -> G | None:
-        for address in sorted(self._strangers, key=lambda one: len(self._strangers[one]), reverse=True):
-            found = _first_spare(self._strangers[address])
-            if found is not None:
-                return found
-        return None
+        by_size = sorted(self._strangers.values(), key=len, reverse=True)
+        return _first_spare([guest for room in by_size for guest in room])
 
 
 def address_of(peer: object) -> str:
@@ -210,5 +212,6 @@ def address_of(peer: object) -> str:
     return LOCAL if found.is_loopback else str(found)
 
 
-def _first_spare(room: Iterable[G]) -> G | None:
-    return next((guest for guest in room if guest.spare), None)
+def _first_spare(room: Collection[G]) -> G | None:
+    spare = next((guest for guest in room if guest.spare), None)
+    return spare if spare is not None else next((guest for guest in room if guest.unread), None)
