@@ -1,5 +1,6 @@
 """The token that is made where nobody has made one: for its owner alone, whole or not at all, and never shown."""
 
+import os
 import stat
 import subprocess
 import sys
@@ -96,6 +97,20 @@ def test_a_local_user_who_may_write_to_its_folder_puts_no_token_of_his_own_there
         make_token(file)
     file.parent.chmod(0o1777)
     make_token(file)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("whose", ["file", "folder"])
+def test_a_local_user_who_owns_the_file_or_its_folder_has_no_token_of_his_own_believed(
+    file: Path, whose: str
+) -> None:
+    make_token(file)
+    make_token(file)
+    os.chown(file if whose == "file" else file.parent, 4711, 4711)
+    with pytest.raises(
+        UserError, match="only its owner can read" if whose == "file" else "others can replace"
+    ):
+        make_token(file)
 
 
 def test_where_none_can_be_made_the_remedy_is_told(tmp_path: Path) -> None:
