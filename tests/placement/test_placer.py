@@ -1,7 +1,8 @@
 """The placer over the life of containers: created, resized, restarted, removed, by either way in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import grpc
 import msgspec
@@ -23,11 +24,14 @@ Make = Callable[..., PlacingTest]
 
 
 @pytest.fixture(params=["cri", "nri"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    def made(**more: object) -> PlacingTest:
-        return PlacingTest(tmp_path, nri=request.param == "nri", **more)  # type: ignore[arg-type]
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    """In a folder whose path is short enough for unix sockets."""
+    with TemporaryDirectory(prefix="placer") as folder:
 
-    return made
+        def made(**more: object) -> PlacingTest:
+            return PlacingTest(Path(folder), nri=request.param == "nri", **more)  # type: ignore[arg-type]
+
+        yield made
 
 
 def whole(cpus: int) -> RuntimeResources:
