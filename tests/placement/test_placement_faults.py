@@ -272,6 +272,22 @@ async def test_a_container_that_is_being_made_when_the_topology_can_be_read_is_p
     assert (sandbox.id, "main") in test.placer.unwritten
 
 
+async def test_a_container_that_ended_unseen_before_the_topology_could_be_read_has_ended(
+    tmp_path: Path,
+) -> None:
+    test = PlacingTest(tmp_path)
+    before = await with_a_database(test)
+    test.blind = "there is no /sys"
+    await test.again()
+    since = await test.runtime.create(test.placer, test.runtime.sandbox("web"), "main", WHOLE)
+    for own in (before, since):
+        await test.runtime.stop(None, own)
+    test.blind = ""
+    await test.upkeep.audit()
+    await test.settle()
+    assert not test.placer.pins
+
+
 async def test_a_switch_stays_off_where_the_topology_cannot_be_read_at_first(tmp_path: Path) -> None:
     test = PlacingTest(tmp_path)
     own = await with_a_database(test)

@@ -120,14 +120,15 @@ class Placer:
         async with self._turn:
             if not self.is_blind:
                 return
-            if self._record is None:
-                self._go_on()
+            record = self._record
+            self._go_on()
+            if self.book is None or record is None:
                 return
-            begun = self._record.begun()
-            wrong = await self._synchronized(*self._record.found())
-            if self.book is None:
-                return
-            for sandbox, container in begun:
+            for sandbox, container in record.running():
+                if self.has_ended_unseen(sandbox, container.id):
+                    record.stopped(container.id)
+            wrong = await self._synchronized(*record.found())
+            for sandbox, container in record.begun():
                 self._begun[sandbox.id, container.name] = None
                 self._noted(partial(_let_through, sandbox=sandbox, container=container))
             self.unwritten |= {key for pin in wrong if (key := self.book.find_key(pin))}
@@ -204,10 +205,6 @@ class Placer:
         self, sandboxes: Sequence[RuntimeSandbox], containers: Sequence[RuntimeContainer]
     ) -> list[CpuPin]:
         self._begun.clear()
-        if self.book is None:
-            self._go_on()
-        if self.book is None:
-            return []
         by_id = {each.id: each for each in sandboxes}
         running = [
             (by_id[each.sandbox_id], each)
@@ -218,6 +215,10 @@ class Placer:
         beside = {each.id: nodes for each in containers if (nodes := device_nodes(each.devices))}
         self.seen = set(groups)
         self.last_creation = {own: at for own, at in self.last_creation.items() if own in by_id}
+        if self.book is None:
+            self._go_on()
+        if self.book is None:
+            return []
         try:
             book = self._reconciled(self.book, sandboxes, containers, groups, beside)
         except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on
@@ -351,7 +352,10 @@ class Placer:
     async def started(self, container_id: str) -> None:
         await self._event("started", lambda book: book.started(container_id))
         found = self.book.find(container_id) if self.book else None
-        if self.book and found and self.machine.group(self.book.sandboxes[found.key[0]], container_id):
+        sandbox = self.book.sandboxes[found.key[0]] if self.book and found else None
+        if self._record is not None:
+            sandbox = self._record.sandbox_of(container_id)
+        if sandbox is not None and self.machine.group(sandbox, container_id):
             self.seen.add(container_id)
 
     async def stopped(self, container_id: str) -> None:

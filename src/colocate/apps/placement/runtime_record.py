@@ -26,6 +26,18 @@ class RuntimeRecord:
         """All that is there."""
         return list(self._sandboxes.values()), list(self._containers.values())
 
+    def running(self) -> list[tuple[RuntimeSandbox, RuntimeContainer]]:
+        """Containers that have not ended, as far as was told."""
+        return [
+            (self._sandboxes[each.sandbox_id], each)
+            for each in self._containers.values()
+            if each.sandbox_id in self._sandboxes and not each.has_ended
+        ]
+
+    def sandbox_of(self, container_id: str) -> RuntimeSandbox | None:
+        found = self._containers.get(container_id)
+        return None if found is None else self._sandboxes.get(found.sandbox_id)
+
     def begun(self) -> list[tuple[RuntimeSandbox, RuntimeContainer]]:
         """Containers that the runtime is making, and whose ids it is still to tell."""
         return [(self._sandboxes[key[0]], each) for key, each in self._begun.items()]
