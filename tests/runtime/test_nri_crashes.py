@@ -7,36 +7,20 @@ No container is lost, no CPU of an exclusive container is given to another, and 
 
 import asyncio
 import itertools
-import multiprocessing
-import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-import uvloop
 from tests.support.nri_runtime import FakeRuntime, PluginConnection
+from tests.support.placer_lives import EVERYTHING, PlacerLives, deaths_at, settled, side_effects
 
-from colocate import crashpoints
-from colocate.apps import control
-from colocate.apps.config.file import build
-from colocate.apps.nri import run_nri
-from colocate.apps.placement import part, upkeep
-from colocate.apps.placement.control import STATUS, AskPlacement
-from colocate.apps.placement.machine import PlacementMachine
 from colocate.apps.placement.report import PlacementReport
 from colocate.errors import ColocateError
-from colocate.kubelet.paths import KubeletPaths
-from colocate.model.cpu_shapes import CpuShape, machine
 from colocate.model.cpuset import CpuSet
 from colocate.wire import nri_pb2 as nri
 from colocate.wire import ttrpc_pb2 as ttrpc
 
-SHAPE = CpuShape(nodes_per_socket=2, ccx_cores=(2, 2), threads=1)
-"""8 CPUs in 4 CCXs on 2 NUMA nodes."""
-EVERYTHING = CpuSet.parse("0-7")
 EVERY_LIFE = {
     "file.written",
     "file.replaced",
@@ -45,9 +29,6 @@ EVERY_LIFE = {
     "placement.write",
     "placement.written",
 }
-# Every life is a fork of a process that has imported what takes long once. It does not find this module by its name.
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["colocate.apps.nri", "colocate.apps.config.file", "uvloop"])
 
 T = TypeVar("T")
 
@@ -56,50 +37,25 @@ class Died(Exception):
     """The plugin has hung up."""
 
 
-def _live(folder: Path, crash_at: int, log: Path) -> None:
-    crashpoints.arm(crash_at, log)
-    made = PlacementMachine(lambda: machine(SHAPE), mount=folder)
-    vars(part)["PlacementMachine"] = lambda **_: made
-    vars(upkeep)["PAUSE"] = 0.01
-    text = (
-        "version: 1\nlog: {level: error}\n"
-        f"cpus: {{stateFolder: {folder}/state, socket: {folder}/cpus.sock, nri: {{socket: {folder}/nri.sock}}}}\n"
-    )
-    with (folder / "nri.log").open("a") as out:
-        os.dup2(out.fileno(), 2)
-        uvloop.run(run_nri(lambda: build(text.encode(), "test").config, KubeletPaths(folder)))
-
-
 class NriMachine:
     """A runtime that stays, and one plugin after the other."""
 
     def __init__(self, folder: Path, crash_at: int, log: Path) -> None:
-        self.folder = folder
         self.runtime = FakeRuntime(folder / "nri.sock")
         self.pods: dict[str, nri.PodSandbox] = {}
         self.containers: dict[str, nri.Container] = {}
         """Those that have not ended."""
         self.cpus: dict[str, CpuSet] = {}
-        self.deaths = 0
         self._numbers = itertools.count(1)
         self._plugin: PluginConnection | None = None
         self._updates: asyncio.Task[None] | None = None
-        self._log = log
-        self._life = self._begin(crash_at)
-
-    def _begin(self, crash_at: int) -> BaseProcess:
-        life = _processes.Process(target=_live, args=(self.folder, crash_at, self._log), daemon=True)
-        life.start()
-        return life
+        self.placers = PlacerLives("nri", folder, crash_at, log)
 
     async def plugin(self) -> PluginConnection:
         """The plugin that is there, told what the runtime has; a successor where it has died."""
         async with asyncio.timeout(60):
             while self._plugin is None or self._plugin.closed.is_set():
-                if not self._life.is_alive():
-                    self.deaths += 1
-                    self._log = self._log.with_suffix(".later")
-                    self._life = self._begin(0)
+                self.placers.succeed()
                 with suppress(TimeoutError, Died):
                     async with asyncio.timeout(0.05):
                         found = await self.runtime.connection()
@@ -199,12 +155,18 @@ class NriMachine:
         while True:
             await self.plugin()
             with suppress(ColocateError):
-                return await control.ask(self.folder / "cpus.sock", STATUS, AskPlacement())
+                return await self.placers.status()
             await asyncio.sleep(0.005)
 
+    def running(self) -> dict[str, CpuSet]:
+        return {own: self.cpus[own] for own in self.containers}
+
+    async def settled(self, *running: str, exclusive: tuple[str, ...] = ()) -> None:
+        assert self.containers.keys() == {*running, *exclusive}
+        await settled(self.status, self.running, exclusive)
+
     async def close(self) -> None:
-        self._life.terminate()
-        await asyncio.to_thread(self._life.join)
+        await self.placers.end()
         if self._updates is not None:
             self._updates.cancel()
 
@@ -228,32 +190,16 @@ async def life(node: NriMachine) -> None:
     own = await node.create(database, 1000, limited=True)
     other = await node.create(more, 500)
     await node.resize(serving, 6200)
-    await settled(node, {own}, {serving, other})
+    await node.settled(serving, other, exclusive=(own,))
     await node.stop(own)
     own = await node.create(database, 1000, limited=True, attempt=1)
-    await settled(node, {own}, {serving, other})
+    await node.settled(serving, other, exclusive=(own,))
     await node.end(database)
-    await settled(node, set(), {serving, other})
+    await node.settled(serving, other)
     await node.end(web)
     await node.end(more)
-    await settled(node, set(), set())
+    await node.settled()
     assert len((await node.status()).whole) == 4
-
-
-async def settled(node: NriMachine, exclusive: set[str], shared: set[str]) -> None:
-    """Everybody has what the placer says, and nobody has a CPU that is another's alone."""
-    assert node.containers.keys() == exclusive | shared
-    async with asyncio.timeout(30):
-        while True:
-            report = await node.status()
-            said = {each.id: CpuSet.parse(each.cpus) for each in report.containers if each.phase != "exited"}
-            if said.keys() == node.containers.keys() and all(node.cpus[own] == said[own] for own in said):
-                break
-            await asyncio.sleep(0.01)
-    for one in exclusive:
-        assert len(said[one]) == 1
-        for other in said.keys() - {one}:
-            assert said[one].isdisjoint(said[other])
 
 
 async def lived(folder: Path, crash_at: int, log: Path) -> int:
@@ -264,17 +210,13 @@ async def lived(folder: Path, crash_at: int, log: Path) -> int:
             await life(node)
         finally:
             await node.close()
-    assert "Traceback" not in (folder / "nri.log").read_text()
-    return node.deaths
+    return node.placers.deaths
 
 
 async def test_a_plugin_killed_at_its_side_effects_is_put_right_by_its_successor(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    log = tmp_path / "points"
-    with TemporaryDirectory(prefix="nri") as folder:
-        assert await lived(Path(folder), 0, log) == 0
-    points = [line.split()[1] for line in log.read_text().splitlines()]
+    points = await side_effects(lived, tmp_path / "points")
     assert set(points) >= EVERY_LIFE
     # All of the plugin's own, and some of those that tests/placement goes through one by one.
     chosen = [
@@ -282,10 +224,7 @@ async def test_a_plugin_killed_at_its_side_effects_is_put_right_by_its_successor
         for number, point in enumerate(points[:-1], 1)
         if point.startswith(("nri.", "placement.")) or number % 4 == 0
     ]
-    deaths = 0
-    for number in chosen:
-        with TemporaryDirectory(prefix="nri") as folder:
-            deaths += await lived(Path(folder), number, tmp_path / f"points-{number}")
+    deaths = await deaths_at(lived, chosen, tmp_path)
     assert deaths >= len(chosen) - 4  # how often changes are written together differs from day to day
     record_property("deaths", deaths)
     record_property("crash points", sorted(set(points)))
