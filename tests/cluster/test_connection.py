@@ -272,7 +272,7 @@ def test_faults_of_flags_and_surroundings(files: Files) -> None:
         "--client-certificate and --client-key go together: give both"
     )
     folder = files.refusal(kubeconfig=files.folder)
-    assert folder.endswith("cannot be read: is a directory")
+    assert folder.endswith("cannot be read (is a directory); give another")
 
 
 def test_insecure_is_taken_from_the_flag_alone(files: Files) -> None:

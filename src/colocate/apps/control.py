@@ -119,6 +119,11 @@ async def ask(
     socket: Path, method: Method[Request, Response], request: Request, peer: ControlPeer = AGENT
 ) -> Response:
     """Call a running agent. A UserError where there is none, or where it refuses."""
+    if len(os.fsencode(socket)) > rpc.MAX_SOCKET_PATH:
+        raise UserError(
+            f"{socket}: the path is too long for a unix socket, which takes {rpc.MAX_SOCKET_PATH} bytes; give the "
+            f"{peer.what}'s own with --socket or {peer.variable}"
+        )
     try:
         async with rpc.connect(socket, receive_limit=-1) as channel:
             return await rpc.call(channel, method, request, timeout=_TIMEOUT)

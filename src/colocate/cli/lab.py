@@ -97,7 +97,7 @@ async def _serve(args: argparse.Namespace) -> None:
                 cluster.server.write_kubeconfig(kubeconfig)
             except OSError as error:
                 raise UserError(
-                    f"--kubeconfig: {kubeconfig} cannot be written ({system_reason(error)})"
+                    f"--kubeconfig: {kubeconfig} cannot be written ({system_reason(error)}); name another file"
                 ) from error
             nodes = count(1 + sum(len(shape.each()) for shape in shapes), "node")
             print(f"export KUBECONFIG={kubeconfig}")

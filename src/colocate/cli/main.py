@@ -45,6 +45,7 @@ _OF_THE_MACHINE = {
     errno.EIO: "repair that disk, and try again",
     errno.EMFILE: _LIMIT,
     errno.ENFILE: _LIMIT,
+    errno.ENAMETOOLONG: "give a shorter path",
 }
 """What may fail in any command, and what to do about it."""
 

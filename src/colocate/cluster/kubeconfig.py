@@ -206,7 +206,9 @@ def _read(path: Path, must_exist: bool) -> str | None:
             raise UserError(f"the kubeconfig {path} does not exist; give another") from None
         return None
     except (OSError, ValueError) as error:
-        raise UserError(f"the kubeconfig {path} cannot be read: {system_reason(error)}") from error
+        raise UserError(
+            f"the kubeconfig {path} cannot be read ({system_reason(error)}); give another"
+        ) from error
 
 
 def _parse(path: Path, text: str) -> dict[str, object]:

@@ -22,7 +22,9 @@ def read_domain(path: Path) -> VirtualDomain:
         with path.open("rb") as file:
             data = file.read(_LARGEST + 1)
     except OSError as error:
-        raise UserError(f"{path}: the domain cannot be read ({system_reason(error)})") from error
+        raise UserError(
+            f"{path}: the domain cannot be read ({system_reason(error)}); check the path"
+        ) from error
     if len(data) > _LARGEST:
         raise UserError(f"{path}: this is too large for a libvirt domain; give what 'virsh dumpxml' prints")
     text = _COMMENT.sub("", data.decode("utf-8", "replace"))

@@ -140,7 +140,9 @@ def open_dump(path: Path) -> SystemFiles:
                 raise UserError(f"{path}: a dump is a folder or a tar archive, this is neither")
             return ArchiveFiles(str(path), _kept(file, str(path)))
     except OSError as error:
-        raise UserError(f"{path}: the dump cannot be read ({system_reason(error)})") from error
+        raise UserError(
+            f"{path}: the dump cannot be read ({system_reason(error)}); check the path"
+        ) from error
 
 
 def _root_below(path: Path) -> Path:

@@ -30,7 +30,9 @@ class Disk:
             # The file holds the CA's key and the key of every token.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
-            raise UserError(f"the state file {path} cannot be opened: {system_reason(error)}") from error
+            raise UserError(
+                f"the state file {path} cannot be opened ({system_reason(error)}); name another"
+            ) from error
         self._sql = sqlite3.connect(path, isolation_level=None, timeout=0)
         try:
             self._open()
