@@ -6,10 +6,9 @@ from typing import Protocol
 
 from colocate.aio import first, in_thread
 from colocate.apps.gpus import metrics
-from colocate.apps.gpus.allocation import GpuAllocation
 from colocate.apps.gpus.monitor import GpuMonitor, KnownGpu
 from colocate.apps.gpus.node_counts import GpuNodeCounts
-from colocate.apps.gpus.plugin import GpuPlugin
+from colocate.apps.gpus.plugin import GpuAllocation, GpuPlugin
 from colocate.apps.gpus.report import GpuReport, gpu_report
 from colocate.clock import Clock
 from colocate.gpus import GpuDisagreement, GpuRecords, GpuSettings, disagreements

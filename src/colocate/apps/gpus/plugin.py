@@ -1,12 +1,14 @@
 """The device plugin of GPU memory in one dialect: GPUs as slices, and their containers handed to who knows pods.
 
-It knows ids and the kubelet. Which pod a container is of, and which GPU it gets, is answered by a `GpuAllocation`.
+It knows ids, units and the kubelet. Which pod a container is of, and which GPU it gets, is answered by a
+`GpuAllocation`, which knows pods, annotations and the book. Neither knows the other's half.
 """
 
 from collections.abc import AsyncIterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Protocol
 
-from colocate.aio import first
-from colocate.apps.gpus.allocation import GpuAllocation
+from colocate.aio import Watched, first
 from colocate.apps.gpus.monitor import GpuMonitor
 from colocate.clock import Clock
 from colocate.crashpoints import reached
@@ -14,6 +16,7 @@ from colocate.errors import Unavailable, UserError
 from colocate.gpus import (
     AnswerKey,
     Dialect,
+    GpuBook,
     GpuHolding,
     message_bytes,
     other_unit,
@@ -28,6 +31,29 @@ from colocate.kubelet.podresources import list_pods
 from colocate.model.device import Allocation, Device, from_one_group
 from colocate.model.figures import amount, count, some
 from colocate.model.gpu import GpuInventory
+
+
+class GpuAllocation(Protocol):
+    """Answers the device plugins of all dialects of one node. `Refused` carries the sentence for the pod's event."""
+
+    changed: Watched
+    """Counts changes of the book: health and free count of devices may be others now."""
+
+    @property
+    def book(self) -> GpuBook:
+        """Who has what now."""
+
+    async def allocate(self, resource: str, ids: Sequence[str]) -> Allocation:
+        """What the container that is given these devices is started with."""
+
+    async def prestart(self, resource: str, ids: Sequence[str]) -> None:
+        """Return where the container that holds these devices was given its own GPU; Refused where not."""
+
+    def unhealthy(self, resource: str) -> AbstractSet[str]:
+        """The devices to be marked Unhealthy, so that what the kubelet counts as free is what the book has free."""
+
+    def take_inventory(self, inventory: GpuInventory) -> None:
+        """The GPUs as they are from now on: new ones, sick ones, ones that are well again."""
 
 
 class GpuPlugin(DevicePlugin):
