@@ -3,7 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.load import History, LoadTable, PolicyName, ScoreAnswer, decide, explain_all, explain_node
+from colocate.load import (
+    History,
+    LoadTable,
+    PackedNames,
+    PolicyName,
+    ScoreAnswer,
+    decide,
+    explain_all,
+    explain_node,
+)
 from colocate.load.decision import TERMS_SIZE
 from colocate.load.settings import Mix, mix
 from colocate.model.load import BoundPod, NodeLoad, PodFacts
@@ -147,3 +156,22 @@ def test_no_candidates_take_no_room() -> None:
     history = History()
     history.add(answer)
     assert history.candidates("p") is None
+
+
+@given(
+    rounds=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40)), min_size=1, max_size=60),
+    room=st.integers(0, 4000),
+)
+def test_packed_names_are_found_again_or_not_at_all(rounds: list[tuple[int, int]], room: int) -> None:
+    made = table(MANY)
+    history = History(room=room)
+    last: dict[str, list[str]] = {}
+    for number, count in rounds:
+        uid, names = f"u-{number}", list(MANY)[:count]
+        packed = PackedNames(",".join(names).encode(), lambda data: data.decode().split(","))
+        history.add(decide(made, PodFacts(uid, f"default/{uid}"), names, NOW, kept_as=packed))
+        last[uid] = names
+    for uid, names in last.items():
+        candidates = history.candidates(uid)
+        assert candidates is None or list(candidates.by_name()) == names
+    assert history.candidates(f"u-{rounds[-1][0]}") is not None, "the youngest is known in any case"

@@ -12,8 +12,8 @@ This is the way in: other rooms import from here.
 from colocate.load.api_objects import LoadNode, LoadNodeStatus, LoadPod, bound_pod, node_facts, pod_facts
 from colocate.load.comparison import PolicyComparison, compare
 from colocate.load.decision import (
-    CandidateNames,
     Candidates,
+    PackedNames,
     PodDecision,
     ScoreAnswer,
     decide,
@@ -86,7 +86,6 @@ __all__ = [
     "DEFAULT_POINTS",
     "MOST_RECORDED",
     "BalancedSettings",
-    "CandidateNames",
     "Candidates",
     "ClosedNode",
     "EstimateSettings",
@@ -114,6 +113,7 @@ __all__ = [
     "NodeRow",
     "OvercommitmentSettings",
     "OversellSettings",
+    "PackedNames",
     "PackingSettings",
     "PodDecision",
     "PolicyComparison",

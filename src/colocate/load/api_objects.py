@@ -44,6 +44,7 @@ _BY_QUALITY = {
 _HARD = ("NoSchedule", "NoExecute")
 """Effects of taints that keep pods off."""
 _ASKS_NOTHING = PodShape()
+_NO_PERCENTS = PerResource()
 _PREFIXES = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "kubernetes.io/mid-"}
 
 
@@ -202,14 +203,17 @@ def _access(spec: _NodeSpec) -> Access:
 def _shape(pod: LoadPod, prefix: str) -> PodShape:
     """What the pod asks in resources of that prefix."""
     spec = pod.spec
+    scaling = pod.metadata.annotations.scaling
     shape = PodShape(
-        tuple(_asked(container.resources, prefix) for container in spec.containers),
+        tuple([_asked(container.resources, prefix) for container in spec.containers]),
         tuple(
-            _asked(container.resources, prefix, sidecar=container.restart_policy == "Always")
-            for container in spec.init_containers
+            [
+                _asked(container.resources, prefix, sidecar=container.restart_policy == "Always")
+                for container in spec.init_containers
+            ]
         ),
-        stated(spec.overhead).stated,
-        annotations.percents(pod.metadata.annotations.scaling),
+        stated(spec.overhead).stated if spec.overhead else NOTHING,
+        annotations.percents(scaling) if scaling else _NO_PERCENTS,
     )
     if not prefix and (spec.resources.requests or spec.resources.limits):
         return _with(shape, _asked(spec.resources, prefix))
@@ -285,7 +289,10 @@ def _prefix(prefix: str, spec: _PodSpec) -> str:
 
 
 def _all_stated(spec: _PodSpec) -> Iterator[Quantities]:
-    for container in (*spec.containers, *spec.init_containers):
+    for container in spec.containers:
+        yield container.resources.requests
+        yield container.resources.limits
+    for container in spec.init_containers:
         yield container.resources.requests
         yield container.resources.limits
     yield spec.resources.requests

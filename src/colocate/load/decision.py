@@ -7,8 +7,7 @@ new ones when a fact of it does. The table logs them as they are made, and begin
 once, so where the log ended says what each node was judged by. `explanation` puts all this into words.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -24,19 +23,24 @@ _NAME_SIZE = 100
 """Bytes that a name takes as a string of its own, nearly."""
 
 
-class CandidateNames(Protocol):
-    """The candidates of one question, in a form that can be kept."""
+class PackedNames(msgspec.Struct, frozen=True):
+    """The candidates of one question in a form that takes less room, and what reads it."""
+
+    data: bytes
+    unpack: Callable[[bytes], Sequence[str]]
 
     @property
     def size(self) -> int:
         """Bytes, nearly."""
+        return len(self.data)
 
     def read(self) -> Sequence[str]:
         """In the order in which they were asked about."""
+        return self.unpack(self.data)
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """CandidateNames that are there as strings anyway."""
+    """The same where they are there as strings anyway."""
 
     names: Sequence[str] = ()
 
@@ -46,6 +50,9 @@ class Listed(msgspec.Struct, frozen=True):
 
     def read(self) -> Sequence[str]:
         return self.names
+
+
+CandidateNames = PackedNames | Listed
 
 
 class Candidates(msgspec.Struct, frozen=True):
@@ -132,7 +139,7 @@ def decide(
     mix: Mix | None = None,
     keep: int = 3,
     assume: bool = True,
-    kept_as: CandidateNames | None = None,
+    kept_as: PackedNames | None = None,
     vouched_by: str = "",
 ) -> ScoreAnswer:
     """Judge all candidates. With `assume` the pod counts on the best of them, until it is seen bound.

@@ -5,11 +5,15 @@ names and scores. The oldest lose these first, and keep the few nodes that the d
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from colocate.load.decision import TERMS_SIZE, Candidates, PodDecision, ScoreAnswer
+from colocate.load.decision import TERMS_SIZE, Candidates, Listed, PackedNames, PodDecision, ScoreAnswer
+from colocate.load.shelf import Shelf
 from colocate.load.terms import NodeTerms
+
+_NAMELESS = Listed()
 
 
 class KeptDecision(msgspec.Struct, frozen=True):
@@ -82,27 +86,53 @@ class History:
             del self._uids[key]
 
 
+class _KeptNames(msgspec.Struct, frozen=True):
+    """Names on the shelf."""
+
+    place: int
+    length: int
+    unpack: Callable[[bytes], Sequence[str]]
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """The candidates of one decision."""
+
+    candidates: Candidates
+    """Without their names, where those are on the shelf."""
+    names: _KeptNames | None
+    size: int
+
+
 class _KeptCandidates:
     """Candidates by uid, within so many bytes; the youngest stay in any case."""
 
     def __init__(self, room: int) -> None:
         self._room = room // 2
         """Of names and scores, and again of terms."""
-        self._by_uid: OrderedDict[str, Candidates] = OrderedDict()
+        self._by_uid: OrderedDict[str, _Kept] = OrderedDict()
         self._size = 0
+        self._shelf = Shelf(self._room)
         self._logs: deque[list[NodeTerms]] = deque()
         """The oldest first. The last one still grows; `_ended` is how many terms the others hold."""
         self._ended = 0
 
     def get(self, uid: str) -> Candidates | None:
-        return self._by_uid.get(uid)
+        kept = self._by_uid.get(uid)
+        if kept is None or kept.names is None:
+            return None if kept is None else kept.candidates
+        data = self._shelf.get(kept.names.place, kept.names.length)
+        if data is None:
+            return None
+        known = kept.candidates
+        return Candidates(PackedNames(data, kept.names.unpack), known.scores, known.log, known.logged)
 
     def add(self, uid: str, candidates: Candidates) -> None:
         self.remove(uid)
-        if not candidates.size:
+        size = candidates.size
+        if not size:
             return
-        self._by_uid[uid] = candidates
-        self._size += candidates.size
+        self._by_uid[uid] = self._shelved(candidates, size)
+        self._size += size
         logs = self._logs
         if not logs or logs[-1] is not candidates.log:
             self._ended += len(logs[-1]) if logs else 0
@@ -118,9 +148,19 @@ class _KeptCandidates:
             return
         self._size -= removed.size
         oldest = next(iter(self._by_uid.values()), None)
+        log = oldest.candidates.log if oldest is not None else None
         # Answers refer to logs in the order in which both were made.
-        while len(self._logs) > 1 and oldest is not None and self._logs[0] is not oldest.log and oldest.log:
+        while len(self._logs) > 1 and log and self._logs[0] is not log:
             self._drop_log()
+
+    def _shelved(self, candidates: Candidates, size: int) -> _Kept:
+        names = candidates.names
+        if isinstance(names, PackedNames):
+            place = self._shelf.put(names.data)
+            if place is not None:
+                nameless = Candidates(_NAMELESS, candidates.scores, candidates.log, candidates.logged)
+                return _Kept(nameless, _KeptNames(place, len(names.data), names.unpack), size)
+        return _Kept(candidates, None, size)
 
     def _drop_log(self) -> None:
         """Those who refer to it see that it is empty."""

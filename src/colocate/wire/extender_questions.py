@@ -51,19 +51,6 @@ class TooMany(ColocateError):
     """A question is about more nodes than there can be, or holds more than any has reason to."""
 
 
-class SentNames(msgspec.Struct, frozen=True):
-    """The names of a question as they were sent: one object to keep where they would be thousands."""
-
-    body: bytes
-
-    @property
-    def size(self) -> int:
-        return len(self.body)
-
-    def read(self) -> Sequence[str]:
-        return read_question(self.body).names
-
-
 class Asked(msgspec.Struct, frozen=True):
     """One question: a pod, and the nodes that it might go to."""
 
@@ -76,11 +63,12 @@ class Asked(msgspec.Struct, frozen=True):
     """Whether it is sure that no name needs an escape in JSON."""
 
     @property
-    def kept_names(self) -> SentNames:
-        """The names, to be kept: as they came where they are the greater part of it, which costs nothing."""
+    def kept_names(self) -> bytes:
+        """The names, to be kept, one object where they would be thousands; see `read_names`. They are as they came
+        where they are the greater part of it, which costs nothing."""
         if self.sent_nodes is None and 2 * len(memoryview(self.sent_pod)) < len(self.body):
-            return SentNames(self.body)
-        return SentNames(_encode({"Pod": {}, "Nodes": None, "NodeNames": self.names}))
+            return self.body
+        return _encode({"Pod": {}, "Nodes": None, "NodeNames": self.names})
 
     def pod(self, kind: type[T]) -> T:
         """The pod, as much of it as `kind` has fields for; Unreadable where they do not fit."""
@@ -229,6 +217,11 @@ def read_question(body: bytes, most: int | None = None) -> Asked:
     if names is None:
         raise Unreadable("the body has neither NodeNames nor Nodes; kube-scheduler sends one of them")
     return Asked(body, pod, ())
+
+
+def read_names(kept: bytes) -> Sequence[str]:
+    """The names of `Asked.kept_names`."""
+    return read_question(kept).names
 
 
 def _few(body: bytes, most: int | None) -> Asked | None:

@@ -90,6 +90,7 @@ class DecisionLog:
         self._settings = settings
         self._load = load
         self._shadow = shadow
+        self._judged = telemetry.SCHEDULER_DECISIONS.labels(str(shadow).lower())
         self._history = History(settings.keep, settings.memory)
         self._refusals = AllRefusals(settings.keep)
         self._hot = AllRefusals(settings.keep)
@@ -115,7 +116,7 @@ class DecisionLog:
 
     def judged(self, answer: ScoreAnswer) -> None:
         self._history.add(answer)
-        telemetry.SCHEDULER_DECISIONS.labels(str(self._shadow).lower()).inc()
+        self._judged.inc()
         if self._settings.file is not None:
             self._write(Happened.JUDGED, KeptDecision(answer.decision))
 

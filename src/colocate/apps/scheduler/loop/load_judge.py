@@ -15,16 +15,16 @@ from colocate.apps.scheduler.server.judge import Sieved
 from colocate.clock import Clock
 from colocate.cpus import ANNOTATION
 from colocate.load import (
-    CandidateNames,
     LoadPod,
     MissingFilter,
     Mix,
+    PackedNames,
     decide,
     pod_facts,
     refused_everywhere,
     sift,
 )
-from colocate.wire.extender_questions import Asked
+from colocate.wire.extender_questions import Asked, read_names
 
 _LEAST_BOUND = 10_000
 """Candidates that are judged at once however few nodes are known, as none are at the start."""
@@ -58,7 +58,9 @@ class LoadJudge:
         return max(_LEAST_BOUND, 2 * len(self._table.nodes))
 
     def prioritize(self, asked: Asked, caller: str) -> Sequence[int]:
-        scores = self._score(asked.pod(LoadPod), caller, asked.names, asked.kept_names)
+        scores = self._score(
+            asked.pod(LoadPod), caller, asked.names, PackedNames(asked.kept_names, read_names)
+        )
         return [0] * len(asked.names) if self._shadow else scores
 
     def filter(self, asked: Asked, caller: str) -> Sieved:
@@ -94,7 +96,7 @@ class LoadJudge:
         return strict_refusals(asked.pod(StrictPod), asked.names, self._facts.free_ccxs)
 
     def _score(
-        self, pod: LoadPod, caller: str, names: Sequence[str], kept_as: CandidateNames | None = None
+        self, pod: LoadPod, caller: str, names: Sequence[str], kept_as: PackedNames | None = None
     ) -> list[int]:
         facts = pod_facts(pod)
         answer = decide(
