@@ -48,7 +48,7 @@ _NO_PERCENTS = PerResource()
 _PREFIXES = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "kubernetes.io/mid-"}
 
 
-class _Read(msgspec.Struct, frozen=True, rename="camel"):
+class _Read(msgspec.Struct, frozen=True, rename="camel", gc=False):
     pass
 
 

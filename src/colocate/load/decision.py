@@ -23,7 +23,7 @@ _NAME_SIZE = 100
 """Bytes that a name takes as a string of its own, nearly."""
 
 
-class PackedNames(msgspec.Struct, frozen=True):
+class PackedNames(msgspec.Struct, frozen=True, gc=False):
     """The candidates of one question in a form that takes less room, and what reads it."""
 
     data: bytes
@@ -39,7 +39,7 @@ class PackedNames(msgspec.Struct, frozen=True):
         return self.unpack(self.data)
 
 
-class Listed(msgspec.Struct, frozen=True):
+class Listed(msgspec.Struct, frozen=True, gc=False):
     """The same where they are there as strings anyway."""
 
     names: Sequence[str] = ()
@@ -55,7 +55,7 @@ class Listed(msgspec.Struct, frozen=True):
 CandidateNames = PackedNames | Listed
 
 
-class Candidates(msgspec.Struct, frozen=True):
+class Candidates(msgspec.Struct, frozen=True, gc=False):
     """Who was judged, and how."""
 
     names: CandidateNames = Listed()
@@ -84,7 +84,7 @@ HIGHEST = 100
 _MOST_BEST = 16
 
 
-class PodDecision(msgspec.Struct, frozen=True):
+class PodDecision(msgspec.Struct, frozen=True, gc=False):
     """What was answered for one pod."""
 
     uid: str
@@ -121,7 +121,7 @@ class PodDecision(msgspec.Struct, frozen=True):
         return False if len(self.best) == self.best_count else None
 
 
-class ScoreAnswer(msgspec.Struct, frozen=True):
+class ScoreAnswer(msgspec.Struct, frozen=True, gc=False):
     """The scores, in the order of the candidates, and their record."""
 
     scores: list[int]
@@ -163,8 +163,8 @@ def decide(
         len(names),
         best,
         best_count,
-        tuple(table.terms(names[index]) for index in top),
-        tuple(scores[index] for index in top),
+        tuple([table.terms(names[index]) for index in top]),
+        tuple([scores[index] for index in top]),
     )
     judged = Candidates(kept_as or Listed(names), packed, table.log, len(table.log))
     if assume and len(best) == best_count:

@@ -16,7 +16,7 @@ from colocate.load.terms import NodeTerms
 _NAMELESS = Listed()
 
 
-class KeptDecision(msgspec.Struct, frozen=True):
+class KeptDecision(msgspec.Struct, frozen=True, gc=False):
     """A decision, and where the pod went once that is known."""
 
     decision: PodDecision
@@ -86,7 +86,7 @@ class History:
             del self._uids[key]
 
 
-class _KeptNames(msgspec.Struct, frozen=True):
+class _KeptNames(msgspec.Struct, frozen=True, gc=False):
     """Names on the shelf."""
 
     place: int
@@ -94,7 +94,7 @@ class _KeptNames(msgspec.Struct, frozen=True):
     unpack: Callable[[bytes], Sequence[str]]
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _Kept(msgspec.Struct, frozen=True, gc=False):
     """The candidates of one decision."""
 
     candidates: Candidates

@@ -176,6 +176,8 @@ class LoadTable:
         return {**kept, **loads}
 
     def _changed(self, *names: str) -> None:
+        if not names:
+            return
         self._round.drop(names)
         if self._coming is not None:
             self._coming.drop(names)

@@ -51,7 +51,7 @@ class TooMany(ColocateError):
     """A question is about more nodes than there can be, or holds more than any has reason to."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Asked(msgspec.Struct, frozen=True, gc=False):
     """One question: a pod, and the nodes that it might go to."""
 
     body: bytes
@@ -144,7 +144,7 @@ class _Arguments(msgspec.Struct, frozen=True, rename="pascal"):
         return not without and not (self.nodes and self.nodes.items is UNSET)
 
 
-class _FewArguments(msgspec.Struct, frozen=True, rename="pascal"):
+class _FewArguments(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     """The same of a body so small that it can hold what it likes: read in one go, as most are."""
 
     pod: Raw
