@@ -8,6 +8,7 @@ from hypothesis import given
 
 from colocate.cluster.cached_objects import CachedObjects, ObjectMarks, marks_of
 from colocate.cluster.changes import Added, Change, Deleted, Key, Modified
+from tests.support.nesting import DEEP
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -72,7 +73,7 @@ def test_an_object_nested_beyond_all_measure_is_skipped_too() -> None:
     objects = CachedObjects(Pod)
     put(objects, "a", "x")
     marks = marks_of(raw("a", "x"))
-    deep = raw("a", 0).replace(b'"node":0', b'"node":"x","more":' + b"[" * 100_000 + b"]" * 100_000)
+    deep = raw("a", 0).replace(b'"node":0', b'"node":"x","more":' + DEEP)
     assert objects.put(marks, deep) == []
     assert list(objects.skipped) == [A]
     assert objects.agrees(marks, deep)

@@ -25,6 +25,7 @@ from colocate.cluster.errors import (
 from colocate.cluster.resources import CONFIG_MAPS, PODS
 from colocate.cluster.secret import Secret
 from colocate.errors import Unavailable
+from tests.support.nesting import DEEP
 
 from .serving import Scripted, connect, free_port, new_server
 
@@ -103,9 +104,6 @@ async def test_a_write_is_repeated_where_nobody_listened(clock: ManualClock) -> 
         f"cannot create configmaps in namespace default: no connection to http://127.0.0.1:{port}: "
     )
     assert clock.monotonic() >= 0.5 + 1 + 2
-
-
-DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,11 @@ from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.watch_cache import WatchCache
 from colocate.lab.api.store import ObjectStore
+from tests.support.nesting import DEEP
 from tests.support.waiting import until
 
 from .following import DEFAULT, MAPS, Following, following, key, pass_time, put
 from .serving import Scripted, Wire, connect, new_server
-
-DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
 def listed(*objects: Any, version: str = "5", **metadata: Any) -> bytes:

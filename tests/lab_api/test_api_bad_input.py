@@ -24,7 +24,13 @@ CODES = {
     "a list": ("POST", CONFIG_MAPS, b"[]", "application/json", 400),
     "not UTF-8": ("POST", CONFIG_MAPS, b'{"a": "\xff"}', "application/json", 400),
     "too deep": ("POST", CONFIG_MAPS, b'{"a":' * 100_000, "application/json", 400),
-    "deep but whole": ("POST", CONFIG_MAPS, b'{"a":' * 900 + b"1" + b"}" * 900, "application/json", 400),
+    "deep but whole": (
+        "POST",
+        CONFIG_MAPS,
+        b'{"metadata":{"name":"deep"},"a":' + b'{"a":' * 3_000 + b"1" + b"}" * 3_001,
+        "application/json",
+        400,
+    ),
     "metadata is text": ("POST", CONFIG_MAPS, b'{"metadata": "x"}', "application/json", 400),
     "labels are numbers": (
         "POST",

@@ -23,6 +23,7 @@ from colocate.model.load import (
 )
 from tests.load.facts import GIB, NOW, load, table
 from tests.support.extender_calls import RECORDED
+from tests.support.nesting import DEEP
 
 
 def read_pod(**stated: object) -> LoadPod:
@@ -342,7 +343,7 @@ def test_percents_beyond_what_kubernetes_counts_are_as_good_as_none() -> None:
 
 
 def test_annotations_that_are_nested_without_end_say_nothing() -> None:
-    deep = '{"x":' + "[" * 1_000_000 + "]" * 1_000_000 + "}"  # Python 3.14 goes 130 000 deep
+    deep = '{"x":' + DEEP.decode() + "}"
     node = node_facts(node_with(**{THRESHOLDS: deep, RAW_ALLOCATABLE: deep}))
     assert (node.thresholds, node.raw_allocatable) == (None, PerResource())
     metadata = {"name": "p", "namespace": "ns", "uid": "u", "annotations": {SCALING: deep}}

@@ -14,6 +14,7 @@ from colocate.lab.api.resources import NODES
 from colocate.lab.api.server import ApiServer
 from colocate.model.load import Amount, NodeLoad, Usage
 from tests.cluster.serving import Scripted, connect
+from tests.support.nesting import DEEP
 
 from .fake import CPU, MEMORY, TIME, Table, passing, poller, vector
 
@@ -120,8 +121,7 @@ async def test_no_time_is_too_odd(scripted: Scripted, clock: ManualClock, stamp:
 
 
 async def test_an_answer_that_is_too_deep_is_a_reason(scripted: Scripted, clock: ManualClock) -> None:
-    deep = b"[" * 100_000 + b"]" * 100_000
-    scripted.say(200, b'{"metadata":{},"items":[{"metadata":{"name":"a"},"odd":%b}]}' % deep)
+    scripted.say(200, b'{"metadata":{},"items":[{"metadata":{"name":"a"},"odd":%b}]}' % DEEP)
     known = [KnownNode("a", (), Amount(4000, 1 << 30))]
     async with connect(scripted.url, clock) as client:
         alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))

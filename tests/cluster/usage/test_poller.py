@@ -26,12 +26,12 @@ from colocate.model.load import Aggregate, Aggregation, Amount, NodeLoad, PodUsa
 from colocate.telemetry import Event
 from tests.cluster.serving import Scripted
 from tests.support.logs import logged, told
+from tests.support.nesting import DEEP
 from tests.support.waiting import until
 
 from .fake import CPU, MEMORY, NODES, TIME, Table, contested, passing, poller, vector
 
 START = 1_700_000_000.0
-DEEP = b"[" * 10_000 + b"]" * 10_000
 
 
 @pytest.fixture
@@ -319,7 +319,7 @@ async def test_what_prometheus_warns_of_is_kept(table: Table, clock: ManualClock
         (vector({"a": 1})[:-30], 200, "the answer cannot be read"),
         (b"", 401, "does not accept the credential"),
         (b"not found", 404, "code 404: not found"),
-        (b'{"odd": %b}' % DEEP, 200, "the answer cannot be read: maximum recursion depth"),
+        (b'{"odd": %b}' % DEEP, 200, "the answer cannot be read"),
         (b'{"status": "success", "data": {"result": %b}}' % DEEP, 200, "the answer cannot be read"),
         (b'{"odd": %b}' % DEEP, 500, "code 500"),
     ],
