@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from colocate.memory.actions import (
+    ActionOutcome,
+    ActionResult,
     Demote,
     Ease,
     Evict,
@@ -20,7 +22,7 @@ from colocate.memory.actions import (
     Unthrottle,
 )
 from colocate.memory.decision import MemoryDecision, decide
-from colocate.memory.facts import ActionOutcome, ActionResult, MemoryFacts
+from colocate.memory.facts import MemoryFacts
 from colocate.memory.forecast import Instant
 from colocate.memory.settings import MemorySettings
 from colocate.memory.state import MemoryState, state_from_json, state_to_json

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colocate.memory.actions import Demote, MovePages, PodAction, ReturnPages, SwitchDemotion
+from colocate.memory.actions import ActionResult, Demote, MovePages, PodAction, ReturnPages, SwitchDemotion
 from colocate.memory.decision import MemoryDecision, decide
 from colocate.memory.explanation import explain
-from colocate.memory.facts import ActionResult
 from colocate.memory.ladder import demotion
 from colocate.memory.ladder.rungs import rungs_here
 from colocate.memory.settings import Rung, height

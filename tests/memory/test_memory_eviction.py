@@ -1,11 +1,11 @@
 """Who is asked to leave, in which order, and what becomes of those who do not go."""
 
 from colocate.memory.actions import (
+    ActionResult,
     Evict,
     PodAction,
     Recreate,
 )
-from colocate.memory.facts import ActionResult
 from tests.memory.nodes import GIB, Guest, ids, kinds
 from tests.memory.pressing import guest, on_pods, pressed
 

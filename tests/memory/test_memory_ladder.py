@@ -5,6 +5,7 @@ import pytest
 
 from colocate.errors import UserError
 from colocate.memory.actions import (
+    ActionResult,
     Ease,
     MovePages,
     Reclaim,
@@ -12,7 +13,6 @@ from colocate.memory.actions import (
     Unthrottle,
 )
 from colocate.memory.explanation import explain, memory_bar
-from colocate.memory.facts import ActionResult
 from colocate.memory.ladder.rungs import rungs_here
 from colocate.memory.settings import MemorySettings, Rung
 from colocate.memory.state import MemoryState, state_from_json, state_to_json

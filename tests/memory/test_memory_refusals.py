@@ -4,10 +4,9 @@ import itertools
 
 import msgspec
 
-from colocate.memory.actions import Evict, PodAction, Recreate
+from colocate.memory.actions import ActionResult, Evict, PodAction, Recreate
 from colocate.memory.decision import MemoryDecision
 from colocate.memory.explanation import explain
-from colocate.memory.facts import ActionResult
 from tests.memory.nodes import Machine, ids, kinds
 from tests.memory.pressing import guest, on_pods, pressed
 

@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from colocate.memory.actions import Evict, PodAction, Recreate
+from colocate.memory.actions import ActionResult, Evict, PodAction, Recreate
 from colocate.memory.explanation import explain
-from colocate.memory.facts import ActionResult
 from colocate.memory.settings import Rung
 from tests.memory.nodes import Guest, Machine, ids, kinds
 from tests.memory.pressing import guest, on_pods, pressed

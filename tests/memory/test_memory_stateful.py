@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from colocate.memory.actions import (
+    ActionResult,
     Ease,
     Evict,
     MovePages,
@@ -26,7 +27,6 @@ from colocate.memory.actions import (
 from colocate.memory.blocks import BlockState, block_id, number
 from colocate.memory.decision import MemoryDecision, decide
 from colocate.memory.explanation import explain, memory_bar
-from colocate.memory.facts import ActionResult
 from colocate.memory.settings import RUNGS, Rung, height
 from colocate.memory.state import MemoryState, state_from_json, state_to_json
 from colocate.model.memory import ContainerMemory

@@ -16,8 +16,7 @@ from colocate.errors import UserError
 from colocate.host.memory_limits import GroupLimits, set_limits
 from colocate.kubelet.plugin import Refused
 from colocate.lab.api.resources import NAMESPACES
-from colocate.memory.actions import Evict, Reclaim
-from colocate.memory.facts import ActionResult
+from colocate.memory.actions import ActionResult, Evict, Reclaim
 from colocate.memory.state import MemoryState
 from colocate.model.pod import Phase
 from tests.cli.running import colocate

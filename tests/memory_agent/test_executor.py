@@ -14,8 +14,16 @@ from colocate.apps.memory.pod_moves import PodMoves
 from colocate.clock import ManualClock
 from colocate.errors import Unavailable
 from colocate.host.memory_group import MemoryGroup
-from colocate.memory.actions import Demote, Evict, MovePages, PodRef, ReturnPages, SwitchDemotion
-from colocate.memory.facts import ActionOutcome, ActionResult
+from colocate.memory.actions import (
+    ActionOutcome,
+    ActionResult,
+    Demote,
+    Evict,
+    MovePages,
+    PodRef,
+    ReturnPages,
+    SwitchDemotion,
+)
 
 POD = PodRef("u", "default", "batch")
 MOVE = MovePages(pod=POD, sources=(0,), targets=(1,), bytes=1, reason="")

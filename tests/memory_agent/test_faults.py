@@ -18,8 +18,7 @@ from colocate.host.memory_limits import GroupLimits, set_limits
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import NODES
 from colocate.lab.cluster import MACHINE
-from colocate.memory.actions import Evict, MovePages, SetLimit
-from colocate.memory.facts import ActionResult
+from colocate.memory.actions import ActionResult, Evict, MovePages, SetLimit
 from colocate.model.memory import NodeMemory, NumaMemory
 from colocate.model.pod import Phase
 from tests.memory_agent.driving import BLOCK, MIB, SETTINGS, Driven, driven

@@ -8,8 +8,7 @@ import pytest
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.notices import MemoryNotices
 from colocate.apps.memory.report import report
-from colocate.memory.actions import PodRef, Reclaim
-from colocate.memory.facts import ActionResult
+from colocate.memory.actions import ActionResult, PodRef, Reclaim
 from colocate.memory.settings import Rung
 from tests.memory.nodes import GIB, SETTINGS, Guest, Machine, ids
 

@@ -4,7 +4,7 @@ import pytest
 
 from colocate.apps.memory.report import report
 from colocate.cli.memory_status import status_lines
-from colocate.memory.facts import ActionResult
+from colocate.memory.actions import ActionResult
 from tests.memory.nodes import GIB, SETTINGS, Guest, Machine, ids
 
 

@@ -20,8 +20,7 @@ from colocate.cluster.connection import Connection
 from colocate.cluster.errors import ApiError, ApiStatus, Doing, Forbidden, Invalid, NotFound
 from colocate.cluster.resources import Object
 from colocate.cluster.transport import Request
-from colocate.memory.actions import PodRef, Recreate
-from colocate.memory.facts import ActionResult
+from colocate.memory.actions import ActionResult, PodRef, Recreate
 
 REF = PodRef("u", "default", "mover")
 MOVE = Recreate(pod=REF, avoid="node-1", reason="")

@@ -9,8 +9,7 @@ import yaml
 from colocate.apps.memory.objects import MAY_MOVE
 from colocate.lab.api import deletion
 from colocate.lab.api.resources import NAMESPACES, ROLE_BINDINGS
-from colocate.memory.actions import Evict, Recreate
-from colocate.memory.facts import ActionResult
+from colocate.memory.actions import ActionResult, Evict, Recreate
 from tests.memory_agent.driving import MIB, SETTINGS, Driven
 from tests.memory_agent.eating import Eater
 from tests.memory_agent.lab import NAMESPACE, MemoryLab, memory_lab

@@ -9,6 +9,8 @@ This is the way in: other rooms import from here.
 
 from colocate.memory.actions import (
     Action,
+    ActionOutcome,
+    ActionResult,
     Demote,
     Ease,
     Evict,
@@ -28,7 +30,7 @@ from colocate.memory.actions import (
 from colocate.memory.blocks import BlockPlan, block_place, blocks_for_settings
 from colocate.memory.decision import MemoryDecision, decide
 from colocate.memory.explanation import MemoryBar, explain, memory_bar, returning
-from colocate.memory.facts import ActionOutcome, ActionResult, MemoryFacts
+from colocate.memory.facts import MemoryFacts
 from colocate.memory.forecast import Forecast, Instant, Koordinator, KoordinatorPolicy, WindowMax
 from colocate.memory.ladder import RungHere, rungs_here, way_back, why_no_demotion
 from colocate.memory.limits import limits_of

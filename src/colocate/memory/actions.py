@@ -4,6 +4,7 @@ Every action may be repeated: done twice, it is as if done once.
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
@@ -142,3 +143,27 @@ PodAction: TypeAlias = (
 )
 
 Action: TypeAlias = SwitchDemotion | PodAction
+
+
+class ActionResult(StrEnum):
+    """What became of an action."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """The machine refused: busy, read-only, not permitted. The message says which."""
+    GONE = "gone"
+    """There is no such pod any more."""
+    BLOCKED = "blocked"
+    """Not now: a disruption budget does not allow it, or it cannot be written down first."""
+    REFUSED = "refused"
+    """The API does not allow it at all."""
+    UNREACHABLE = "unreachable"
+    """The API does not answer."""
+
+
+class ActionOutcome(msgspec.Struct, frozen=True):
+    """An action of an earlier plan, carried out or not. Until it is reported, the action is planned again."""
+
+    action: Action
+    result: ActionResult
+    message: str = ""

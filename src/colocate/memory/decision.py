@@ -10,10 +10,9 @@ import msgspec
 from colocate.memory import blocks as block_list
 from colocate.memory import ladder as the_ladder
 from colocate.memory.actions import Action
-from colocate.memory.assertion import assert_limits
 from colocate.memory.balance import Balance, strike
 from colocate.memory.blocks import BlockPlan, WantedBlocks
-from colocate.memory.colocated import Colocated, blocks_in_giving_order, giving_order
+from colocate.memory.colocated import Colocated, assert_limits, blocks_in_giving_order, giving_order
 from colocate.memory.facts import MemoryFacts
 from colocate.memory.forecast import Expectation, Safety, remember, safety_of
 from colocate.memory.ladder import RungHere, Situation, rungs_here, throttled_again
@@ -107,7 +106,7 @@ def decide(state: MemoryState, facts: MemoryFacts, settings: MemorySettings, now
             margin=expected.margin,
         ),
     )
-    asserted = assert_limits(pods, climbed.ladder, facts.controls, facts.off)
+    asserted = assert_limits(pods, climbed.ladder.throttled, facts.controls, facts.off)
     ladder, switched = the_ladder.switch_demotion(climbed.ladder, climbed.actions, facts.controls.demotion)
     plan = MemoryPlan(
         blocks=block_plan,

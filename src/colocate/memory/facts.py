@@ -1,36 +1,11 @@
 """All that a decision is made from, as the process that joins the edges puts it together."""
 
 from collections.abc import Mapping
-from enum import StrEnum
 
 import msgspec
 
-from colocate.memory.actions import Action
+from colocate.memory.actions import ActionOutcome
 from colocate.model.memory import MemoryControls, NodeMemory, NodeWord, PodIdentity, PodMemory, PodUid
-
-
-class ActionResult(StrEnum):
-    """What became of an action."""
-
-    DONE = "done"
-    FAILED = "failed"
-    """The machine refused: busy, read-only, not permitted. The message says which."""
-    GONE = "gone"
-    """There is no such pod any more."""
-    BLOCKED = "blocked"
-    """Not now: a disruption budget does not allow it, or it cannot be written down first."""
-    REFUSED = "refused"
-    """The API does not allow it at all."""
-    UNREACHABLE = "unreachable"
-    """The API does not answer."""
-
-
-class ActionOutcome(msgspec.Struct, frozen=True):
-    """An action of an earlier plan, carried out or not. Until it is reported, the action is planned again."""
-
-    action: Action
-    result: ActionResult
-    message: str = ""
 
 
 class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,8 @@
 import msgspec
 
 from colocate.memory.actions import (
+    ActionOutcome,
+    ActionResult,
     Demote,
     Evict,
     MovePages,
@@ -12,7 +14,6 @@ from colocate.memory.actions import (
     Throttle,
     Unthrottle,
 )
-from colocate.memory.facts import ActionOutcome, ActionResult
 from colocate.memory.ladder.rungs import Situation
 from colocate.memory.ladder.state import GaveUp, Ladder, LeavingPod, drop, put
 from colocate.memory.settings import Rung
