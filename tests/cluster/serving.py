@@ -12,7 +12,7 @@ from colocate.clock import Clock
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Connection, Login
 from colocate.cluster.secret import Secret
-from colocate.lab.api.identities import Identities
+from colocate.lab.api.registry import Identities
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.store import ObjectStore
 from colocate.lab.api.users import MASTERS, User, known

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from colocate.clock import ManualClock, SystemClock
-from colocate.lab.api.identities import Identities
+from colocate.lab.api.registry import Identities
 from colocate.lab.api.resources import NODES
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.store import ObjectStore

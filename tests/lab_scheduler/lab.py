@@ -9,9 +9,8 @@ import msgspec
 from colocate.clock import ManualClock
 from colocate.lab.api import bootstrap
 from colocate.lab.api.deletion import DeleteOptions, delete
-from colocate.lab.api.identities import Identities
 from colocate.lab.api.objects import Object, at, condition, rfc3339
-from colocate.lab.api.registry import ObjectRegistry
+from colocate.lab.api.registry import Identities, ObjectRegistry
 from colocate.lab.api.resources import EVENTS, NODES, PODS, PRIORITY_CLASSES
 from colocate.lab.api.store import ObjectStore
 from colocate.lab.scheduler.facts import SchedulableNode, SchedulablePod, read_node, read_pod

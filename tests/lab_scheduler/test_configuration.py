@@ -17,7 +17,7 @@ from colocate.lab.scheduler.configuration import (
     ManagedResource,
     Profile,
 )
-from colocate.lab.scheduler.tls import client_context
+from colocate.lab.scheduler.extender import client_context
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from colocate.apps.memory.block_holders import held_by_unknown, who_holds
 from colocate.apps.memory.cluster_view import ClusterView
 from colocate.apps.memory.machine import Machine
 from colocate.apps.memory.objects import reserves
-from colocate.apps.memory.roster import IdentityCollision, Roster, roster
+from colocate.apps.memory.roster import IdentityCollision, Roster, held_by_unknown, roster, who_holds
 from colocate.clock import Clock
 from colocate.host.identity import this_machine
 from colocate.kubelet.holders import pods_holding

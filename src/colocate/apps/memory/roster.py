@@ -1,4 +1,4 @@
-"""Which pod of the API is which pod of the kubelet. Pure; nothing that a tenant writes decides it.
+"""Which pod of the API is which pod of the kubelet, and which holds blocks. Pure; no tenant's word decides it.
 
 A pod is known by the uid that the API server gave it. The kubelet runs a static pod under another uid than its mirror
 in the API has: an annotation of the mirror says which. Whoever may create pods can write that annotation, and owners,
@@ -14,6 +14,7 @@ import msgspec
 
 from colocate.apps.memory.objects import ApiPod, identity
 from colocate.model.figures import some
+from colocate.model.holdings import Holding, Holdings
 from colocate.model.memory import PodIdentity, PodUid
 from colocate.model.path_word import is_path_word
 
@@ -72,3 +73,45 @@ def roster(pods: Iterable[ApiPod], proven: Mapping[PodUid, str], run: AbstractSe
         if others and (owner or len(others) > 1):
             collisions.append(IdentityCollision(uid, others, owner))
     return Roster({**known, **static}, frozenset(static), tuple(collisions))
+
+
+def who_holds(
+    holdings: Holdings,
+    pods: Roster,
+    resource: str,
+    *,
+    api_knows: bool,
+    running: AbstractSet[PodUid],
+) -> Mapping[PodUid, tuple[str, ...]]:
+    """Which pod holds which blocks now. `api_knows`: the API's list was read at least once; `running`: pods with a
+    control group.
+
+    The checkpoint keeps entries of pods that have ended until the next allocation, and podresources may know too
+    little just after a kubelet's start. So an entry that podresources does not list counts while its pod has a
+    control group; and where podresources is silent, unless the API knows better.
+    """
+    # A newer pod of the same name that asks for no block is not the one that podresources means.
+    asking = [(uid, pod) for uid, pod in pods.pods.items() if pod.asks_for(resource)]
+    by_key = {pod.key: uid for uid, pod in sorted(asking, key=lambda each: not each[1].is_ending)}
+    held: dict[PodUid, tuple[str, ...]] = {}
+    for each in holdings.pods:
+        uid = each.uid or by_key.get(each.key, "")
+        if uid and _counts(each, pods.pods.get(uid), holdings.listed, api_knows, uid in running):
+            held[uid] = tuple(sorted({*held.get(uid, ()), *each.ids}))
+    return held
+
+
+def held_by_unknown(holdings: Holdings, held: Mapping[PodUid, tuple[str, ...]]) -> tuple[str, ...]:
+    """Ids that somebody holds of whom no uid is known: they are not free, and nothing can be done to their pod."""
+    attributed = {id for ids in held.values() for id in ids}
+    return tuple(
+        sorted({id for each in holdings.pods if not each.uid for id in each.ids if id not in attributed})
+    )
+
+
+def _counts(each: Holding, pod: ApiPod | None, listed: bool, api_knows: bool, runs: bool) -> bool:
+    if each.key:
+        return True
+    if pod is not None and pod.is_finished:
+        return False
+    return runs or (not listed and (pod is not None or not api_knows))

@@ -6,6 +6,7 @@ What the sizes should be is decided in `rollout`; here it is carried out, and th
 from colocate.lab.api import rollout
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import delete
+from colocate.lab.api.events import record
 from colocate.lab.api.objects import (
     Object,
     annotations_of,
@@ -21,7 +22,6 @@ from colocate.lab.api.objects import (
     rfc3339,
     uid_of,
 )
-from colocate.lab.api.recorder import record
 from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.replica_sets import owner_reference, pods_of
 from colocate.lab.api.resources import DEPLOYMENTS, REPLICA_SETS

@@ -1,6 +1,10 @@
-"""Events of the two APIs, core/v1 and events.k8s.io/v1: one storage, two sets of names. Pure."""
+"""Events of the two APIs, core/v1 and events.k8s.io/v1: one storage, two sets of names; and those that the
+controllers write about what they do.
+"""
 
-from colocate.lab.api.objects import Object
+from colocate.lab.api.objects import Object, metadata, name_of, rfc3339, uid_of
+from colocate.lab.api.registry import ObjectRegistry
+from colocate.lab.api.resources import EVENTS, ServedResource
 
 _RENAMED = {
     "involvedObject": "regarding",
@@ -54,3 +58,38 @@ def completed(event: Object) -> Object:
     whole = _EMPTY | event
     ordered = {field: whole[field] for field in _CORE_ORDER if field in whole}
     return ordered | {field: value for field, value in whole.items() if field not in ordered}
+
+
+def record(
+    registry: ObjectRegistry,
+    resource: ServedResource,
+    about: Object,
+    component: str,
+    reason: str,
+    message: str,
+) -> None:
+    """Write a Normal event about an object."""
+    namespace = metadata(about).get("namespace") or "default"
+    now = rfc3339(registry.clock.time())
+    body: Object = {
+        "metadata": {"generateName": f"{name_of(about)}."},
+        "involvedObject": {
+            "kind": resource.kind,
+            "namespace": namespace,
+            "name": name_of(about),
+            "uid": uid_of(about),
+            "apiVersion": resource.api_version,
+            "resourceVersion": metadata(about).get("resourceVersion") or "",
+        },
+        "reason": reason,
+        "message": message,
+        "source": {"component": component},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+        "type": "Normal",
+        "eventTime": None,
+        "reportingComponent": component,
+        "reportingInstance": "",
+    }
+    registry.create(EVENTS, namespace, body)

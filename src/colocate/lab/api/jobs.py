@@ -8,6 +8,7 @@ import msgspec
 
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import delete
+from colocate.lab.api.events import record
 from colocate.lab.api.objects import (
     Object,
     at,
@@ -19,7 +20,6 @@ from colocate.lab.api.objects import (
     parse_time,
     rfc3339,
 )
-from colocate.lab.api.recorder import record
 from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.replica_sets import is_active, pods_of, templated
 from colocate.lab.api.resources import JOBS, PODS

@@ -4,12 +4,13 @@ Everything that writes goes through here: the HTTP server, and the controllers i
 and out are bare. Nothing here knows HTTP, users or how an object is shown.
 """
 
+import random
+import uuid
 from collections.abc import Callable
 
 from colocate.clock import Clock
 from colocate.lab.api import defaults, shapes, validation
 from colocate.lab.api.changes import Stored, StoreKey
-from colocate.lab.api.identities import Identities
 from colocate.lab.api.managed_fields import FieldWriter, recorded
 from colocate.lab.api.objects import (
     Object,
@@ -51,6 +52,23 @@ _NEVER_KEPT = ("selfLink", "clusterName")
 
 def key_of(resource: ServedResource, namespace: str, name: str) -> StoreKey:
     return StoreKey(resource.storage, namespace if resource.namespaced else "", name)
+
+
+_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
+"""No vowels, so that no name spells a word."""
+
+
+class Identities:
+    """Where uids and the ends of generated names come from; a test passes a seed and knows both beforehand."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._random = random.Random(seed)
+
+    def uid(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
+    def suffix(self) -> str:
+        return "".join(self._random.choices(_SUFFIX, k=5))
 
 
 class ObjectRegistry:

@@ -8,6 +8,7 @@ import msgspec
 
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.deletion import delete
+from colocate.lab.api.events import record
 from colocate.lab.api.objects import (
     Object,
     annotations_of,
@@ -24,7 +25,6 @@ from colocate.lab.api.objects import (
     parse_time,
     uid_of,
 )
-from colocate.lab.api.recorder import record
 from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import PODS, REPLICA_SETS, ServedResource
 from colocate.lab.api.status import StatusError

@@ -17,7 +17,6 @@ from colocate.lab.api.actions import Actions, Answer, Call
 from colocate.lab.api.auth import Authenticator
 from colocate.lab.api.certificates import Authority
 from colocate.lab.api.controllers import Controllers
-from colocate.lab.api.identities import Identities
 from colocate.lab.api.kubeconfig import Credential
 from colocate.lab.api.lists import Lister
 from colocate.lab.api.managed_fields import manager_of
@@ -26,7 +25,7 @@ from colocate.lab.api.objects import encode
 from colocate.lab.api.pod_streams import PodAccess, serve_exec, serve_log
 from colocate.lab.api.query import ListQuery
 from colocate.lab.api.rbac import Authorizer, Deed
-from colocate.lab.api.registry import ObjectRegistry
+from colocate.lab.api.registry import Identities, ObjectRegistry
 from colocate.lab.api.representation import JSON, Renderer, negotiate
 from colocate.lab.api.resources import PODS
 from colocate.lab.api.reviews import Reviews

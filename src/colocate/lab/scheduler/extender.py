@@ -3,7 +3,12 @@
 Deciding what a failure means is left to the caller. Preemption is not asked about.
 """
 
+import base64
+import binascii
+import ssl
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -13,12 +18,11 @@ import msgspec
 from colocate.aio import deadline
 from colocate.clock import Clock
 from colocate.cluster.trouble import in_words
-from colocate.errors import ColocateError
+from colocate.errors import ColocateError, UserError
 from colocate.lab.api.changes import Stored
 from colocate.lab.api.objects import encode
-from colocate.lab.scheduler.configuration import ExtenderSettings
+from colocate.lab.scheduler.configuration import ExtenderSettings, ExtenderTls
 from colocate.lab.scheduler.facts import SchedulablePod
-from colocate.lab.scheduler.tls import client_context
 
 HEADERS: Mapping[str, str] = {
     # As recorded: an extender that tells its callers apart must not tell this one apart.
@@ -207,3 +211,43 @@ def _without_login(url: str) -> str:
     """As it may be shown: what it may have of a password is a secret."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def client_context(settings: ExtenderSettings) -> ssl.SSLContext | bool:
+    """Whom an extender's client trusts, and what it shows of itself; True leaves it to the system's authorities."""
+    tls = settings.tls
+    if tls == ExtenderTls() and not settings.enable_https:
+        return True
+    try:
+        return _context(tls, unknown_is_fine=settings.enable_https)
+    except (OSError, ssl.SSLError, binascii.Error, ValueError) as error:
+        raise UserError(
+            f"tlsConfig of the extender at {settings.url_prefix} cannot be used: {error}: "
+            "check that its files are there and its data is PEM in base64"
+        ) from None
+
+
+def _context(tls: ExtenderTls, unknown_is_fine: bool) -> ssl.SSLContext:
+    has_authority = bool(tls.ca_file or tls.ca_data)
+    authority = base64.b64decode(tls.ca_data, validate=True).decode() if tls.ca_data else None
+    context = ssl.create_default_context(cafile=tls.ca_file or None, cadata=authority)
+    # kube-scheduler believes any server where HTTPS is on and no authority was named; so must its stand-in.
+    if tls.insecure or (unknown_is_fine and not has_authority):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.cert_data and tls.key_data:
+        _load_pair(context, tls)
+    elif tls.cert_file:
+        context.load_cert_chain(tls.cert_file, tls.key_file or None)
+    return context
+
+
+def _load_pair(context: ssl.SSLContext, tls: ExtenderTls) -> None:
+    # The ssl module reads certificates from files only.
+    with tempfile.TemporaryDirectory() as folder:
+        pair = Path(folder) / "pair.pem"
+        pair.touch(mode=0o600)
+        pair.write_bytes(
+            b"\n".join(base64.b64decode(data, validate=True) for data in (tls.key_data, tls.cert_data))
+        )
+        context.load_cert_chain(pair)
