@@ -149,7 +149,7 @@ def test_those_that_share_have_a_cpu_when_the_last_shared_one_goes_off(isolated:
     alone = before.occupancy().exclusive
     assert len(alone) == 7
     gone = msgspec.structs.replace(shape, offline=before.tree.machine.cpus - alone)
-    after, moves = before.reconfigured(machine(gone), before.settings)
+    after, moves = CpuAllocator.restored(machine(gone), before.settings, before.state())
     assert after.cpus_of(after.assignments["first", "main"]) == first.cpus
     rest = alone - first.cpus
     assert {
@@ -167,8 +167,8 @@ def test_two_that_lose_a_cpu_keep_what_is_left_of_theirs() -> None:
     second = allocator.assign(guaranteed(3, pod="second")).cpus
     assert (str(first), str(second)) == ("0-2", "4-6")
     lost = CpuSet.parse("0,3,4")
-    smaller, moves = allocator.reconfigured(
-        machine(msgspec.structs.replace(shape, offline=lost)), CpuSettings()
+    smaller, moves = CpuAllocator.restored(
+        machine(msgspec.structs.replace(shape, offline=lost)), CpuSettings(), allocator.state()
     )
     assert [move.key[0] for move in moves] == ["first", "second"]
     for key, had in (("first", first), ("second", second)):

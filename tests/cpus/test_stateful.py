@@ -132,8 +132,8 @@ class Histories(RuleBasedStateMachine):
     def cpus_go_off_and_on(self, cpus: list[int]) -> None:
         self.shape = msgspec.structs.replace(SHAPE, offline=CpuSet.of(cpus))
         known = set(self.one.assignments)
-        self.one, moves = self.one.reconfigured(machine(self.shape), SETTINGS)
-        self.twin, same = self.twin.reconfigured(reversed_machine(self.shape), SETTINGS)
+        self.one, moves = CpuAllocator.restored(machine(self.shape), SETTINGS, self.one.state())
+        self.twin, same = CpuAllocator.restored(reversed_machine(self.shape), SETTINGS, self.twin.state())
         assert moves == same
         assert set(self.one.assignments) == known
         now = self.one.occupancy()

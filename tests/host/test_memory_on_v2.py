@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.memory_probe import bytes_by_node, oom_kills
+from tests.support.memory_probe import bytes_by_node, counter, oom_kills
 from tests.support.real_pods import MIB, Eater, RealPods, real_pods
 from tests.support.waiting import until
 
 from colocate.clock import SystemClock
-from colocate.host import memory_files
 from colocate.host.cgroups import Naming
 from colocate.host.high_mark import mark, unmark
 from colocate.host.memory_capabilities import memory_capabilities
@@ -98,7 +97,7 @@ async def test_beyond_memory_high_a_pod_is_throttled_and_lives_and_its_pressure_
 
     def throttled() -> bool:
         pressure = pods.read(ONE).pressure
-        events = memory_files.counter(group.read("memory.events"), "high") or 0
+        events = counter(group.read("memory.events"), "high") or 0
         return pressure is not None and events > 0 and pressure.some_total > before.some_total + 100_000
 
     await until(throttled, "a pod that waits for memory")

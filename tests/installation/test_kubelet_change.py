@@ -11,10 +11,11 @@ from tests.cli.running import colocate
 
 from colocate.apps.installation.kubelet_change import NodeFiles, WantedProxy, install_steps, uninstall_steps
 from colocate.apps.installation.steps import RunCommand, Step, WriteFile, carry_out, show
-from colocate.apps.installation.units import CRI_UNIT, NRI_UNIT, cri_proxy_unit, nri_unit
+from colocate.apps.installation.units import CRI_UNIT, cri_proxy_unit
 from colocate.errors import UserError
 
 EXAMPLES = Path(__file__).parents[2] / "examples/cpus"
+NRI_UNIT = "colocate-nri.service"
 FLAGS = "var/lib/kubelet/kubeadm-flags.env"
 CONFIG = "var/lib/kubelet/config.yaml"
 EXTRA = "etc/default/kubelet"
@@ -203,12 +204,26 @@ async def test_it_is_refused_beside_a_static_manager(tmp_path: Path, config: str
     assert f"the kubelet's {name} is static" in ended.err
 
 
-def test_the_units_in_examples_are_the_ones_that_are_installed() -> None:
+def test_the_unit_in_examples_is_the_one_that_is_installed() -> None:
     config = Path("/etc/colocate/colocate.yaml")
     program = "/usr/local/bin/colocate"
     unit = cri_proxy_unit(program, "unix:///run/containerd/containerd.sock", LISTEN, config)
     assert (EXAMPLES / CRI_UNIT).read_text() == unit
-    assert (EXAMPLES / NRI_UNIT).read_text() == nri_unit(program, config)
+
+
+def test_the_unit_of_the_nri_plugin_differs_from_that_of_the_proxy_in_what_it_runs_and_when_alone() -> None:
+    proxy, plugin = ((EXAMPLES / name).read_text().splitlines() for name in (CRI_UNIT, NRI_UNIT))
+    assert [line.partition("=")[0] for line in proxy if line not in plugin] == [
+        "Description",
+        "Before",
+        "Type",
+        "ExecStart",
+    ]
+    assert [line for line in plugin if line not in proxy] == [
+        "Description=Colocate NRI plugin: places containers on CPUs",
+        "Type=exec",
+        "ExecStart=/usr/local/bin/colocate nri --config /etc/colocate/colocate.yaml",
+    ]
 
 
 def test_a_word_of_a_command_stays_one_word() -> None:
@@ -221,7 +236,7 @@ def test_a_word_of_a_command_stays_one_word() -> None:
 def test_systemd_understands_the_units(tmp_path: Path) -> None:
     for name, text in (
         (CRI_UNIT, cri_proxy_unit("/bin/true", "unix:///r.sock", "unix:///l.sock")),
-        (NRI_UNIT, nri_unit("/bin/true")),
+        (NRI_UNIT, (EXAMPLES / NRI_UNIT).read_text().replace("/usr/local/bin/colocate", "/bin/true")),
     ):
         unit = tmp_path / name
         unit.write_text(text)

@@ -239,12 +239,6 @@ class CpuAllocator:
             for key, before in sorted(taken_up.moved.items())
         )
 
-    def reconfigured(
-        self, topology: CpuTopology, settings: CpuSettings
-    ) -> tuple["CpuAllocator", tuple[CpuMove, ...]]:
-        """The same containers on a changed machine or under other settings."""
-        return self.restored(topology, settings, self.state())
-
     def _known(
         self, request: CpuRequest, handed: CpuSet, *, kept: CpuSet = EMPTY, near: CpuSet = EMPTY
     ) -> Neighbourhood:

@@ -85,12 +85,6 @@ class StatParser:
         ]
 
 
-def counter(data: bytes, name: str) -> int | None:
-    """A line `name number` of a file such as memory.events; None where there is none."""
-    found = re.search(rb"^%s (.*)$" % name.encode(), data, re.MULTILINE)
-    return number(found[1]) if found else None
-
-
 def number(data: bytes) -> int:
     """A file or a field that is one number."""
     # int() alone would take signs, underscores and more.

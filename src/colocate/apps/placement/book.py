@@ -8,7 +8,7 @@ containers are init containers nobody tells: one that has ended before another i
 as one, and hands its CPUs on. Should it have been another kind, it gets others when it starts again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -376,8 +376,3 @@ def pin_changes(
         if new.cpus != kept or new.mems != old.mems:
             later.append(key)
     return PinChanges(tuple(urgent), tuple(later))
-
-
-def with_all_nodes(pins: Sequence[CpuPin], nodes: tuple[int, ...]) -> list[CpuPin]:
-    """Pins in which memory that is left alone may be anywhere: for containers whose memory may have been pinned."""
-    return [pin if pin.mems else msgspec.structs.replace(pin, mems=nodes) for pin in pins]

@@ -46,10 +46,6 @@ class PlacementMachine:
         self._kubelet = kubelet
         self._clock = clock or SystemClock()
 
-    @property
-    def is_made(self) -> bool:
-        return self._made is not None
-
     def topology(self) -> CpuTopology:
         """UserError where it cannot be told."""
         return self._made or self._read()
