@@ -66,9 +66,14 @@ class _Placement:
 
     def assignment(self) -> CpuAssignment:
         request, sets = self._request, self._occupancy.sets
+        named = self._settings.pool_of(request.namespace)
+        leaves = self._settings.may_leave(request.namespace)
+        if self._wishes.opt_out and (leaves or not named):
+            where = "all CPUs that are nobody's alone" if leaves else "all shared CPUs"
+            return self._made(CpuMode.UNPOOLED, reasons=(f"It has opted out: it runs on {where}.",))
         if self._wishes.opt_out:
-            return self._made(
-                CpuMode.UNPOOLED, reasons=("It has opted out: it runs on all CPUs that are nobody's alone.",)
+            self._warnings.append(
+                f"Pods of namespace {request.namespace} may not leave its pool {named}; the wish is left out."
             )
         reserved = request.namespace in self._settings.reserved_namespaces and bool(sets.reserved)
         if reserved and self._occupancy.special_free("", sets.reserved) >= request.cpu:
@@ -76,7 +81,6 @@ class _Placement:
             return self._made(CpuMode.RESERVED, reasons=(reason,))
         if reserved:
             self._warnings.append(f"The reserved CPUs, {sets.reserved}, are full; it runs with the others.")
-        named = self._named_pool()
         exclusive = self._exclusive(named) if self._wants_exclusive() else None
         if exclusive is not None:
             return exclusive
@@ -112,11 +116,6 @@ class _Placement:
             )
         spread = self._wishes.spread or (self._settings.spread and not self._wishes.pack)
         return Taste(beside=beside, near=known.near | companion, avoided=avoided, spread=spread)
-
-    def _named_pool(self) -> str:
-        return next(
-            (pool.name for pool in self._settings.pools if self._request.namespace in pool.namespaces), ""
-        )
 
     def _wants_exclusive(self) -> bool:
         request, wishes = self._request, self._wishes

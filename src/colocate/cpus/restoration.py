@@ -72,7 +72,7 @@ class Restoration:
 
     def _still_fits(self, each: CpuAssignment, taken: CpuSet) -> bool:
         sets, request = self._sets, each.request
-        named = next((pool.name for pool in self._settings.pools if request.namespace in pool.namespaces), "")
+        named = self._settings.pool_of(request.namespace)
         if each.mode is CpuMode.EXCLUSIVE:
             home = sets.named.get(each.pool, EMPTY) if each.pool else sets.ordinary | sets.isolated
             right = each.pool == named or each.cpus <= sets.isolated
@@ -83,7 +83,8 @@ class Restoration:
         if each.mode is CpuMode.RESERVED:
             return bool(sets.reserved) and request.namespace in self._settings.reserved_namespaces
         if each.mode is CpuMode.UNPOOLED:
-            return request.wishes.opt_out or (request.cpu == 0 and not named)
+            leaves = request.wishes.opt_out and self._settings.may_leave(request.namespace)
+            return leaves or (not named and (request.wishes.opt_out or request.cpu == 0))
         return not named and self._has_its_pools(each)
 
     def _has_its_pools(self, each: CpuAssignment) -> bool:

@@ -38,13 +38,22 @@ class CpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     reserved_namespaces: tuple[str, ...] = ("kube-system",)
     pools: tuple[NamedPool, ...] = ()
     wish_namespaces: tuple[str, ...] = ()
-    """Whose pods may wish for exclusive or isolated CPUs, or for strict placement."""
+    """Whose pods may wish for exclusive or isolated CPUs, or for strict placement; and, where they opt out, run on
+    reserved CPUs or out of their named pool."""
     exclusive_guaranteed: bool = True
     """Whether guaranteed containers of whole CPUs get them alone without a wish."""
     burst: BurstLevel = BurstLevel.CCX
     spread: bool = False
     """Take the roomiest pool, not the one that fits best, where a pod does not say."""
     pin_memory: bool = True
+
+    def pool_of(self, namespace: str) -> str:
+        """The named pool of a namespace; empty where it has none."""
+        return next((pool.name for pool in self.pools if namespace in pool.namespaces), "")
+
+    def may_leave(self, namespace: str) -> bool:
+        """Whether its pods may run on reserved CPUs, and out of their named pool, because they wish so."""
+        return namespace in self.wish_namespaces or namespace in self.reserved_namespaces
 
 
 def check_settings(settings: CpuSettings, online: CpuSet) -> None:
