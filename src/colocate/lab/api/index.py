@@ -39,7 +39,7 @@ class Index:
                     del self._found[value]
 
 
-class Shelf:
+class ObjectShelf:
     """The objects of one resource."""
 
     def __init__(self, indexes: Mapping[str, Index]) -> None:

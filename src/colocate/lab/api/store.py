@@ -11,7 +11,7 @@ from colocate.aio import Watched
 from colocate.errors import ColocateError
 from colocate.lab.api.changes import Change, Changes, Stored, StoreKey, Type
 from colocate.lab.api.disk import Disk
-from colocate.lab.api.index import Index, Shelf, by_node, by_owner
+from colocate.lab.api.index import Index, ObjectShelf, by_node, by_owner
 from colocate.lab.api.objects import Object, arrange_metadata, decode, encode
 
 HISTORY = 10_000
@@ -39,7 +39,7 @@ class ObjectStore:
     def __init__(self, disk: Disk | None = None, history: int = HISTORY) -> None:
         self._disk = disk
         self._history = history
-        self._shelves: dict[str, Shelf] = {}
+        self._shelves: dict[str, ObjectShelf] = {}
         self._changes: dict[str, Changes] = {}
         self._kept: dict[str, bytes] = {}
         self._undo: list[Change] | None = None
@@ -132,12 +132,12 @@ class ObjectStore:
         if self._disk:
             self._disk.close()
 
-    def _shelf(self, resource: str) -> Shelf:
+    def _shelf(self, resource: str) -> ObjectShelf:
         if (shelf := self._shelves.get(resource)) is None:
             indexes: Mapping[str, Index] = {OWNER: Index(by_owner)}
             if resource == "pods":
                 indexes = {OWNER: Index(by_owner), NODE: Index(by_node)}
-            shelf = self._shelves[resource] = Shelf(indexes)
+            shelf = self._shelves[resource] = ObjectShelf(indexes)
         return shelf
 
     def _current(self, key: StoreKey, expected: int | None) -> Stored:
