@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from colocate.apps.placement.book_keeper import DEADLINE
 from colocate.apps.placement.machine import PlacementMachine
-from colocate.apps.placement.placer import DEADLINE, Placer
+from colocate.apps.placement.placer import Placer
 from colocate.apps.placement.policy import PlacementPolicy
 from colocate.apps.placement.store import PlacementStore
 from colocate.apps.placement.upkeep import Upkeep

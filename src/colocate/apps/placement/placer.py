@@ -1,9 +1,8 @@
 """The placer: one state, one decision per event, whichever way in tells of it.
 
-Every event is a step of the book (`book`), taken on a copy in a thread with a deadline. The step is stored before
-anything follows from it; then it counts, and the answer goes out. A step that fails or takes too long lets the
-request pass with the CPUs that all share, and the audit mends it: a container starts as it would without us. A
-strict wish that cannot be had is an answer, not a failure.
+Every event is a step of the book (`book`), taken in time and stored (`book_keeper`) before the answer goes out. A
+step that fails or takes too long lets the request pass with the CPUs that all share, and the audit mends it: a
+container starts as it would without us. A strict wish that cannot be had is an answer, not a failure.
 
 While nobody can tell the machine's CPUs there is no book: requests pass, what they tell is kept in a record, and as
 soon as the CPUs can be told the stored state is brought in line with it.
@@ -14,53 +13,30 @@ Writes to containers that run already are made by `upkeep`, between events.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import msgspec
 
 from colocate import telemetry
-from colocate.aio import Watched
-from colocate.apps.placement.book import (
-    PinChanges,
-    PlacedContainer,
-    PlacementBook,
-    PlacementState,
-    pin_changes,
-)
+from colocate.apps.placement.book import PlacedContainer, PlacementBook, PlacementState
+from colocate.apps.placement.book_keeper import NO_TOPOLOGY, BookKeeper, Undecided
 from colocate.apps.placement.machine import PlacementMachine
-from colocate.apps.placement.policy import PlacementPolicy, fitted
+from colocate.apps.placement.policy import PlacementPolicy
 from colocate.apps.placement.reconciliation import FoundGroup, reconciled
 from colocate.apps.placement.runtime_record import RuntimeRecord
-from colocate.apps.placement.state_keeper import StateKeeper
 from colocate.apps.placement.store import PlacementStore
 from colocate.clock import Clock, SystemClock
 from colocate.cpus import ContainerKey, CpuRefused
-from colocate.errors import UserError
 from colocate.host.device_nodes import device_nodes
-from colocate.model.container import (
-    CpuPin,
-    RuntimeContainer,
-    RuntimeResources,
-    RuntimeSandbox,
-)
-from colocate.model.cpuset import EMPTY, CpuSet
+from colocate.model.container import CpuPin, RuntimeContainer, RuntimeResources, RuntimeSandbox
+from colocate.model.cpuset import CpuSet
 from colocate.runtime.events import PinWriter, PlacementRefused, Placing
 from colocate.telemetry import Event
 
-DEADLINE = 0.1
-"""Seconds that a decision may take."""
-
 _TOO_EARLY = "too early"
-_NO_TOPOLOGY = "no topology"
-
-T = TypeVar("T")
 
 
-class _Undecided(Exception):
-    """No decision was made; the reason is a word for metrics."""
-
-
-class Placer:
+class Placer(BookKeeper):
     """Implements `ContainerEvents`."""
 
     def __init__(
@@ -70,50 +46,16 @@ class Placer:
         machine: PlacementMachine | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.policy = policy
-        self.machine = machine or PlacementMachine()
-        self.clock = clock or SystemClock()
-        self.book: PlacementBook | None = None
-        """None while nobody can tell the machine's CPUs: then every request passes."""
-        self.pins: dict[ContainerKey, CpuPin] = {}
-        """What every container should have; follows from the book."""
-        self.shared: CpuSet = EMPTY
-        """The CPUs that all share, as last known."""
-        self.everything = CpuPin(cpus=EMPTY)
+        super().__init__(policy, store, machine or PlacementMachine(), clock or SystemClock())
         self.writer: PinWriter | None = None
-        self.unwritten: set[ContainerKey] = set()
-        """Containers that run and are to be written."""
-        self.urgent: dict[ContainerKey, CpuPin] = {}
-        """Of these, what must be written first: others are to have what they lose."""
-        self.changed = Watched()
-        """Counts what `upkeep` should look at."""
-        self.doubts: tuple[str, ...] = ()
-        """What people should know of the machine and the configuration."""
         self.last_creation: dict[str, float] = {}
         """By sandbox, when a container of it was created last."""
-        self.state = StateKeeper(store)
-        self._stored = PlacementState()
-        """What is to be taken up, as long as there is no book."""
-        self._record: RuntimeRecord | None = None
-        """What the runtime has, as long as there is no book; None where it has not told yet."""
-        self._turn = asyncio.Lock()
         self.seen: set[str] = set()
         """Ids of containers that were seen to have a control group: without one they have ended."""
+        self._record: RuntimeRecord | None = None
+        """What the runtime has, as long as there is no book; None where it has not told yet."""
         self._begun: dict[ContainerKey, PlacedContainer | None] = {}
         """Containers that a runtime is making, and what was known of each before."""
-
-    def begin(self) -> None:
-        """Take the state up; UserError where another placer has it."""
-        self._stored = self.state.begin()
-        self._go_on()
-
-    def close(self) -> None:
-        self.state.close()
-
-    @property
-    def is_blind(self) -> bool:
-        """Whether nobody can be placed, because there is no book."""
-        return self.book is None
 
     async def look_again(self) -> None:
         """Begin to place, where nobody could tell the machine's CPUs and they can be told by now."""
@@ -124,6 +66,7 @@ class Placer:
             self._go_on()
             if self.book is None or record is None:
                 return
+            self._record = None
             for sandbox, container in record.running():
                 if self.has_ended_unseen(sandbox, container.id):
                     record.stopped(container.id)
@@ -133,58 +76,6 @@ class Placer:
                 self._noted(partial(_let_through, sandbox=sandbox, container=container))
             self.unwritten |= {key for pin in wrong if (key := self.book.find_key(pin))}
             self.changed.changed()
-
-    def _go_on(self) -> None:
-        """Take up what is stored, on this machine as it is now, under the policy as it is now. Nothing is refused."""
-        doubts = self.doubts
-        if not self._has_taken_up(self._stored) and self._stored != PlacementState(off=self._stored.off):
-            self.state.set_aside("nobody can go on with it")
-            self._stored = PlacementState(off=self._stored.off)
-            self._has_taken_up(self._stored)
-        if self.book is not None:
-            self._stored, self._record = PlacementState(), None
-            if doubts:
-                telemetry.logger().info(Event.PLACEMENT_BEGUN_LATE, until_now=doubts[0])
-
-    def _has_taken_up(self, state: PlacementState) -> bool:
-        try:
-            book = self._taken_up(state)
-        except Exception as error:  # noqa: BLE001 -- whatever the policy does, containers start
-            self.failed("take up", error)
-            return False
-        if book is not None:
-            self._count(book)
-        return True
-
-    def _taken_up(self, state: PlacementState) -> PlacementBook | None:
-        """None where nobody can tell the machine's CPUs."""
-        try:
-            topology = self.machine.topology()
-            self.everything = self.machine.everything()
-        except UserError as error:
-            if self.doubts != (str(error),):
-                telemetry.logger().error(
-                    Event.PLACEMENT_DOUBTFUL, reason=str(error), effect="every request passes"
-                )
-            self.doubts = (str(error),)
-            return None
-        settings, doubts = fitted(self.policy.settings, topology)
-        self.doubts = (*topology.doubts, *doubts)
-        for doubt in self.doubts:
-            telemetry.logger().warning(Event.PLACEMENT_DOUBTFUL, reason=doubt)
-        book, moves = PlacementBook.restored(
-            topology, settings, state, active=self.policy.active, defaults=self.policy.defaults
-        )
-        for move in moves:
-            telemetry.CPUS_MOVES.labels("no longer fits").inc()
-            telemetry.logger().warning(
-                Event.PLACEMENT_MOVED,
-                container=move.key[1],
-                before=str(move.before),
-                after=str(move.after),
-                why=move.why,
-            )
-        return book
 
     async def synchronize(
         self,
@@ -219,6 +110,7 @@ class Placer:
             self._go_on()
         if self.book is None:
             return []
+        self._record = None
         try:
             book = self._reconciled(self.book, sandboxes, containers, groups, beside)
         except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on
@@ -284,7 +176,7 @@ class Placer:
                     book = await self._decided(step)
                 except CpuRefused as refused:
                     self._refused(sandbox, refused)
-                except _Undecided as why:
+                except Undecided as why:
                     self._begun[key] = before
                     return self._passed(sandbox, container, str(why))
                 self._begun[key] = before
@@ -303,7 +195,7 @@ class Placer:
             with telemetry.CPUS_DECISION_SECONDS.labels("found").time():
                 try:
                     book = await self._decided(step)
-                except _Undecided as why:
+                except Undecided as why:
                     return self._passed(sandbox, container, str(why))
                 others = await self._keep(book, key)
                 return Placing(self._own(key), others)
@@ -338,7 +230,7 @@ class Placer:
                     book = await self._decided(step)
                 except CpuRefused as refused:
                     self._refused(self.book.sandboxes[found.key[0]] if self.book else None, refused)
-                except _Undecided as why:
+                except Undecided as why:
                     self._passed_update(found, resources, str(why))
                     return Placing(
                         self.outgoing(msgspec.structs.replace(old, container_id="")) if old else None
@@ -353,7 +245,7 @@ class Placer:
         await self._event("started", lambda book: book.started(container_id))
         found = self.book.find(container_id) if self.book else None
         sandbox = self.book.sandboxes[found.key[0]] if self.book and found else None
-        if self._record is not None:
+        if self.book is None and self._record is not None:
             sandbox = self._record.sandbox_of(container_id)
         if sandbox is not None and self.machine.group(sandbox, container_id):
             self.seen.add(container_id)
@@ -372,48 +264,6 @@ class Placer:
 
     async def sandbox_removed(self, sandbox_id: str) -> None:
         await self.sandbox_stopped(sandbox_id)
-
-    async def step(self, what: str, change: Callable[[PlacementBook], T]) -> T | None:
-        """A step that is nobody's event: the audit's, or an operator's. None where it failed."""
-        async with self._turn:
-            return await self._stepped(what, change)
-
-    async def reconfigure(self, policy: PlacementPolicy) -> None:
-        """Another configuration, or the same on a machine that has changed: everybody keeps what still fits."""
-        async with self._turn:
-            before, old = self.pins, self.policy
-            self.policy = policy
-            if self.book is None:
-                return
-            try:
-                book = self._taken_up(self.book.state())
-                if book is None:
-                    return
-                book.place_all()
-            except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on
-                self.policy = old
-                self.failed("reconfigure", error)
-                return
-            self._count(book)
-            await self.state.save(book.state())
-            self._write_next(pin_changes(before, self.pins, ()))
-
-    def outgoing(self, pin: CpuPin) -> CpuPin:
-        """A pin as the runtime is told it."""
-        return self.machine.clipped(pin, self.everything)
-
-    def restoration(self, key: ContainerKey) -> CpuPin:
-        """What a container has that is pinned no more: what the kubelet said, else everything."""
-        assert self.book is not None
-        found = self.book.containers[key]
-        try:
-            cpus = CpuSet.parse(found.resources.cpuset_cpus) & self.everything.cpus
-            mems = tuple(CpuSet.parse(found.resources.cpuset_mems))
-        except ValueError:
-            cpus, mems = EMPTY, ()
-        return CpuPin(
-            container_id=found.id, cpus=cpus or self.everything.cpus, mems=mems or self.everything.mems
-        )
 
     def _ended_unseen(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> list[str]:
         """Containers of a sandbox whose control group is gone: not every way in tells when one ends by itself.
@@ -439,68 +289,6 @@ class Placer:
                 change(self._record)
             await self._stepped(what, change)
 
-    async def _stepped(self, what: str, change: Callable[[PlacementBook], T]) -> T | None:
-        if self.book is None:
-            return None
-        book = self.book.copy()
-        try:
-            result = change(book)
-        except Exception as error:  # noqa: BLE001 -- whatever the policy does, the runtime goes on
-            self.failed(what, error)
-            return None
-        before = self.pins
-        await self.state.save(book.state())
-        self._count(book)
-        self._write_next(pin_changes(before, self.pins, ()))
-        return result
-
-    async def _decided(self, step: Callable[[PlacementBook], None]) -> PlacementBook:
-        """The book after the step; CpuRefused, or _Undecided where it failed or took too long."""
-        if self.book is None:
-            raise _Undecided(_NO_TOPOLOGY)
-        book = self.book.copy()
-        thought = asyncio.ensure_future(asyncio.to_thread(step, book))
-        timer = asyncio.ensure_future(self.clock.sleep(DEADLINE))
-        await asyncio.wait({thought, timer}, return_when=asyncio.FIRST_COMPLETED)
-        timer.cancel()
-        if not thought.done():
-            # It goes on in its thread, and what it finds is thrown away.
-            thought.add_done_callback(lambda late: late.cancelled() or late.exception())
-            raise _Undecided("deadline")
-        try:
-            thought.result()
-        except CpuRefused:
-            raise
-        except Exception as error:
-            self.failed("decide", error)
-            raise _Undecided("failure") from error
-        return book
-
-    async def _keep(self, book: PlacementBook, own: ContainerKey) -> tuple[CpuPin, ...]:
-        """Store a step, let it count, and return who must be changed first."""
-        before = self.pins
-        await self.state.save(book.state())
-        self._count(book)
-        changes = pin_changes(before, self.pins, (own,))
-        self._write_next(PinChanges((), changes.later))
-        return tuple(self.outgoing(pin) for pin in changes.urgent)
-
-    def _write_next(self, changes: PinChanges) -> None:
-        """Nobody waits for an answer with these: `upkeep` writes them."""
-        assert self.book is not None
-        for pin in changes.urgent:
-            if key := self.book.find_key(pin):
-                self.urgent[key] = pin
-                self.unwritten.add(key)
-        self.unwritten = {key for key in self.unwritten | set(changes.later) if key in self.pins}
-        self.urgent = {key: pin for key, pin in self.urgent.items() if key in self.unwritten}
-        self.changed.changed()
-
-    def _count(self, book: PlacementBook) -> None:
-        self.book = book
-        self.pins = book.pins()
-        self.shared = book.allocator.occupancy().shared
-
     def _passed(self, sandbox: RuntimeSandbox, container: RuntimeContainer, why: str) -> Placing:
         _tell_passed(sandbox, container.name, why)
         if self.book is None and self._record is not None:
@@ -516,18 +304,6 @@ class Placer:
             _tell_passed(self.book.sandboxes[found.key[0]], found.key[1], why)
             self._noted(lambda book: book.update(found.id, resources, passed=why))
 
-    def _noted(self, change: Callable[[PlacementBook], object]) -> None:
-        """A step without a decision, of which the audit makes one."""
-        assert self.book is not None
-        try:
-            book = self.book.copy()
-            change(book)
-        except Exception as error:  # noqa: BLE001 -- whatever the policy does, the container starts
-            self.failed("pass", error)
-        else:
-            self._count(book)
-            self.changed.changed()
-
     def _refused(self, sandbox: RuntimeSandbox | None, refused: CpuRefused) -> NoReturn:
         telemetry.CPUS_REFUSED.inc()
         telemetry.logger().info(
@@ -535,13 +311,9 @@ class Placer:
         )
         raise PlacementRefused(str(refused)) from refused
 
-    def failed(self, what: str, error: BaseException) -> None:
-        """Tell of a fault of our own: nothing else may come of it."""
-        telemetry.logger().error(Event.PLACEMENT_FAILED, what=what, exc_info=error)
-
 
 def _let_through(book: PlacementBook, *, sandbox: RuntimeSandbox, container: RuntimeContainer) -> None:
-    book.create(sandbox, container, passed=_NO_TOPOLOGY if book.active else "")
+    book.create(sandbox, container, passed=NO_TOPOLOGY if book.active else "")
 
 
 def _tell_passed(sandbox: RuntimeSandbox, container: str, why: str) -> None:
