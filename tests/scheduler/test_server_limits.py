@@ -270,3 +270,20 @@ async def test_millions_of_empty_containers_are_413_and_the_next_question_is_ans
             assert answered.status == 413, answered.sentence
         assert not judge.asked
         assert await ask.prioritized("a") == {"a": 5}
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt"])
+async def test_a_question_that_holds_too_much_is_refused_before_its_end(
+    judge: SteeredJudge, verb: str
+) -> None:
+    """Its sender may take as long as it likes over the rest."""
+    empty = b"{}," * 1_500_000
+    begun = b'{"Pod":{"spec":{"containers":[' + empty + empty
+    async with asking(judge) as ask, ask.raw() as (reader, writer):
+        writer.write(
+            f"POST /{verb} HTTP/1.1\r\nHost: x\r\nContent-Length: {57 * _MIB}\r\n\r\n".encode() + begun
+        )
+        async with asyncio.timeout(30):
+            assert b" 413 " in await reader.readline()
+        assert not judge.asked
+        assert await ask.prioritized("a") == {"a": 5}

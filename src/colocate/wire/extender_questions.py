@@ -15,6 +15,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from colocate.errors import ColocateError
+from colocate.wire.body_meter import TooMany as TooMany
+from colocate.wire.body_meter import preemption_meter, question_meter
 
 T = TypeVar("T")
 
@@ -22,14 +24,8 @@ _LARGEST_POD = 4 << 20
 """Bytes. No API server takes more than 3 MiB in one request."""
 _POD_ELEMENTS = 200_000
 """Values in a pod. Real ones have hundreds; what is more is said to cost whoever reads it."""
-_VICTIM_ELEMENTS = 600_000
-"""Values in a question about victims: whole pods of 500 nodes, or names of many more."""
 _RESPELT_ELEMENTS = 100_000
 """Values in a question whose fields are not all there as kube-scheduler spells them; they are read one by one."""
-_QUESTION_OBJECTS = 1_200_000
-"""Objects in a question about whole nodes. A real node has one in sixty bytes, 64 MiB of them 1.1 million."""
-_LARGE = 8 << 20
-"""Bytes that can hold enough small nodes to keep this process busy for a second."""
 _SMALL = 16 << 10
 """Bytes that cannot hold enough to be counted."""
 _FEW = 64 << 10
@@ -45,10 +41,6 @@ _Uid = Annotated[str, msgspec.Meta(max_length=128)]
 
 class Unreadable(ColocateError):
     """A body is not what the protocol has there; the sentence says what was found."""
-
-
-class TooMany(ColocateError):
-    """A question is about more nodes than there can be, or holds more than any has reason to."""
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
@@ -198,8 +190,7 @@ def read_question(body: bytes, most: int | None = None) -> Asked:
     if len(body) <= _FEW and (few := _few(body, most)) is not None:
         return few
     spelt = body
-    if len(body) > _LARGE and (objects := body.count(b"{")) > _QUESTION_OBJECTS:
-        raise TooMany(f"the body holds {objects} objects, but at most {_QUESTION_OBJECTS} are read")
+    question_meter().add(body)
     given = _read(_arguments, body)
     if not given.complete:
         _check_elements("the body", body, _RESPELT_ELEMENTS)
@@ -246,7 +237,7 @@ def _names(sent: Raw, most: int | None) -> list[str] | None:
 
 def read_preemption(body: bytes) -> Preemption:
     """The body of a preempt call; Unreadable where it is none, TooMany where no cluster has so many victims."""
-    _check_elements("the body", body, _VICTIM_ELEMENTS)
+    preemption_meter().add(body)
     given = _read(_preemption_arguments, body)
     if UNSET in (given.pod, given.node_name_to_victims, given.node_name_to_meta_victims):
         _check_elements("the body", body, _RESPELT_ELEMENTS)

@@ -11,6 +11,7 @@ from aiohttp import ClientConnectionError, web
 
 from colocate.apps.scheduler.server.refusal import RequestOutcome, RequestRefused
 from colocate.apps.scheduler.settings import ServerLimits
+from colocate.wire.body_meter import BodyMeter
 
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -23,8 +24,9 @@ class Bodies:
         self.held = 0
         """Bytes, of all that were read and not yet released."""
 
-    async def read(self, request: web.BaseRequest) -> bytes:
-        """The body of a request, which must be released when it was dealt with; or Refused."""
+    async def read(self, request: web.BaseRequest, meter: BodyMeter) -> bytes:
+        """The body of a request, which must be released when it was dealt with; RequestRefused, or TooMany, as soon
+        as it is known that it will not be dealt with."""
         stated = request.content_length
         if stated is not None and stated > self._limits.body:
             raise self._too_large(f"the body has {stated} bytes, more")
@@ -44,6 +46,7 @@ class Bodies:
                 length += len(part)
                 self.held += len(part)
                 self._check(length)
+                meter.add(part)
             if unpack is not None and not unpack.whole:
                 raise RequestRefused(
                     400, RequestOutcome.UNREADABLE, "the body ends in the middle of its gzip data"

@@ -36,6 +36,7 @@ from colocate.apps.scheduler.settings import Server
 from colocate.clock import Clock
 from colocate.telemetry import Event
 from colocate.wire import extender_answers as answers
+from colocate.wire.body_meter import binding_meter, preemption_meter, question_meter
 from colocate.wire.extender_questions import Asked, TooMany, Unreadable, read_preemption, read_question
 
 Tell = Callable[[Mapping[str, str]], Awaitable[bytes]]
@@ -46,6 +47,14 @@ _OTHER = "other"
 _LAST_MOMENT = 0.5
 """Seconds for handlers that are cancelled at the end of the grace to say goodbye."""
 
+
+_METERS = {
+    "filter": question_meter,
+    "prioritize": question_meter,
+    "preempt": preemption_meter,
+    "bind": binding_meter,
+}
+"""What is counted of a body while it comes, by verb."""
 
 Verb = Callable[[bytes, str], bytes | Awaitable[bytes]]
 """From a body, and the address that sent it, to an answer."""
@@ -138,7 +147,7 @@ class ExtenderServer:
             _check_method(request, "POST")
             self.callers.check(request.headers, request.transport)
             self.callers.let_in(connection_of(request))
-            body = await self._bodies.read(request)
+            body = await self._bodies.read(request, _METERS[path.rpartition("/")[2]]())
             try:
                 answer = judged(body, connection_of(request).address)
                 if not isinstance(answer, bytes):
