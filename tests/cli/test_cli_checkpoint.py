@@ -60,7 +60,9 @@ async def test_verify_reports_the_example_of_the_article_with_both_of_its_incons
 
 def test_a_sound_file_is_said_to_be_sound(capsys: pytest.CaptureFixture[str]) -> None:
     ended = checkpoint(capsys, "verify", RECORDING)
-    assert ended == Ended(0, f"✓ {RECORDING} is sound: 5 containers with devices, checksum 3406033345\n", "")
+    assert (ended.code, ended.err) == (0, "")
+    sentence = f"✓ {RECORDING} is sound: 5 containers with devices, checksum 3406033345"
+    assert " ".join(ended.out.split()) == sentence
 
 
 def test_json_and_yaml_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +157,7 @@ def test_a_sound_file_of_any_age_exits_0(
     path.write_bytes(render(Checkpoint((Entry("u", "c", GPU, devices, b""),), {GPU: ("a",)}), format))
     ended = checkpoint(capsys, "verify", path)
     assert ended.code == 0
-    assert f"✓ {path} is sound: 1 container with devices, " in ended.out
+    assert f"✓ {path} is sound: 1 container with devices, " in " ".join(ended.out.split())
     assert ("no checksum\n" in ended.out) == (format is Format.PLAIN)
     assert ended.out.startswith("✓" if format is Format.NUMA else "· old-format: ")
 

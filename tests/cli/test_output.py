@@ -4,11 +4,12 @@ import json
 import os
 
 import msgspec
+import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from colocate.cli.output import aligned, as_json, as_yaml, visible, wrapped
+from colocate.cli.output import aligned, as_json, as_yaml, fitted, last_below, visible, wrapped
 
 
 class Fan(msgspec.Struct):
@@ -72,3 +73,33 @@ def test_the_name_of_a_file_that_is_no_text_is_written_as_an_escape() -> None:
     for written in (as_json(Fan(name)), as_yaml(Fan(name))):
         assert yaml.safe_load(written)["name"] == r"caf\udce9"
     assert msgspec.json.decode(as_json(Fan(name))) == json.loads(as_json(Fan(name)))
+
+
+ROWS = [
+    ["POD", "BLOCKS", "USED", "DONE"],
+    ["batch/sorter", "3", "1.5 GiB", ""],
+    ["batch/packer", "12", "7 MiB", "off"],
+]
+
+
+@pytest.mark.parametrize("width", [0, 80])
+def test_a_table_that_fits_is_a_table(width: int) -> None:
+    assert list(fitted(ROWS, width)) == list(aligned(ROWS))
+
+
+def test_a_table_that_does_not_fit_is_a_record_for_each_row() -> None:
+    rows = [[*row, "x" * 30] for row in ROWS]
+    rows[0][-1] = "WHY"
+    lines = list(fitted(rows, 40))
+    assert lines[:2] == ["batch/sorter", "  blocks 3, used 1.5 GiB, why"]
+    assert max(map(len, lines)) <= 40
+    told = " ".join(lines)
+    assert "done" not in told.partition("batch/packer")[0], "an empty cell has no name"
+    assert "done off" in told
+
+
+def test_the_last_column_goes_below_where_there_is_no_room_beside_the_others() -> None:
+    rows = [["# system", "1.5 GiB", "used outside pods by whatever runs there"]]
+    assert list(last_below(rows, 80)) == list(aligned(rows))
+    assert next(last_below(rows, 45)) == "# system   1.5 GiB   used outside pods by"
+    assert list(last_below([["a" * 30, *rows[0]]], 40))[1].startswith("  used outside")

@@ -21,7 +21,7 @@ from colocate.cli import checkpoint_tables, cluster_flags
 from colocate.cli.agent_socket import control_socket
 from colocate.cli.commands import Commands, add_asking_first, add_command, add_output, confirm
 from colocate.cli.main import GROUPS
-from colocate.cli.output import as_json, as_yaml, has_colours, painted, terminal_width, visible
+from colocate.cli.output import as_json, as_yaml, has_colours, painted, terminal_width, visible, wrapped
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.devices.checkpoint_check import check
@@ -186,7 +186,8 @@ def verify(args: argparse.Namespace) -> int:
         holders = counted(len(reading.checkpoint.entries or ()), "container")
         checksum = "no checksum" if reading.format is Format.PLAIN else f"checksum {reading.computed}"
         sound = f"✓ {visible(str(path))} is sound: {holders} with devices, {checksum}"
-        print(painted(sound, "✓", "32") if has_colours() else sound)
+        for line in wrapped(sound, terminal_width(), hanging="  "):
+            print(painted(line, "✓", "32") if has_colours() else line)
     return 0
 
 

@@ -6,7 +6,16 @@ from itertools import chain, repeat
 
 from colocate.apps.checkpoint.repair import RepairPlan
 from colocate.apps.checkpoint.reports import ShownCheckpoint, ShownEntry
-from colocate.cli.output import aligned, has_colours, painted, terminal_width, visible, wrapped
+from colocate.cli.output import (
+    aligned,
+    fitted,
+    has_colours,
+    last_below,
+    painted,
+    terminal_width,
+    visible,
+    wrapped,
+)
 from colocate.devices.findings import Finding, Severity
 from colocate.model.checkpoint import NO_TOPOLOGY
 from colocate.model.device import Allocation
@@ -14,8 +23,6 @@ from colocate.model.device import Allocation
 _WIDTH = 32
 """Columns for a list of ids, where not all are shown."""
 
-_LEAST = 16
-"""Columns for the last column of a table: where there are fewer it stands below the others."""
 
 _LONG = 22
 """Columns for one id, or a run of ids, there."""
@@ -43,23 +50,12 @@ def table(shown: ShownCheckpoint, wide: bool, width: int = 0) -> Iterator[str]:
         for resource, ids in sorted(shown.registered.items())
     ]
     if rows:
-        yield from _fitted([("REGISTERED", "DEVICES", "HELD", "IDS"), *rows], width)
+        table = [("REGISTERED", "DEVICES", "HELD", "IDS"), *rows]
+        # Ids may go on below; where even the rest has no room, each resource has lines of its own.
+        rest = max(map(len, aligned([row[:-1] for row in table])))
+        yield from fitted(table, width) if width and rest > width else last_below(table, width)
     else:
         yield "no plugin has registered a resource"
-
-
-def _fitted(rows: Sequence[Sequence[str]], width: int, gap: int = 3) -> Iterator[str]:
-    """Lines whose last column goes on below itself where a terminal has no room for it."""
-    for line, row in zip(aligned(rows, gap=gap), rows, strict=True):
-        last = visible(row[-1])
-        before = line.removesuffix(last)
-        if not width or len(line) <= width:
-            yield line
-        elif len(before) + _LEAST <= width:
-            yield from wrapped(last, width, before, " " * len(before))
-        else:
-            yield before.rstrip()
-            yield from wrapped(last, width, "  ", "  ")
 
 
 def _by_pod(entries: Sequence[ShownEntry], width: int) -> Iterator[str]:
@@ -146,7 +142,7 @@ def _in_full(entry: ShownEntry, width: int) -> Iterator[str]:
         where = "no NUMA node" if node == NO_TOPOLOGY else f"NUMA node {node}"
         rows += zip(chain((where,), repeat("")), ids, strict=False)
     rows += _injected(entry.injected)
-    yield from (f"  {line}" for line in _fitted(rows, width - 2 if width else 0))
+    yield from (f"  {line}" for line in last_below(rows, width - 2 if width else 0))
 
 
 def _injected(injected: Allocation | None) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from colocate.apps.gpus.report import GpuReport, GpuShare, GpuStatus
-from colocate.cli.output import aligned, visible, wrapped
+from colocate.cli.output import fitted, visible, wrapped
 from colocate.kubelet import MESSAGE_LIMIT
 from colocate.model.figures import amount, count
 
@@ -22,7 +22,8 @@ def gpu_lines(report: GpuReport, *, colours: bool, width: int = 0) -> Iterator[s
         unit = amount(dialect.unit << 20)
         full = dialect.message / MESSAGE_LIMIT
         near = f", {full:.0%} of what a kubelet takes" if full > _ALMOST else ""
-        yield visible(f"  {dialect.resource}: {dialect.devices} devices of {unit}{near}")
+        told = visible(f"{dialect.resource}: {dialect.devices} devices of {unit}{near}")
+        yield from wrapped(told, width, indent="  ", hanging="    ")
     for gpu in report.gpus:
         yield ""
         yield from _gpu(gpu, colours, width)
@@ -36,7 +37,8 @@ def _gpu(gpu: GpuStatus, colours: bool, width: int) -> Iterator[str]:
     place = "gone" if gpu.index is None else f"GPU {gpu.index}"
     near = "" if gpu.numa is None else f", NUMA node {gpu.numa}"
     model = f" {gpu.model}," if gpu.model else ""
-    yield visible(f"{place}:{model} {amount(gpu.memory << 20)}{near}, {gpu.uuid}")
+    titled = visible(f"{place}:{model} {amount(gpu.memory << 20)}{near}, {gpu.uuid}")
+    yield from wrapped(titled, width, hanging="  ")
     if gpu.mig:
         yield "  in MIG mode: left out"
         return
@@ -46,15 +48,15 @@ def _gpu(gpu: GpuStatus, colours: bool, width: int) -> Iterator[str]:
         )
         yield from wrapped(visible(f"unhealthy: {gpu.trouble}{soon}"), width, indent="  ", hanging="    ")
     if gpu.memory:
-        yield f"  [{drawn(gpu, colours)}]"
+        yield f"  [{drawn(gpu, colours, max(1, min(WIDTH, width - 4)) if width else WIDTH)}]"
     used = "" if gpu.used is None else f"; {amount(gpu.used)} in use"
     free = max(0, gpu.memory - gpu.booked)
     booked = f"{amount(gpu.booked << 20)} and {gpu.booked_cores} of 100 cores booked"
-    yield f"  {booked}, {amount(free << 20)} free{used}"
+    yield from wrapped(f"{booked}, {amount(free << 20)} free{used}", width, indent="  ", hanging="    ")
     if gpu.shares:
-        rows = [["", "POD", "CONTAINERS", "MEMORY", "CORES", "IN USE"]]
-        rows += [_row(place, share, colours) for place, share in enumerate(gpu.shares)]
-        yield from (f"  {line}" for line in aligned(rows, gap=2))
+        rows = [["   POD", "CONTAINERS", "MEMORY", "CORES", "IN USE"]]
+        rows += [_row(place, share) for place, share in enumerate(gpu.shares)]
+        yield from (f"  {line}" for line in fitted(rows, width and width - 2, gap=2))
 
 
 def drawn(gpu: GpuStatus, colours: bool, width: int = WIDTH) -> str:
@@ -69,8 +71,8 @@ def drawn(gpu: GpuStatus, colours: bool, width: int = WIDTH) -> str:
     return "".join(cells[:width]) + "." * (width - len(cells))
 
 
-def _row(place: int, share: GpuShare, colours: bool) -> list[str]:
+def _row(place: int, share: GpuShare) -> list[str]:
     used = "?" if share.used is None else amount(share.used)
     letter = _LETTERS[place % len(_LETTERS)]
     names = ", ".join(share.containers)
-    return [letter, share.pod, names, amount(share.memory << 20), str(share.cores or "-"), used]
+    return [f"{letter}  {share.pod}", names, amount(share.memory << 20), str(share.cores or "-"), used]

@@ -81,10 +81,10 @@ def switch_off(args: argparse.Namespace) -> int:
         report = _ask(args.socket)
         if report.restored:
             held = f"; pods keep {count(report.held, 'block')} until they end" if report.held else ""
-            print(f"everything is restored: the node offers no block, and all limits are the kubelet's{held}")
+            _tell(f"everything is restored: the node offers no block, and all limits are the kubelet's{held}")
             return 0
         if time.monotonic() >= end:
-            print("not everything is restored yet; 'colocate memory status' shows what is left")
+            _tell("not everything is restored yet; 'colocate memory status' shows what is left")
             return 1 if patience else 0
         time.sleep(_LOOK_AGAIN)
 
@@ -92,12 +92,16 @@ def switch_off(args: argparse.Namespace) -> int:
 def switch_on(args: argparse.Namespace) -> None:
     switched = asyncio.run(control.ask(args.socket, SWITCH, Switch(off=False)))
     if switched.was_off:
-        print(
+        _tell(
             "memory colocation is switched on; blocks come after the cool-down, 'colocate memory status' says when"
         )
     else:
         print("memory colocation was on already")
     _tell_unstored(switched)
+
+
+def _tell(sentence: str) -> None:
+    print(*wrapped(sentence, terminal_width(), hanging="  "), sep="\n")
 
 
 def _tell_unstored(switched: Switched) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from colocate.apps.memory.report import MemoryReport, PodReport, evictor_binding
-from colocate.cli.output import aligned, visible, wrapped
-from colocate.model.figures import amount, count
+from colocate.cli.output import fitted, last_below, visible, wrapped
+from colocate.model.figures import amount
 from colocate.model.memory import Bytes
 
 WIDTH = 60
@@ -39,8 +39,9 @@ def status_lines(report: MemoryReport, *, colours: bool, width: int = 0) -> Iter
     )
     sold = f"{amount(report.bar.capacity)} of memory, sold as {report.resource}"
     yield from wrapped(visible(f"{report.node}: {sold}{state}"), width, hanging="  ")
-    yield f"[{drawn(report.bar.parts(), colours)}]"
-    yield from _legend(report.bar.parts(), colours)
+    cells = min(WIDTH, width - 2) if width else WIDTH
+    yield f"[{drawn(report.bar.parts(), colours, max(len(_MARKS), cells))}]"
+    yield from _legend(report, colours, width)
     blocks = f"{report.offered} free, {report.held} held, {report.withdrawn} of these withdrawn"
     if report.returning:
         blocks += f"; {report.returning} more in {report.returning_in:.0f} s (cool-down)"
@@ -60,7 +61,7 @@ def status_lines(report: MemoryReport, *, colours: bool, width: int = 0) -> Iter
     if report.pods:
         yield ""
         rows = [["POD", "BLOCKS", "USED", "LIMIT", "DONE"], *(_row(pod) for pod in report.pods)]
-        yield from aligned(rows)
+        yield from fitted(rows, width)
     if report.without_eviction:
         named = ", ".join(report.without_eviction)
         remedy = evictor_binding(
@@ -72,11 +73,13 @@ def status_lines(report: MemoryReport, *, colours: bool, width: int = 0) -> Iter
         yield from wrapped(visible(f"note: {why}"), width, hanging="  ")
 
 
-def _legend(parts: tuple[tuple[str, Bytes], ...], colours: bool) -> Iterator[str]:
-    shown = [(name, size) for name, size in parts if size or name in ("colocated", "published")]
-    lines = aligned([[f"{_MARKS[name][0]} {name}", amount(size), _MEANING[name]] for name, size in shown])
-    for (name, _), line in zip(shown, lines, strict=True):
-        yield f"  {_painted(line[0], name, colours)}{line[1:]}"
+def _legend(report: MemoryReport, colours: bool, width: int) -> Iterator[str]:
+    shown = [(name, size) for name, size in report.bar.parts() if size or name in ("colocated", "published")]
+    meaning = {**_MEANING, **({"idle": "not offered while it is switched off"} if report.off else {})}
+    rows = [[f"{_MARKS[name][0]} {name}", amount(size), meaning[name]] for name, size in shown]
+    marks = {_MARKS[name][0]: name for name, _ in shown}
+    for line in last_below(rows, width and width - 2):
+        yield f"  {_painted(line[0], marks[line[0]], colours)}{line[1:]}" if line[0] != " " else f"  {line}"
 
 
 def drawn(parts: tuple[tuple[str, Bytes], ...], colours: bool, width: int = WIDTH) -> str:
@@ -95,4 +98,4 @@ def _painted(text: str, name: str, colours: bool) -> str:
 
 def _row(pod: PodReport) -> list[str]:
     limit = "none" if pod.limit is None else amount(pod.limit)
-    return [pod.pod, count(len(pod.blocks), "block"), amount(pod.used), limit, ", ".join(pod.done)]
+    return [pod.pod, str(len(pod.blocks)), amount(pod.used), limit, ", ".join(pod.done)]

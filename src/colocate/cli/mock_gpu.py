@@ -22,7 +22,7 @@ from colocate.apps.gpus.mock_faults import (
 )
 from colocate.cli.agent_socket import add_asking
 from colocate.cli.commands import Commands, add_output
-from colocate.cli.output import aligned, as_json, visible
+from colocate.cli.output import as_json, fitted, terminal_width, visible
 from colocate.errors import UserError
 from colocate.model.figures import amount
 
@@ -86,7 +86,7 @@ def _print(found: MockGpuList) -> None:
     for gpu in found.gpus:
         state = "off the bus" if gpu.lost else "MIG mode" if gpu.mig else "answers"
         rows.append([str(gpu.index), gpu.uuid, gpu.model, amount(gpu.memory), amount(gpu.used), state])
-    print(*aligned(rows), sep="\n")
+    print(*fitted(rows, terminal_width()), sep="\n")
     if found.silent:
         print(visible(f"the driver answers no question: {found.silent}"))
 

@@ -17,7 +17,9 @@ from colocate.errors import visible as visible
 
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 """What Python has in the place of bytes that are no text, in the name of a file: neither JSON nor YAML can."""
-_NARROWEST = 40
+_LEAST = 16
+"""Columns, for a last one that goes on below itself."""
+_NARROWEST = 36
 """Columns, for sentences: in fewer they cannot be read."""
 
 
@@ -80,6 +82,39 @@ def aligned(rows: Sequence[Sequence[str]], gap: int = 3) -> Iterator[str]:
     for row in shown:
         cells = [cell + " " * (widths[n] - _width(cell) + gap) for n, cell in enumerate(row[:-1])]
         yield "".join((*cells, *row[-1:])).rstrip()
+
+
+def fitted(rows: Sequence[Sequence[str]], width: int, gap: int = 3) -> Iterator[str]:
+    """Aligned lines below their heads, which are the first row; on a terminal without room for them, records.
+
+    A record begins with the row's first cell, and names the others by their heads.
+    """
+    lines = list(aligned(rows, gap))
+    if not width or max(map(_width, lines), default=0) <= width:
+        yield from lines
+        return
+    head, *others = rows
+    for row in others:
+        first, *cells = map(visible, row)
+        yield first
+        named = [f"{name.lower()} {cell}" for name, cell in zip(head[1:], cells, strict=False) if cell]
+        # A figure stays with its name, where there is room for both.
+        told = ", ".join(part.replace(" ", "\u00a0") if len(part) < width // 2 else part for part in named)
+        yield from (line.replace("\u00a0", " ") for line in wrapped(told, width, "  ", "  "))
+
+
+def last_below(rows: Sequence[Sequence[str]], width: int, gap: int = 3) -> Iterator[str]:
+    """Aligned lines whose last column goes on below itself where a terminal has no room for it."""
+    for line, row in zip(aligned(rows, gap=gap), rows, strict=True):
+        last = visible(row[-1])
+        before = line.removesuffix(last)
+        if not width or len(line) <= width:
+            yield line
+        elif len(before) + _LEAST <= width:
+            yield from wrapped(last, width, before, " " * len(before))
+        else:
+            yield before.rstrip()
+            yield from wrapped(last, width, "  ", "  ")
 
 
 def terminal_width() -> int:

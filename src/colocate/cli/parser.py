@@ -8,6 +8,16 @@ from typing import Any, NoReturn
 from colocate.cli.examples import EXAMPLES
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Leaves room for the names of commands, which are indented: argparse does not count that."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction) and action.choices:
+            longest = max(map(len, action.choices))
+            self._action_max_length = max(self._action_max_length, longest + 2 * self._indent_increment)
+
+
 class CommandParser(argparse.ArgumentParser):
     """A parser whose help ends with an example, and which itself says what is wrong with its own words."""
 
@@ -19,6 +29,9 @@ class CommandParser(argparse.ArgumentParser):
             # Here, for the caller would print its own usage, which is that of another command.
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
+
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        return _Formatter(self.prog)
 
     def format_help(self) -> str:
         lines = EXAMPLES.get(self.prog, ())

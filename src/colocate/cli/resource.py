@@ -17,7 +17,7 @@ from colocate.apps.resources.removal import Removal, RemovalSettings
 from colocate.cli import cluster_flags
 from colocate.cli.commands import Commands, add_asking_first, add_command, confirm, positive_seconds
 from colocate.cli.main import GROUPS
-from colocate.cli.output import as_json, as_yaml, visible
+from colocate.cli.output import as_json, as_yaml, terminal_width, visible
 from colocate.cli.resource_progress import Progress
 from colocate.cli.resource_table import span, state, table
 from colocate.clock import SystemClock
@@ -159,7 +159,9 @@ def _print(found: list[ExtendedResource], args: argparse.Namespace) -> None:
         print(as_yaml(found))
     else:
         clear = _CLEAR if args.watch and sys.stdout.isatty() else ""
-        lines = list(table(found, wide=args.output == "wide")) if found else [_nothing(args)]
+        wide = args.output == "wide"
+        shown = table(found, wide=wide, width=0 if wide else terminal_width())
+        lines = list(shown) if found else [_nothing(args)]
         print(clear + "\n".join(lines), flush=True)
 
 

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 
-from colocate.cli.output import aligned
+from colocate.cli.output import fitted
 from colocate.devices.extended_resources import ExtendedResource, ResourceState
 
 _HEAD = ("NODE", "RESOURCE", "CAPACITY", "ALLOCATABLE", "REQUESTED", "STATE")
 _HEAD_OF_WHY = "WHY"
 
 
-def table(found: Sequence[ExtendedResource], *, wide: bool) -> Iterator[str]:
+def table(found: Sequence[ExtendedResource], *, wide: bool, width: int = 0) -> Iterator[str]:
     """Lines; where several nodes have a resource, its sum comes last."""
     rows = [list(_HEAD) + [_HEAD_OF_WHY] * wide]
     rows += [_row(one) + [_why(one)] * wide for one in found]
     rows += _totals(found)
-    return aligned(rows)
+    return fitted(rows, width)
 
 
 def state(resource: ExtendedResource) -> str:
