@@ -157,7 +157,7 @@ class CpuAllocator:
             found = sets.reserved
         elif assignment.mode is CpuMode.NAMED:
             found = sets.named[assignment.pool] - now.exclusive
-        elif assignment.request.wishes.opt_out and self.settings.may_leave(assignment.request.namespace):
+        elif assignment.request.wishes.opt_out:
             found = self.tree.machine.cpus - sets.isolated - union(sets.named.values()) - now.exclusive
         else:
             found = now.shared

@@ -69,8 +69,9 @@ class _Placement:
         named = self._settings.pool_of(request.namespace)
         leaves = self._settings.may_leave(request.namespace)
         if self._wishes.opt_out and (leaves or not named):
-            where = "all CPUs that are nobody's alone" if leaves else "all shared CPUs"
-            return self._made(CpuMode.UNPOOLED, reasons=(f"It has opted out: it runs on {where}.",))
+            return self._made(
+                CpuMode.UNPOOLED, reasons=("It has opted out: it runs on all CPUs that are nobody's alone.",)
+            )
         if self._wishes.opt_out:
             self._warnings.append(
                 f"Pods of namespace {request.namespace} may not leave its pool {named}; the wish is left out."

@@ -38,8 +38,7 @@ class CpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     reserved_namespaces: tuple[str, ...] = ("kube-system",)
     pools: tuple[NamedPool, ...] = ()
     wish_namespaces: tuple[str, ...] = ()
-    """Whose pods may wish for exclusive or isolated CPUs, or for strict placement; and, where they opt out, run on
-    reserved CPUs or out of their named pool."""
+    """Whose pods may wish for exclusive or isolated CPUs, for strict placement, or out of their named pool."""
     exclusive_guaranteed: bool = True
     """Whether guaranteed containers of whole CPUs get them alone without a wish."""
     burst: BurstLevel = BurstLevel.CCX
@@ -52,7 +51,7 @@ class CpuSettings(msgspec.Struct, frozen=True, kw_only=True):
         return next((pool.name for pool in self.pools if namespace in pool.namespaces), "")
 
     def may_leave(self, namespace: str) -> bool:
-        """Whether its pods may run on reserved CPUs, and out of their named pool, because they wish so."""
+        """Whether its pods may run out of their named pool because they wish so."""
         return namespace in self.wish_namespaces or namespace in self.reserved_namespaces
 
 
