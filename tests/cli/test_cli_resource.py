@@ -258,7 +258,7 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**os.environ, **self._lab.environment},
+            env={**os.environ, **self._lab.environment, "COLUMNS": "120"},
         )
         os.close(slave)
         return self
