@@ -31,7 +31,8 @@ def test_the_best_come_first_with_what_they_were_judged_by() -> None:
     assert best.age == 30
     parts = {part.name: part.value for part in best.policies[0].parts}
     assert parts["peak CPU"] == 10
-    assert parts["pressure"] == pytest.approx(100 - max(answer.scores), abs=1)
+    beyond = parts["overshoot of CPU"] + parts["overshoot of memory"]
+    assert best.score == int(100 / (1 + 0.3 * (beyond + 0.05 * parts["pressure"])))
     assert told.runner_up is not None
     assert told.runner_up.node == "warm"
 

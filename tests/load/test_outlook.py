@@ -80,14 +80,14 @@ def test_without_any_measurement_a_node_is_what_its_samples_say() -> None:
 def test_replicas_of_one_owner_swing_together_and_others_do_not() -> None:
     alike = [(f"p{number}", "a", "same", 400) for number in range(4)]
     mixed = [(f"q{number}", "b", f"own-{number}", 400) for number in range(4)]
-    made = of(*alike, *mixed)
+    made = of(*alike, *mixed, percent=70)
     together, apart = made.terms("a").cpu.swing, made.terms("b").cpu.swing
     assert together == pytest.approx(2 * apart, rel=0.1)
     new = made.demand(pod("new", 1000))
     first, second = made.scores(SETTINGS.policy, new, ["a", "b"])
     assert first < second
     calm = LoadSettings(balanced=BalancedSettings(pod_deviations=0), ledger=SETTINGS.ledger)
-    first, second = of(*alike, *mixed, settings=calm).scores(calm.policy, new, ["a", "b"])
+    first, second = of(*alike, *mixed, percent=70, settings=calm).scores(calm.policy, new, ["a", "b"])
     assert first == second
 
 

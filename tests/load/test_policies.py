@@ -89,7 +89,13 @@ def test_balanced_scores_what_is_free_at_busy_times_with_the_pod() -> None:
     big = made.demand(pod("big", 8000 * 20 // 100, 32 * GIB * 20 // 100))
     # 85 % of 20 % CPU are 17, 70 % of 20 % memory are 14: their mean is 15.5, the half of their difference
     # towards the greater .75.
-    assert made.scores(BALANCED, big, ["idle", "half", "full"]) == [83, 33, 0]
+    left = LoadSettings(balanced=BalancedSettings(overshoot=0))
+    loads = {"idle": load(0, 0), "half": load(50, 50), "full": load(100, 100)}
+    assert table(loads, left).scores(BALANCED, big, list(loads)) == [83, 33, 0]
+    idle, half, full = made.scores(BALANCED, big, list(loads))
+    assert idle == int(100 / (1 + 0.3 * 0.05 * 16.25))
+    assert idle > half + 20 > full + 40
+    assert 0 < full < 10
 
 
 def test_an_idle_cpu_does_not_make_up_for_full_memory() -> None:
@@ -109,7 +115,28 @@ def test_balanced_looks_at_the_percentile_where_one_is_wanted() -> None:
 def test_of_two_nodes_with_the_same_average_the_steadier_is_better() -> None:
     wary = LoadSettings(balanced=BalancedSettings(deviations=1))
     steady, wild = scores("balanced", {"steady": load(40, 40), "wild": load(40, 40, deviation=20)}, wary)
+    assert steady > wild
+    left = LoadSettings(balanced=BalancedSettings(deviations=1, overshoot=0))
+    steady, wild = scores("balanced", {"steady": load(40, 40), "wild": load(40, 40, deviation=20)}, left)
     assert steady == wild + 20
+
+
+def test_what_is_to_be_expected_beyond_hot_counts_more_than_what_is_in_use() -> None:
+    loads = {"lopsided": load(92, 30), "even": load(76, 78)}
+    lopsided, even = scores("balanced", loads, LoadSettings(balanced=BalancedSettings(overshoot=0)))
+    assert lopsided > even
+    lopsided, even = scores("balanced", loads)
+    assert lopsided < even - 10
+
+
+@given(lower=st.floats(0, 100), more=st.floats(0, 100), other=st.floats(0, 100), swing=st.floats(0, 50))
+def test_more_use_never_makes_a_node_better(lower: float, more: float, other: float, swing: float) -> None:
+    settings = LoadSettings(balanced=BalancedSettings(deviations=swing / 10))
+    for mirrored in (False, True):
+        loads = {"less": (lower, other), "more": (lower + more * (100 - lower) / 100, other)}
+        made = {name: load(*(pair[::-1] if mirrored else pair)) for name, pair in loads.items()}
+        less_used, more_used = scores("balanced", made, settings)
+        assert less_used >= more_used
 
 
 def test_balanced_ignores_a_resource_that_nobody_measures() -> None:

@@ -149,6 +149,12 @@ class BalancedSettings(_Settings, frozen=True):
     """How many standard deviations of its pods, as their owners' pods are known to go up and down."""
     dominant_percent: int = 50
     """How much the more loaded resource counts by itself; the rest is the mean of both."""
+    overshoot: float = 0.3
+    """How fast a score falls with the percentage by which a node is expected to be beyond hot; 0: the score is what
+    is left of the pressure to 100."""
+    hot_cpu: float = 80.0
+    """The percentage from which on a node's CPU is hot."""
+    hot_memory: float = 85.0
 
 
 class PackingSettings(_Settings, frozen=True):
