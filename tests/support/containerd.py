@@ -87,8 +87,7 @@ class Containerd:
 
     def import_image(self) -> None:
         archive = self.folder / "image.tar"
-        if not archive.exists():
-            archive.write_bytes(_docker_archive())
+        archive.write_bytes(_docker_archive())
         local = ["--local"] if self.version.startswith("2") else []  # else it unpacks for overlayfs alone
         self.ctr("images", "import", *local, "--snapshotter=native", str(archive))
 

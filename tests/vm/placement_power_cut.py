@@ -6,6 +6,7 @@ older ones, and acknowledges each step with the CPUs that every pod has.
 
 import asyncio
 import itertools
+import os
 from pathlib import Path
 
 import msgspec
@@ -64,6 +65,7 @@ async def main() -> None:
     containerd = Containerd(FOLDER, "1.6", nri=False)
     await containerd.start()
     await asyncio.to_thread(containerd.import_image)
+    os.sync()  # An image has been on its node for long.
     async with proxied(containerd, TOPOLOGY) as node:
         aside = STATE.with_name(f"{STATE.name}.set-aside").exists()
         port.tell(Said(msgspec.json.encode(Seen(own(node), before, aside)).decode()))
