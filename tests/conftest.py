@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.room.folders import package_index
 from tests.support import components
 from tests.vm import guest
 
@@ -43,6 +44,16 @@ def _quiet_logs() -> None:
     if telemetry := sys.modules.get("colocate.telemetry"):  # else nothing that was collected can log
         telemetry.configure_logs("text", os.environ.get("COLOCATE_TEST_LOG_LEVEL", "critical"))
         telemetry.register_metrics()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What kubectl, pip and shells read and keep in a home; on a cluster of the user's, theirs may hold the login."""
+    if "COLOCATE_KUBECONFIG" in os.environ:
+        return
+    for name in [name for name in os.environ if name.startswith("XDG_")]:
+        del os.environ[name]
+    os.environ |= {**package_index(os.environ), "HOME": str(tmp_path_factory.mktemp("home"))}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -103,7 +103,7 @@ def test_an_unknown_name_exits_2_with_one_sentence(capsys: pytest.CaptureFixture
     assert main(["pace"]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
     assert sentence.startswith(
-        "bench: there is no bench 'pace'; there are agent_memory, api_server, checkpoints, cpus, "
+        "bench: there is no bench 'pace'; there are agent_memory, api_server, checkpoints, cpu_churn, cpus, "
     )
 
 

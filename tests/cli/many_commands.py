@@ -1,6 +1,7 @@
 """`python -m tests.cli.many_commands` runs many command lines, each in a fork that has imported everything.
 
 Reads a list of them as JSON, and writes for each its exit code and all that it wrote, the gRPC core's words included.
+A scheduler's own token is looked for in the folder that this runs in, not on this machine.
 """
 
 import json
@@ -8,7 +9,9 @@ import os
 import signal
 import sys
 import tempfile
+from pathlib import Path
 
+from colocate.apps.scheduler import settings
 from colocate.cli.main import main, whole_parser
 
 PATIENCE = 60
@@ -39,4 +42,5 @@ def run(arguments: list[str]) -> tuple[int, str]:
 
 if __name__ == "__main__":
     whole_parser()
+    settings.DEFAULT_TOKEN_FILE = Path.cwd() / settings.DEFAULT_TOKEN_FILE.name
     json.dump([run(arguments) for arguments in json.load(sys.stdin)], sys.stdout)

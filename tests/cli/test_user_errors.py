@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from tests.cli.test_cli_help import COMMANDS
 
+from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE
 from colocate.cli.examples import EXAMPLES
 
 REPO = Path(__file__).parents[2]
@@ -37,11 +38,13 @@ class Attempt(msgspec.Struct, frozen=True):
     words: list[str]
 
 
-def attempts(wrong: str) -> Iterator[Attempt]:
-    """The example of each command's help, with one path after the other wrong."""
+def attempts(wrong: str, folder: Path) -> Iterator[Attempt]:
+    """The example of each command's help, with one path after the other wrong, and no other one of this machine."""
     for command, parser in COMMANDS.items():
         example = EXAMPLES[command][0].removeprefix("source <(").removesuffix(")").partition(" > ")[0]
-        words = shlex.split(example)[1:]
+        words = [word.replace("/etc/colocate", str(folder)) for word in shlex.split(example)[1:]]
+        if "--root" in parser._option_string_actions:
+            words += ["--root", str(folder / "root")]
         for action in parser._actions:
             if action.metavar in PATHS and f"{command} {name_of(action)}" not in WAITS:
                 given = f"unix://{wrong}" if action.metavar == "ENDPOINT" else wrong
@@ -80,6 +83,20 @@ def run(tried: list[Attempt], folder: Path) -> list[tuple[Attempt, int, str]]:
     return [(one, code, said) for one, (code, said) in zip(tried, json.loads(done.stdout), strict=True)]
 
 
+@pytest.mark.parametrize("token", [True, False], ids=["token", "no token"])
+def test_a_file_that_cannot_be_written_is_all_that_is_said(token: bool, tmp_path: Path) -> None:
+    """Whether a scheduler has made its token on this machine or not."""
+    if token:
+        (tmp_path / DEFAULT_TOKEN_FILE.name).write_text("secret\n")
+    words = ["scheduler", "kube-config", "--write"]
+    tried = [Attempt("", "", [*words, str(tmp_path)]), Attempt("", "", [*words, "written"])]
+    (_, code, said), (_, written, warned) = run(tried, tmp_path)
+    assert (code, written) == (2, 0)
+    assert re.fullmatch(r"colocate: --write: cannot write [^\n]+\n", said), said
+    assert ("has no token" in warned) is not token
+    assert ("secret" in (tmp_path / "written").read_text()) is token
+
+
 @pytest.mark.parametrize("kind", ["a folder", "below a file", "too long"])
 def test_a_path_that_cannot_be_used_is_a_sentence_in_words(kind: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
@@ -89,7 +106,7 @@ def test_a_path_that_cannot_be_used_is_a_sentence_in_words(kind: str, tmp_path: 
         "below a file": str(tmp_path / "file" / "x"),
         "too long": "/" + "x" * 300,
     }[kind]
-    tried = list(attempts(wrong))
+    tried = list(attempts(wrong, tmp_path))
     assert len(tried) > 140
     for one, code, said in run(tried, tmp_path):
         told = f"{shlex.join(one.words)}\n{said}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import os
 import signal
 import ssl
 import sys
@@ -19,11 +20,16 @@ from .samples import CONFIG_MAPS, config_map
 async def start(folder: Path, *words: str) -> Process:
     """Start a server and wait until it serves."""
     options = ("--state", str(folder / "state"), "--kubeconfig", str(folder / "config"), *words)
+    temporary = folder / "temporary"
+    temporary.mkdir(exist_ok=True)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "colocate.lab.api", *options, stdout=PIPE, stderr=PIPE
+        *[sys.executable, "-m", "colocate.lab.api", *options],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=PIPE,
+        stderr=PIPE,
     )
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert (await process.stdout.readline()).decode().strip() == f"export KUBECONFIG={folder / 'config'}"
     return process
 
@@ -51,6 +57,7 @@ async def test_state_and_credentials_survive_kill_9(tmp_path: Path) -> None:
                 assert response.status == 201
     first.send_signal(signal.SIGKILL)
     await first.communicate()
+    assert list((tmp_path / "temporary").iterdir()) == []
     again = await start(tmp_path, "--port", url.rpartition(":")[2])
     listing = f"{url}{CONFIG_MAPS}"
     async with aiohttp.ClientSession() as session, session.get(listing, ssl=context) as response:

@@ -66,7 +66,7 @@ async def test_whoever_has_all_that_it_takes_is_answered(files: Files) -> None:
 
 
 async def test_a_certificate_that_is_not_trusted_needs_who_signed_it(files: Files) -> None:
-    async with telling(files.settings()) as url:
+    async with telling(files.settings(token=files.token)) as url:
         for where in (
             Where(url=url),
             Where(url=url, authority=files.ca, server_name="elsewhere.example"),

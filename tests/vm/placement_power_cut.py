@@ -22,7 +22,8 @@ TOPOLOGY = TOPOLOGIES["small"]
 FOLDER = DISK / "node"
 STATE = FOLDER / "placement" / "cpus-state.json"
 _VOLATILE = Path("/run/containerd-of-the-test")
-_MOST_PODS = 2
+MOST_PODS = 2
+"""At a step's end; in between there is one more, and then the oldest ends."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -33,6 +34,11 @@ class Seen(msgspec.Struct, frozen=True):
     stored: dict[str, list[int]] = {}
     """As the file said it before anything was reconciled."""
     set_aside: bool = False
+
+
+def number_of(pod: str) -> int:
+    """Which one it is since the boot, from 0."""
+    return int(pod.rpartition("-")[2])
 
 
 def stored() -> dict[str, list[int]]:
@@ -72,7 +78,7 @@ async def main() -> None:
         for number in itertools.count():
             pod = f"pod-{len(before)}-{number}"
             await node.run(pod, 1, guaranteed=True)
-            if len(node.sandboxes) > _MOST_PODS:
+            if len(node.sandboxes) > MOST_PODS:
                 await node.end(next(iter(node.sandboxes)))
             port.tell(Said(msgspec.json.encode(Seen(own(node))).decode()))
 

@@ -94,7 +94,7 @@ def agents_container(folder: Path, *, far_pages: bool = False) -> Container:
     (pod,) = [each for each in documents("memory/daemonset.yaml") if each["kind"] == "DaemonSet"]
     spec = pod["spec"]["template"]["spec"]
     if far_pages:
-        (patch,) = documents("memory/far-pages.yaml")
+        (patch,) = documents("memory/patches/far-pages.yaml")
         spec = patched(spec, patch["spec"]["template"]["spec"])
     paths = {each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each}
     empty = {path: folder / path.replace("/", "_") for path in (*paths, "config")}

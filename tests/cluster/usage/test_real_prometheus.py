@@ -95,13 +95,14 @@ async def test_a_node_whose_exporter_is_gone_keeps_its_last_sample_and_its_age(m
             health = seen.of("memory")
             return health is not None and health.missing == ("b",)
 
-        snapshot = await polled_until(poller, is_missing)
+        def is_older(seen: UsageSnapshot) -> bool:
+            last, fresh = seen.nodes["b"].memory, seen.nodes["a"].memory
+            return is_missing(seen) and last is not None and fresh is not None and last.time < fresh.time
+
+        snapshot = await polled_until(poller, is_older)
         last = snapshot.nodes["b"].memory
         assert last is not None
         assert last.percent == near(50)
-        fresh = snapshot.nodes["a"].memory
-        assert fresh is not None
-        assert last.time < fresh.time
         await metrics.exporter("b").start()
         await polled_until(poller, lambda seen: not is_missing(seen))
 
