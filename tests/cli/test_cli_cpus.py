@@ -54,6 +54,14 @@ async def test_show_as_json(small: Path) -> None:
     assert shown["cores"][0] == "0,4"
 
 
+async def test_lint_takes_a_shape_for_its_host() -> None:
+    sound = await colocate("topology", "lint", "--shape", "hygon", "--host", "hygon")
+    assert sound.code == 0, sound.err
+    wrong = await colocate("topology", "lint", "--shape", "hygon", "--host", "nowhere")
+    assert wrong.code == 2
+    assert "--host: there is no dump 'nowhere', and 'nowhere' is no shape; write hygon" in wrong.err
+
+
 async def test_lint_exits_with_1_and_prints_the_lines_to_add() -> None:
     sound = await colocate("topology", "lint", "--shape", "hygon")
     assert (sound.code, sound.out.partition(":")[0]) == (0, "Nothing found")

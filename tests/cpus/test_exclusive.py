@@ -7,34 +7,21 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colocate.cpus import PoolTree, Taste, find_exclusive, grow_exclusive, spread_of
 from colocate.model.cpu_shapes import HYGON, CpuShape, machine
-from colocate.model.cpu_topology import CpuTopology, LogicalCpu, NumaNode
 from colocate.model.cpuset import EMPTY, CpuSet
+from colocate.replay.cpu_histories import CpuRow, topology_of
 
 CONFORMANCE = json.loads((Path(__file__).parents[1] / "data/conformance/cpu_assignment.json").read_bytes())
 
 
 def recorded(rows: list[dict[str, int]]) -> PoolTree:
-    """A machine of the recorded table; core ids are unique there."""
-    rows = sorted(rows, key=lambda row: row["cpu"])
-    first: dict[int, int] = {}
-    for row in rows:
-        first.setdefault(row["core"], row["cpu"])
-    cpus = tuple(
-        LogicalCpu(
-            id=row["cpu"], core=first[row["core"]], l3=row["l3"], node=row["numa"], socket=row["socket"]
-        )
-        for row in rows
-    )
-    nodes = tuple(
-        NumaNode(id=number, cpus=CpuSet.of(cpu.id for cpu in cpus if cpu.node == number))
-        for number in sorted({cpu.node for cpu in cpus})
-    )
-    return PoolTree(CpuTopology(cpus=cpus, nodes=nodes))
+    """A machine of the recorded table."""
+    return PoolTree(topology_of(msgspec.convert(rows, list[CpuRow])))
 
 
 def test_never_worse_than_the_better_of_kubelets_two_answers(

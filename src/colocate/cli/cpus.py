@@ -11,6 +11,7 @@ import msgspec
 from colocate.cli import placement
 from colocate.cli.commands import Commands, add_command, add_output
 from colocate.cli.cpu_picture import FREE, ISOLATED, RESERVED, SEVERAL, TAKEN, legend, picture
+from colocate.cli.cpus_replay import add_replay
 from colocate.cli.main import GROUPS
 from colocate.cli.output import aligned, as_json, has_colours, terminal_width, visible, wrapped
 from colocate.cli.topology import add_machine, chosen_machine, cpu_list
@@ -84,6 +85,7 @@ def add(groups: Commands) -> None:
         _add_request(command, required=command is plan)
         add_output(command, "text", "json")
     placement.add(commands)
+    add_replay(commands)
 
 
 def _add_request(command: argparse.ArgumentParser, *, required: bool) -> None:

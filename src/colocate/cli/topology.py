@@ -36,7 +36,9 @@ def add(groups: Commands) -> None:
         "Exits with 1 where something is found.",
     )
     add_machine(lint, taken=False)
-    lint.add_argument("--host", type=Path, metavar="DUMP", help="a dump of the host's topology")
+    lint.add_argument(
+        "--host", metavar="DUMP", help="a dump of the host's topology, or a shape such as hygon"
+    )
     lint.add_argument("--domain", type=Path, metavar="XML", help="what 'virsh dumpxml' prints of the machine")
     add_output(lint, "text", "json")
     lint.set_defaults(run=lint_topology)
@@ -135,12 +137,22 @@ def as_data(tree: PoolTree, taken: CpuSet) -> dict[str, Any]:
     }
 
 
+def _host(text: str) -> CpuTopology:
+    """A dump by its path, or else a made machine by its shape."""
+    if Path(text).exists():
+        return read_topology(Path(text))
+    try:
+        return machine(parse_shape(text))
+    except ValueError as error:
+        raise UserError(f"--host: there is no dump {text[:100]!r}, and {error}") from error
+
+
 def lint_topology(args: argparse.Namespace) -> int:
     guest = chosen_machine(args)
-    host = read_topology(args.host) if args.host else None
+    host = _host(args.host) if args.host else None
     domain = read_domain(args.domain) if args.domain else None
     if domain is not None and host is None:
-        raise UserError("--domain is compared with the host's topology; add --host DUMP")
+        raise UserError("--domain is compared with the host's topology; add --host, a DUMP or a shape")
     findings = lint_vm(guest, host, domain)
     if args.output == "json":
         print(as_json(findings))

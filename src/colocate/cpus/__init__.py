@@ -6,7 +6,7 @@
 done to containers.
 """
 
-from colocate.cpus.adoption import adopt, assign_running
+from colocate.cpus.adoption import adopt, assign_running, strict_on_several
 from colocate.cpus.allocator import CpuAllocator
 from colocate.cpus.announcement import FreeCcxs, announced_ccxs, announcement_of, why_not_strict
 from colocate.cpus.assignment import (
@@ -76,6 +76,7 @@ __all__ = [
     "parse_wishes",
     "rebalance_plan",
     "spread_of",
+    "strict_on_several",
     "whole_ccxs",
     "why_not_strict",
     "wishes_of",

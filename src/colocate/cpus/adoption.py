@@ -9,10 +9,19 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from colocate.cpus.allocator import CpuAllocator
-from colocate.cpus.assignment import CpuAssignment, CpuMode, CpuRefused, CpuRequest, PoolShare
+from colocate.cpus.assignment import (
+    ContainerKey,
+    CpuAssignment,
+    CpuMode,
+    CpuRefused,
+    CpuRequest,
+    PoolShare,
+)
+from colocate.cpus.exclusive import spread_of
 from colocate.cpus.pools import CpuPool, PoolKind
 from colocate.cpus.shared import PoolRung
-from colocate.model.cpuset import CpuSet
+from colocate.cpus.wishes import granted
+from colocate.model.cpuset import CpuSet, union
 
 _RUNGS = {
     PoolKind.CCX: PoolRung.CCX,
@@ -48,10 +57,26 @@ def assign_running(allocator: CpuAllocator, request: CpuRequest) -> CpuRequest:
         request = msgspec.structs.replace(
             request,
             wishes=msgspec.structs.replace(request.wishes, strict=False),
+            relaxed=True,
             warnings=(*request.warnings, "No CCX has room for it; it runs already, so it goes on elsewhere."),
         )
         allocator.assign(request)
     return request
+
+
+def strict_on_several(allocator: CpuAllocator) -> tuple[ContainerKey, ...]:
+    """Containers that may wish for one CCX, did, and run on several: they ran before anybody could refuse them."""
+    found = []
+    for key, each in allocator.assignments.items():
+        if each.ended or not (each.request.relaxed or each.request.wishes.strict):
+            continue
+        wishes, _ = granted(each.request.wishes, each.request.namespace, allocator.settings)
+        if not each.request.relaxed and not wishes.strict:
+            continue
+        cpus = each.cpus or union(allocator.tree.by_name[share.pool].cpus for share in each.parts)
+        if spread_of(allocator.tree, cpus)[2] > 1:
+            found.append(key)
+    return tuple(found)
 
 
 def _guess(allocator: CpuAllocator, request: CpuRequest, cpus: CpuSet) -> CpuAssignment | None:

@@ -49,6 +49,8 @@ class CpuRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """NUMA nodes of its devices."""
     warnings: tuple[str, ...] = ()
     """What was left out when its wishes were read."""
+    relaxed: bool = False
+    """It wished for strict placement, and that was left out: it ran already, and no CCX had room."""
 
     @property
     def key(self) -> ContainerKey:

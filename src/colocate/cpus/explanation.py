@@ -6,6 +6,9 @@ from colocate.cpus.pools import PoolKind, PoolTree
 from colocate.cpus.shared import PoolRung, SharedChoice
 from colocate.model.cpuset import CpuSet
 
+_MOST_NAMED = 8
+"""So many pools are named one by one in a sentence."""
+
 _A = {
     PoolRung.CCX: "a CCX",
     PoolRung.NUMA: "a NUMA node",
@@ -65,15 +68,15 @@ def exclusive_reasons(
     """Why these CPUs; without a free choice the fewest places may not have been to be had."""
     sockets, nodes, l3s, split = spread_of(tree, cpus)
     cells = [tree.pools[cell.pool] for cell in tree.cells if cell.mask & cpus.mask]
-    places = _listed([pool.title for pool in cells[:8]]) + (
-        f" and {len(cells) - 8} more" if len(cells) > 8 else ""
+    places = _listed([pool.title for pool in cells[:_MOST_NAMED]]) + (
+        f" and {len(cells) - _MOST_NAMED} more" if len(cells) > _MOST_NAMED else ""
     )
     homes = sorted({node for pool in cells for node in pool.nodes})
-    shown = _listed([f"NUMA node {node}" for node in homes[:8]])
+    shown = _listed([f"NUMA node {node}" for node in homes[:_MOST_NAMED]])
     sentences = [
         f"It gets {cpus_text(len(cpus) * 1000)} of its own: {cpus}.",
         f"They are on {places}, on {shown}."
-        if l3s <= 8
+        if l3s <= _MOST_NAMED
         else f"They are on {l3s} CCXs of {nodes} NUMA nodes.",
     ]
     ways = [_count(sockets, "socket"), _count(nodes, "NUMA node"), _count(l3s, "L3 cache")]
@@ -84,6 +87,10 @@ def exclusive_reasons(
     fewest = free_choice and not taste.beside and not taste.avoided
     held = ", the fewest that can hold them now, and" if fewest else ";"
     sentences.append(f"That touches {_listed(ways)}{held} {cores}.")
+    own = [pool.title for pool in cells if pool.cpus <= cpus]
+    if own and len(own) < len(cells) <= _MOST_NAMED:
+        are, they = ("is", "it is") if len(own) == 1 else ("are", "they are")
+        sentences.append(f"{_listed(own)} {are} its own alone, so {they} whole again when it ends.")
     if taste.beside and set(homes) <= taste.beside:
         sentences.append("They are beside its devices.")
     elif taste.beside:
@@ -118,10 +125,12 @@ def _decided(choice: SharedChoice, taste: Taste) -> str:
         return f"It is beside its devices; {left}."
     if taste.near:
         return f"Of {choice.candidates} with room it is the nearest to what it wants to be near; {left}."
-    fit = "the most room" if taste.spread else "the least left over"
-    return (
-        f"Of {choice.candidates} with room it has {fit}, then the least load, then the lowest number; {left}."
+    fit = (
+        "has the most room"
+        if taste.spread
+        else "leaves the most sockets and NUMA nodes unused, then has the least left over"
     )
+    return f"Of {choice.candidates} with room it {fit}, then the least load, then the lowest number; {left}."
 
 
 def _none(rung: PoolRung) -> str:

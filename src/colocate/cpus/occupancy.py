@@ -10,7 +10,7 @@ import msgspec
 
 from colocate.cpus.assignment import CpuAssignment, CpuMode, MemoryShare, MilliCpu
 from colocate.cpus.exclusive import find_exclusive
-from colocate.cpus.pools import PoolKind, PoolTree
+from colocate.cpus.pools import CpuPool, PoolKind, PoolTree
 from colocate.cpus.settings import CpuSettings, check_settings
 from colocate.errors import UserError
 from colocate.model.cpuset import CpuSet, union
@@ -104,6 +104,11 @@ class Occupancy:
             machine = self.tree.machine.index
             limits[machine] = min(limits[machine], len(self.shared) - 1)
         return limits
+
+    def is_unused(self, pool: CpuPool) -> bool:
+        """No container has a CPU of it alone, or asks for some of it."""
+        taken = pool.cpus.mask & self.sets.ordinary.mask & self.exclusive.mask
+        return not taken and not self.load[pool.index]
 
     def special_free(self, name: str, cpus: CpuSet) -> MilliCpu:
         """What the reserved CPUs (no name) or a named pool can still hold."""

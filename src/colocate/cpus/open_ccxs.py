@@ -31,6 +31,11 @@ class OpenCcx(msgspec.Struct):
     kinds: Kinds
 
     @property
+    def whole(self) -> bool:
+        """All of its CPUs may be taken: it is no other container's."""
+        return self.room == self.cell.mask.bit_count()
+
+    @property
     def unit(self) -> Unit:
         return self.cell.socket, self.cell.node
 
@@ -57,8 +62,9 @@ class Fill:
         self._left = count
         self._rooms = rooms
         self._outer = outer
-        # The fullest CCX last, so that what is left is left together.
-        ordered = sorted(cells, key=lambda each: (each.room, each.order))
+        # What is left over is left where others are already. A CCX that a container has alone is whole again when it
+        # ends; a CPU that it leaves there is soon another's.
+        ordered = sorted(cells, key=lambda each: (not each.whole, -each.room, each.order))
         self._cores = [(size, free, each) for each in ordered for size, free in each.cores]
         self._taken = 0
 

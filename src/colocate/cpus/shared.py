@@ -1,8 +1,9 @@
 """The ladder for shared containers: a CCX, a NUMA node, NUMA + CCX, NUMA + NUMA, a socket, the machine.
 
 The first rung with room is taken; what a rung holds is what is free there. On a rung the nearest second part goes
-first, then what fits best, then what is least loaded, then the lowest number. Where no pool has room the roomiest is
-taken, which is the machine. Requests climb by their own size: 16.5 CPUs are more than a NUMA node of 16.
+first, then what leaves sockets and NUMA nodes whole that no container uses yet, then what fits best, then what is
+least loaded, then the lowest number. Where no pool has room the roomiest is taken, which is the machine. Requests
+climb by their own size: 16.5 CPUs are more than a NUMA node of 16.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,7 @@ import msgspec
 from colocate.cpus.assignment import MilliCpu
 from colocate.cpus.exclusive import Taste
 from colocate.cpus.occupancy import Occupancy
-from colocate.cpus.pools import CpuPool, PoolKind
+from colocate.cpus.pools import CpuPool, PoolKind, PoolTree
 from colocate.cpus.settings import BurstLevel
 
 
@@ -220,16 +221,33 @@ def _key(
         apart = min(tree.distance(one, other) for one in pools[0].nodes for other in pools[1].nodes)
     left = sum(occupancy.free[pool.index] for pool in pools) - cpu
     load = sum(occupancy.load[pool.index] for pool in pools)
+    around = _around(tree, pools)
+    # The fewest sockets, and those that no container uses yet stay whole for one that needs all of them.
+    begun = [sum(occupancy.is_unused(pool) for pool in some) for some in around]
+    rooms = [sum(occupancy.free[pool.index] for pool in some) for some in reversed(around)]
     return (
         not memory_fits(nodes),
         from_devices,
         far,
         from_near,
         apart,
-        -left if taste.spread else left,
+        len(around[0]),
+        *([0, 0] if taste.spread else begun),
+        *([-room for room in (left, *rooms)] if taste.spread else (left, *rooms)),
         load,
         *(pool.index for pool in pools),
     )
+
+
+def _around(tree: PoolTree, pools: tuple[CpuPool, ...]) -> tuple[list[CpuPool], list[CpuPool]]:
+    """The sockets and the NUMA nodes that pools lie in, or are; where NUMA nodes hold sockets, those first."""
+    indexes = {index for pool in pools for index in (pool.index, *tree.holders[pool.index])}
+    found = {
+        kind: [tree.pools[index] for index in sorted(indexes) if tree.pools[index].kind is kind]
+        for kind in PoolKind
+    }
+    kinds = (PoolKind.NUMA, PoolKind.SOCKET) if tree.sockets_in_nodes else (PoolKind.SOCKET, PoolKind.NUMA)
+    return found[kinds[0]], found[kinds[1]]
 
 
 def _home(occupancy: Occupancy, taste: Taste) -> frozenset[int]:

@@ -47,9 +47,7 @@ _CONTRADICTIONS = (
 def parse_wishes(text: str) -> CpuWishes:
     """Wishes such as `exclusive, affinity=db`; UserError where one is unknown or two contradict each other."""
     if len(text) > _LONGEST:
-        raise UserError(
-            f"wishes for CPUs have at most {_LONGEST} characters, these have {len(text)}; shorten them"
-        )
+        raise UserError(f"wishes for CPUs have at most {_LONGEST} characters, these have more; shorten them")
     words: set[str] = set()
     affinity, burst = "", None
     for part in filter(None, (part.strip() for part in text.split(","))):
