@@ -1,6 +1,7 @@
 """The watch cache before servers that say what no API server should, or say nothing."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -9,7 +10,9 @@ from aiohttp import web
 
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
+from colocate.cluster.errors import Doing
 from colocate.cluster.watch_cache import WatchCache
+from colocate.cluster.watch_stream import events
 from colocate.lab.api.store import ObjectStore
 from tests.support.nesting import DEEP
 from tests.support.waiting import until
@@ -303,3 +306,24 @@ async def test_it_starts_before_its_server_does(clock: ManualClock) -> None:
         await asyncio.gather(running, return_exceptions=True)
         await server.stop()
     await wire.stop()
+
+
+async def test_a_server_that_tells_of_changes_without_a_pause_leaves_others_their_turn() -> None:
+    line = b'{"type":"MODIFIED","object":{"metadata":{"name":"p","namespace":"d","resourceVersion":"2"}}}\n'
+    turns = 0
+
+    async def beside() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield line * 1000
+
+    others = asyncio.ensure_future(beside())
+    read = [batch async for batch in events(Doing("watch", "pods", ""), pieces(), 1 << 20)]
+    others.cancel()
+    assert sum(map(len, read)) == 10_000
+    assert turns > 100

@@ -53,3 +53,17 @@ def test_parts_are_rounded_up(milli: int) -> None:
 )
 def test_cpu_is_counted_in_thousandths_rounded_up(text: str | float, millicores: int) -> None:
     assert quantity.milli(text) == millicores
+
+
+def test_a_text_longer_than_any_quantity_is_none_and_not_remembered() -> None:
+    long = "1" + "0" * 100_000
+    with pytest.raises(ValueError, match="a text of 100001 characters"):
+        quantity.parse(long)
+    before = quantity._known_value.cache_info().currsize
+    assert quantity.stated({"cpu": long, "memory": long}).empty
+    assert quantity.stated({"cpu": 10**400, "memory": 10**400}).cpu == quantity.MOST
+    assert quantity._known_value.cache_info().currsize <= before + 2
+
+
+def test_every_quantity_that_kubernetes_counts_is_short_enough() -> None:
+    assert quantity.parse("-" + "9" * 30 + "." + "9" * 30 + "Ki") < 0

@@ -188,6 +188,32 @@ def test_a_strangers_list_of_one_endless_line_is_read_no_further_than_any_row_go
     assert "a line has more than" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (
+            "|".join(f"m{i}" for i in range(10_000)),
+            "line 2: gpu_spec has 58889 characters; write at most 512",
+        ),
+        ("|".join(f"m{i}" for i in range(20)), "line 2: gpu_spec names 20 models; name at most 16"),
+        ("", "line 2002: gpu_spec has more than 2000 different texts"),
+    ],
+)
+def test_models_without_end_in_a_strangers_list_are_refused_at_their_line(
+    twin: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: str, said: str
+) -> None:
+    rows = [f"1,1,1,1000,{spec or f'model-{number}'}\n" for number in range(4000)]
+    with gzip.open(tmp_path / "bomb.csv.gz", "wt") as file:
+        file.write("cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + "".join(rows))
+    tracemalloc.start()
+    try:
+        assert run("--nodes", str(twin[0]), "--pods", str(tmp_path / "bomb.csv.gz")) == 2
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert said in capsys.readouterr().err
+
+
 def test_without_numpy_the_command_says_what_to_install(twin: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "numpy.py").write_text("raise ImportError('not here')")
     ended = subprocess.run(

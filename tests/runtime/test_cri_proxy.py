@@ -69,7 +69,7 @@ def creation(name: str = "main") -> cri.CreateContainerRequest:
         pod_sandbox_id="s",
         sandbox_config=cri.PodSandboxConfig(
             metadata=cri.PodSandboxMetadata(name="p", uid="u", namespace="n"),
-            annotations={"a": "b"},
+            annotations={"a": "b", "colocate.dev/cpus": "strict"},
             linux=cri.LinuxPodSandboxConfig(cgroup_parent="/kubepods/podu"),
         ),
         config=cri.ContainerConfig(
@@ -103,7 +103,10 @@ async def test_a_container_is_told_with_all_that_decides_its_place(node: Node) -
     await node.create()
     (sandbox,) = node.events.sandboxes
     assert (sandbox.id, sandbox.uid, sandbox.namespace, sandbox.name) == ("s", "u", "n", "p")
-    assert (sandbox.cgroup_parent, sandbox.annotations) == ("/kubepods/podu", {"a": "b"})
+    assert (sandbox.cgroup_parent, sandbox.annotations) == (
+        "/kubepods/podu",
+        {"colocate.dev/cpus": "strict"},
+    )
     (container,) = node.events.containers
     assert (container.sandbox_id, container.name, container.attempt) == ("s", "main", 0)
     assert container.resources == RuntimeResources(cpu_shares=2048, memory_limit=7)

@@ -18,6 +18,7 @@ from tests.support.waiting import until
 
 from colocate.model.container import CpuPin
 from colocate.model.cpuset import CpuSet
+from colocate.runtime.cri_messages import found_sandbox, requested
 from colocate.runtime.events import Placing
 from colocate.wire import cri_methods as methods
 from colocate.wire import cri_pb2 as cri
@@ -159,3 +160,16 @@ async def test_events_say_what_the_kubelet_did() -> None:
         ("detached",),
     ]
     assert events.said("removed") == 3
+
+
+def test_of_a_pods_annotations_its_wishes_for_cpus_are_kept_and_no_more_of_them_than_anyone_needs() -> None:
+    said = {"example.com/long": "x" * 200_000, "colocate.dev/cpus": "exclusive"}
+    request = cri.CreateContainerRequest()
+    request.sandbox_config.annotations.update(said)
+    listed = cri.PodSandbox(annotations=said)
+    for sandbox in (requested(request)[0], found_sandbox(listed, "")):
+        assert sandbox.annotations == {"colocate.dev/cpus": "exclusive"}
+    for number in range(1000):
+        listed.annotations[f"colocate.dev/cpus.{number}"] = "x" * 10_000
+    kept = found_sandbox(listed, "").annotations
+    assert (len(kept), max(map(len, kept.values()))) == (256, 1024)

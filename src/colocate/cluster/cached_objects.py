@@ -5,7 +5,7 @@ shape are the same to the caller: only what it can see is told as a change.
 """
 
 from collections.abc import Callable, Hashable, Iterator
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
@@ -14,13 +14,17 @@ from colocate.cluster.changes import Added, Change, Deleted, Key, Modified
 T = TypeVar("T")
 
 
+_Name = Annotated[str, msgspec.Meta(max_length=253)]
+"""As long as the API allows names to be; uids and versions are shorter."""
+
+
 class ObjectMarks(msgspec.Struct, frozen=True, rename="camel"):
     """What every object says about itself."""
 
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
+    name: _Name = ""
+    namespace: _Name = ""
+    uid: _Name = ""
+    resource_version: _Name = ""
 
 
 class _Marked(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ a kept connection turns out to be closed: Conflict or NotFound may then answer o
 
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from enum import StrEnum
 from types import TracebackType
 from typing import TypeVar
@@ -23,11 +23,19 @@ import msgspec
 from colocate.backoff import BackOff, Random
 from colocate.clock import Clock, SystemClock
 from colocate.cluster.connection import Connection
-from colocate.cluster.errors import Doing, ServerError, TooManyRequests, Unreachable, Untrusted, unreadable
+from colocate.cluster.errors import (
+    ClusterError,
+    Doing,
+    ServerError,
+    TooManyRequests,
+    Unreachable,
+    Untrusted,
+    unreadable,
+)
 from colocate.cluster.json_patch import Operation
-from colocate.cluster.list_pages import pages
+from colocate.cluster.list_pages import ListBounds, pages
 from colocate.cluster.resources import PODS, Object, Resource, Selection
-from colocate.cluster.transport import JSON_PATCH, Request, Transport
+from colocate.cluster.transport import JSON_PATCH, LONGEST_ANSWER, Request, Transport
 from colocate.crashpoints import reached
 
 T = TypeVar("T")
@@ -61,6 +69,17 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between attempts: doubled from the first to the last, and up to twice as long by chance."""
     page: int = 500
     """Objects per page of a list."""
+    longest_answer: int = LONGEST_ANSWER
+    """Bytes of one answer, unpacked, and of one event of a watch. A page of a list that has more is asked for again
+    with fewer objects."""
+    most_objects: int = 1_000_000
+    """Objects of one list, and of one watch cache."""
+    longest_list: int = 16 << 30
+    """Bytes of all pages of one list together; no more than one page is held at a time."""
+
+    @property
+    def list_bounds(self) -> ListBounds:
+        return ListBounds(self.most_objects, self.longest_list)
 
 
 class Client:
@@ -107,10 +126,35 @@ class Client:
         """All objects of a selection; of every namespace where it names none."""
         doing = Doing("list", resource.qualified, selection.namespace)
         found: list[T] = []
-        async for page in pages(self.ask, resource, selection, self.settings.page):
+        async for page in pages(
+            self.ask, resource, selection, self.settings.page, bounds=self.settings.list_bounds
+        ):
             if page.first:
                 found.clear()
             found += [_decode(one, resource.shape, doing) for one in page.items]
+        return found
+
+    async def list_now(
+        self, resource: Resource[T], selection: Selection, *, most: int, longest: int
+    ) -> Sequence[T]:
+        """All objects of a selection as they are now, asked for once, and without those that cannot be read.
+
+        ClusterError where there are more objects than `most`, or their pages have more bytes than `longest`.
+        """
+
+        async def ask(request: Request) -> bytes:
+            return await self.ask_once(msgspec.structs.replace(request, at_most=longest // 8))
+
+        doing = Doing("list", resource.qualified, selection.namespace)
+        found: list[T] = []
+        async for page in pages(
+            ask, resource, selection, self.settings.page, bounds=ListBounds(most, longest)
+        ):
+            if page.first:
+                found.clear()
+            for one in page.items:
+                with suppress(ClusterError):
+                    found.append(_decode(one, resource.shape, doing))
         return found
 
     async def create(
@@ -256,7 +300,7 @@ class Client:
     async def _send(self, request: Request) -> bytes:
         listing = request.doing.verb == "list"
         seconds = self.settings.list_timeout if listing else self.settings.timeout
-        return await self._transport.ask(request, seconds)
+        return await self._transport.ask(request, seconds, self.settings.longest_answer)
 
     def _place(self, resource: Resource[T], namespace: str) -> str:
         return (namespace or self.connection.namespace) if resource.namespaced else ""

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from colocate.errors import ColocateError, Unavailable
+from colocate.model.figures import amount
 
 _PATCH_REJECTED = "the server rejected our request due to an error in our request"
 _WHO = re.compile(r'User "([^"]*)" cannot')
@@ -136,6 +137,10 @@ class ServerError(ApiError):
         self.retry_after = retry_after
 
 
+class TooLong(ServerError):
+    """The answer is longer than is read."""
+
+
 class Unreachable(ClusterError, Unavailable):
     """No answer: refused, dropped, or too slow."""
 
@@ -181,6 +186,12 @@ def from_status(doing: Doing, status: ApiStatus) -> ApiError:
 def unreadable(doing: Doing, why: str) -> ServerError:
     """An answer that says it is fine and is not what was asked for."""
     return ServerError(doing, ApiStatus(f"the answer cannot be read: {why}", "Unreadable", 200))
+
+
+def too_long(doing: Doing, at_most: int, by: str = "") -> TooLong:
+    """An answer of more than so many bytes; `by` is the setting that says so."""
+    why = f"it is longer than {amount(at_most)}{f' ({by})' if by else ''}"
+    return TooLong(doing, ApiStatus(f"the answer cannot be read: {why}", "Unreadable", 200))
 
 
 def redirected(doing: Doing, code: int, location: str) -> Invalid:

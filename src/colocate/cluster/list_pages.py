@@ -1,5 +1,8 @@
 """Lists, page by page, their objects left undecoded: a page in memory at a time, however long the list.
 
+Pages are bounded in bytes. Tenants can make objects large: a page that has too many bytes is asked for again with
+fewer objects, so that no tenant's pods keep those of others from being read.
+
 A list whose continuation expires between two pages is begun anew by telling the caller so; pages that were
 given out before stay true, they are only no longer the beginning of one consistent list.
 """
@@ -10,15 +13,25 @@ from typing import TypeVar
 
 import msgspec
 
-from colocate.cluster.errors import Doing, Gone, unreadable
+from colocate.cluster.errors import Doing, Gone, TooLong, unreadable
 from colocate.cluster.resources import Resource, Selection
 from colocate.cluster.transport import Request
+from colocate.model.figures import amount
 
 T = TypeVar("T")
 Ask = Callable[[Request], Awaitable[bytes]]
 
 _WHOLE_AFTER = 3
 """After so many expired lists the whole is asked for at once: slow reading must come to an end."""
+_FEWER = 8
+"""So many times fewer objects are asked for where a page is too long."""
+
+
+class ListBounds(msgspec.Struct, frozen=True):
+    """How much a server may answer to one list, in all its pages; what is beyond it is no list of any cluster."""
+
+    objects: int
+    bytes: int
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -47,15 +60,19 @@ async def pages(
     selection: Selection,
     limit: int,
     from_server_cache: bool = False,
+    *,
+    bounds: ListBounds,
 ) -> AsyncGenerator[Page, None]:
     """The pages of a list. With `from_server_cache`, whatever the server has at hand, in one page.
 
     That may be a moment old, and is what a server can answer to five thousand agents at once; without it,
     the list is as new as the request.
+
+    Each page is bounded by whoever answers `ask`, all of them by `bounds`.
     """
     doing = Doing("list", resource.qualified, selection.namespace)
     path = resource.path(selection.namespace)
-    expired = 0
+    expired = objects = length = 0
     following = ""
     while True:
         parameters = dict(selection.parameters())
@@ -72,16 +89,30 @@ async def pages(
                 raise
             expired, following = expired + 1, ""
             continue
+        except TooLong:
+            if limit <= 1 or "limit" not in parameters:
+                raise
+            # What a server has at hand comes whole, whatever the limit.
+            limit, from_server_cache = max(1, limit // _FEWER), False
+            continue
         listed = _decode(body, doing)
+        # A page without objects is one that was asked for, too.
+        objects, length = objects + len(listed.items or ()) + 1, length + len(body)
+        if objects > bounds.objects or length > bounds.bytes:
+            raise unreadable(
+                doing, f"the list has more than {bounds.objects} objects, or {amount(bounds.bytes)}"
+            )
         yield Page(listed.items or [], listed.metadata.resource_version, first=not following)
         following = listed.metadata.continue_
         if not following:
             return
 
 
-async def first_page(ask: Ask, resource: Resource[T], selection: Selection, limit: int) -> Page:
+async def first_page(
+    ask: Ask, resource: Resource[T], selection: Selection, limit: int, bounds: ListBounds
+) -> Page:
     """The beginning of a list, and no more of it."""
-    async with aclosing(pages(ask, resource, selection, limit)) as found:
+    async with aclosing(pages(ask, resource, selection, limit, bounds=bounds)) as found:
         return await anext(found)
 
 

@@ -69,8 +69,18 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def on_node(node: str) -> Selection:
-    """Everything that runs on one node."""
+    """All pods of one node, those that have ended, too."""
     return Selection(fields=f"spec.nodeName={node}")
+
+
+UNFINISHED = Selection(fields="status.phase!=Succeeded,status.phase!=Failed")
+"""Pods that have not ended. Of one that ends, a watch tells as if it were deleted, with its last state before that.
+Those that have ended stay in the API by the thousand, with all that was written into them."""
+
+
+def unfinished_on(node: str) -> Selection:
+    """The pods of one node that have not ended."""
+    return Selection(fields=f"spec.nodeName={node},{UNFINISHED.fields}")
 
 
 NODES: Resource[Object] = Resource("nodes", "Node", namespaced=False)
@@ -78,6 +88,7 @@ PODS: Resource[Object] = Resource("pods", "Pod")
 NAMESPACES: Resource[Object] = Resource("namespaces", "Namespace", namespaced=False)
 EVENTS: Resource[Object] = Resource("events", "Event")
 CONFIG_MAPS: Resource[Object] = Resource("configmaps", "ConfigMap")
+SECRETS: Resource[Object] = Resource("secrets", "Secret")
 LEASES: Resource[Object] = Resource("leases", "Lease", "coordination.k8s.io")
 DEPLOYMENTS: Resource[Object] = Resource("deployments", "Deployment", "apps")
 DISRUPTION_BUDGETS: Resource[Object] = Resource("poddisruptionbudgets", "PodDisruptionBudget", "policy")

@@ -7,6 +7,7 @@ that is refused is renewed and tried once more, since a request that was refused
 import asyncio
 import socket
 import ssl
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -30,6 +31,7 @@ from colocate.cluster.errors import (
     Untrusted,
     from_answer,
     redirected,
+    too_long,
     unreadable,
 )
 from colocate.cluster.tls import Tls
@@ -38,6 +40,8 @@ from colocate.telemetry import CLUSTER_REQUEST_SECONDS, CLUSTER_REQUESTS
 
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
+LONGEST_ANSWER = 16 << 20
+"""Bytes. An object has at most 1.5 MiB in etcd as it is installed; a page of a list, a few MiB."""
 _BUFFER = 1 << 18
 _REFUSAL = 1 << 16
 """So much of a refusal is read: enough for its reason."""
@@ -64,6 +68,12 @@ class Request(msgspec.Struct, frozen=True):
     """The longest answer to read, in bytes; it is then asked for uncompressed, so that it is what it seems."""
     at_most_by: str = ""
     """The setting that says so."""
+    streamed: bool = False
+    """Whether the answer is read piece by piece, and therefore asked for uncompressed."""
+
+    @property
+    def plain(self) -> bool:
+        return self.streamed or self.at_most is not None
 
 
 class Transport:
@@ -83,26 +93,24 @@ class Transport:
             await self._session.close()
             self._session = None
 
-    async def ask(self, request: Request, seconds: float) -> bytes:
-        """The body of a good answer, within so many seconds; anything else is an error."""
+    async def ask(self, request: Request, seconds: float, longest: int = LONGEST_ANSWER) -> bytes:
+        """The body of a good answer, within so many seconds; anything else is an error. `longest` is how many bytes
+        are read, unpacked, where the request does not say."""
         async with self._within(request, seconds):
             response = await self._send(request)
             try:
-                return await self._read(request, response)
+                return await self._read(request, response, longest)
             except (aiohttp.ClientError, OSError) as error:
                 raise self._trouble(request.doing, error) from error
             finally:
                 response.release()
 
-    async def _read(self, request: Request, response: aiohttp.ClientResponse) -> bytes:
-        if request.at_most is None:
-            return await response.read()
-        if encoding := response.headers.get("Content-Encoding", ""):
-            raise unreadable(request.doing, f"it is compressed ({encoding}), although that was not asked for")
-        body = await _beginning(response, request.at_most + 1)
-        if len(body) > request.at_most:
-            by = f" ({request.at_most_by})" if request.at_most_by else ""
-            raise unreadable(request.doing, f"it is longer than {request.at_most >> 20} MiB{by}")
+    async def _read(self, request: Request, response: aiohttp.ClientResponse, longest: int) -> bytes:
+        _check_plain(request, response)
+        at_most = longest if request.at_most is None else request.at_most
+        body = await _beginning(response, at_most + 1, packed=not request.plain)
+        if len(body) > at_most:
+            raise too_long(request.doing, at_most, request.at_most_by)
         return body
 
     @asynccontextmanager
@@ -111,6 +119,7 @@ class Transport:
         async with self._within(request, seconds):
             response = await self._send(request)
         try:
+            _check_plain(request, response)
             async with aclosing(self._pieces(request, response)) as pieces:
                 yield pieces
         finally:
@@ -179,13 +188,14 @@ class Transport:
             proxy=connection.proxy.reveal() if connection.proxy else None,
             # A credential goes to the server that it is for, and nowhere else.
             allow_redirects=False,
-            auto_decompress=request.at_most is None,
+            # It would unpack whatever comes, however much that is.
+            auto_decompress=False,
         )
         self._compare_clocks(response.headers.get("Date", ""))
         if response.status < 300:
             return response
         async with response:
-            body = await _beginning(response, _REFUSAL)
+            body = await _beginning(response, _REFUSAL, packed=not request.plain)
         if response.status < 400:
             raise redirected(request.doing, response.status, response.headers.get("Location", ""))
         raise from_answer(
@@ -206,8 +216,7 @@ class Transport:
         headers = [("Accept", JSON)]
         if request.body is not None:
             headers.append(("Content-Type", request.content_type))
-        if request.at_most is not None:
-            headers.append(("Accept-Encoding", "identity"))
+        headers.append(("Accept-Encoding", "identity" if request.plain else "gzip"))
         if shown.authorization:
             headers.append(("Authorization", shown.authorization.reveal()))
         if login.act_as:
@@ -293,15 +302,30 @@ class _Answers(ResponseHandler):
         self.transport.abort()
 
 
-async def _beginning(response: aiohttp.ClientResponse, length: int) -> bytes:
-    """So much of the body, or all of it where it is shorter."""
+def _check_plain(request: Request, response: aiohttp.ClientResponse) -> None:
+    encoding = response.headers.get("Content-Encoding", "")
+    if request.plain and encoding:
+        raise unreadable(request.doing, f"it is compressed ({encoding}), although that was not asked for")
+
+
+async def _beginning(response: aiohttp.ClientResponse, length: int, *, packed: bool) -> bytes:
+    """So much of the body, or all of it where it is shorter; unpacked no further than that where it may be packed."""
+    encoding = response.headers.get("Content-Encoding", "").lower() if packed else ""
+    if encoding not in ("", "identity", "gzip"):
+        raise aiohttp.ClientPayloadError(f"it is packed by {encoding!r}, which was not asked for")
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16) if encoding == "gzip" else None
     pieces: list[bytes] = []
-    found = 0
+    room = length
     async for piece in response.content.iter_any():
-        pieces.append(piece[: length - found])
-        found += len(pieces[-1])
-        if found >= length:
-            break
+        try:
+            pieces.append(unpacking.decompress(piece, room) if unpacking else piece[:room])
+        except zlib.error as error:
+            raise aiohttp.ClientPayloadError(f"it cannot be unpacked: {error}") from None
+        room -= len(pieces[-1])
+        if room <= 0:
+            return b"".join(pieces)
+    if unpacking is not None and not unpacking.eof:
+        raise aiohttp.ClientPayloadError("it is packed, and its end is missing")
     return b"".join(pieces)
 
 

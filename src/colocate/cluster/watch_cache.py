@@ -123,6 +123,11 @@ class WatchCache(Generic[T]):
         """Return once everything that the server had at the start is here, and handlers know it."""
         await self._synced.wait()
 
+    def is_past(self, version: str) -> bool:
+        """Whether everything up to a version of an object has been told: what is not here by then is gone."""
+        told = self._version
+        return told is not None and told.isdigit() and version.isdigit() and int(told) >= int(version)
+
     @property
     def health(self) -> WatchHealth:
         record = self._record
@@ -179,7 +184,8 @@ class WatchCache(Generic[T]):
         # A list that replaces what was seen before must not be older than that.
         cached = settings.from_server_cache and not self._record.synced
         ask = self._client.ask_once
-        async for page in pages(ask, self._resource, self._selection, settings.page, cached):
+        bounds = self._client.settings.list_bounds
+        async for page in pages(ask, self._resource, self._selection, settings.page, cached, bounds=bounds):
             if page.first:
                 found.clear()
             version = page.version
@@ -210,7 +216,8 @@ class WatchCache(Generic[T]):
         server has an object which we know, by its uid, and no older version than ours, shows that it is so.
         """
         assert self._version is not None
-        page = await first_page(self._client.ask_once, self._resource, self._selection, 1)
+        bounds = self._client.settings.list_bounds
+        page = await first_page(self._client.ask_once, self._resource, self._selection, 1, bounds)
         self._record.contact()
         if _is_before(page.version, self._version):
             raise self._other_history(f"it is at version {page.version} and was at {self._version}")
@@ -242,13 +249,14 @@ class WatchCache(Generic[T]):
             "resourceVersion": self._version or "",
             "timeoutSeconds": str(int(seconds)),
         }
-        request = Request(doing, "GET", self._resource.path(self._selection.namespace), parameters)
-        longest = seconds + settings.silence
+        path = self._resource.path(self._selection.namespace)
+        request = Request(doing, "GET", path, parameters, streamed=True)
+        longest, most = seconds + settings.silence, self._client.settings.longest_answer
         try:
             async with deadline(self._clock, longest), self._client.stream(request) as pieces:
                 self._opened = self._clock.monotonic()
                 self._record.contact()
-                async with aclosing(events(doing, pieces)) as batches:
+                async with aclosing(events(doing, pieces, most)) as batches:
                     async for batch in batches:
                         self._record.contact()
                         for event in batch:
@@ -275,6 +283,9 @@ class WatchCache(Generic[T]):
     def _put(self, marks: ObjectMarks, raw: msgspec.Raw) -> None:
         key = self._objects.key_of(marks)
         known = key in self._objects.skipped
+        most = self._client.settings.most_objects
+        if len(self._objects) + len(self._objects.skipped) >= most and key not in self._objects and not known:
+            raise UnreadableEvent(f"cannot {self._doing('watch')}: there are more than {most} objects")
         self._tell(self._objects.put(marks, raw))
         why = self._objects.skipped.get(key)
         if why is not None and not known:

@@ -1,13 +1,16 @@
 """One watch: from bytes to events. Ends when the server ends it; what goes wrong is raised."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 
 import msgspec
 
 from colocate.cluster.cached_objects import ObjectMarks, marks_of
 from colocate.cluster.errors import ApiStatus, ClusterError, Doing, from_status
+from colocate.model.figures import amount
 
-LONGEST_LINE = 64 << 20
+_AT_ONCE = 64
+"""Events that are read before others have their turn: of a server that tells without a pause, too."""
 
 
 class UnreadableEvent(ClusterError):
@@ -31,15 +34,18 @@ _LINE = msgspec.json.Decoder(_Line)
 _STATUS = msgspec.json.Decoder(ApiStatus)
 
 
-async def events(doing: Doing, pieces: AsyncIterator[bytes]) -> AsyncGenerator[list[WatchEvent], None]:
-    """The events of a watch, as many at a time as have arrived."""
+async def events(
+    doing: Doing, pieces: AsyncIterator[bytes], longest: int
+) -> AsyncGenerator[list[WatchEvent], None]:
+    """The events of a watch, as many at a time as have arrived, each of at most `longest` bytes."""
     rest = bytearray()
     async for piece in pieces:
+        known = len(rest)
         rest += piece
-        end = rest.rfind(b"\n")
+        end = rest.rfind(b"\n", known)
         if end < 0:
-            if len(rest) > LONGEST_LINE:
-                raise UnreadableEvent(f"cannot {doing}: an event of more than {LONGEST_LINE >> 20} MiB")
+            if len(rest) > longest:
+                raise UnreadableEvent(f"cannot {doing}: an event of more than {amount(longest)}")
             continue
         lines = bytes(rest[:end]).split(b"\n")
         del rest[: end + 1]
@@ -54,7 +60,12 @@ async def events(doing: Doing, pieces: AsyncIterator[bytes]) -> AsyncGenerator[l
                 if found:
                     yield found
                 raise
+            if len(found) == _AT_ONCE:
+                yield found
+                found = []
+                await asyncio.sleep(0)
         yield found
+        await asyncio.sleep(0)
     # What is left without an end of line was cut off. It comes again from the last version that was read.
 
 

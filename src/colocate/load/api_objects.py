@@ -5,13 +5,14 @@ Typed, so that reading thousands of whole nodes is cheap: whatever is not named 
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from colocate.load import annotations
 from colocate.load.annotations import RAW_ALLOCATABLE, SCALING, THRESHOLDS
 from colocate.load.demand import limited, requested
+from colocate.model.bounded import keys_alone, replace_field
 from colocate.model.cpu_topology import FREE_CCXS
 from colocate.model.load import (
     NOTHING,
@@ -43,6 +44,7 @@ _BY_QUALITY = {
 """By Koordinator's quality of service."""
 _HARD = ("NoSchedule", "NoExecute")
 """Effects of taints that keep pods off."""
+_DAEMON_SET = "DaemonSet"
 _ASKS_NOTHING = PodShape()
 _NO_PERCENTS = PerResource()
 _PREFIXES = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "kubernetes.io/mid-"}
@@ -50,6 +52,19 @@ _PREFIXES = {PriorityClass.BATCH: "kubernetes.io/batch-", PriorityClass.MID: "ku
 
 class _Read(msgspec.Struct, frozen=True, rename="camel", gc=False):
     pass
+
+
+_LONGEST = 4096
+_LONGEST_CCXS = 64 << 10
+"""Characters of an annotation. One that is longer says nothing: it is none that anybody has written for us."""
+_MOST_OWNERS = 4
+
+_RESOURCES = [f"{prefix}{name}" for prefix in ("", *_PREFIXES.values()) for name in ("cpu", "memory")]
+if TYPE_CHECKING:
+    _Quantities = Quantities
+else:
+    _Quantities = keys_alone(_RESOURCES, str | int | float)
+"""Those of resources that are judged. Tenants may ask for 0 of any others."""
 
 
 class _Owner(_Read, frozen=True):
@@ -74,6 +89,16 @@ class _Annotations(_Read, frozen=True):
     raw_allocatable: str = msgspec.field(name=RAW_ALLOCATABLE, default="")
     free_ccxs: str = msgspec.field(name=FREE_CCXS, default="")
 
+    def __post_init__(self) -> None:
+        if len(self.scaling) > _LONGEST:
+            replace_field(self, "scaling", "")
+        if len(self.thresholds) > _LONGEST:
+            replace_field(self, "thresholds", "")
+        if len(self.raw_allocatable) > _LONGEST:
+            replace_field(self, "raw_allocatable", "")
+        if len(self.free_ccxs) > _LONGEST_CCXS:
+            replace_field(self, "free_ccxs", "")
+
 
 class _Metadata(_Read, frozen=True):
     name: _Name = ""
@@ -83,10 +108,16 @@ class _Metadata(_Read, frozen=True):
     annotations: _Annotations = _Annotations()
     owner_references: tuple[_Owner, ...] = ()
 
+    def __post_init__(self) -> None:
+        if len(self.owner_references) > _MOST_OWNERS:
+            # The controller and a DaemonSet are asked for; the API allows any number of others.
+            told = [owner for owner in self.owner_references if owner.controller or owner.kind == _DAEMON_SET]
+            replace_field(self, "owner_references", tuple(told[:_MOST_OWNERS]))
+
 
 class _Resources(_Read, frozen=True):
-    requests: Quantities = {}
-    limits: Quantities = {}
+    requests: _Quantities = {}
+    limits: _Quantities = {}
 
 
 class _Container(_Read, frozen=True):
@@ -99,7 +130,7 @@ class _PodSpec(_Read, frozen=True):
     init_containers: tuple[_Container, ...] = ()
     resources: _Resources = _Resources()
     """Of the pod as a whole."""
-    overhead: Quantities = {}
+    overhead: _Quantities = {}
     node_name: str = ""
     priority: int | None = None
     scheduler_name: str = ""
@@ -138,8 +169,8 @@ class _NodeSpec(_Read, frozen=True):
 
 
 class LoadNodeStatus(_Read, frozen=True):
-    capacity: Quantities = {}
-    allocatable: Quantities = {}
+    capacity: _Quantities = {}
+    allocatable: _Quantities = {}
 
 
 class LoadNode(_Read, frozen=True):
@@ -162,7 +193,7 @@ def pod_facts(pod: LoadPod) -> PodFacts:
         shape,
         _owner(metadata),
         kind,
-        any(owner.kind == "DaemonSet" for owner in metadata.owner_references),
+        any(owner.kind == _DAEMON_SET for owner in metadata.owner_references),
         by_class,
     )
 

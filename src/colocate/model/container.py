@@ -10,6 +10,10 @@ import msgspec
 
 from colocate.model.cpuset import CpuSet
 
+_OURS = "colocate.dev/cpus"
+_MOST_ANNOTATIONS = 256
+_LONGEST_ANNOTATION = 1024
+
 
 class ContainerPhase(StrEnum):
     """Where a container is in its life."""
@@ -30,6 +34,13 @@ class RuntimeSandbox(msgspec.Struct, frozen=True, kw_only=True):
     cgroup_parent: str = ""
     annotations: Mapping[str, str] = {}
     ready: bool = True
+
+
+def wishes_among(annotations: Mapping[str, str]) -> Mapping[str, str]:
+    """Of a pod's annotations its wishes for CPUs, and no more of them than anyone needs: the rest is of any size,
+    and a sandbox keeps what it is told for as long as it lives."""
+    ours = [name for name in annotations if name.startswith(_OURS)][:_MOST_ANNOTATIONS]
+    return {name: annotations[name][:_LONGEST_ANNOTATION] for name in ours}
 
 
 class RuntimeResources(msgspec.Struct, frozen=True, kw_only=True):

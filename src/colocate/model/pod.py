@@ -10,10 +10,16 @@ from colocate.model import quantity
 
 
 class Phase(StrEnum):
+    """How far a pod has come."""
+
     PENDING = "Pending"
+    """Not all of its containers have started."""
     RUNNING = "Running"
+    """They have."""
     SUCCEEDED = "Succeeded"
+    """All have ended well, and none starts again."""
     FAILED = "Failed"
+    """One has not, or the kubelet has rejected the pod."""
 
 
 class QosClass(StrEnum):

@@ -10,6 +10,8 @@ from colocate.model.load import PerResource
 _PATTERN = re.compile(
     r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE]))?", re.ASCII
 )
+_LONGEST = 64
+"""Characters. Kubernetes writes none that is half as long; what is longer is neither read nor remembered."""
 _SUFFIXES = {
     **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", start=1)},
     **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
@@ -19,6 +21,8 @@ _SUFFIXES = {
 
 def parse(text: str | int | float) -> Fraction:
     """The value of a quantity; ValueError where it is none."""
+    if isinstance(text, str) and len(text) > _LONGEST:
+        raise ValueError(f"a text of {len(text)} characters is not a quantity such as 2, 1500m or 512Mi")
     match = _PATTERN.fullmatch(str(text))
     if not match:
         raise ValueError(f"{text!r} is not a quantity such as 2, 1500m or 512Mi")
@@ -57,8 +61,14 @@ def stated(quantities: Quantities, prefix: str = "") -> PerResource:
     )
 
 
-@lru_cache(maxsize=10_000)
 def _value(text: str | int | float, scale: int) -> int | None:
+    if isinstance(text, str):
+        return _known_value(text, scale) if len(text) <= _LONGEST else None
+    return _known_value(min(MOST, max(0, text)), scale)
+
+
+@lru_cache(maxsize=10_000)
+def _known_value(text: str | int | float, scale: int) -> int | None:
     # Few different texts, in pods by the hundred thousand.
     try:
         return min(MOST, max(0, math.ceil(parse(text) * scale)))

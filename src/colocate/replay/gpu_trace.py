@@ -21,6 +21,12 @@ WHOLE = 1000
 _MOST_ROWS = 200_000
 _LONGEST_LINE = 1 << 16
 _MOST_GPUS = 64
+_LONGEST_SPEC = 512
+_MOST_MODELS = 16
+"""Of one row, as of a pod's annotation."""
+_MOST_SPECS = 2000
+"""Different texts in one file. Rows are many and models few: each text is kept once."""
+_LONGEST_MODEL = 128
 _MOST = 10**12
 
 
@@ -34,27 +40,57 @@ def read_nodes(path: Path) -> Sequence[NodeState]:
 
 def read_pods(path: Path) -> Sequence[PackRequest]:
     """The pods of a file, likewise."""
-    pods = _read(path, ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli"), _pod)
+    specs = _Specs()
+    columns = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+    pods = _read(path, columns, lambda row, _: _pod(row, specs))
     if not any(pod.gpus for pod in pods):
         raise UserError(f"{path}: no pod asks for a GPU; give a list of pods that do")
     return pods
 
 
+class _Specs:
+    """The models of gpu_spec, each text taken apart once, however many rows have it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def of(self, row: Mapping[str, str]) -> tuple[str, ...]:
+        """Its models, in order; ValueError where it names more than any pod does."""
+        text = row.get("gpu_spec") or ""
+        known = self._known.get(text)
+        if known is not None:
+            return known
+        if len(text) > _LONGEST_SPEC:
+            raise ValueError(f"gpu_spec has {len(text)} characters; write at most {_LONGEST_SPEC}")
+        if len(self._known) == _MOST_SPECS:
+            raise ValueError(
+                f"gpu_spec has more than {_MOST_SPECS} different texts; name models, which are few"
+            )
+        models = tuple(sorted({word.strip() for word in text.split("|")} - {""}))
+        if len(models) > _MOST_MODELS:
+            raise ValueError(f"gpu_spec names {len(models)} models; name at most {_MOST_MODELS}")
+        self._known[text] = models
+        return models
+
+
 def _node(row: Mapping[str, str], number: int) -> NodeState:
     cpu, memory = _number(row, "cpu_milli"), _number(row, "memory_mib")
-    gpu = GpuState(WHOLE, WHOLE, model=row.get("model") or "")
+    model = row.get("model") or ""
+    if len(model) > _LONGEST_MODEL:
+        raise ValueError(f"model has {len(model)} characters; write at most {_LONGEST_MODEL}")
+    gpu = GpuState(WHOLE, WHOLE, model=model)
     gpus = (gpu,) * _number(row, "gpu", _MOST_GPUS)
     # Their names may repeat or be missing; rows do not.
     return NodeState(name=f"{number}", cpu=cpu, memory=memory, free_cpu=cpu, free_memory=memory, gpus=gpus)
 
 
-def _pod(row: Mapping[str, str], number: int) -> PackRequest:
+def _pod(row: Mapping[str, str], specs: _Specs) -> PackRequest:
     gpus = _number(row, "num_gpu", _MOST_GPUS)
     share = _number(row, "gpu_milli", WHOLE) if gpus else 0
     if gpus and not share:
         raise ValueError("gpu_milli is 0 for a pod with a GPU; write 1 to 1000")
-    models = tuple(sorted({word.strip() for word in (row.get("gpu_spec") or "").split("|")} - {""}))
-    return PackRequest(_number(row, "cpu_milli"), _number(row, "memory_mib"), gpus, share, 0, models)
+    cpu, memory = _number(row, "cpu_milli"), _number(row, "memory_mib")
+    return PackRequest(cpu, memory, gpus, share, 0, specs.of(row))
 
 
 def _number(row: Mapping[str, str], column: str, most: int = _MOST) -> int:

@@ -11,6 +11,7 @@ from colocate.model.container import (
     RuntimeContainer,
     RuntimeResources,
     RuntimeSandbox,
+    wishes_among,
 )
 from colocate.wire import cri_pb2 as cri
 
@@ -35,7 +36,7 @@ def requested(request: cri.CreateContainerRequest) -> tuple[RuntimeSandbox, Runt
             namespace=sandbox.metadata.namespace,
             name=sandbox.metadata.name,
             cgroup_parent=sandbox.linux.cgroup_parent,
-            annotations=dict(sandbox.annotations),
+            annotations=wishes_among(sandbox.annotations),
         ),
         RuntimeContainer(
             sandbox_id=request.pod_sandbox_id,
@@ -146,7 +147,7 @@ def found_sandbox(listed: cri.PodSandbox, info: str) -> RuntimeSandbox:
         namespace=listed.metadata.namespace,
         name=listed.metadata.name,
         cgroup_parent=parent,
-        annotations=dict(listed.annotations),
+        annotations=wishes_among(listed.annotations),
         ready=listed.state == cri.SANDBOX_READY,
     )
 

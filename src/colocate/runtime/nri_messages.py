@@ -1,7 +1,6 @@
 """What an NRI message says of sandboxes and containers, as facts; and pins as parts of an answer.
 
-Of a pod's annotations its wishes for CPUs are kept, and no more of them than anyone needs: the rest is of any size,
-and nobody's business here.
+Of a pod's annotations its wishes for CPUs are kept.
 """
 
 from collections.abc import Mapping
@@ -14,13 +13,11 @@ from colocate.model.container import (
     RuntimeContainer,
     RuntimeResources,
     RuntimeSandbox,
+    wishes_among,
 )
 from colocate.wire import nri_pb2 as nri
 from colocate.wire.mux import GarbledStream
 
-_OURS = "colocate.dev/cpus"
-_MOST_ANNOTATIONS = 256
-_LONGEST_ANNOTATION = 1024
 _MOST_DEVICES = 256
 _MOST_FOUND = 16_384
 _LARGEST_INVENTORY = 64 << 20
@@ -36,14 +33,13 @@ _PHASES: Mapping[int, ContainerPhase] = {
 
 def sandbox(pod: nri.PodSandbox) -> RuntimeSandbox:
     """A sandbox."""
-    ours = [name for name in pod.annotations if name.startswith(_OURS)][:_MOST_ANNOTATIONS]
     return RuntimeSandbox(
         id=pod.id,
         uid=pod.uid,
         namespace=pod.namespace,
         name=pod.name,
         cgroup_parent=pod.linux.cgroup_parent,
-        annotations={name: pod.annotations[name][:_LONGEST_ANNOTATION] for name in ours},
+        annotations=wishes_among(pod.annotations),
     )
 
 

@@ -15,7 +15,7 @@ from colocate.apps.memory.roster import roster
 from colocate.cluster.client import Client
 from colocate.cluster.errors import ClusterError, Doing, unreadable
 from colocate.cluster.events import EventRecorder, EventType, Reference
-from colocate.cluster.resources import NODES, PODS, Selection, on_node
+from colocate.cluster.resources import NODES, PODS, Selection, unfinished_on
 from colocate.cluster.transport import Request
 from colocate.cluster.watch_cache import WatchCache, WatchSettings
 from colocate.errors import UserError
@@ -36,7 +36,7 @@ class ClusterView:
         self.node_name = node
         self._clock = client.clock
         self._pods = WatchCache(
-            client, PODS.read_as(ApiPod), on_node(node), WatchSettings(from_server_cache=True)
+            client, PODS.read_as(ApiPod), unfinished_on(node), WatchSettings(from_server_cache=True)
         )
         self._nodes = WatchCache(client, NODES.read_as(ApiNode), Selection(fields=f"metadata.name={node}"))
         self._events = EventRecorder(client, COMPONENT, node)

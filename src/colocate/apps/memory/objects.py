@@ -5,13 +5,16 @@ The structs name only what is read: environments of containers, say, are never d
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from colocate.model import quantity
+from colocate.model.bounded import is_too_long, keys_alone, replace_field, shortened
 from colocate.model.memory import Bytes, ContainerMemory, KubeletReserves, PodIdentity, PodUid
 from colocate.model.path_word import is_path_word
 from colocate.model.pod import Phase, QosClass, Resources
+from colocate.model.quantity import Quantities
 
 MAY_MOVE = "colocate.dev/may-move"
 """Annotation of bare pods: "true" allows that they are created again on another node."""
@@ -34,20 +37,53 @@ class _Owner(_Object, frozen=True):
     controller: bool = False
 
 
+_LONGEST = {MAY_MOVE: 16, _MIRROR: 256}
+"""By annotation that is read, the characters that are kept; of a text that is longer, one more."""
+
+if TYPE_CHECKING:
+    _Annotations = Mapping[str, str]
+else:
+    _Annotations = keys_alone(_LONGEST)
+
+
 class _PodMarks(_Object, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
-    annotations: Mapping[str, str] = {}
+    annotations: _Annotations = {}
     owner_references: tuple[_Owner, ...] = ()
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+
+    def __post_init__(self) -> None:
+        if is_too_long(self.annotations, _LONGEST):
+            replace_field(self, "annotations", shortened(self.annotations, _LONGEST))
+        if len(self.owner_references) > 1:
+            # The controller alone is asked for; the API allows one, and any number of others.
+            owners = tuple(owner for owner in self.owner_references if owner.controller)[:1]
+            replace_field(self, "owner_references", owners)
+
+
+_MOST_RESOURCES = 32
+_OF_EVERY_NODE = ("cpu", "memory")
 
 
 class _ApiContainer(_Object, frozen=True):
     name: str
     resources: Resources = Resources()
     restart_policy: str | None = None
+
+    def __post_init__(self) -> None:
+        asked = self.resources
+        if len(asked.limits) > _MOST_RESOURCES or len(asked.requests) > _MOST_RESOURCES:
+            replace_field(self, "resources", Resources(_asked(asked.limits), _asked(asked.requests)))
+
+
+def _asked(quantities: Quantities) -> Quantities:
+    """Without what is asked for in name alone: 0 of a resource of any name keeps no pod off a node."""
+    return {
+        name: value for name, value in quantities.items() if name in _OF_EVERY_NODE or value not in ("0", 0)
+    }
 
 
 class _PodSpec(_Object, frozen=True):

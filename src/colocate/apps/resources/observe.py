@@ -14,14 +14,14 @@ from colocate.apps.resources.local_kubelet import LocalKubelet, NodeIdentity, _N
 from colocate.clock import Clock
 from colocate.cluster.client import Client
 from colocate.cluster.errors import Forbidden, NotFound
-from colocate.cluster.resources import NODES, PODS, Object, Selection
+from colocate.cluster.resources import NODES, PODS, UNFINISHED, Object, Selection
 from colocate.devices.extended_resources import Before, ExtendedResource, judge
 from colocate.devices.node_facts import KubeletFacts, NodeRecords, Writer
 from colocate.devices.requests import RequestingPod
 from colocate.errors import UserError
 from colocate.gpus import DIALECTS
 
-_UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+_UNFINISHED = UNFINISHED.fields
 _SHOWN_BY = "'colocate resource list' shows the nodes"
 _READY = "Ready"
 _BESIDE = {

@@ -17,7 +17,7 @@ from colocate.apps.scheduler.loop.strict_cpus import StrictByDefault
 from colocate.clock import Clock
 from colocate.cluster.changes import Added, Change, Deleted, Key, Modified
 from colocate.cluster.client import Client
-from colocate.cluster.resources import NODES, PODS
+from colocate.cluster.resources import NODES, PODS, UNFINISHED
 from colocate.cluster.usage import KnownNode, UsagePoller
 from colocate.cluster.watch_cache import WatchCache
 from colocate.load import LoadNode, LoadNodeStatus, LoadPod, LoadTable, bound_pod, node_facts
@@ -58,7 +58,7 @@ class TableFeed:
         self._client = client
         self._clock = clock
         self.nodes: WatchCache[WatchedNode] = WatchCache(client, NODES.read_as(WatchedNode))
-        self.pods: WatchCache[LoadPod] = WatchCache(client, PODS.read_as(LoadPod))
+        self.pods: WatchCache[LoadPod] = WatchCache(client, PODS.read_as(LoadPod), UNFINISHED)
         self.nodes.add_handler(self._node_changed)
         self.pods.add_handler(self._pod_changed)
         self.strict_by_default = StrictByDefault()
