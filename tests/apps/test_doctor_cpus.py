@@ -8,10 +8,17 @@ from tests.apps.examining import found, only, patient
 from tests.placement.placing import PlacingTest
 
 from colocate.apps import control
+from colocate.apps.doctor import cpu_checks
 from colocate.apps.doctor.check import Patient
 from colocate.apps.doctor.cpu_checks import fitting_way
 from colocate.apps.doctor.report import CheckVerdict
 from colocate.apps.placement import control as placement_control
+from colocate.kubelet.configuration import FLAG_FILES
+
+
+@pytest.fixture(autouse=True)
+def _no_flags_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_checks, "FLAG_FILES", FLAG_FILES[:1])
 
 
 def placed(root: Path) -> Patient:

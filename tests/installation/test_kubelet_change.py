@@ -138,6 +138,76 @@ def test_a_proxy_that_does_not_start_leaves_the_kubelet_alone(tmp_path: Path) ->
     assert files.flag_files[0].exists()
 
 
+@pytest.mark.parametrize("program", [False, True])
+def test_without_systemd_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: bool
+) -> None:
+    files = make(tmp_path / "node", NODES["flags"])
+    live = msgspec.structs.replace(files, live=True)
+    before = contents(tmp_path / "node")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    if program:
+        (tmp_path / "bin/systemctl").write_text("#!/bin/sh\nexit 0\n")
+        (tmp_path / "bin/systemctl").chmod(0o755)
+    with pytest.raises(
+        UserError, match="needs systemd, which does not run this machine, and nothing is changed"
+    ):
+        carry_out(install_steps(live, WANTED), booted=tmp_path / "booted")
+    assert contents(tmp_path / "node") == before
+    (tmp_path / "booted").mkdir()
+    if program:
+        carry_out(install_steps(live, WANTED), booted=tmp_path / "booted")
+        assert contents(tmp_path / "node") != before
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        {"etc": "{outside}"},
+        {"etc/systemd": "{outside}"},
+        {"etc/systemd/system": "/opt/units"},
+        {"etc/systemd/system": "../../../../../../../../../../opt/units"},
+        {f"etc/systemd/system/{CRI_UNIT}": "{outside}/unit"},
+        {"var/lib/kubelet": "/data/kubelet"},
+        {"var": "{outside}", "etc/systemd": "/var/x"},
+    ],
+)
+def test_links_of_an_image_lead_to_places_in_the_image(tmp_path: Path, links: dict[str, str]) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "image"
+    outside.mkdir()
+    root.mkdir()
+    for name, target in links.items():
+        link = root / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target.format(outside=outside))
+    files = NodeFiles.below(root)
+    flags = files.flag_files[0]
+    flags.parent.mkdir(parents=True, exist_ok=True)
+    flags.write_text(SEED)
+    carry_out(install_steps(NodeFiles.below(root), WANTED))
+    assert files.unit.is_relative_to(root)
+    assert files.unit.read_text().startswith("[Unit]")
+    assert LISTEN in flags.read_text()
+    assert list(outside.iterdir()) == [], "nothing out here"
+    carry_out(uninstall_steps(NodeFiles.below(root)))
+    assert flags.read_text() == SEED
+    assert not files.unit.exists()
+
+
+def test_links_round_in_a_circle_and_links_for_copies_are_refused(tmp_path: Path) -> None:
+    files = make(tmp_path, NODES["flags"])
+    backup = files.flag_files[0].with_name("kubeadm-flags.env.before-colocate")
+    backup.symlink_to("/etc/hostname")
+    changed = make(tmp_path, {FLAGS: SEED.replace("unix:///var/run/crio/crio.sock", LISTEN)})
+    with pytest.raises(UserError, match="it is a link, and no copy of ours"):
+        uninstall_steps(changed)
+    (tmp_path / "etc/systemd").mkdir(parents=True)
+    (tmp_path / "etc/systemd/system").symlink_to("../systemd/system")
+    with pytest.raises(UserError, match="its links lead round in a circle; mend the links of the image"):
+        NodeFiles.below(tmp_path)
+
+
 def test_a_kubelet_that_is_nobodys_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="this kubelet is not kubeadm's"):
         install_steps(NodeFiles.below(tmp_path), WANTED)

@@ -7,18 +7,24 @@ from tempfile import TemporaryDirectory
 import grpc
 import msgspec
 import pytest
+from prometheus_client import REGISTRY
 
 from colocate.apps.placement import placer
+from colocate.apps.placement.placer import Placer
+from colocate.apps.placement.report import report_of
+from colocate.cli.placement import status_lines
 from colocate.cpus import CpuMode
 from colocate.kubelet.paths import KubeletPaths
 from colocate.model.container import RuntimeContainer, RuntimeResources, RuntimeSandbox
 from colocate.model.cpuset import CpuSet
 from colocate.model.pod import QosClass
 from colocate.runtime.events import PlacementRefused, Placing
+from colocate.telemetry import Event
 from colocate.wire import methods, rpc
 from colocate.wire import podresources_pb2 as pr
 from tests.placement.fake_runtime import GIB, resources
 from tests.placement.placing import PlacingTest
+from tests.support.logs import logged, told
 
 Make = Callable[..., PlacingTest]
 
@@ -300,6 +306,51 @@ async def test_without_a_state_all_is_adopted_by_the_cpus_that_each_has(make: Ma
     assert modes == {CpuMode.EXCLUSIVE, CpuMode.SHARED}
     test.check()
     test.agree()
+
+
+class Absent(Placer):
+    """What answers while no way in runs."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def create(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> Placing:
+        return Placing()
+
+    async def created(self, sandbox_id: str, name: str, attempt: int, container_id: str) -> None:
+        pass
+
+    async def started(self, container_id: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("pinned", [None, CpuSet.parse("9,11,13")])
+async def test_strict_pods_that_started_while_no_way_in_ran_are_named(
+    make: Make, pinned: CpuSet | None
+) -> None:
+    test = make()
+    await test.runtime.connect(test.placer)
+    for number in range(4):
+        await pod(test, f"big-{number}", 3)
+    refused, own = await pod(test, "refused", 3, **{"colocate.dev/cpus": "strict"})
+    assert own == ""
+    own = await test.runtime.create(Absent(), refused, "main", whole(3))
+    if pinned is not None:
+        test.runtime.tamper(own, pinned)
+    with logged() as logs:
+        await test.again()
+        await test.again()
+    assert [
+        (one["namespace"], one["pod"], one["container"]) for one in told(logs, Event.PLACEMENT_STRICT_UNMET)
+    ] == [
+        ("default", "refused", "main"),
+    ] * 2, "once by each placer"
+    assert test.placer.strict_on_several == {(refused.id, "main")}
+    assert REGISTRY.get_sample_value("colocate_cpus_strict_unmet") == 1
+    notes = " ".join(status_lines(report_of(test.placer, "1x2x2x2x2")))
+    assert "A strict wish is unmet: default/refused/main ran before the placer could refuse it" in notes
+    await test.runtime.end_sandbox(test.placer, refused)
+    assert REGISTRY.get_sample_value("colocate_cpus_strict_unmet") == 0
 
 
 async def test_off_restores_what_the_kubelet_said_and_not_what_was_pinned_before_a_restart(

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from colocate.apps.config.schema import CpusSection
+from colocate.apps.config.values import Address
+from colocate.apps.placement.part import PlacementPart
 from colocate.apps.placement.publication import INTERVAL, CcxPublication
 from colocate.apps.placement.requests import WishDefaults
 from colocate.clock import ManualClock, SystemClock
@@ -28,9 +31,11 @@ from colocate.lab.api.resources import NODES as LAB_NODES
 from colocate.lab.api.server import ApiServer
 from colocate.model.cpu_shapes import HYGON, machine
 from colocate.model.cpu_topology import FREE_CCXS
+from colocate.telemetry import Event
 from tests.cluster.serving import connect, new_server
 from tests.placement.fake_runtime import GIB, resources
 from tests.placement.placing import SETTINGS, PlacingTest, manual
+from tests.support.logs import Logs, logged, told
 from tests.support.rights import account_token, apply
 from tests.support.waiting import until
 
@@ -128,6 +133,79 @@ async def test_the_node_says_what_is_free_with_few_writes_and_no_more_rights_tha
         publishing.cancel()
         await asyncio.gather(publishing, return_exceptions=True)
     assert said(server) is None, "who is gone says nothing"
+
+
+def troubles(logs: Logs) -> int:
+    return len(told(logs, Event.PLACEMENT_UNPUBLISHED))
+
+
+class PublishingNode:
+    """A placer's part of a process, whose kubeconfig is in the test's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kubeconfig = folder / "kubelet.conf"
+        self.clock = ManualClock()
+        self.section = CpusSection(
+            publish=True,
+            node="worker",
+            kubeconfig=str(self.kubeconfig),
+            topology="1x2x2x2x2",
+            socket=folder / "cpus.sock",
+            state_folder=folder / "state",
+            metrics=Address("off"),
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[PlacementPart]:
+        part = PlacementPart(self.section, self.clock)
+        part.begin()
+        task = asyncio.create_task(part.run())
+        try:
+            yield part
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_kubeconfig_that_comes_later_is_found_without_a_restart(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    node = PublishingNode(tmp_path)
+    with logged() as logs:
+        async with node.running():
+            await until(lambda: troubles(logs) == 1, "the trouble is told")
+            server.write_kubeconfig(node.kubeconfig)
+            await node.clock.advance(3 * INTERVAL)
+            await until(lambda: said(server) is not None, "the annotation")
+
+
+async def test_a_kubeconfig_that_is_mended_counts_at_once_after_a_reload(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    node = PublishingNode(tmp_path)
+    node.kubeconfig.write_text("clusters: 7\n")
+    with logged() as logs:
+        async with node.running() as part:
+            await until(lambda: troubles(logs) == 1, "the trouble is told")
+            server.write_kubeconfig(node.kubeconfig)
+            assert await part.reload(node.section) == []
+            await until(lambda: said(server) is not None, "the annotation")
+            node.kubeconfig.write_text("clusters: 7\n")
+            assert await part.reload(node.section) == []
+            await until(lambda: troubles(logs) == 2, "it is told again")
+            assert said(server) is not None, "what works stays in use"
+
+
+async def test_publishing_is_switched_off_and_on_by_a_reload(server: ApiServer, tmp_path: Path) -> None:
+    node = PublishingNode(tmp_path)
+    server.write_kubeconfig(node.kubeconfig)
+    quiet = msgspec.structs.replace(node.section, publish=False)
+    node.section = quiet
+    async with node.running() as part:
+        assert await part.reload(msgspec.structs.replace(quiet, publish=True)) == []
+        await until(lambda: said(server) is not None, "the annotation")
+        assert await part.reload(quiet) == []
+        await until(lambda: said(server) is None, "taken away")
 
 
 async def test_a_cluster_that_is_away_stops_nothing(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import msgspec
 import uvloop
 
 from colocate.apps.config.file import build, load
@@ -19,7 +20,7 @@ from colocate.apps.installation.kubelet_change import (
     install_steps,
     uninstall_steps,
 )
-from colocate.apps.installation.steps import Step, carry_out, show
+from colocate.apps.installation.steps import Step, carry_out, has_systemd, show
 from colocate.cli.commands import Commands, add_asking_first, add_command, confirm
 from colocate.cli.main import GROUPS
 from colocate.errors import UserError
@@ -109,26 +110,30 @@ def install(args: argparse.Namespace) -> None:
     config = args.config and args.config.absolute()
     if config is not None and files.live:
         load(config, os.environ)
-    check_managers(KubeletPaths(args.root / "var/lib/kubelet"), files.flag_files, files.config_file)
+    check_managers(KubeletPaths(files.kubelet), files.flag_files, files.config_file)
     wanted = WantedProxy(_program(), listen, runtime, config)
-    _change(args, install_steps(files, wanted), "Put the proxy between the kubelet and its runtime?")
+    _change(args, files, install_steps(files, wanted), "Put the proxy between the kubelet and its runtime?")
 
 
 def uninstall(args: argparse.Namespace) -> None:
-    steps = uninstall_steps(NodeFiles.below(args.root))
+    files = NodeFiles.below(args.root)
+    by_hand = files.live and not has_systemd()
+    steps = uninstall_steps(msgspec.structs.replace(files, live=False) if by_hand else files)
     if not steps:
         print("The proxy is not installed here.")
         return
-    _change(args, steps, "Give the kubelet its runtime back?")
+    _change(args, files, steps, "Give the kubelet its runtime back?")
+    if by_hand and not args.dry_run:
+        print("Systemd does not run this machine: restart the kubelet yourself, then stop the proxy.")
 
 
-def _change(args: argparse.Namespace, steps: list[Step], question: str) -> None:
+def _change(args: argparse.Namespace, files: NodeFiles, steps: list[Step], question: str) -> None:
     for line in show(steps):
         print(line)
     if args.dry_run:
         print("Nothing was changed.")
         return
-    if args.root == Path("/") and os.geteuid() != 0:
+    if files.live and os.geteuid() != 0:
         raise UserError("this changes files of root and restarts services; run it as root")
     confirm(args, question)
     carry_out(steps)

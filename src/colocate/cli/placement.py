@@ -28,7 +28,7 @@ from colocate.cli.output import aligned, as_json, has_colours, terminal_width, v
 from colocate.cpus import CpuMode, PoolTree
 from colocate.host.cpu_topology import read_topology
 from colocate.model.cpuset import CpuSet
-from colocate.model.figures import count
+from colocate.model.figures import count, some
 
 _LOOK_AGAIN = 0.5
 _SHARED = "a"
@@ -149,6 +149,11 @@ def _notes(report: PlacementReport) -> Iterator[str]:
     yield f"{len(report.whole)} of {count(len(ccxs), 'CCX')} are free as a whole."
     if len(report.after) > len(report.whole):
         yield f"With moves of shared containers {len(report.after)} would be."
+    if report.strict_unmet:
+        yield (
+            f"A strict wish is unmet: {some(report.strict_unmet, 8)} ran before the placer could refuse it, on "
+            "several CCXs. Delete the pod to have the next one placed or refused."
+        )
     if report.unwritten:
         yield f"{count(report.unwritten, 'container')} will have new CPUs as soon as the runtime takes them."
     if report.unpinned:

@@ -10,6 +10,8 @@ from pathlib import Path
 from colocate.crashpoints import reached
 from colocate.errors import ColocateError
 
+_MOST_LINKS = 40
+"""That a path leads through, as in the kernel."""
 _LONGEST_NAME = 255
 """Bytes, on every file system that matters here."""
 
@@ -27,6 +29,30 @@ def below(folder: Path, *names: str) -> Path:
         if not _stays(name):
             raise LeadsElsewhere(f"{name[:100]!r} is not a name of a file or group below {folder}")
     return folder.joinpath(*names)
+
+
+def resolved_below(root: Path, path: Path) -> Path:
+    """Where an absolute path of an image leads that lies in `root`: its links are followed as they would be in there.
+
+    What is not there yet is taken as it is called; `LeadsElsewhere` where links lead round in a circle.
+    """
+    root = root.resolve()
+    found, links = root, 0
+    rest = [*reversed(path.parts)]
+    while rest:
+        name = rest.pop()
+        if name == "..":
+            found = found if found == root else found.parent
+        elif name.startswith("/"):
+            found = root
+        elif (found / name).is_symlink():
+            links += 1
+            if links > _MOST_LINKS:
+                raise LeadsElsewhere(f"{path}: its links lead round in a circle")
+            rest += reversed((found / name).readlink().parts)
+        else:
+            found /= name
+    return found
 
 
 def _stays(name: str) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 from colocate.apps.installation.steps import RemoveFile, RunCommand, Step, WriteFile
 from colocate.apps.installation.units import CRI_UNIT, cri_proxy_unit
 from colocate.errors import UserError
+from colocate.host.files import LeadsElsewhere, resolved_below
 from colocate.kubelet.configuration import (
     CONFIG_FILE,
     FLAG_FILES,
@@ -25,6 +26,7 @@ from colocate.kubelet.configuration import (
     with_field,
     with_flag,
 )
+from colocate.kubelet.paths import DEFAULT_ROOT
 
 DEFAULT_RUNTIME = "unix:///run/containerd/containerd.sock"
 DEFAULT_LISTEN = "unix:///run/colocate/cri.sock"
@@ -40,18 +42,27 @@ class NodeFiles(msgspec.Struct, frozen=True):
     config_file: Path
     live: bool
     """Whether this is the running system, whose services are to be started."""
+    kubelet: Path = DEFAULT_ROOT
+    """The kubelet's folder."""
 
     @classmethod
     def below(cls, root: Path) -> "NodeFiles":
+        """UserError where links of the image lead round in a circle."""
+
         def at(path: Path) -> Path:
-            # A file that is a link stays one: its target is changed, and kept beside that.
-            return path.resolve() if root == Path("/") else root / path.relative_to("/")
+            # A file that is a link stays one: its target is changed, and kept beside that. An image's links lead to
+            # places in the image, wherever it lies on this machine.
+            try:
+                return resolved_below(root, path)
+            except LeadsElsewhere as error:
+                raise UserError(f"--root {root}: {error}; mend the links of the image") from error
 
         return cls(
             at(Path("/etc/systemd/system") / CRI_UNIT),
             tuple(map(at, FLAG_FILES)),
             at(CONFIG_FILE),
-            root == Path("/"),
+            root.resolve() == Path("/"),
+            at(DEFAULT_ROOT),
         )
 
 
@@ -134,7 +145,7 @@ def uninstall_steps(files: NodeFiles) -> list[Step]:
 def _as_before(files: NodeFiles, place: SettingPlace) -> str:
     """The kubelet's file without the proxy."""
     text = text_of(place.file) or ""
-    kept = text_of(_backup(place.file))
+    kept = _kept(place.file)
     if kept is None:
         return _with_endpoint(files, place.file, text, DEFAULT_RUNTIME)
     if _with_endpoint(files, place.file, kept, place.value) == text:
@@ -145,7 +156,7 @@ def _as_before(files: NodeFiles, place: SettingPlace) -> str:
 def _backed_up(files: NodeFiles) -> str:
     """The endpoint that the kubelet had before; nothing where nobody knows."""
     for file in _files(files):
-        kept = text_of(_backup(file))
+        kept = _kept(file)
         if kept is not None and (value := _endpoint(files, file, kept)):
             return value
     return ""
@@ -167,6 +178,14 @@ def _files(files: NodeFiles) -> tuple[Path, ...]:
 
 def _backup(file: Path) -> Path:
     return file.with_name(file.name + _BACKUP)
+
+
+def _kept(file: Path) -> str | None:
+    """The file as it was before; None where it was not kept."""
+    backup = _backup(file)
+    if backup.is_symlink():
+        raise UserError(f"{backup}: it is a link, and no copy of ours; move it away, and try again")
+    return text_of(backup)
 
 
 def _endpoint(files: NodeFiles, file: Path, text: str) -> str | None:

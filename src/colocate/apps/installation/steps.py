@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import shutil
 import stat
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,8 @@ from colocate.host.files import sync_folder, write_atomically
 from colocate.kubelet.configuration import text_of
 
 _COMMAND_SECONDS = 120
+BOOTED = Path("/run/systemd/system")
+"""There where systemd runs the machine, as sd_booted(3) says."""
 
 
 class WriteFile(msgspec.Struct, frozen=True):
@@ -60,8 +63,23 @@ def show(steps: Sequence[Step]) -> Iterator[str]:
                 yield f"run {' '.join(step.command)}"
 
 
-def carry_out(steps: Sequence[Step]) -> None:
-    """Do it; a UserError at the first step that fails. Begun again, it does what is left."""
+def has_systemd(booted: Path = BOOTED) -> bool:
+    """Whether systemd runs this machine's services."""
+    return booted.is_dir() and shutil.which("systemctl") is not None
+
+
+def carry_out(steps: Sequence[Step], booted: Path = BOOTED) -> None:
+    """Do it; a UserError at the first step that fails. Begun again, it does what is left.
+
+    Nothing is begun where systemd is needed and does not run.
+    """
+    services = [step for step in steps if isinstance(step, RunCommand) and step.command[0] == "systemctl"]
+    if services and not has_systemd(booted):
+        raise UserError(
+            f"'{' '.join(services[0].command)}' needs systemd, which does not run this machine, and nothing is "
+            "changed; run 'colocate cri-proxy' before the kubelet by your own init, and set the kubelet's "
+            "--container-runtime-endpoint yourself (docs/placement.md)"
+        )
     for step in steps:
         reached("install.step")
         match step:

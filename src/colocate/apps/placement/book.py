@@ -285,6 +285,13 @@ class PlacementBook:
         self.unpinned.discard(key)
         self._note(msgspec.structs.replace(found, request=request, passed=""))
 
+    def take_requests(self, keys: Iterable[ContainerKey]) -> None:
+        """What these ask for is what they were given for: a strict wish may have been left out."""
+        for key in keys:
+            given = self.allocator.assignments.get(key)
+            if given is not None:
+                self._note(msgspec.structs.replace(self.containers[key], request=given.request))
+
     def switch(self, off: bool) -> None:
         """Off: nobody is pinned any more. On: everybody is placed again, those with whole CPUs of their own first."""
         if off == self.off:

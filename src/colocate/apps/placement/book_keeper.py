@@ -16,7 +16,7 @@ from colocate.apps.placement.policy import PlacementPolicy, fitted
 from colocate.apps.placement.state_keeper import StateKeeper
 from colocate.apps.placement.store import PlacementStore
 from colocate.clock import Clock
-from colocate.cpus import ContainerKey, CpuRefused
+from colocate.cpus import ContainerKey, CpuRefused, strict_on_several
 from colocate.errors import UserError
 from colocate.model.container import CpuPin
 from colocate.model.cpuset import EMPTY, CpuSet
@@ -55,6 +55,8 @@ class BookKeeper:
         """Of these, what must be written first: others are to have what they lose."""
         self.changed = Watched()
         """Counts what `upkeep` should look at."""
+        self.strict_on_several: set[ContainerKey] = set()
+        """Containers that wished for one CCX or no start, and run on several."""
         self.doubts: tuple[str, ...] = ()
         """What people should know of the machine and the configuration."""
         self.state = StateKeeper(store)
@@ -229,7 +231,23 @@ class BookKeeper:
     def _count(self, book: PlacementBook) -> None:
         self.book = book
         self.pins = book.pins()
+        self._tell_strict(book)
         self.shared = book.allocator.occupancy().shared
+
+    def _tell_strict(self, book: PlacementBook) -> None:
+        """Name containers that were to have one CCX or no start, and run on several."""
+        several = set(strict_on_several(book.allocator)) & book.containers.keys()
+        for key in sorted(several - self.strict_on_several):
+            sandbox = book.sandboxes[key[0]]
+            telemetry.logger().warning(
+                Event.PLACEMENT_STRICT_UNMET,
+                namespace=sandbox.namespace,
+                pod=sandbox.name,
+                container=key[1],
+                cpus=str(book.allocator.cpusets.get(key, EMPTY)),
+            )
+        self.strict_on_several = several
+        telemetry.CPUS_STRICT_UNMET.set(len(several))
 
     def _noted(self, change: Callable[[PlacementBook], object]) -> None:
         """A step without a decision, of which the audit makes one."""

@@ -1,9 +1,8 @@
 """The placer with all that belongs to it, for the process of a way in: made from the configuration, run, reloaded."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 from colocate import telemetry
 from colocate.aio import Watched, first
@@ -37,6 +36,10 @@ class PlacementPart:
     ) -> None:
         """`kubelet` is asked about devices that sysfs does not know, where it is given."""
         self._section = section
+        """As at the start."""
+        self._wanted = section
+        """As last reloaded."""
+        self._reloaded = Watched()
         made = made_machine(section.topology)
         self.placer = Placer(
             policy_of(section),
@@ -66,17 +69,18 @@ class PlacementPart:
                     except UserError as error:
                         # Without it nobody can look; without the process no container would start.
                         telemetry.logger().error(Event.PLACEMENT_DOUBTFUL, reason=str(error))
-                await first(self._upkeep.run(), *self._publication())
+                await first(self._upkeep.run(), self._publish())
         finally:
             self.placer.close()
 
-    def _publication(self) -> list[Coroutine[Any, Any, None]]:
-        """Nothing, unless it is wanted: the API client is loaded only then."""
-        if not self._section.publish:
-            return []
-        from colocate.apps.placement.publication import publishing
+    async def _publish(self) -> None:
+        """Nothing, until it is wanted: the API client is loaded only then."""
+        seen = 0
+        while not self._wanted.publish:
+            seen = await self._reloaded.beyond(seen)
+        from colocate.apps.placement.publication import publish
 
-        return [publishing(self._section, self.placer)]
+        await publish(lambda: self._wanted, self._reloaded, self.placer)
 
     async def reload_on_demand(self, hung_up: Watched, load: Callable[[], Config]) -> None:
         """Reload after every SIGHUP; one that comes during a reload is answered by another."""
@@ -97,7 +101,9 @@ class PlacementPart:
     async def reload(self, section: CpusSection) -> list[str]:
         """Go on by another configuration; returns the fields that wait for the next start."""
         await self.placer.reconfigure(policy_of(section))
-        fixed = ("state_folder", "socket", "metrics", "nri", "publish", "node", "kubeconfig", "topology")
+        self._wanted = section
+        self._reloaded.changed()
+        fixed = ("state_folder", "socket", "metrics", "nri", "topology")
         return [f"cpus.{name}" for name in fixed if getattr(section, name) != getattr(self._section, name)]
 
 

@@ -4,17 +4,21 @@ Written only when it changes, and seldom: what happens in between comes with the
 placer ends or is off, so that no scheduler goes by old news.
 """
 
-import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from colocate import telemetry
-from colocate.aio import deadline
+from colocate.aio import Watched, deadline, first
 from colocate.apps.config.schema import CpusSection
 from colocate.apps.placement.placer import Placer
+from colocate.backoff import BackOff
+from colocate.clock import Clock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
-from colocate.cluster.connection import Flags, Remedies
+from colocate.cluster.connection import Connection, Flags, Remedies
 from colocate.cluster.errors import ClusterError
 from colocate.cluster.node_status import set_extended_resources
 from colocate.cpus import announcement_of
@@ -33,17 +37,70 @@ _FAREWELL = 5.0
 _REMEDIES = Remedies(kubeconfig="a kubeconfig with cpus.kubeconfig or KUBECONFIG", context="", insecure="")
 
 
-async def publishing(section: CpusSection, placer: Placer) -> None:
-    """Publish as configured, until cancelled. Containers are placed without a cluster, too."""
+class _Target(msgspec.Struct, frozen=True):
+    """Whom the annotation of which node is written to."""
+
+    connection: Connection
+    node: str
+
+
+async def publish(section: Callable[[], CpusSection], reloaded: Watched, placer: Placer) -> None:
+    """Publish as configured now, until cancelled. Containers are placed without a cluster, too.
+
+    A kubeconfig that is not there or not sound is looked for again: on a node's first boot the kubelet's own comes
+    later than the placer. One that changes is followed.
+    """
+    clock, trouble = placer.clock, ""
+    again = BackOff(INTERVAL, _LAST_PAUSE, random.random)
+    while True:
+        seen = reloaded.count
+        try:
+            target = _target(section())
+        except UserError as error:
+            if str(error) != trouble:
+                trouble = str(error)
+                telemetry.logger().error(Event.PLACEMENT_UNPUBLISHED, reason=trouble)
+            await first(clock.sleep(again.pause()), reloaded.beyond(seen))
+            continue
+        trouble = ""
+        again.reset()
+        if target is None:
+            await reloaded.beyond(seen)
+            continue
+        async with Client(target.connection, clock, ClientSettings(timeout=10.0, attempts=2)) as client:
+            await first(
+                CcxPublication(client, target.node, placer).run(),
+                _until_another(target, section, reloaded, seen, placer.clock),
+            )
+
+
+async def _until_another(
+    now: _Target, section: Callable[[], CpusSection], reloaded: Watched, seen: int, clock: Clock
+) -> None:
+    """Return once another target is configured; what cannot be read leaves this one in use."""
+    trouble = ""
+    while True:
+        await first(clock.sleep(_LAST_PAUSE), reloaded.beyond(seen))
+        seen = reloaded.count
+        try:
+            if _target(section()) != now:
+                return
+            trouble = ""
+        except UserError as error:
+            if str(error) != trouble:
+                trouble = str(error)
+                telemetry.logger().warning(
+                    Event.PLACEMENT_UNPUBLISHED, reason=trouble, effect="the old connection stays in use"
+                )
+
+
+def _target(section: CpusSection) -> _Target | None:
+    """None where nothing is to be published; UserError where no API server can be found."""
+    if not section.publish:
+        return None
     kubeconfig = Path(section.kubeconfig) if section.kubeconfig else None
-    try:
-        found = connection.find(Flags(kubeconfig=kubeconfig), remedies=_REMEDIES)
-    except UserError as error:
-        telemetry.logger().error(Event.PLACEMENT_UNPUBLISHED, reason=str(error))
-        await asyncio.Event().wait()
-        return
-    async with Client(found, placer.clock, ClientSettings(timeout=10.0, attempts=2)) as client:
-        await CcxPublication(client, section.node or this_node(), placer).run()
+    found = connection.find(Flags(kubeconfig=kubeconfig), remedies=_REMEDIES)
+    return _Target(found, section.node or this_node())
 
 
 class CcxPublication:

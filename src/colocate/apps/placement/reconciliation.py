@@ -96,6 +96,7 @@ class _Reconciliation:
             running.append((placed.request, found.cpus))
         if running and self.book.active:
             self.book.allocator = adopt(self.book.allocator, running)
+            self.book.take_requests(request.key for request, _ in running)
 
 
 def _latest(containers: Iterable[RuntimeContainer]) -> dict[ContainerKey, RuntimeContainer]:

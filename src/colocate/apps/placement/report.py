@@ -59,6 +59,8 @@ class PlacementReport(msgspec.Struct, frozen=True, kw_only=True):
     """CCXs that are free as a whole."""
     after: tuple[str, ...] = ()
     """The same after moves that would help."""
+    strict_unmet: tuple[str, ...] = ()
+    """Containers that wished for one CCX or no start, and run on several."""
     unwritten: int = 0
     unpinned: int = 0
     """Containers that are still to have all CPUs again."""
@@ -104,6 +106,13 @@ def report_of(placer: Placer, topology: str = "") -> PlacementReport:
         },
         whole=pieces.whole,
         after=pieces.after,
+        strict_unmet=tuple(
+            sorted(
+                _title(book, book.containers[key])
+                for key in placer.strict_on_several
+                if key in book.containers
+            )
+        ),
         unwritten=len(placer.unwritten),
         unpinned=len(book.unpinned),
         unstored=placer.state.unstored,
