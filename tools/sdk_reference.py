@@ -1,27 +1,54 @@
-"""Writes the reference in docs/sdk.md from the docstrings of what `colocate.kubelet` exports: `make docs`.
+"""Writes references from docstrings: `make docs`.
 
-It reads the source and runs none of it. A public name without a docstring is an error.
+That of docs/sdk.md is of what `colocate.kubelet` exports, that of docs/testing.md of what `colocate.testing` does.
+The source is read, and none of it is run. A public name without a docstring is an error.
 """
 
 import ast
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
-PAGE = ROOT / "docs" / "sdk.md"
 
-GROUPS = {
+SDK = {
     "To write": ["DevicePlugin", "plugin", "Refused", "UserError", "ColocateError", "Devices", "DeviceList"],
     "To give": ["Device", "Health", "Allocation", "DeviceNode", "Mount"],
     "To run": ["run", "serve", "Plugins", "LogStyle", "Clock"],
     "To adjust": ["Settings", "Registration", "OnStop", "KubeletPaths", "MESSAGE_LIMIT"],
 }
+TESTING = {
+    "A node": [
+        "embedded_kubelet",
+        "TestNode",
+        "blocking_kubelet",
+        "BlockingNode",
+        "KubeletFaults",
+        "ManualClock",
+    ],
+    "Its pods": ["PodRecord", "Phase", "SimulatedRuntime", "ProcessRuntime"],
+}
+
+
+class Page(NamedTuple):
+    """A page, and what its reference is of."""
+
+    file: Path
+    room: str
+    groups: Mapping[str, Sequence[str]]
+
+
+PAGES = (
+    Page(ROOT / "docs" / "sdk.md", "kubelet", SDK),
+    Page(ROOT / "docs" / "testing.md", "testing", TESTING),
+)
 
 _BEGIN, _END = "<!-- reference: written by `make docs` -->\n", "<!-- end of the reference -->\n"
 _WIDTH = 118
+_MANAGERS = {"asynccontextmanager", "contextmanager"}
 
 
 class Undocumented(Exception):
@@ -29,8 +56,8 @@ class Undocumented(Exception):
 
 
 def main() -> None:
-    page = PAGE.read_text()
-    PAGE.write_text(with_reference(page, reference()))
+    for page in PAGES:
+        page.file.write_text(with_reference(page.file.read_text(), reference(page)))
 
 
 def with_reference(page: str, text: str) -> str:
@@ -38,21 +65,21 @@ def with_reference(page: str, text: str) -> str:
     before, _, rest = page.partition(_BEGIN)
     _, found, after = rest.partition(_END)
     if not found:
-        raise SystemExit(f"{PAGE} has no place for the reference: {_BEGIN.strip()} … {_END.strip()}")
+        raise SystemExit(f"a page has no place for its reference: {_BEGIN.strip()} … {_END.strip()}")
     return f"{before}{_BEGIN}{text}{_END}{after}"
 
 
-def reference() -> str:
+def reference(page: Page) -> str:
     """Every exported name in its group."""
-    exported = _exports(SOURCE / "colocate" / "kubelet" / "__init__.py")
-    placed = [name for names in GROUPS.values() for name in names]
+    exported = _exports(SOURCE / "colocate" / page.room / "__init__.py")
+    placed = [name for names in page.groups.values() for name in names]
     if sorted(placed) != sorted(exported):
         odd = set(placed) ^ set(exported)
         raise Undocumented(
             f"{', '.join(sorted(odd))}: exported or in a group of {Path(__file__).name}, not both"
         )
     lines: list[str] = []
-    for group, names in GROUPS.items():
+    for group, names in page.groups.items():
         lines += ["", f"### {group}"]
         for name in names:
             lines += ["", *_entry(name, exported[name])]
@@ -99,7 +126,7 @@ def _entry(name: str, module: ast.Module) -> Iterator[str]:
             shown = f"{name} = {ast.unparse(one.value)}"
             yield from [f"#### `{name}`", "", *_block(shown), "", *_paragraphs(_text(following, name))]
             return
-    raise Undocumented(f"{name} is not defined where colocate.kubelet imports it from")
+    raise Undocumented(f"{name} is not defined where its room imports it from")
 
 
 def _members(owner: ast.ClassDef) -> Iterator[str]:
@@ -133,14 +160,18 @@ def _block(code: str) -> list[str]:
     """One line, or, where that is too long, one argument a line."""
     if len(code) > _WIDTH:
         name, _, rest = code.partition("(")
-        arguments, _, returns = rest.rpartition(") -> ")
+        arguments, arrow, returns = re.split(r"(\) -> |\) as )(?!.*\) -> )", rest, maxsplit=1)
         split = re.split(r", (?=[*\w]+: )", arguments)
-        code = "\n    ".join([f"{name}(", *(f"{one}," for one in split)]) + f"\n) -> {returns}"
+        code = "\n    ".join([f"{name}(", *(f"{one}," for one in split)]) + f"\n{arrow}{returns}"
     return ["```text", *code.splitlines(), "```"]
 
 
 def _signature(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     word = "async " if isinstance(function, ast.AsyncFunctionDef) else ""
+    managed = {ast.unparse(decorator) for decorator in function.decorator_list} & _MANAGERS
+    if managed and function.returns:
+        given = re.sub(r"^\w+\[(.*)\]$", r"\1", ast.unparse(function.returns))
+        return f"{word}with {function.name}({_arguments(function)}) as {given}"
     returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
     return f"{word}{function.name}({_arguments(function)}){returns}"
 

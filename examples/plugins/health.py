@@ -2,9 +2,10 @@
 
     python examples/plugins/health.py /run/fans
 
-The task looks every few seconds, in a thread, so that a slow bus holds up nobody. A fan whose file cannot be read, or
-says anything else, is Unhealthy: pods that hold it keep it, new ones do not get it. A fan whose file is gone leaves
-the list; the SDK drops its id once no pod holds it.
+The task looks every few seconds, in a thread, so that a slow bus holds up nobody. It waits by the plugin's clock, so
+that a test can let the seconds pass. A fan whose file cannot be read, or says anything else, is Unhealthy: pods that
+hold it keep it, new ones do not get it. A fan whose file is gone leaves the list; the SDK drops its id once no pod
+holds it.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ class Fans(DevicePlugin):
 
     async def _look_again(self) -> None:
         while True:
-            await asyncio.sleep(self._interval)
+            await self.clock.sleep(self._interval)
             try:
                 found = await asyncio.to_thread(self._look)
             except OSError:

@@ -32,6 +32,8 @@ async def deadline(clock: Clock, seconds: float) -> AsyncIterator[None]:
     """Raise TimeoutError in the body once `seconds` have passed on `clock`."""
     body = asyncio.current_task()
     assert body is not None
+    # A task that is being cancelled has last words, and a deadline for them.
+    cancelled_before = body.cancelling()
     expired = False
 
     async def expire() -> None:
@@ -44,7 +46,7 @@ async def deadline(clock: Clock, seconds: float) -> AsyncIterator[None]:
     try:
         yield
     except asyncio.CancelledError:
-        if expired and body.uncancel() == 0:
+        if expired and body.uncancel() <= cancelled_before:
             raise TimeoutError from None
         raise
     finally:

@@ -44,9 +44,11 @@ class ManualClock:
         self._arrived = asyncio.Event()
 
     def time(self) -> float:
+        """Seconds since the epoch."""
         return self._epoch + self._elapsed
 
     def monotonic(self) -> float:
+        """Seconds that have passed."""
         return self._elapsed
 
     def jump(self, seconds: float) -> None:
@@ -54,6 +56,7 @@ class ManualClock:
         self._epoch += seconds
 
     async def sleep(self, seconds: float) -> None:
+        """Return once a test has let `seconds` pass."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -63,7 +66,7 @@ class ManualClock:
         await done
 
     async def advance(self, seconds: float) -> None:
-        """Let `seconds` pass: whoever sleeps is woken in the order of their deadlines."""
+        """Let `seconds` pass: tasks that sleep are woken in the order of their deadlines."""
         target = self._elapsed + seconds
         while True:
             await _let_others_run()

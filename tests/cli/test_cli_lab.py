@@ -22,10 +22,11 @@ from tests.support.waiting import until
 COMMAND = [sys.executable, "-m", "colocate.cli.main"]
 
 
-def left_behind() -> set[str]:
-    """Control groups and folders that a lab or a demo makes."""
-    groups = {str(path) for path in Path("/sys/fs/cgroup").glob("*/colocate-[ld]*")}
-    return groups | {str(path) for path in Path("/tmp").glob("colocate-[ld]*")}
+def left_behind(folder: str, pid: int) -> list[Path]:
+    """The folder and the control groups of a demo, as far as they are there."""
+    named = f"colocate-demo-{pid}"
+    groups = [group for pattern in (named, f"*/{named}") for group in Path("/sys/fs/cgroup").glob(pattern)]
+    return [path for path in (Path(folder), *groups) if path.exists()]
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -39,6 +40,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         (["lab", "--port", "99999"], "--port: 99999 is not a port"),
         (["lab", "--plugin-grace", "soon"], "--plugin-grace: 'soon' is not a span"),
         (["lab", "--status-sync", "0"], "--status-sync: '0' is not more than 0"),
+        (["lab", "--node-name", "Upper"], "--node-name: 'Upper' cannot name a node"),
         (["lab", "--nodes", "-1"], "--nodes: -1 is not between"),
         (["lab", "--nodes-file", "/nonexistent.yaml"], "cannot be read"),
         (["lab", "--scheduler-config", "/nonexistent.yaml"], "cannot be read"),
@@ -194,7 +196,6 @@ async def test_a_scheduler_configuration_brings_an_extender_and_a_second_name(tm
 async def test_the_demo_shows_its_kubeconfig_on_a_small_terminal_and_leaves_nothing() -> None:
     master, slave = pty.openpty()
     os.set_blocking(master, False)
-    before = left_behind()
     process = await asyncio.create_subprocess_exec(
         *[*COMMAND, "demo", "--speed", "50"],
         stdin=slave,
@@ -228,8 +229,7 @@ async def test_the_demo_shows_its_kubeconfig_on_a_small_terminal_and_leaves_noth
         process.send_signal(signal.SIGINT)
         await until(lambda: read() is not None and process.returncode is not None, "the end of the demo", 60)
         assert process.returncode == 0
-        assert found[1] not in left_behind()
-        assert not [path for path in left_behind() - before if f"-{process.pid}" in path]
+        assert left_behind(found[1], process.pid) == []
     finally:
         if process.returncode is None:
             process.kill()

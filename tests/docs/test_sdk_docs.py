@@ -15,19 +15,35 @@ from colocate.model.pod import Phase
 from colocate.testing import TestNode
 
 REPO = Path(__file__).parents[2]
-PAGE = REPO / "docs" / "sdk.md"
+SDK, TESTING = sdk_reference.PAGES
+PAGE = SDK.file
 CARD = "example.com/card"
 
 
-def test_the_reference_is_what_the_docstrings_say() -> None:
-    page = PAGE.read_text()
-    assert page == sdk_reference.with_reference(page, sdk_reference.reference()), "run `make docs`"
+@pytest.mark.parametrize("page", sdk_reference.PAGES, ids=lambda page: page.file.name)
+def test_the_reference_is_what_the_docstrings_say(page: sdk_reference.Page) -> None:
+    text = page.file.read_text()
+    assert text == sdk_reference.with_reference(text, sdk_reference.reference(page)), "run `make docs`"
+
+
+def test_the_reference_of_tests_has_what_a_test_calls() -> None:
+    reference = sdk_reference.reference(TESTING)
+    for name in (
+        "TestNode",
+        "BlockingNode",
+        "KubeletFaults",
+        "ManualClock",
+        "run_pod",
+        "allocation",
+        "advance",
+    ):
+        assert name in reference
 
 
 def test_an_exported_name_that_is_in_no_group_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sdk_reference.GROUPS, "To run", ["run", "serve", "Plugins", "LogStyle"])
+    monkeypatch.setitem(sdk_reference.SDK, "To run", ["run", "serve", "Plugins", "LogStyle"])
     with pytest.raises(sdk_reference.Undocumented, match=r"^Clock: exported"):
-        sdk_reference.reference()
+        sdk_reference.reference(SDK)
 
 
 @pytest.mark.parametrize(

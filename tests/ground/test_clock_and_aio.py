@@ -107,3 +107,27 @@ async def test_no_change_is_lost_and_many_are_one() -> None:
     await asyncio.sleep(0)
     watched.changed()
     assert await asyncio.gather(*waiting[1:]) == [3, 3]
+
+
+async def test_the_last_words_of_a_task_that_is_cancelled_have_a_deadline_like_any_other() -> None:
+    clock = ManualClock()
+    said: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            try:
+                async with deadline(clock, 5):
+                    await asyncio.Event().wait()
+            except TimeoutError:
+                said.append("in vain")
+
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    await clock.until_someone_sleeps()
+    await clock.advance(5)
+    await asyncio.wait([task])
+    assert said == ["in vain"]
+    assert task.cancelled()

@@ -190,6 +190,7 @@ def test_the_base_class_has_nothing_that_only_a_mock_needs() -> None:
     assert sorted(public) == [
         *[
             "allocate",
+            "clock",
             "close",
             "devices",
             "has_prefer",

@@ -4,15 +4,26 @@ import asyncio
 import shutil
 import threading
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client import REGISTRY
 from tests.support.plugins import FAN, Fans, ids, metric
 from tests.support.waiting import until
 
+from colocate.clock import ManualClock, SystemClock
 from colocate.errors import UserError
-from colocate.kubelet import Allocation, Health, KubeletPaths, OnStop, Plugins, Registration, Settings
+from colocate.kubelet import (
+    Allocation,
+    DevicePlugin,
+    Health,
+    KubeletPaths,
+    OnStop,
+    Plugins,
+    Registration,
+    Settings,
+    run,
+)
 from colocate.kubelet.plugin import DeviceList
 from colocate.kubelet.plugin_calls import MOST_THREADS
 from colocate.model.pod import Phase
@@ -420,3 +431,48 @@ async def test_a_plugin_whose_twin_came_and_went_registers_again(node: TestNode)
 async def test_two_plugins_of_one_resource_in_a_process_are_refused(node: TestNode) -> None:
     with pytest.raises(UserError, match=r"two plugins serve example\.com/fan"):
         Plugins(Fans("a"), Fans("b"), settings=Settings(paths=node.paths))
+
+
+class WithoutDevices(DevicePlugin):
+    resource = FAN
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (Fans, r"^Fans is the class of a plugin; make one of it: write Fans\(\) with parentheses$"),
+        ("fan", r"^'fan' is no plugin; derive its class from DevicePlugin"),
+        (WithoutDevices(), r"^WithoutDevices does not say which devices it has; write its method devices"),
+    ],
+)
+async def test_what_can_never_be_served_is_refused_at_once(node: TestNode, given: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        await node.serve(given)
+    group = await node.serve(Fans("fan-0", resource=OTHER))
+    with pytest.raises(UserError, match=said):
+        group.add(given)
+
+
+def test_run_says_so_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(cast(DevicePlugin, Fans), logs=None)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.strip().endswith("write Fans() with parentheses")
+
+
+class OwnClock(Fans):
+    def __init__(self) -> None:
+        super().__init__("fan-0", resource=OTHER)
+        self.clock = SystemClock()
+
+
+async def test_plugins_get_the_clock_of_their_sdk_and_keep_their_own(node: TestNode) -> None:
+    plugin, own = Fans("fan-0"), OwnClock()
+    before = own.clock
+    group = await node.serve(plugin, own)
+    assert plugin.clock is node.clock
+    assert own.clock is before
+    await node.kill(group)
+    other = ManualClock()
+    await node.serve(plugin, clock=other)
+    assert plugin.clock is other, "served again, it goes by the time of whoever serves it"

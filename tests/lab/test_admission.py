@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from tests.support.plugins import FAN, Fans
 from tests.support.waiting import until
 
+from colocate.clock import SystemClock
 from colocate.kubelet import Allocation, Device, Health
+from colocate.kubelet.podresources import known_pods
 from colocate.lab.device_table import AdmissionError, DeviceTable
 from colocate.lab.topology_policy import NotAligned, TopologyPolicy, affinity
 from colocate.model.pod import Phase, Pod
@@ -350,3 +352,30 @@ def test_a_choice_is_healthy_free_of_the_right_size_and_aligned_first(
     assert set(chosen) <= healthy
     aligned = set(wish.aligned)
     assert aligned <= set(chosen) or set(chosen) <= aligned or not aligned
+
+
+async def test_podresources_knows_the_pod_that_is_being_admitted_and_none_behind_it(node: TestNode) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Fans):
+        async def allocate(self, ids: Sequence[str]) -> Allocation:
+            asked.set()
+            await go_on.wait()
+            return Allocation()
+
+    await node.serve(Slow("fan-0", "fan-1"))
+    await node.devices(FAN, 2)
+    for name in ("first", "second"):
+        node.kubelet.add_pod(pod(name, container("main", 1)))
+    await asked.wait()
+
+    async def known() -> set[str]:
+        told = await known_pods(node.paths, SystemClock(), ["default/first", "default/second"])
+        return set(told.pods)
+
+    assert await known() == {"default/first"}
+    go_on.set()
+    await node.kubelet.until(
+        lambda: all(r.status.phase == Phase.RUNNING for r in node.kubelet.records.values())
+    )
+    assert await known() == {"default/first", "default/second"}

@@ -1,6 +1,7 @@
 """The fixtures for other people's plugins, used as they would: their own folder, an environment with nothing else."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,8 +29,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install"]
     wanted = [str(REPO), "pytest", "pytest-asyncio", "anyio"]
+    # Without hashes, which a folder such as this repository has not.
+    versions = re.findall(r"^\S+==[^\s;]+", (REPO / "constraints.txt").read_text(), re.MULTILINE)
+    (folder / "versions.txt").write_text("\n".join(versions))
     subprocess.run(
-        [*pip, "--quiet", "--no-compile", "--constraint", str(REPO / "constraints.txt"), *wanted], check=True
+        [*pip, "--quiet", "--no-compile", "--constraint", str(folder / "versions.txt"), *wanted], check=True
     )
     return python
 
@@ -37,6 +41,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_as_a_user(python: Path, folder: Path, *options: str) -> str:
     """Run pytest on a folder, with none of this project's settings."""
     shutil.copy(REPO / "examples" / "ten_lines.py", folder)
+    shutil.copytree(REPO / "examples" / "plugins", folder / "plugins", dirs_exist_ok=True)
     env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     done = subprocess.run(
         [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "."],
@@ -48,6 +53,7 @@ def run_as_a_user(python: Path, folder: Path, *options: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.timeout(1200)  # Nothing is compiled yet, and the machine may be busy.
 @pytest.mark.parametrize("mode", ["strict", "auto"])
 def test_the_tests_in_the_docs_pass_as_copied(mode: str, environment: Path, tmp_path: Path) -> None:
     for number, code in enumerate(BLOCKS):

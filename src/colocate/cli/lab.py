@@ -2,17 +2,18 @@
 
 import argparse
 import asyncio
-import signal
 from pathlib import Path
 
 import uvloop
 
+from colocate.aio import Watched, first, with_signals
 from colocate.cli.commands import Commands, positive_seconds
 from colocate.cli.main import GROUPS
 from colocate.errors import UserError, system_reason, unreadable
+from colocate.gpus import kubelet_version
 
 try:
-    from colocate.lab.cluster import LabCluster
+    from colocate.lab.cluster import MACHINE, LabCluster
 except ImportError as missing:
     raise UserError(
         "the embedded cluster needs more packages; install rich and cryptography, or the extra 'lab' of kube-colocate"
@@ -25,6 +26,8 @@ from colocate.lab.own_folder import group_of, own_folder
 from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.scheduler import configuration
 from colocate.model.figures import count
+
+_OLDEST, _NEWEST = (1, 30), (1, 37)
 
 
 def add(groups: Commands) -> None:
@@ -46,7 +49,11 @@ def add(groups: Commands) -> None:
         "--scheduler-config",
         type=Path,
         metavar="FILE",
-        help="a KubeSchedulerConfiguration: profiles and extenders",
+        help="a KubeSchedulerConfiguration of a second scheduler: profiles and extenders; the default scheduler "
+        "stays unless a profile has its name",
+    )
+    parser.add_argument(
+        "--node-name", default=MACHINE, metavar="NAME", help=f"the name of this machine's node ({MACHINE})"
     )
     parser.add_argument(
         "--status-sync",
@@ -60,6 +67,12 @@ def add(groups: Commands) -> None:
         metavar="SPAN",
         help="how long this machine's kubelet keeps the devices of a plugin that is gone (5m, as with a real "
         "kubelet)",
+    )
+    parser.add_argument(
+        "--kubelet-version",
+        default="1.34",
+        metavar="VERSION",
+        help="whose manners this machine's kubelet has (%(default)s); SIGHUP restarts it",
     )
     parser.set_defaults(run=run)
 
@@ -77,9 +90,13 @@ async def _serve(args: argparse.Namespace) -> None:
     )
     status_sync = positive_seconds(args.status_sync, "--status-sync")
     stop_grace = positive_seconds(args.plugin_grace, "--plugin-grace")
+    version = kubelet_version(args.kubelet_version)
+    if version is None or not _OLDEST <= version <= _NEWEST:
+        raise UserError(
+            f"--kubelet-version: {args.kubelet_version[:40]!r} is no version of a kubelet; give 1.30 to 1.37"
+        )
     stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    hung_up = with_signals(stopped.set)
     async with own_folder("lab") as root:
         runtime = ProcessRuntime(root / "pods", parent=group_of("lab"))
         cluster = LabCluster(
@@ -90,6 +107,8 @@ async def _serve(args: argparse.Namespace) -> None:
             scheduling=scheduling,
             status_sync=status_sync,
             stop_grace=stop_grace,
+            node_name=args.node_name,
+            kubelet_version=version,
         )
         async with cluster.running(port=args.port):
             kubeconfig = args.kubeconfig or root / "kubeconfig"
@@ -105,7 +124,14 @@ async def _serve(args: argparse.Namespace) -> None:
             if runtime.without_cgroups:
                 print(f"# pods are plain processes: {runtime.without_cgroups}", flush=True)
             print(f"# device plugins: COLOCATE_KUBELET_ROOT={cluster.kubelet.paths.root}", flush=True)
-            await stopped.wait()
+            await first(stopped.wait(), _restart_on_demand(cluster, hung_up))
+
+
+async def _restart_on_demand(cluster: LabCluster, hung_up: Watched) -> None:
+    seen = 0
+    while True:
+        seen = await hung_up.beyond(seen)
+        await cluster.kubelet.restart()
 
 
 def _text(path: Path) -> str:

@@ -20,7 +20,7 @@ from colocate.kubelet.broadcast import Broadcast
 from colocate.kubelet.device_list import DeviceFeed
 from colocate.kubelet.holders import Holders
 from colocate.kubelet.hooks import Hooks
-from colocate.kubelet.plugin import DevicePlugin, checked_resource
+from colocate.kubelet.plugin import DevicePlugin, checked_resource, give_clock
 from colocate.kubelet.plugin_calls import Caller
 from colocate.kubelet.registration import register, watcher_service
 from colocate.kubelet.service import PluginService
@@ -46,6 +46,7 @@ class Endpoint:
     ) -> None:
         self.plugin = plugin
         self.resource = checked_resource(plugin)
+        give_clock(plugin, clock)
         self._settings = settings
         self._clock = clock
         self._watch = watch

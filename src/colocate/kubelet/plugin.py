@@ -6,6 +6,7 @@ Nothing here knows of sockets, registration or gRPC; see `endpoint` for the life
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
+from colocate.clock import Clock, SystemClock
 from colocate.errors import ColocateError, UserError
 from colocate.model.device import Allocation, Device
 from colocate.model.resource_name import why_not_allowed
@@ -29,6 +30,12 @@ class DevicePlugin:
 
     resource: str
     """The name of the resource, such as `example.com/fan`."""
+    clock: Clock = SystemClock()
+    """The time to go by, for waits and spans: `await self.clock.sleep(5)`, `self.clock.monotonic()`.
+
+    The SDK sets it before `open`: to the machine's own time, and in a test to the time that the test moves. A plugin
+    that has a `clock` of its own keeps it.
+    """
 
     def open(self) -> Awaitable[None] | None:
         """Take hold of the hardware: called once, before `devices`, with no deadline.
@@ -91,8 +98,17 @@ async def pass_gate(plugin: DevicePlugin) -> None:
         await plugin.gate()
 
 
+def give_clock(plugin: DevicePlugin, clock: Clock) -> None:
+    """Let a plugin go by this clock, unless it has one of its own."""
+    own = vars(plugin)
+    is_ours = own.get("clock") is own.get("_clock_of_sdk")
+    if type(plugin).clock is DevicePlugin.clock and is_ours:
+        own["clock"] = own["_clock_of_sdk"] = clock
+
+
 def checked_resource(plugin: DevicePlugin) -> str:
-    """The plugin's resource name, if Kubernetes allows it."""
+    """The plugin's resource name, if Kubernetes allows it and the plugin is written so far."""
+    _check_plugin(plugin)
     resource = getattr(plugin, "resource", None)
     if not isinstance(resource, str):
         raise UserError(f"{type(plugin).__name__} has no resource name: set resource = 'example.com/name'")
@@ -100,6 +116,22 @@ def checked_resource(plugin: DevicePlugin) -> str:
     if reason:
         raise UserError(f"the resource name {resource!r} is not allowed: {reason}")
     return resource
+
+
+def _check_plugin(plugin: object) -> None:
+    """A UserError for what no kubelet could be served with, whoever tries how often."""
+    if isinstance(plugin, type) and issubclass(plugin, DevicePlugin):
+        name = plugin.__name__
+        raise UserError(f"{name} is the class of a plugin; make one of it: write {name}() with parentheses")
+    if not isinstance(plugin, DevicePlugin):
+        raise UserError(
+            f"{plugin!r:.100} is no plugin; derive its class from DevicePlugin, or decorate with @plugin"
+        )
+    if getattr(plugin.devices, "__func__", None) is DevicePlugin.devices:
+        raise UserError(
+            f"{type(plugin).__name__} does not say which devices it has; write its method devices, which returns a "
+            "list of ids or yields one whenever something changes"
+        )
 
 
 def plugin(

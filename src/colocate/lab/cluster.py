@@ -5,7 +5,7 @@ Everything runs in one process and one event loop; kubectl and whoever else reac
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 
@@ -13,6 +13,7 @@ from colocate.clock import Clock, SystemClock
 from colocate.errors import UserError, system_reason
 from colocate.kubelet.paths import KubeletPaths
 from colocate.lab.api.disk import Disk
+from colocate.lab.api.faults import subdomain_fault
 from colocate.lab.api.server import ApiServer
 from colocate.lab.api.store import ObjectStore
 from colocate.lab.device_manager import STOP_GRACE
@@ -22,8 +23,9 @@ from colocate.lab.nodes.meter import NodesMeter
 from colocate.lab.nodes.pod_access import MachinePods
 from colocate.lab.nodes.shape import LabNodeShape, this_machine
 from colocate.lab.nodes.simulated import SimulatedNodes
+from colocate.lab.nodes.waiting_pods import WaitingPods
 from colocate.lab.pod_runtime import PodRuntime
-from colocate.lab.scheduler.configuration import Configuration
+from colocate.lab.scheduler.configuration import DEFAULT_NAME, Configuration
 from colocate.lab.scheduler.loop import Scheduler
 
 MACHINE = "this-machine"
@@ -43,10 +45,16 @@ class LabCluster:
         scheduling: Configuration | None = None,
         status_sync: float = STATUS_SYNC,
         stop_grace: float = STOP_GRACE,
+        kubelet_version: tuple[int, int] = (1, 34),
+        node_name: str = MACHINE,
     ) -> None:
-        if any(shape.name == MACHINE for shape in nodes or []):
+        """`scheduling` is of a second scheduler, beside the one of ordinary pods; where it has a profile of that
+        name, it is the only one."""
+        if fault := subdomain_fault(node_name):
+            raise UserError(f"--node-name: {node_name[:100]!r} cannot name a node: {fault}")
+        if any(one.name == node_name for shape in nodes or [] for one in shape.each()):
             raise UserError(
-                f"a simulated node cannot be called {MACHINE!r}, which is this machine; rename it"
+                f"a simulated node cannot be called {node_name!r}, which is this machine; rename it"
             )
         self.clock = clock or SystemClock()
         self.store = ObjectStore(Disk(state) if state else None)
@@ -54,18 +62,22 @@ class LabCluster:
         self.registry = self.server.registry
         self.kubelet = EmbeddedKubelet(
             KubeletPaths(root / "kubelet"),
-            node=MACHINE,
+            node=node_name,
             clock=self.clock,
             runtime=runtime,
             status_sync=status_sync,
             stop_grace=stop_grace,
+            version=kubelet_version,
         )
-        self.machine = MachineNode(self.registry, self.clock, self.kubelet, this_machine(MACHINE))
+        self.machine = MachineNode(self.registry, self.clock, self.kubelet, this_machine(node_name))
         self.simulated = SimulatedNodes(self.registry, self.clock, nodes or [])
         self.meter = NodesMeter(self.kubelet, self.simulated, self.clock)
         self.server.metrics.meter = self.meter
         self.server.access = MachinePods(self.kubelet, runtime, self.clock)
-        self._scheduling = scheduling
+        self._scheduling = _schedulers(scheduling)
+        profiles = (profile for one in self._scheduling for profile in one.profiles)
+        names = frozenset(profile.scheduler_name for profile in profiles)
+        self.waiting = WaitingPods(self.registry, names)
 
     @asynccontextmanager
     async def running(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator["LabCluster"]:
@@ -75,9 +87,17 @@ class LabCluster:
             self.simulated.register()
             await self.kubelet.start()
             async with asyncio.TaskGroup() as parts:
-                work = (self.machine.run(), self.simulated.run(), self.simulated.beat(), self.meter.run())
+                work = (
+                    self.machine.run(),
+                    self.simulated.run(),
+                    self.simulated.beat(),
+                    self.meter.run(),
+                    self.waiting.run(),
+                )
                 tasks = [parts.create_task(one) for one in work]
-                async with Scheduler(self.registry, self._scheduling, Random()):
+                async with AsyncExitStack() as schedulers:
+                    for one in self._scheduling:
+                        await schedulers.enter_async_context(Scheduler(self.registry, one, Random()))
                     yield self
                 for task in tasks:
                     task.cancel()
@@ -96,3 +116,12 @@ class LabCluster:
             raise UserError(
                 f"--port: cannot listen on {host}:{port} ({reason}); choose another port"
             ) from error
+
+
+def _schedulers(second: Configuration | None) -> tuple[Configuration, ...]:
+    """As in a real cluster, the scheduler of ordinary pods stays when a second one is started."""
+    if second is None:
+        return (Configuration(),)
+    if any(profile.scheduler_name == DEFAULT_NAME for profile in second.profiles):
+        return (second,)
+    return Configuration(), second

@@ -32,7 +32,7 @@ BY_LOAD = 10
 MEMORY = "test.com/colocation-memory"
 BLOCKS = 3
 BLOCK = 512 << 20
-GPU_MEMORY = "doslab.io/gpu-memory"
+GPU_MEMORY = "colocate.dev/gpu-memory"
 SHARES = {"infer": 2, "tune": 4}
 """Pods that share a GPU, and the GiB of it that each asks for."""
 PATIENCE = 60

@@ -37,7 +37,7 @@ memory:
 _GPUS = """\
 gpus:
   enabled: true
-  dialects: [{{name: doslab, unit: 1Gi}}]
+  dialects: [{{name: colocate, unit: 1Gi}}]
   mock: {root}/gpus.yaml
   stateFolder: {root}/state
   health: {{refresh: 1s}}

@@ -1,8 +1,9 @@
 """The embedded kubelet's device manager: plugins in, admissions out, a checkpoint after every change.
 
 It keeps the real one's manners: a list replaces the one before; a plugin that goes leaves its devices
-Unhealthy, and after five minutes its capacity is 0; admissions wait for one another; an id that vanishes
-under an Allocate in flight is a panic, as in kubelets from 1.34.
+Unhealthy, and after five minutes its capacity is 0; admissions wait for one another, and come in any order; an id
+that vanishes under an Allocate in flight is a panic, as in kubelets from 1.34. From 1.36 on a list costs what it does
+there: time of the clock, in which nothing else is done, for every new or changed device and every id that is held.
 """
 
 import asyncio
@@ -16,15 +17,21 @@ from colocate.aio import Watched
 from colocate.clock import Clock
 from colocate.host.files import write_atomically
 from colocate.kubelet import checkpoint
+from colocate.kubelet.allocation import from_wire
+from colocate.lab.admission_order import AdmissionOrder
 from colocate.lab.device_table import AdmissionError, DeviceTable, DeviceWish, Pick
 from colocate.lab.faults import KubeletFaults
 from colocate.lab.plugin_client import PluginClient
 from colocate.lab.topology_policy import NotAligned, TopologyPolicy, affinity
-from colocate.model.device import Device
+from colocate.model.device import Allocation, Device
 from colocate.model.pod import Container, Pod
 from colocate.wire import deviceplugin_pb2 as dp
 
 STOP_GRACE = 300.0
+LOOKUP = 130e-9
+"""Seconds of a kubelet 1.36 for one device and one id that is held."""
+_NOTICED = 0.05
+"""Seconds below which a look-up is counted and not waited for."""
 
 
 class KubeletPanic(Exception):
@@ -46,7 +53,7 @@ class DeviceManager:
         *,
         policy: TopologyPolicy = TopologyPolicy.NONE,
         pick: Pick = sorted,
-        joint_streams: bool = True,
+        version: tuple[int, int] = (1, 34),
         stop_grace: float = STOP_GRACE,
     ) -> None:
         self.table = DeviceTable(pick)
@@ -56,11 +63,16 @@ class DeviceManager:
         self._clock = clock
         self._faults = faults
         self._policy = policy
-        self._joint_streams = joint_streams
+        self._version = version
+        self._joint_streams = version < (1, 37)
         self._stop_grace = stop_grace
         self._clients: dict[str, PluginClient] = {}
         self._stopped_at: dict[str, float] = {}
-        self._admission = asyncio.Lock()
+        self._admission = AdmissionOrder()
+        self._mutex = asyncio.Lock()
+        """Held while a list is taken in: registrations, admissions and the node's status wait for it."""
+        self.lookups = 0
+        """What all lists have cost: see `DeviceTable.lookups`."""
         self.active_pods: Callable[[], Iterable[str]] = tuple
         """Set by the kubelet: uids of the pods that have not finished."""
 
@@ -86,9 +98,10 @@ class DeviceManager:
         except BaseException:
             await client.disconnect()
             raise
-        self._clients[resource] = client
-        self._stopped_at.pop(resource, None)
-        self.table.devices.setdefault(resource, {})
+        async with self._mutex:
+            self._clients[resource] = client
+            self._stopped_at.pop(resource, None)
+            self.table.devices.setdefault(resource, {})
         self.changes.changed()
         return client
 
@@ -105,13 +118,28 @@ class DeviceManager:
                 await self._clock.sleep(self._faults.list_delay)
             # Up to 1.36 a list counts whichever stream of the resource it comes from.
             if self._clients.get(resource) is client or (self._joint_streams and resource in self._clients):
-                self.table.replace(resource, devices)
-                self._changed()
+                await self.take_list(resource, devices)
 
         try:
             await client.follow(take)
         finally:
             await self._disconnected(client)
+
+    async def take_list(self, resource: str, devices: Sequence[dp.Device]) -> None:
+        """Take in a list, for as long as that takes."""
+        async with self._mutex:
+            if self._version >= (1, 36):
+                cost = self.table.lookups(resource, devices, all_resources=self._version < (1, 37))
+                self.lookups += cost
+                if cost * LOOKUP > _NOTICED:
+                    await self._clock.sleep(cost * LOOKUP)
+            self.table.replace(resource, devices)
+        self._changed()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it takes in a list, and answers nobody."""
+        return self._mutex.locked()
 
     async def forget(self, socket: Path) -> None:
         """The plugin watcher's socket is gone: so is its plugin."""
@@ -132,13 +160,19 @@ class DeviceManager:
 
     # --- admission -------------------------------------------------------------------------------
 
-    async def admit(self, pod: Pod, running: Iterable[str] = ()) -> None:
+    async def admit(
+        self, pod: Pod, running: Iterable[str] = (), begun: Callable[[], None] = lambda: None
+    ) -> None:
         """Give every container of a pod its devices, in order, or raise why it cannot have them.
 
-        Containers that run already, as after a restart of the kubelet, are left alone.
+        Containers that run already, as after a restart of the kubelet, are left alone. `begun` is called when it is
+        the pod's turn.
         """
         skipped = set(running)
         async with self._admission:
+            begun()
+            async with self._mutex:
+                pass  # A pod without devices waits as well: the kubelet notes which pod it admits.
             for container in pod.containers:
                 if container.name in skipped:
                     continue
@@ -150,7 +184,8 @@ class DeviceManager:
         wishes = {name: count for name, count in container.devices().items() if count}
         if not wishes:
             return
-        self.table.forget_all_but(self.active_pods())
+        async with self._mutex:
+            self.table.forget_all_but(self.active_pods())
         try:
             numa = affinity(self._policy, wishes, {name: self._free_numa(name) for name in wishes})
         except NotAligned:
@@ -208,6 +243,17 @@ class DeviceManager:
             dp.ContainerAllocateResponse.FromString(held.response)
             for held in self.table.of_container(pod.uid, container.name)
         ]
+
+    def allocation(self, pod: Pod, container: Container) -> Allocation:
+        """The same as one whole."""
+        parts = [from_wire(response) for response in self.injected(pod, container)]
+        return Allocation(
+            envs={name: value for one in parts for name, value in one.envs.items()},
+            mounts=tuple(mount for one in parts for mount in one.mounts),
+            devices=tuple(node for one in parts for node in one.devices),
+            annotations={name: value for one in parts for name, value in one.annotations.items()},
+            cdi=tuple(name for one in parts for name in one.cdi),
+        )
 
     def _free_numa(self, resource: str) -> dict[str, tuple[int, ...]]:
         used = self.table.used(resource)

@@ -99,7 +99,7 @@ class EmbeddedKubelet:
         self.listener: PodListener | None = None
         self._policy = policy
         self._pick = pick
-        self._version = version
+        self.version = version
         self._status_sync = status_sync
         self._stop_grace = stop_grace
         self._tasks: set[asyncio.Task[None]] = set()
@@ -118,7 +118,7 @@ class EmbeddedKubelet:
             self.faults,
             policy=self._policy,
             pick=self._pick,
-            joint_streams=self._version < (1, 37),
+            version=self.version,
             stop_grace=self._stop_grace,
         )
         self.paths.device_plugins.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ class EmbeddedKubelet:
             self.faults,
             self.clock,
             self._spawn,
-            refuse_same_socket=self._version >= (1, 37),
+            refuse_same_socket=self.version >= (1, 37),
         )
         self._podresources = PodResources(self.devices.table, self.records.values, self.faults)
         await self._podresources.start(self.paths)
@@ -143,6 +143,7 @@ class EmbeddedKubelet:
         self._spawn(self._sync_status())
         self._spawn(self._watch_allocations())
         for record in self.records.values():
+            record.taken_in = False
             self._work(record)
 
     async def stop(self) -> None:
@@ -220,7 +221,12 @@ class EmbeddedKubelet:
     # --- the node --------------------------------------------------------------------------------
 
     def sync_status(self) -> KubeletNodeStatus:
-        """Update the node's status now. A key, once there, stays until somebody removes it."""
+        """Update the node's status now. A key, once there, stays until somebody removes it.
+
+        Not while the device manager is busy: a kubelet waits for it, and its node shows what it showed before.
+        """
+        if self.devices.is_busy:
+            return self.status
         capacity, allocatable = self.devices.capacity()
         gone = dict.fromkeys(self.status.capacity, 0)
         self.status = KubeletNodeStatus(gone | capacity, gone | allocatable)

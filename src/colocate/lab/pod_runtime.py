@@ -19,8 +19,11 @@ from colocate.errors import Unavailable, system_reason
 from colocate.host import cgroups
 from colocate.host.cgroups import Naming
 from colocate.host.files import below
+from colocate.lab.container_files import plan_files, why_no_mounts
+from colocate.model.device import Allocation
 from colocate.model.pod import Container, Pod, qos_class
 
+NOTHING = Allocation()
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # Joins its groups before it becomes the container's command: the command has been held from its first
@@ -34,6 +37,10 @@ class RunningContainer(Protocol):
     @property
     def pid(self) -> int | None:
         """The container's first process, where there is one."""
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """What of its devices' Allocation it does not have, sentence by sentence."""
 
     async def wait(self) -> int:
         """The exit code, once it has ended; 128 + n if signal n ended it."""
@@ -49,7 +56,9 @@ class PodRuntime(Protocol):
 
     async def remove_pod(self, pod: Pod) -> None: ...
 
-    async def start(self, pod: Pod, container: Container, env: Mapping[str, str]) -> RunningContainer: ...
+    async def start(
+        self, pod: Pod, container: Container, env: Mapping[str, str], given: Allocation = NOTHING
+    ) -> RunningContainer: ...
 
     def running(self, pod: Pod, container: str) -> RunningContainer | None: ...
 
@@ -60,6 +69,7 @@ class SimulatedContainer:
     """A container of a simulated node: it runs until someone says how it ends."""
 
     pid = None
+    left_out: tuple[str, ...] = ()
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = dict(env)
@@ -81,36 +91,55 @@ class SimulatedContainer:
 
 
 class SimulatedRuntime:
-    """No processes: pods of simulated nodes."""
+    """No processes: a container runs until it is told to end."""
+
+    containers: dict[tuple[str, str], SimulatedContainer]
+    """By the uid of its pod and its name; `finish(code)` ends one."""
 
     def __init__(self) -> None:
-        self.containers: dict[tuple[str, str], SimulatedContainer] = {}
+        self.containers = {}
 
     async def create_pod(self, pod: Pod) -> None:
-        return None
+        """Make room for a pod; the kubelet does."""
+        return
 
     async def remove_pod(self, pod: Pod) -> None:
+        """Forget a pod; the kubelet does."""
         self.containers = {key: value for key, value in self.containers.items() if key[0] != pod.uid}
 
-    async def start(self, pod: Pod, container: Container, env: Mapping[str, str]) -> SimulatedContainer:
+    async def start(
+        self, pod: Pod, container: Container, env: Mapping[str, str], given: Allocation = NOTHING
+    ) -> SimulatedContainer:
+        """Start a container; the kubelet does."""
         started = SimulatedContainer(env)
         self.containers[pod.uid, container.name] = started
         return started
 
     def running(self, pod: Pod, container: str) -> SimulatedContainer | None:
+        """A container that runs, if it does."""
         found = self.containers.get((pod.uid, container))
         return found if found and not found.ended else None
 
     async def close(self) -> None:
+        """End every container and leave nothing behind."""
         self.containers.clear()
 
 
 class ProcessContainer:
     """A container that is a process of this machine, and whatever that starts."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        left_out: Sequence[str] = (),
+        *,
+        has_own_files: bool = False,
+    ) -> None:
         self._process = process
         self.pid: int | None = process.pid
+        self.left_out = tuple(left_out)
+        self.has_own_files = has_own_files
+        """Whether it sees other files than this process: then it has a mount namespace of its own."""
 
     async def wait(self) -> int:
         code = await self._process.wait()
@@ -138,6 +167,9 @@ class ProcessContainer:
 class ProcessRuntime:
     """Real processes, each pod in a control group of its own where this machine lets us make one."""
 
+    without_cgroups: str
+    """Why pods are plain processes here; empty where they have control groups."""
+
     def __init__(
         self,
         folder: Path,
@@ -152,8 +184,9 @@ class ProcessRuntime:
         self._naming = naming
         self._containers: dict[tuple[str, str], ProcessContainer] = {}
         self._env: dict[tuple[str, str], dict[str, str]] = {}
+        self._may_not_mount: str | None = None
+        """Why no container can have mounts; None until that has been tried."""
         self.without_cgroups = ""
-        """Why pods are plain processes here; empty where they have control groups."""
         try:
             self._tree: cgroups.Tree | None = cgroups.find_tree(mount)
             # Only to see whether we may: a run that never gets to its first pod must leave nothing.
@@ -186,6 +219,7 @@ class ProcessRuntime:
         return below(self._folder, pod.uid, f"{container}.previous.log")
 
     async def create_pod(self, pod: Pod) -> None:
+        """Make the control group of a pod; the kubelet does."""
         if self._tree:
             cgroups.create(self._tree, self.cgroup(pod))
 
@@ -198,6 +232,7 @@ class ProcessRuntime:
         return self._tree.folders(group)
 
     async def remove_pod(self, pod: Pod) -> None:
+        """End what is left of a pod, and remove its control group and its output; the kubelet does."""
         for uid, name in list(self._containers):
             if uid == pod.uid:
                 del self._containers[uid, name]
@@ -207,36 +242,60 @@ class ProcessRuntime:
             cgroups.remove(self._tree, self.cgroup(pod))
         await asyncio.to_thread(shutil.rmtree, below(self._folder, pod.uid), ignore_errors=True)
 
-    async def start(self, pod: Pod, container: Container, env: Mapping[str, str]) -> ProcessContainer:
+    async def start(
+        self, pod: Pod, container: Container, env: Mapping[str, str], given: Allocation = NOTHING
+    ) -> ProcessContainer:
+        """`env` has what `given` has of it; of the rest, device nodes and mounts are made where that is possible."""
         command = [*container.command, *container.args] or ["sleep", "infinity"]
         log = self.log_file(pod, container.name)
         log.parent.mkdir(parents=True, exist_ok=True)
         if log.exists():
             log.replace(self.previous_log(pod, container.name))
         self._env[pod.uid, container.name] = dict(env)
+        files = plan_files(given)
+        if files.binds and self._may_not_mount is None:
+            self._may_not_mount = await why_no_mounts()
+        if files.binds and self._may_not_mount:
+            files = plan_files(given, self._may_not_mount)
+        command = [
+            *files.command(below(log.parent, f"{container.name}.files")),
+            *_beyond_a_shell(env),
+            *command,
+        ]
         with log.open("ab") as output:
-            process = await self.beside(
+            process = await self._spawn(
                 pod, container, command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output
             )
-        started = ProcessContainer(process)
+        started = ProcessContainer(process, files.left_out, has_own_files=bool(files.binds))
         self._containers[pod.uid, container.name] = started
         return started
 
     async def beside(
         self, pod: Pod, container: Container, command: Sequence[str], **streams: Any
     ) -> asyncio.subprocess.Process:
-        """A process in a container's group, with its environment; `streams` as asyncio takes them."""
+        """A process in a container's group, with its environment and files; `streams` as asyncio takes them."""
+        env = self._env.get((pod.uid, container.name), {})
+        found = self._containers.get((pod.uid, container.name))
+        inside = (
+            ["nsenter", "--mount", "--target", str(found.pid), "--"] if found and found.has_own_files else []
+        )
+        return await self._spawn(pod, container, [*inside, *_beyond_a_shell(env), *command], **streams)
+
+    async def _spawn(
+        self, pod: Pod, container: Container, command: Sequence[str], **streams: Any
+    ) -> asyncio.subprocess.Process:
         procs = " ".join(str(folder / "cgroup.procs") for folder in self._container_folders(pod, container))
         env = self._env.get((pod.uid, container.name), {})
         return await asyncio.create_subprocess_exec(
             *dies_with_us(),
-            *["/bin/sh", "-c", _JOIN, "sh", procs, *_beyond_a_shell(env), *command],
+            *["/bin/sh", "-c", _JOIN, "sh", procs, *command],
             env={"PATH": _PATH, "HOSTNAME": pod.metadata.name, **env},
             start_new_session=True,
             **streams,
         )
 
     def running(self, pod: Pod, container: str) -> ProcessContainer | None:
+        """A container that runs, if it does."""
         found = self._containers.get((pod.uid, container))
         return found if found and not found.ended else None
 

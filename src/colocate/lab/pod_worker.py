@@ -36,20 +36,29 @@ class NotUnderstood(ColocateError):
 
 
 class PodRecord:
-    """What outlives a restart of the kubelet: the pod and its status, as the API server would keep them."""
+    """A pod and its status, as the API server would keep them; both outlive a restart of the kubelet."""
+
+    pod: Pod
+    """The pod; `pod.uid` and `pod.key`, which is its namespace and name."""
+    status: PodStatus
+    """Its `phase`, with `reason` and `message`, and the statuses of its containers."""
 
     def __init__(self, pod: Pod) -> None:
         self.pod = pod
         self.status = PodStatus(qos_class=qos_class(pod))
         self.deleting = asyncio.Event()
+        self.taken_in = False
+        """Whether this life of the kubelet has come to it: a pod is known to it from its admission on, not before."""
         self.grace: float | None = None
         """How long a deletion gives it to end; None: as long as the pod itself says."""
 
     @property
     def finished(self) -> bool:
+        """Whether it has succeeded or failed."""
         return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
 
     def container(self, name: str) -> ContainerStatus | None:
+        """The status of one of its containers; None before it has one."""
         known = (*self.status.init_container_statuses, *self.status.container_statuses)
         return next((status for status in known if status.name == name), None)
 
@@ -88,7 +97,7 @@ class PodWorker:
         if not self._record.status.start_time:
             self._update(start_time=self._now())
         try:
-            await self._devices.admit(self._pod, self._need_nothing())
+            await self._devices.admit(self._pod, self._need_nothing(), self._take_in)
         except AdmissionError as error:
             message = f"Allocate failed due to {error}, which is unexpected"
             self._reject("UnexpectedAdmissionError", message)
@@ -97,6 +106,9 @@ class PodWorker:
             self._reject("TopologyAffinityError", str(error))
             return False
         return True
+
+    def _take_in(self) -> None:
+        self._record.taken_in = True
 
     def _need_nothing(self) -> list[str]:
         """Containers that run, and init containers that are done: a restarted kubelet leaves them alone."""
@@ -181,7 +193,11 @@ class PodWorker:
             try:
                 env = self._env(container)
                 await self._devices.pre_start(self._pod, container)
-                return await self._runtime.start(self._pod, container, env)
+                given = self._devices.allocation(self._pod, container)
+                started = await self._runtime.start(self._pod, container, env, given)
+                for sentence in started.left_out:
+                    self._event(self._pod, "Warning", "NotMade", sentence)
+                return started
             except (AdmissionError, TimeoutError) as error:
                 why = f"device plugin PreStartContainer rpc failed with err: {error}"
                 reason = "CreateContainerConfigError"

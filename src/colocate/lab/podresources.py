@@ -61,10 +61,14 @@ class PodResources:
         return self.allocatable()
 
     def listing(self) -> pr.ListPodResourcesResponse:
-        """Every pod that has not finished; of init containers only those that are not done."""
+        """Every pod that is being admitted or was, and has not finished; of init containers only those not done.
+
+        A kubelet takes pods in one after the other, each just before it admits it (podManager.AddPod in
+        HandlePodAdditions, 1.30 to 1.37): so the pod that an Allocate is for is listed, and those behind it are not.
+        """
         answer = pr.ListPodResourcesResponse()
         for record in self._records():
-            if record.finished:
+            if record.finished or not record.taken_in:
                 continue
             pod = answer.pod_resources.add(
                 name=record.pod.metadata.name, namespace=record.pod.metadata.namespace

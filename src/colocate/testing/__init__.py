@@ -16,6 +16,8 @@ With pytest the same is there as the fixtures `embedded_kubelet` (pytest-asyncio
 from colocate.clock import ManualClock
 from colocate.lab.faults import KubeletFaults
 from colocate.lab.pod_runtime import ProcessRuntime, SimulatedRuntime
+from colocate.lab.pod_worker import PodRecord
+from colocate.model.pod import Phase
 from colocate.testing.blocking import BlockingNode, blocking_kubelet
 from colocate.testing.node import TestNode, embedded_kubelet
 
@@ -23,6 +25,8 @@ __all__ = [
     "BlockingNode",
     "KubeletFaults",
     "ManualClock",
+    "Phase",
+    "PodRecord",
     "ProcessRuntime",
     "SimulatedRuntime",
     "TestNode",

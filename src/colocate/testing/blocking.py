@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from colocate.kubelet import DevicePlugin, Plugins
+from colocate.kubelet import Allocation, DevicePlugin, Plugins
 from colocate.lab.faults import KubeletFaults
 from colocate.lab.pod_worker import PodRecord
 from colocate.model.pod import Phase
@@ -19,7 +19,10 @@ Answer = TypeVar("Answer")
 
 
 class BlockingNode:
-    """What a test does to a node, call by call; `TestNode` says what each of them does."""
+    """What a test does to a node, call by call; `TestNode` says more of each of them."""
+
+    node: TestNode
+    """The node, for what has no call here: `node.call(node.node.kubelet.stop())`."""
 
     def __init__(self, node: TestNode, loop: asyncio.AbstractEventLoop) -> None:
         self.node = node
@@ -31,15 +34,19 @@ class BlockingNode:
 
     @property
     def faults(self) -> KubeletFaults:
+        """What is wrong with the kubelet; a test sets it."""
         return self.node.faults
 
     def serve(self, *plugins: DevicePlugin, **settings: Any) -> Plugins:
+        """Serve plugins in the background; `settings` as in kubelet.Settings."""
         return self.call(self.node.serve(*plugins, **settings))
 
     def stop(self, group: Plugins) -> None:
+        """Stop plugins as SIGTERM would; time passes meanwhile."""
         self.call(self.node.stop(group))
 
     def kill(self, group: Plugins) -> None:
+        """Take plugins away in the midst of whatever they do."""
         self.call(self.node.kill(group))
 
     def restart(self) -> None:
@@ -51,21 +58,31 @@ class BlockingNode:
         self.call(self.node.clock.advance(seconds))
 
     def devices(self, resource: str, healthy: int, *, timeout: float | None = None) -> None:
+        """Wait until the kubelet has so many healthy devices of a resource."""
         self.call(self.node.devices(resource, healthy, timeout=timeout))
 
     def run_pod(self, resources: Mapping[str, int], **options: Any) -> PodRecord:
+        """Put a pod with one container on the node; `options` as in `TestNode.run_pod`."""
         return self.call(self.node.run_pod(resources, **options))
 
     def until_phase(self, record: PodRecord, phase: Phase, *, timeout: float | None = None) -> None:
+        """Wait until a pod has come to a phase."""
         self.call(self.node.until_phase(record, phase, timeout=timeout))
 
     def delete_pod(self, record: PodRecord) -> None:
+        """Delete a pod and wait until it is gone."""
         self.call(self.node.delete_pod(record))
 
     def env(self, record: PodRecord, container: str = "main") -> dict[str, str]:
+        """The variables that plugins have injected into a container."""
         return self.node.env(record, container)
 
+    def allocation(self, record: PodRecord, container: str = "main") -> Allocation:
+        """All that plugins have injected into a container."""
+        return self.node.allocation(record, container)
+
     def held(self, record: PodRecord) -> set[str]:
+        """The ids that a pod holds, of any resource."""
         return self.node.held(record)
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from colocate.clock import Clock, ManualClock
 from colocate.errors import Unavailable
-from colocate.kubelet import DevicePlugin, KubeletPaths, Plugins, Settings
+from colocate.kubelet import Allocation, DevicePlugin, KubeletPaths, Plugins, Settings
 from colocate.lab.faults import KubeletFaults
 from colocate.lab.kubelet import EmbeddedKubelet
 from colocate.lab.pod_runtime import PodRuntime, SimulatedRuntime
@@ -27,7 +27,17 @@ _SHOWN_IDS = 8
 
 
 class TestNode:
-    """What a test does to a node."""
+    """What a test does to a node.
+
+    Waits end at once where what they wait for cannot come any more, and say what was seen.
+    """
+
+    kubelet: EmbeddedKubelet
+    """The kubelet: `restart()`, `stop()`, `start()`, `until(condition)`; `panics` is what would have crashed it."""
+    clock: ManualClock
+    """The time of the kubelet, and of plugins that go by `self.clock`: `await node.clock.advance(300)`."""
+    patience: float
+    """Real seconds that a wait may take, unless it says."""
 
     __test__ = False  # The name is for people; pytest need not collect it.
 
@@ -40,6 +50,7 @@ class TestNode:
 
     @property
     def paths(self) -> KubeletPaths:
+        """Where the kubelet has its sockets and its checkpoint."""
         return self.kubelet.paths
 
     async def serve(self, *plugins: DevicePlugin, clock: Clock | None = None, **settings: Any) -> Plugins:
@@ -135,11 +146,15 @@ class TestNode:
 
     def env(self, record: PodRecord, container: str = "main") -> dict[str, str]:
         """The variables that plugins have injected into a container."""
+        return dict(self.allocation(record, container).envs)
+
+    def allocation(self, record: PodRecord, container: str = "main") -> Allocation:
+        """All that plugins have injected into a container: variables, device nodes, mounts, annotations, CDI names.
+
+        A device node without a `container_path` of its own has its `host_path` there, as a runtime is told it.
+        """
         spec = next(c for c in record.pod.containers if c.name == container)
-        env: dict[str, str] = {}
-        for response in self.kubelet.devices.injected(record.pod, spec):
-            env |= response.envs
-        return env
+        return self.kubelet.devices.allocation(record.pod, spec)
 
     def held(self, record: PodRecord) -> set[str]:
         """The ids that a pod holds, of any resource."""
@@ -147,6 +162,7 @@ class TestNode:
         return {id for held in table.held.values() if held.pod_uid == record.pod.uid for id in held.ids}
 
     async def close(self) -> None:
+        """End plugins and kubelet; `embedded_kubelet` does."""
         for group in list(self._served):
             await self.kill(group)
         await self.kubelet.close()

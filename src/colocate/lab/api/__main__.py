@@ -5,6 +5,7 @@ import asyncio
 import signal
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import uvloop
@@ -23,8 +24,10 @@ async def serve(options: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    with tempfile.TemporaryDirectory(prefix="colocate-api-") as folder:
-        path = options.kubeconfig or Path(folder, "kubeconfig")
+    with ExitStack() as undo:
+        path = options.kubeconfig
+        if path is None:  # Only where it is needed: a process that is killed leaves it.
+            path = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="colocate-api-")), "kubeconfig")
         await server.start(options.host, options.port, tls=not options.plain)
         try:
             server.write_kubeconfig(path)

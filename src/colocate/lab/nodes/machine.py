@@ -56,8 +56,14 @@ class MachineNode:
         """Create the Node, or take over the one that is there."""
         self._beaten = None  # A kubelet that starts says so with its first sync, whatever has changed.
         identity = msgspec.structs.replace(this_machine(), boot_id=self._kubelet.boot_id)
+        major, minor = self._kubelet.version
         body = node_object(
-            self._shape, self._now(), address=self._address, runtime=RUNTIME, identity=identity
+            self._shape,
+            self._now(),
+            address=self._address,
+            runtime=RUNTIME,
+            identity=identity,
+            version=f"v{major}.{minor}.0+colocate-lab",
         )
         if self._registry.find(NODES, "", self._shape.name) is None:
             self._registry.create(NODES, "", body, writer=KUBELET)

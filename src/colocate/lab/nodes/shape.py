@@ -109,7 +109,13 @@ def this_machine(name: str) -> LabNodeShape:
 
 
 def node_object(
-    shape: LabNodeShape, now: str, *, address: str, runtime: str, identity: Identity = NOWHERE
+    shape: LabNodeShape,
+    now: str,
+    *,
+    address: str,
+    runtime: str,
+    identity: Identity = NOWHERE,
+    version: str = VERSION,
 ) -> Object:
     """The Node as its kubelet registers it."""
     labels = {
@@ -143,7 +149,7 @@ def node_object(
                 "kernelVersion": os.uname().release,
                 "osImage": "Colocate lab",
                 "containerRuntimeVersion": runtime,
-                "kubeletVersion": VERSION,
+                "kubeletVersion": version,
                 "kubeProxyVersion": "",
                 "operatingSystem": "linux",
                 "architecture": "amd64",

@@ -1,0 +1,71 @@
+"""Tells a pod why it waits for what this cluster does not have: a node of that name, or a scheduler.
+
+A real cluster says nothing in either case. Nothing is decided or changed here.
+"""
+
+from collections.abc import Iterator
+
+from colocate.lab.api.objects import Object, at, uid_of
+from colocate.lab.api.registry import ObjectRegistry
+from colocate.lab.api.resources import NODES, PODS
+from colocate.lab.scheduler.recorder import Recorder
+from colocate.model.figures import some
+
+PATIENCE = 5.0
+"""Seconds in which a node may still register, and a scheduler of another process may still see the pod."""
+_PAUSE = 1.0
+"""Seconds from one look to the next."""
+_REPORTER = "colocate-lab"
+
+
+class WaitingPods:
+    """Looks at pods that wait."""
+
+    def __init__(self, registry: ObjectRegistry, schedulers: frozenset[str]) -> None:
+        self._registry = registry
+        self._store = registry.store
+        self._schedulers = schedulers
+        self._recorder = Recorder(registry, "lab")
+        self._since: dict[str, float] = {}
+        """By uid, when a pod was first seen to wait."""
+        self._told: set[str] = set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        clock = self._registry.clock
+        while True:
+            turn = self._store.changed.count
+            self._look(clock.monotonic())
+            if self._told >= self._since.keys():
+                await self._store.changed.beyond(turn)
+            await clock.sleep(_PAUSE)
+
+    def _look(self, now: float) -> None:
+        """Tell those that have waited long enough."""
+        nodes = sorted(stored.key.name for stored in self._store.items(NODES.storage))
+        waiting = {uid_of(pod): (pod, why) for pod in self._pods() if (why := self._why(pod, nodes))}
+        self._since = {uid: self._since.get(uid, now) for uid in waiting}
+        self._told &= set(waiting)
+        for uid, (pod, (reason, message)) in waiting.items():
+            if uid not in self._told and now - self._since[uid] >= PATIENCE:
+                self._told.add(uid)
+                self._recorder.record(pod, reason, "Waiting", message, warning=True, reporter=_REPORTER)
+
+    def _pods(self) -> Iterator[Object]:
+        for stored in self._store.items(PODS.storage):
+            if at(stored.body, "status", "phase") in (None, "Pending"):
+                yield stored.body
+
+    def _why(self, pod: Object, nodes: list[str]) -> tuple[str, str] | None:
+        node, scheduler = at(pod, "spec", "nodeName"), at(pod, "spec", "schedulerName")
+        if node and node not in nodes:
+            return "NoSuchNode", (
+                f"spec.nodeName is {node}, and there is no such node here ({some(nodes)}): take it out, or start the "
+                f"lab with --node-name {node}, which calls this machine so"
+            )
+        if not node and scheduler not in self._schedulers and not at(pod, "status", "conditions"):
+            return "NoSuchScheduler", (
+                f"spec.schedulerName is {scheduler}, and no scheduler of that name has looked at it; the lab runs "
+                f"{some(sorted(self._schedulers))}: start one of that name, or give --scheduler-config"
+            )
+        return None
