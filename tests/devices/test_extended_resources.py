@@ -215,6 +215,10 @@ def test_a_key_at_0_that_the_checkpoint_still_knows_would_be_put_back() -> None:
     before_it_started = Before(gone_by=NOW - 9999)
     found = judged(node(0, 0, kubelet(NOW - 100, FAN), kubelet=known), before=before_it_started)
     assert (found.state, found.remaining) == (ResourceState.STALE, 200), "a kubelet that starts counts anew"
+    first = judge(node(0, 0, kubelet(NOW - 100, FAN), kubelet=known), [], NOW)
+    beat = node(0, 0, kubelet(NOW + 20, FAN), kubelet=known)
+    (later,) = judge(beat, [], NOW + 30, remember(first))
+    assert later.remaining == 170, "a heartbeat in between does not begin it anew"
     old = kubelet(NOW - GRACE - LATE - 1, FAN)
     assert verdict(node(0, 0, old, kubelet=known)) == (ResourceState.UNHEALTHY, False)
 

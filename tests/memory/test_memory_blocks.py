@@ -16,6 +16,7 @@ from colocate.memory.blocks import (
     number,
 )
 from colocate.memory.explanation import explain, returning
+from colocate.memory.forecast import Koordinator
 from colocate.memory.settings import MemorySettings, Rung, check_settings
 from colocate.memory.state import state_from_json
 from colocate.model.device import Device
@@ -249,6 +250,11 @@ def test_never_more_blocks_than_configured() -> None:
         (MemorySettings(block_size=1000), "at least 1Mi"),
         (MemorySettings(block_size=MIB + 1), "whole pages"),
         (MemorySettings(margin=1.5), "margin is 1.5; give a share below 1"),
+        (MemorySettings(margin=10.0), "margin is 10.0; give a share below 1; did you mean 10%?"),
+        (
+            MemorySettings(forecast=Koordinator(threshold=6500)),
+            "threshold is 65; give a share above 0 and at most 1; did you mean 65%?",
+        ),
         (MemorySettings(cool_down=-1), "cool_down is -1"),
         (MemorySettings(tolerance=0.9), "hurry"),
         (MemorySettings(without=(Rung.WITHDRAW,)), "withdraw"),

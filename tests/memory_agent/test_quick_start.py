@@ -5,8 +5,11 @@ from tests.memory_agent.lab import NAMESPACE, RESOURCE, memory_lab
 from tests.support.waiting import until
 
 THREE_BLOCKS = 1_610_612_736
-# Shells pass over variables whose names they do not like; the process has them all the same.
-SAY_IDS = f"echo \"ids $(tr '\\0' '\\n' < /proc/$$/environ | grep ^{RESOURCE}=)\"; exec sleep infinity"
+# Shells drop variables whose names they do not like, which the process has all the same.
+SAY_IDS = (
+    f"echo \"ids $(tr '\\0' '\\n' < /proc/$$/environ | grep ^{RESOURCE}=)\"; "
+    "sh -c 'echo \"$COLOCATION_MEMORY_BLOCKS has $COLOCATION_MEMORY_BYTES\"'; exec sleep infinity"
+)
 
 
 async def test_a_pod_with_three_blocks_finds_its_limit_set_when_its_process_starts() -> None:
@@ -16,10 +19,11 @@ async def test_a_pod_with_three_blocks_finds_its_limit_set_when_its_process_star
         await lab.until_blocks(3)
         uid = lab.create_pod("test-pod", 3, SAY_IDS)
         await lab.until_running("test-pod")
-        await until(lambda: len(lab.said("test-pod")) == 2, "its first words")
-        limit, ids = lab.said("test-pod")
+        await until(lambda: len(lab.said("test-pod")) == 3, "its first words")
+        limit, ids, variables = lab.said("test-pod")
         assert limit == f"limit {THREE_BLOCKS}"
         assert ids == f"ids {RESOURCE}=CM-0000,CM-0001,CM-0002"
+        assert variables == f"CM-0000,CM-0001,CM-0002 has {THREE_BLOCKS}"
         assert lab.held() == {uid: {"CM-0000", "CM-0001", "CM-0002"}}
         assert lab.allocatable() >= 3
         report = await lab.report()

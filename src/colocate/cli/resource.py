@@ -160,7 +160,7 @@ def _print(found: list[ExtendedResource], args: argparse.Namespace) -> None:
     else:
         clear = _CLEAR if args.watch and sys.stdout.isatty() else ""
         wide = args.output == "wide"
-        shown = table(found, wide=wide, width=0 if wide else terminal_width())
+        shown = table(found, wide=wide, width=0 if wide else terminal_width(), counts_down=args.watch)
         lines = list(shown) if found else [_nothing(args)]
         print(clear + "\n".join(lines), flush=True)
 

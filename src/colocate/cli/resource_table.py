@@ -3,25 +3,31 @@
 from collections.abc import Iterator, Sequence
 
 from colocate.cli.output import fitted
-from colocate.devices.extended_resources import ExtendedResource, ResourceState
+from colocate.devices.extended_resources import GRACE, ExtendedResource, ResourceState
 
 _HEAD = ("NODE", "RESOURCE", "CAPACITY", "ALLOCATABLE", "REQUESTED", "STATE")
 _HEAD_OF_WHY = "WHY"
 
 
-def table(found: Sequence[ExtendedResource], *, wide: bool, width: int = 0) -> Iterator[str]:
-    """Lines; where several nodes have a resource, its sum comes last."""
+def table(
+    found: Sequence[ExtendedResource], *, wide: bool, width: int = 0, counts_down: bool = False
+) -> Iterator[str]:
+    """Lines; where several nodes have a resource, its sum comes last.
+
+    A single look knows of a stale resource only when the kubelet wrote last, which it does again and again: its time
+    would go up from one look to the next. Who looks again remembers, and `counts_down`.
+    """
     rows = [list(_HEAD) + [_HEAD_OF_WHY] * wide]
-    rows += [_row(one) + [_why(one)] * wide for one in found]
+    rows += [_row(one, counts_down) + [_why(one)] * wide for one in found]
     rows += _totals(found)
     return fitted(rows, width)
 
 
-def state(resource: ExtendedResource) -> str:
+def state(resource: ExtendedResource, counts_down: bool = True) -> str:
     """In few words; a question mark where it is inferred."""
     match resource.state:
         case ResourceState.STALE if resource.remaining is not None:
-            words = f"stale, ≤ {span(resource.remaining)} left"
+            words = f"stale, ≤ {span(resource.remaining) if counts_down else f'{GRACE / 60:g}m'} left"
         case ResourceState.REMOVABLE:
             words = "stale, removable"
         case other:
@@ -35,9 +41,9 @@ def span(seconds: float) -> str:
     return f"{whole // 60}m{whole % 60:02}s" if whole >= 60 else f"{whole}s"
 
 
-def _row(one: ExtendedResource) -> list[str]:
+def _row(one: ExtendedResource, counts_down: bool) -> list[str]:
     counts = [_count(one.capacity), _count(one.allocatable), str(one.requested)]
-    return [one.node, one.name, *counts, state(one)]
+    return [one.node, one.name, *counts, state(one, counts_down)]
 
 
 def _why(one: ExtendedResource) -> str:

@@ -52,6 +52,8 @@ class Before(msgspec.Struct, frozen=True):
 
     gone_by: float | None = None
     """The plugin was gone by then."""
+    empty_by: float | None = None
+    """The kubelet had started by then, showed 0 and 0, and waited for the plugin."""
     put_back: float | None = None
     """The kubelet had put the resource back by then, so it had not let go."""
 
@@ -84,7 +86,7 @@ class ExtendedResource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     A plugin that had no healthy device before it went leaves no trace when it goes: then it may be longer.
     """
     gone_by: float | None = None
-    """Of a stale one: the latest moment at which its plugin can have gone, with the same reserve."""
+    """Of a stale one: the latest moment from which the kubelet can have counted, with the same reserve."""
 
     @property
     def is_stale(self) -> bool:
@@ -129,7 +131,11 @@ def judge(
 
 def remember(judged: Sequence[ExtendedResource]) -> dict[str, Before]:
     """What the next look at the same node should know of this one: it makes the end of the grace more certain."""
-    return {one.name: Before(gone_by=one.gone_by) for one in judged if one.gone_by is not None}
+    return {
+        one.name: Before(gone_by=one.gone_by) if one.capacity else Before(empty_by=one.gone_by)
+        for one in judged
+        if one.gone_by is not None
+    }
 
 
 def _beside(node: NodeRecords, name: str, verdicts: Mapping[str, _Verdict]) -> _Verdict:
@@ -236,12 +242,12 @@ def _empty(node: NodeRecords, name: str, now: float, before: Before) -> _Verdict
         )
     last_word = node.last_word
     if name in (node.kubelet.registered or {}):
-        since = _earliest(now, last_word)
+        since = _earliest(now, last_word, before.empty_by)
         if now > since + GRACE + LATE:
             reason = "a plugin without devices runs, or stopped less than five minutes ago"
             return _Verdict(ResourceState.UNHEALTHY, False, reason)
         reason = "the kubelet has started and waits for its plugin; or a plugin without devices runs"
-        return _Verdict(ResourceState.STALE, False, reason, _remaining(since, now))
+        return _Verdict(ResourceState.STALE, False, reason, _remaining(since, now), since)
     if node.silent:
         return _Verdict(
             ResourceState.REMOVABLE, False, "the kubelet is silent; when it starts it may put it back"

@@ -151,7 +151,7 @@ def check_settings(settings: MemorySettings) -> MemorySettings:
         *(
             (
                 not 0 <= getattr(settings, field) < 1,
-                f"{field} is {getattr(settings, field)}; give a share below 1",
+                f"{field} is {getattr(settings, field)}; give a share below 1{_percent(getattr(settings, field))}",
             )
             for field in shares
         ),
@@ -168,7 +168,8 @@ def check_settings(settings: MemorySettings) -> MemorySettings:
         ),
         (
             isinstance(settings.forecast, Koordinator) and not 0 < settings.forecast.threshold <= 100,
-            "the koordinator forecast's threshold is a percentage; give more than 0 and at most 100",
+            f"the koordinator forecast's threshold is {_threshold(settings.forecast) / 100:g}; give a share above 0 "
+            f"and at most 1{_percent(_threshold(settings.forecast) / 100)}",
         ),
         (
             isinstance(settings.forecast, WindowMax) and settings.forecast.window <= 0,
@@ -179,3 +180,12 @@ def check_settings(settings: MemorySettings) -> MemorySettings:
         if refused:
             raise UserError(f"memory: {why}")
     return settings
+
+
+def _threshold(forecast: object) -> float:
+    return forecast.threshold if isinstance(forecast, Koordinator) else 0.0
+
+
+def _percent(share: float) -> str:
+    """A question to who wrote 10 and may have meant 10 %."""
+    return f"; did you mean {share:g}%?" if 2 <= share <= 100 else ""

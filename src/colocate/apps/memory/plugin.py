@@ -20,6 +20,9 @@ from colocate.model.memory import PodIdentity, PodUid
 IDS = "colocate.dev/memory-blocks"
 BYTES = "colocate.dev/memory-bytes"
 """Annotations for runtimes."""
+IDS_VARIABLE = "COLOCATION_MEMORY_BLOCKS"
+BYTES_VARIABLE = "COLOCATION_MEMORY_BYTES"
+"""Variables for shells: dash and busybox drop one that is named as the resource, for it has a slash and a dot."""
 
 REFUSED = "ColocationMemoryRefused"
 _PROMISE = 60.0
@@ -104,9 +107,10 @@ class MemoryPlugin(DevicePlugin):
         self._check_namespace(len(in_order))
         self._promised |= dict.fromkeys(in_order, self._clock.monotonic())
         self.used.changed()
+        named, size = ",".join(in_order), str(len(in_order) * self._settings().block_size)
         return Allocation(
-            envs={self.resource: ",".join(in_order)},
-            annotations={IDS: ",".join(in_order), BYTES: str(len(in_order) * self._settings().block_size)},
+            envs={self.resource: named, IDS_VARIABLE: named, BYTES_VARIABLE: size},
+            annotations={IDS: named, BYTES: size},
         )
 
     async def prestart(self, ids: Sequence[str]) -> None:
