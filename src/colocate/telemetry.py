@@ -79,6 +79,7 @@ class Event(StrEnum):
     GPU_FIT = "gpu.fit"
     GPU_GONE = "gpu.gone"
     GPU_SILENT = "gpu.silent"
+    GPU_DEVICES_DEAR = "gpu.devices_dear"
     GPU_COUNTS_SET = "gpu.counts_set"
     GPU_COUNTS_UNSET = "gpu.counts_unset"
     GPU_GIVEN = "gpu.given"
@@ -89,10 +90,13 @@ class Event(StrEnum):
     GPU_UNFLAGGED = "gpu.unflagged"
     GPU_POD_DELETED = "gpu.pod_deleted"
     GPU_POD_UNDELETED = "gpu.pod_undeleted"
+    GPU_DELETIONS_BOUNDED = "gpu.deletions_bounded"
+    GPU_PODS_UNREAD = "gpu.pods_unread"
     PLACEMENT_ADOPTED = "placement.adopted"
     PLACEMENT_PASSED = "placement.passed"
     PLACEMENT_FAILED = "placement.failed"
     PLACEMENT_REFUSED = "placement.refused"
+    PLACEMENT_STRICT_UNMET = "placement.strict_unmet"
     PLACEMENT_MOVED = "placement.moved"
     PLACEMENT_SANDBOX_GONE = "placement.sandbox_gone"
     PLACEMENT_DRIFT = "placement.drift"
@@ -128,6 +132,7 @@ class Event(StrEnum):
     EXTENDER_FAULT = "extender.fault"
     GPU_BIND_FAILED = "gpu.bind_failed"
     GPU_BOOK_UNREAD = "gpu.book_unread"
+    GPU_UNSEALED = "gpu.unsealed"
     EXTENDER_FILE_RELOADED = "extender.file_reloaded"
     EXTENDER_FILE_REFUSED = "extender.file_refused"
     SCHEDULER_STARTED = "scheduler.started"
@@ -201,6 +206,10 @@ CPUS_PASSED = Counter(
     ["reason"],
 )
 CPUS_REFUSED = Counter("colocate_cpus_refused_total", "Containers that a strict wish kept from starting.")
+CPUS_STRICT_UNMET = Gauge(
+    "colocate_cpus_strict_unmet",
+    "Containers with a strict wish that run on several CCXs: they ran before they could be refused.",
+)
 CPUS_DRIFT = Counter(
     "colocate_cpus_drift_total",
     "Containers whose cpuset was not as it should be, by what became of it.",
@@ -306,6 +315,9 @@ SCHEDULER_REFUSALS = Counter(
 )
 GPU_BINDINGS = Counter(
     "colocate_scheduler_gpu_bindings_total", "Pods with GPUs that were to be bound, by outcome.", ["outcome"]
+)
+GPU_UNSEALED = Gauge(
+    "colocate_gpu_bookings_unsealed", "1 while the scheduler has no key to seal its bookings with."
 )
 GPU_PREEMPTIONS_REFUSED = Counter(
     "colocate_scheduler_gpu_preemptions_refused_total",
@@ -421,6 +433,19 @@ GPU_ANSWERS = Counter(
     "colocate_gpu_answers_total",
     "Allocates of GPU memory that were answered, by outcome.",
     ["resource", "outcome"],
+)
+GPU_ANNOUNCEMENTS = Counter(
+    "colocate_gpu_announcements_total", "Writes of the node's annotation that says who has what of its GPUs."
+)
+GPU_HELD_UP = Counter(
+    "colocate_gpu_held_up_seconds_total",
+    "Seconds for which the kubelet was kept waiting for a pod that was not known.",
+    ["resource"],
+)
+GPU_DELETIONS_WITHHELD = Counter(
+    "colocate_gpu_deletions_withheld_total",
+    "Pods that must not start and were not deleted because of a bound: of their controller, or of the node.",
+    ["bound"],
 )
 GPU_VERDICTS = Counter(
     "colocate_gpu_verdicts_total",

@@ -17,7 +17,18 @@ NOWHERE = "no cluster here"
 
 
 def patient(root: Path, cluster: Client | str = NOWHERE, clock: Clock | None = None) -> Patient:
-    return Patient(KubeletPaths(root), root / "agent.sock", "worker", clock or SystemClock(), cluster)
+    """All whose places are below `root`."""
+    return Patient(
+        KubeletPaths(root),
+        root / "agent.sock",
+        "worker",
+        clock or SystemClock(),
+        cluster,
+        placement_socket=root / "cpus.sock",
+        placement_state=root / "placement",
+        nri_socket=root / "nri.sock",
+        nvidia_runtime=root / "nvidia.toml",
+    )
 
 
 async def found(who: Patient, *names: str) -> dict[str, tuple[CheckResult, ...]]:

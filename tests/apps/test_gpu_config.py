@@ -8,7 +8,7 @@ from colocate.apps.config.file import build
 from colocate.apps.config.schema import Config
 from colocate.apps.gpus.mock_file import load_mock_gpus
 from colocate.errors import UserError
-from colocate.gpus import GPUSHARE, Gem, GpuSettings, HamiCore, HealthSettings
+from colocate.gpus import COLOCATE, GPUSHARE, Gem, GpuSettings, HamiCore, HealthSettings
 
 
 def read(gpus: str) -> Config:
@@ -18,7 +18,7 @@ def read(gpus: str) -> Config:
 def test_unless_told_otherwise_it_is_off_and_as_those_who_decide_have_it() -> None:
     section = Config().gpus
     assert not section.enabled
-    assert section.settings() == GpuSettings()
+    assert section.settings() == GpuSettings(dialects=(COLOCATE,))
     assert section.health.settings() == HealthSettings()
     assert section.resources == ()
 
@@ -50,11 +50,14 @@ def test_what_is_said_reaches_those_who_decide() -> None:
 @pytest.mark.parametrize(
     ("gpus", "said"),
     [
-        ("dialects: []", "gpus.dialects: the list is empty; name at least one of doslab, gpushare, volcano"),
+        (
+            "dialects: []",
+            "gpus.dialects: the list is empty; name at least one of colocate, doslab, gpushare, volcano",
+        ),
         (
             "dialects: [{name: doslap}]",
             "gpus.dialects[0].name: there is no dialect 'doslap'; did you mean 'doslab'? known dialects are "
-            "doslab, gpushare, volcano",
+            "colocate, doslab, gpushare, volcano",
         ),
         (
             "dialects: [{name: doslab}, {name: doslab}]",
@@ -62,15 +65,15 @@ def test_what_is_said_reaches_those_who_decide() -> None:
         ),
         (
             "dialects: [{name: doslab, unit: 100}]",
-            "gpus.dialects[0].unit: 100 bytes is no unit; write it in whole Mi or Gi, such as 8Mi",
+            "gpus.dialects[0].unit: 100 bytes is no unit; did you mean 100Mi?",
         ),
         (
             "dialects: [{name: doslab, unit: 0}]",
-            "gpus.dialects[0].unit: 0 bytes is no unit; write it in whole Mi or Gi, such as 8Mi",
+            "gpus.dialects[0].unit: 0 bytes is no unit; write it in whole Mi or Gi, such as 256Mi",
         ),
         (
             "dialects: [{name: doslab, unit: -1Mi}]",
-            "gpus.dialects[0].unit: -1048576 bytes is no unit; write it in whole Mi or Gi, such as 8Mi",
+            "gpus.dialects[0].unit: -1048576 bytes is no unit; write it in whole Mi or Gi, such as 256Mi",
         ),
         ("mock: gpus.yaml", "gpus.mock: 'gpus.yaml' is not an absolute path; begin it with '/'"),
         (
@@ -93,7 +96,9 @@ def test_what_cannot_be_is_refused_with_a_sentence(gpus: str, said: str) -> None
 
 
 def test_a_name_that_something_else_serves_is_refused() -> None:
-    file = b"version: 1\ngpus: {enabled: true}\nmock: {resources: [{name: doslab.io/gpu-memory, count: 1}]}"
+    file = (
+        b"version: 1\ngpus: {enabled: true}\nmock: {resources: [{name: colocate.dev/gpu-memory, count: 1}]}"
+    )
     with pytest.raises(UserError, match=r"gpus.dialects\[0\]: it serves .* which mock.resources\[0\] has"):
         build(file, "agent.yaml")
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from tests.cluster.serving import connect
@@ -14,7 +15,7 @@ from colocate.clock import SystemClock
 from colocate.cluster.errors import Forbidden
 from colocate.cluster.node_status import set_extended_resources
 from colocate.cluster.resources import NODES, PODS
-from colocate.gpus import ANNOUNCED, DIALECTS, DOSLAB
+from colocate.gpus import ANNOUNCED, COLOCATE, COUNT_WISH, DIALECTS, DOSLAB, GpuPod, asks_of
 from colocate.lab.api.resources import NODES as LAB_NODES
 from colocate.lab.api.resources import PODS as LAB_PODS
 from colocate.lab.api.server import ApiServer
@@ -31,15 +32,23 @@ def test_the_configurations_can_be_used() -> None:
     for text in ((EXAMPLES / "agent.yaml").read_text(), in_config_map):
         config = build(text.encode(), "agent.yaml").config
         assert config.gpus.enabled
-        assert config.gpus.settings().dialects == (DOSLAB,)
+        assert config.gpus.settings().dialects == (COLOCATE,)
 
 
-def test_the_demo_pods_ask_for_a_mock_gpu_that_is_there() -> None:
+def test_the_pods_of_doslab_ask_for_a_mock_gpu_that_is_there() -> None:
     mocks = {gpu.uuid for gpu in load_mock_gpus(EXAMPLES / "mock-gpus.yaml", "node")}
-    for pod, keys in zip(documents("demo-pods.yaml"), DOSLAB.annotations, strict=True):
+    for pod, keys in zip(documents("doslab-pods.yaml"), DOSLAB.annotations, strict=True):
         annotations = pod["metadata"]["annotations"]
         assert set(annotations) == {keys.gpus, keys.assume_time, keys.assigned}
         assert annotations[keys.gpus] in mocks
+
+
+def test_the_demo_pods_ask_in_the_dialect_of_the_daemonset() -> None:
+    pods = [msgspec.convert(each, GpuPod) for each in documents("demo-pods.yaml")]
+    asked = [asks_of(pod, COLOCATE) for pod in pods]
+    assert [each.containers[0].memory for each in asked] == [4096, 8192, 3072]
+    assert not any(each.problem for each in asked)
+    assert pods[-1].annotations == {COUNT_WISH: "2"}
 
 
 def test_the_agent_runs_with_the_account_of_the_role() -> None:

@@ -29,6 +29,13 @@ HERE = Identity("boot-1", "machine-1", "host-1")
 STATED = KubeletPaths(Path("/elsewhere/kubelet"))
 
 
+@pytest.fixture
+def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubeletPaths:
+    """The usual folder, in which no kubelet of this machine has said what it calls this boot."""
+    monkeypatch.setattr(KubeletPaths, "boot_id", tmp_path / "boot_id")
+    return KubeletPaths()
+
+
 def marks(name: str, hostname: str, boot: str, machine: str) -> _NodeMarks:
     return _NodeMarks(name, hostname, NodeIdentity(boot, machine))
 
@@ -54,9 +61,9 @@ NOT_HERE = marks("n5", "host-1", "boot-2", "machine-1")
     ],
 )
 def test_a_node_is_this_machine_if_it_is_the_same_boot_and_more_agrees_for_one_alone(
-    nodes: list[_NodeMarks], name: str | None
+    nodes: list[_NodeMarks], name: str | None, usual: KubeletPaths
 ) -> None:
-    assert LocalKubelet(KubeletPaths(), HERE, SystemClock()).which(nodes) == name
+    assert LocalKubelet(usual, HERE, SystemClock()).which(nodes) == name
 
 
 @pytest.mark.parametrize(
@@ -84,8 +91,8 @@ def test_a_machine_that_does_not_know_itself_is_no_node() -> None:
     assert nobody.which([marks("n1", "", "", "")]) is None
 
 
-def test_a_host_name_is_the_same_in_capitals_which_kubelets_do_not_write() -> None:
-    loud = LocalKubelet(KubeletPaths(), Identity("boot-1", "", "HOST-1"), SystemClock())
+def test_a_host_name_is_the_same_in_capitals_which_kubelets_do_not_write(usual: KubeletPaths) -> None:
+    loud = LocalKubelet(usual, Identity("boot-1", "", "HOST-1"), SystemClock())
     assert loud.which([BY_HOST]) == "n1"
 
 

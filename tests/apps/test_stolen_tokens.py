@@ -184,6 +184,28 @@ def test_a_gpu_scheduler_binds_pods_and_may_do_no_more_with_them_than_its_file_s
     assert not server.authorizer.allows(thief, lease)
 
 
+def test_of_all_secrets_a_gpu_scheduler_has_its_own_key_and_no_agent_has_any(server: ApiServer) -> None:
+    """A right to create Secrets would lead to the tokens of other accounts of the namespace."""
+    apply(server, *EXTENDER, "scheduler/gpus-rbac.yaml", "gpus/rbac.yaml", "gpus/pods-rbac.yaml")
+    verbs = ("get", "list", "watch", "create", "update", "patch", "delete")
+
+    def may(account: str, name: str, namespace: str = "kube-system") -> set[str]:
+        thief = service_account("kube-system", account)
+        deeds = {verb: Deed(verb, resource="secrets", namespace=namespace, name=name) for verb in verbs}
+        return {verb for verb, deed in deeds.items() if server.authorizer.allows(thief, deed)}
+
+    assert may("colocate-scheduler", "colocate-gpu-key") == {"get", "update"}
+    assert may("colocate-scheduler", "") == set()
+    assert may("colocate-scheduler", "another") == set()
+    assert may("colocate-scheduler", "colocate-gpu-key", "default") == set()
+    assert may("colocate-gpus", "colocate-gpu-key") == set()
+
+
+def test_no_manifest_holds_a_key() -> None:
+    (secret,) = (each for each in documents("scheduler/gpus-rbac.yaml") if each["kind"] == "Secret")
+    assert not {"data", "stringData"} & secret.keys()
+
+
 def test_no_manifest_binds_a_right_to_change_pods_cluster_wide() -> None:
     files = [*AGENT, "memory/mover.yaml", *EXTENDER, "scheduler/taints-rbac.yaml"]
     every = documents(*files, "scheduler/metrics-api-rbac.yaml")

@@ -114,3 +114,28 @@ async def test_an_unknown_shell_is_refused() -> None:
     ended = await colocate("completion", "tcsh")
     assert ended == Ended(2, "", ended.err)
     assert "choose from" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["memroy"],
+            "colocate: there is no command 'memroy'; did you mean 'memory'? 'colocate --help' lists all\n",
+        ),
+        (["xyz"], "colocate: there is no command 'xyz'; 'colocate --help' lists what there is\n"),
+        (["memory", "statsu"], "did you mean 'status'? 'colocate memory --help' lists all\n"),
+        (
+            ["memory", "status", "-o", "jsno"],
+            "argument -o/--output: there is no 'jsno'; did you mean 'json'?\n",
+        ),
+        (
+            ["memory", "status", "--sockte", "x"],
+            "unrecognized arguments: --sockte x; did you mean '--socket'?\n",
+        ),
+    ],
+)
+async def test_a_mistyped_word_is_answered_with_the_nearest(words: list[str], said: str) -> None:
+    ended = await colocate(*words)
+    assert ended.code == 2
+    assert ended.err.endswith(said)

@@ -28,10 +28,13 @@ async def test_it_says_its_version() -> None:
     assert (ended.code, ended.out) == (0, f"colocate {__version__}\n")
 
 
-async def test_an_unknown_group_is_refused_with_those_that_exist() -> None:
-    ended = await colocate("memry")
+@pytest.mark.parametrize(
+    ("typed", "told"), [("memry", "did you mean 'memory'?"), ("zzz", "'colocate --help' lists what there is")]
+)
+async def test_an_unknown_group_is_refused_with_the_nearest_or_the_help(typed: str, told: str) -> None:
+    ended = await colocate(typed)
     assert ended.code == 2
-    assert "'agent'" in ended.err
+    assert told in ended.err
     assert "Traceback" not in ended.err
 
 

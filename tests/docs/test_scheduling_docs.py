@@ -69,3 +69,14 @@ def test_the_manifest_of_kube_scheduler_holds_what_kube_config_prints() -> None:
 
 def test_the_rules_are_those_that_the_preset_asks_for() -> None:
     assert (EXAMPLES / "prometheus-rules.yaml").read_text().endswith(rules(Preset.SEED))
+
+
+def test_every_container_of_colocate_in_the_examples_has_a_memory_limit() -> None:
+    found = {}
+    for file in sorted((REPO / "examples").rglob("*.yaml")):
+        for one in yaml.safe_load_all(file.read_text()):
+            if isinstance(one, dict) and one.get("kind") in ("Deployment", "DaemonSet"):
+                for container in one["spec"]["template"]["spec"].get("containers", []):
+                    if str(container.get("image", "")).startswith("colocate"):
+                        found[f"{file.parent.name}/{file.name}"] = container["resources"]["limits"]["memory"]
+    assert {"scheduler/colocate.yaml", "gpus/daemonset.yaml", "memory/daemonset.yaml"} <= found.keys()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.support.shown import REPO, ShownCommand, commands, spans
 
 from colocate.apps.config.override import settable
@@ -46,6 +47,7 @@ OTHERS = {
 NOT_OURS = {
     "--container-runtime-endpoint": "of the kubelet",
     "--root-dir": "of the kubelet",
+    "--require-hashes": "of pip",
     "--config": "of kube-scheduler, too",
     "--tail": "of kubectl logs",
     "--previous": "of kubectl logs",
@@ -217,3 +219,30 @@ def test_every_variable_that_is_named_is_read() -> None:
     named = {name for _, text in spans() for name in re.findall(r"COLOCATE_[A-Z_]+[A-Z]", text)}
     assert named
     assert named <= read
+
+
+def test_a_scheduler_that_is_started_by_hand_is_told_its_cluster() -> None:
+    """Outside a pod there is no service account; only the embedded cluster exports KUBECONFIG."""
+    for shown in SHOWN:
+        for words in map(run_of, simple(shown.text)):
+            ours = words[:1] == ["colocate"] and words[1:3] in (
+                ["scheduler", "serve"],
+                ["scheduler", "kube-config"],
+            )
+            if ours and not shown.place.startswith(("docs/embedded-cluster.md", "docs/extender.md")):
+                assert "--kubeconfig" in words, shown
+
+
+def test_manifests_lie_beside_manifests_and_say_which_namespace_they_need() -> None:
+    for path in sorted((REPO / "examples").rglob("*.yaml")):
+        documents = [one for one in yaml.safe_load_all(path.read_text()) if one]
+        patch = all("kind" not in one and "spec" in one for one in documents)
+        assert patch is (path.parent.name == "patches"), path
+        made = {one["metadata"]["name"] for one in documents if one.get("kind") == "Namespace"}
+        for one in documents:
+            needed = (one.get("metadata") or {}).get("namespace", "default")
+            first = (
+                f"-f examples/{path.parent.name}/namespace.yaml -f examples/{path.parent.name}/{path.name}"
+            )
+            there = needed in {"default", "kube-system", "kube-public", *made}
+            assert there or path.name == "pod.yaml" or first in path.read_text(), (path, needed)

@@ -6,22 +6,26 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from colocate.apps import control
-from colocate.apps.gpus.control import GPU_REPORT, AskGpuReport
+from colocate.apps.gpus.control import EXPLAIN, GPU_REPORT, AskGpuReport, ExplainGpuPod
 from colocate.apps.gpus.mock_faults import SET_FAULT, GpuFault, SetGpuFault
 from colocate.apps.gpus.report import GpuReport
+from colocate.errors import UserError
+from colocate.gpus import GpuPod
 from colocate.lab.api.deletion import DeleteOptions, delete
 from colocate.lab.api.objects import Object
-from colocate.lab.api.resources import EVENTS, NODES, PODS
+from colocate.lab.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
-from colocate.model.pod import Phase
+from colocate.model.pod import Phase, Pod
+from tests.gpus.node import KEY, booked
 from tests.support.waiting import until
 
 _MEMORY = Path("/dev/shm")
@@ -47,6 +51,7 @@ class GpuLab:
 
     def configure(self, gpus: Sequence[Mapping[str, Any]] = MOCKS, **section: Any) -> None:
         """Write the agent's configuration and its mock GPUs; fields of the section gpus as in the file."""
+        (self.root / "key").write_bytes(KEY)
         self.mocks.write_text(yaml.safe_dump({"version": 1, "gpus": list(gpus)}))
         self.config.write_text(
             yaml.safe_dump(
@@ -62,6 +67,7 @@ class GpuLab:
                         "kubeconfig": str(self.root / "kubeconfig"),
                         "stateFolder": str(self.root / "state"),
                         "health": {"refresh": "1s", "recovery": "1s"},
+                        "dialects": [{"name": "doslab"}],
                         **section,
                     },
                 }
@@ -114,6 +120,17 @@ class GpuLab:
     async def fault(self, fault: GpuFault) -> None:
         await control.ask(self.socket, SET_FAULT, SetGpuFault(fault))
 
+    async def until_explained(self, pod: str) -> None:
+        """Wait until the agent's watch has told of a pod."""
+
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    await control.ask(self.socket, EXPLAIN, ExplainGpuPod(pod))
+                    return
+                except UserError:
+                    await asyncio.sleep(0.01)
+
     async def report(self) -> GpuReport:
         return await control.ask(self.socket, GPU_REPORT, AskGpuReport())
 
@@ -129,10 +146,11 @@ class GpuLab:
         name: str,
         units: int,
         *,
+        resource: str = MEMORY,
         annotations: Mapping[str, str] | None = None,
         limits: Mapping[str, str] | None = None,
     ) -> str:
-        wanted = {MEMORY: str(units), **(limits or {})} if units else dict(limits or {})
+        wanted = {resource: str(units), **(limits or {})} if units else dict(limits or {})
         container = {"name": "main", "image": "busybox", "resources": {"limits": wanted}}
         return self.create(
             {
@@ -140,6 +158,43 @@ class GpuLab:
                 "spec": {"containers": [container]},
             }
         )
+
+    def annotate(self, name: str, annotations: Mapping[str, str], namespace: str = "default") -> None:
+        def change(body: Object) -> None:
+            body["metadata"].setdefault("annotations", {}).update(annotations)
+
+        self.cluster.registry.modify(PODS, namespace, name, change)
+
+    def book(self, name: str, *gpus: str) -> None:
+        """Book a pod as a scheduler of ours does, with the key of the tests."""
+        made = booked(msgspec.convert(self.pod(name), GpuPod), gpus)
+        self.annotate(name, made.annotations)
+
+    def owner(self, name: str = "owner") -> Object:
+        """A reference to a controller. Any object will do: what matters is that it is there."""
+        stored = self.cluster.registry.find(CONFIG_MAPS, "default", name) or self.cluster.registry.create(
+            CONFIG_MAPS, "default", {"metadata": {"name": name}}
+        )
+        uid = stored.body["metadata"]["uid"]
+        return {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid, "controller": True}
+
+    def hold_back(self, *names: str) -> Callable[..., None]:
+        """Let the kubelet not hear of these pods until what is returned is called, with some of them or for all."""
+        admit = self.cluster.kubelet.add_pod
+        held: dict[str, Pod] = {}
+
+        def add(pod: Pod) -> Any:
+            if pod.metadata.name not in names:
+                return admit(pod)
+            held[pod.metadata.name] = pod
+            return None
+
+        def release(*some: str) -> None:
+            for name in some or list(held):
+                admit(held.pop(name))
+
+        self.cluster.kubelet.add_pod = add  # type: ignore[method-assign]
+        return release
 
     def pod(self, name: str, namespace: str = "default") -> Object:
         stored = self.cluster.registry.find(PODS, namespace, name)

@@ -3,6 +3,11 @@
 import json
 import signal
 
+import msgspec
+import pytest
+
+from colocate.apps.gpus.mock_faults import MockGpuList, MockGpuStatus
+from colocate.cli.mock_gpu import print_mock_gpus
 from colocate.lab.api.resources import PODS
 from colocate.lab.cluster import MACHINE
 from tests.cli.running import colocate
@@ -12,6 +17,20 @@ from tests.support.waiting import until
 SMALL = [{**gpu, "memory": f"{memory}Mi"} for gpu, memory in zip(MOCKS, (150, 400), strict=True)]
 """Few ids: what is tried here does not depend on their number."""
 BOTH = 550
+
+
+def test_a_mock_gpu_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    gpu = MockGpuStatus(
+        index=0, uuid="GPU-a", model="T4", memory=1 << 30, used=0, numa=None, mig=False, lost=False
+    )
+    other = msgspec.structs.replace(gpu, index=1, uuid="GPU-b")
+    print_mock_gpus(MockGpuList((gpu, other)), {"GPU-a": "unhealthy: XID 48"})
+    first, second = capsys.readouterr().out.splitlines()[1:]
+    assert first.endswith("unhealthy: XID 48")
+    assert second.endswith("answers")
+    print_mock_gpus(MockGpuList((gpu,), "the driver is not loaded"), {})
+    assert "answers no question" in (shown := capsys.readouterr().out)
+    assert shown.splitlines()[1].endswith("silent")
 
 
 async def test_status_explain_mock_diff_and_doctor() -> None:
@@ -42,6 +61,11 @@ async def test_status_explain_mock_diff_and_doctor() -> None:
 
         used = await colocate("mock", "gpu", "memory", "1", "5Mi", *socket)
         assert "5 MiB" in used.out
+        listed = await colocate("mock", "gpu", "list", *socket)
+        assert listed.out.count("answers") == 2
+        broken = await colocate("mock", "gpu", "xid", "1", "48", *socket)
+        assert "reports XID 48" in broken.out
+        assert broken.out.count("answers") == 1
         refused = await colocate("mock", "gpu", "xid", "0", "x", *socket)
         assert refused.code == 2
         assert "'x' is no XID" in refused.err
@@ -118,6 +142,30 @@ async def test_what_one_dialect_takes_is_gone_in_the_others() -> None:
         await lab.until_phase("train")
         await until(lambda: len(table.healthy("aliyun.com/gpu-mem")) == 11, "eleven GiB", 20)
         assert len(table.healthy(MEMORY)) == 15360
+
+
+async def test_a_dialect_is_not_dropped_under_pods_that_hold_devices_of_it() -> None:
+    """The default has changed, or `drain: true` was removed too early: what they have would be sold again."""
+    async with gpu_lab() as lab:
+        lab.configure(SMALL)
+        await lab.start_agent()
+        await lab.shows(BOTH, 2)
+        lab.create_pod("train", 12)
+        await lab.until_phase("train")
+        assert await lab.stop_agent() == 0
+        lab.configure(SMALL, dialects=[{"name": "colocate", "unit": "10Mi"}])
+        await lab.start_agent()
+        assert lab.agent is not None
+        assert await lab.agent.wait() == 2
+        assert "1 running pod of this node holds doslab.io/gpu-memory" in lab.log()
+        assert "add {name: doslab, drain: true} to gpus.dialects" in lab.log()
+        lab.agent = None
+        lab.configure(
+            SMALL, dialects=[{"name": "colocate", "unit": "10Mi"}, {"name": "doslab", "drain": True}]
+        )
+        await lab.start_agent()
+        table = lab.cluster.kubelet.devices.table
+        await until(lambda: len(table.healthy("colocate.dev/gpu-memory")) > 0, "it to be offered", 30)
 
 
 async def test_a_unit_is_not_changed_under_pods_that_hold_devices_of_it() -> None:

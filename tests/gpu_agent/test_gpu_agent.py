@@ -1,6 +1,5 @@
 """The whole way in the embedded cluster: pods, an agent with mock GPUs, and what containers are started with."""
 
-import asyncio
 import signal
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.support.waiting import until
 
 SMALL = ({**MOCKS[0], "memory": "160Mi"}, {**MOCKS[1], "memory": "400Mi"})
 SHARED = 560
-DEMO = Path(__file__).parents[2] / "examples/gpus/demo-pods.yaml"
+DEMO = Path(__file__).parents[2] / "examples/gpus/doslab-pods.yaml"
 
 
 async def started(lab: GpuLab, **section: object) -> None:
@@ -33,8 +32,8 @@ async def test_the_demo_pods_of_both_annotation_sets_run_on_their_gpu() -> None:
         for body in yaml.safe_load_all(DEMO.read_text()):
             lab.create(body)
         for name, memory, assigned in (
-            ("gpu-demo", "4096", "doslab.io/gpu-assigned"),
-            ("gpu-demo-env-style", "8192", "DOSLAB_IO_GPU_ASSIGNED"),
+            ("doslab-demo", "4096", "doslab.io/gpu-assigned"),
+            ("doslab-demo-env-style", "8192", "DOSLAB_IO_GPU_ASSIGNED"),
         ):
             await lab.until_phase(name)
             assert lab.env(name) == {
@@ -171,37 +170,24 @@ async def test_alike_pods_that_the_kubelet_admits_in_another_order_run_with_what
         assert {gpu.booked for gpu in (await lab.report()).gpus} == {40}
 
 
-async def test_a_pod_with_the_gpu_of_another_kind_does_not_start_and_is_told_to_be_made_anew() -> None:
+async def test_a_pod_with_figures_of_another_does_not_start_and_is_told_what_to_do() -> None:
     async with gpu_lab() as lab:
         await started(lab)
         wish = {"doslab.io/gpu-uuid": T4, "doslab.io/gpu-assume-time": "1"}
-        # It asks for as much, goes before in time, and never comes: the kubelet is told of it last.
-        waiting = {"metadata": {"name": "first", "annotations": wish}, "spec": _spec(10)}
         later = {**wish, "doslab.io/gpu-uuid": A100, "doslab.io/gpu-assume-time": str(4 * 10**18)}
-        release = asyncio.Event()
-        admit = lab.cluster.kubelet.add_pod
-
-        def hold_back(pod):  # type: ignore[no-untyped-def]
-            if pod.metadata.name == "first" and not release.is_set():
-                held.append(pod)
-                return None
-            return admit(pod)
-
-        held: list[object] = []
-        lab.cluster.kubelet.add_pod = hold_back  # type: ignore[method-assign]
-        try:
-            lab.create(waiting)
-            await until(lambda: bool(held), "the kubelet to hear of the first", 30)
-            lab.create({"metadata": {"name": "second", "annotations": later}, "spec": _spec(10)})
-            await lab.until_told("second", f"its GPU is {A100}, and it was given {T4}")
-            await lab.until_told("second", "delete it and create it anew")
-            assert lab.pod("second")["status"]["phase"] == "Pending"
-            release.set()
-            admit(held[0])  # type: ignore[arg-type]
-            await lab.until_phase("first")
-            assert lab.env("first")["NVIDIA_VISIBLE_DEVICES"] == T4
-        finally:
-            lab.cluster.kubelet.add_pod = admit  # type: ignore[method-assign]
+        # The kubelet does not tell which pod it admits, and hears of the first one last.
+        lab.cluster.kubelet.faults.podresources_refusal = "not today"
+        release = lab.hold_back("first")
+        lab.create({"metadata": {"name": "first", "annotations": wish}, "spec": _spec(10)})
+        await lab.until_explained("first")
+        containers = [{**_spec(10)["containers"][0], "name": name} for name in ("main", "beside")]  # type: ignore[index]
+        lab.create({"metadata": {"name": "second", "annotations": later}, "spec": {"containers": containers}})
+        await lab.until_told("second", f"its GPU is {A100}, and it was given {T4}")
+        await lab.until_told("second", "no scheduler has booked its GPU for another pod")
+        assert lab.pod("second")["status"]["phase"] == "Pending"
+        release()
+        await lab.until_phase("first")
+        assert lab.env("first")["NVIDIA_VISIBLE_DEVICES"] == T4
 
 
 def _spec(units: int) -> dict[str, object]:

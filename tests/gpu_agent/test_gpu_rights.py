@@ -2,10 +2,7 @@
 
 import signal
 
-import pytest
-
 from colocate.lab.api.kubeconfig import Credential
-from colocate.lab.api.resources import CONFIG_MAPS
 from colocate.model.pod import Phase
 from tests.gpu_agent.lab import A100, MOCKS, T4, GpuLab, gpu_lab
 from tests.support.rights import account_token, apply
@@ -19,7 +16,7 @@ async def agent_with(lab: GpuLab, *files: str) -> None:
     apply(lab.cluster.server, *files)
     token = account_token(lab.cluster.server, "colocate-gpus")
     lab.cluster.server.write_kubeconfig(lab.root / "kubeconfig", Credential(token=token))
-    lab.configure(SMALL, stateFolder=str(lab.root / "state"))
+    lab.configure(SMALL, stateFolder=str(lab.root / "state"), keyFile=str(lab.root / "key"))
     await lab.start_agent()
     await lab.shows(560, 2)
 
@@ -39,37 +36,32 @@ async def test_without_the_right_to_patch_pods_the_agent_works_and_says_which_fl
         assert "doslab.io/gpu-assigned" not in lab.annotations("p")
 
 
-async def test_with_it_a_pod_of_a_controller_that_holds_anothers_gpu_is_deleted_and_made_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_with_it_a_pod_of_a_controller_that_holds_what_another_has_booked_is_deleted_and_made_anew() -> (
+    None
+):
     async with gpu_lab() as lab:
         await agent_with(lab, "gpus/rbac.yaml", "gpus/pods-rbac.yaml")
-        admit, held = lab.cluster.kubelet.add_pod, []
-
-        def hold_back(pod):  # type: ignore[no-untyped-def]
-            if pod.metadata.name == "first":
-                return held.append(pod)
-            return admit(pod)
-
-        monkeypatch.setattr(lab.cluster.kubelet, "add_pod", hold_back)
-        lab.create_pod("first", 10, annotations={"doslab.io/gpu-uuid": T4, "doslab.io/gpu-assume-time": "1"})
-        await until(lambda: bool(held), "the kubelet to hear of the first", 30)
-        # Any object will do: what matters is that the pod has a controller, and that this is there.
-        stored = lab.cluster.registry.create(CONFIG_MAPS, "default", {"metadata": {"name": "owner"}})
-        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "controller": True}
-        owner["uid"] = stored.body["metadata"]["uid"]
-        wish = {"doslab.io/gpu-uuid": A100, "doslab.io/gpu-assume-time": str(4 * 10**18)}
-        limits = {"doslab.io/gpu-memory": "10"}
-        container = {"name": "main", "image": "busybox", "resources": {"limits": limits}}
+        lab.cluster.kubelet.faults.podresources_refusal = "not today"
+        release = lab.hold_back("first", "owned")
+        lab.create_pod("first", 10)
+        lab.book("first", T4)
+        container = {
+            "name": "main",
+            "image": "busybox",
+            "resources": {"limits": {"doslab.io/gpu-memory": "10"}},
+        }
         lab.create(
             {
-                "metadata": {"name": "owned", "annotations": wish, "ownerReferences": [owner]},
+                "metadata": {"name": "owned", "ownerReferences": [lab.owner()]},
                 "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
             }
         )
+        lab.book("owned", A100)
+        await lab.until_explained("owned")
+        release("owned")
         await until(lambda: "gpu.pod_deleted" in lab.log() and not lab.pod("owned"), "it to be deleted", 30)
         await lab.until_told("owned", "its ConfigMap makes a new one")
-        admit(held[0])
+        release()
         await lab.until_phase("first")
         assert lab.env("first")["NVIDIA_VISIBLE_DEVICES"] == T4
         await lab.until_annotated("first", "doslab.io/gpu-assigned", "true")

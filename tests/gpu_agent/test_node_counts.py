@@ -110,7 +110,9 @@ async def test_they_are_in_capacity_and_the_kubelet_makes_them_allocatable() -> 
 
 async def test_schedulers_are_told_which_gpus_there_are() -> None:
     async with counted() as node:
-        assert announced(node.annotations()) == node.monitor.inventory
+        found = announced(node.annotations())
+        assert found is not None
+        assert found.inventory == node.monitor.inventory
         node.source.replace(FIRST, "GPU-3")
         node.monitor.look_again()
         await until(lambda: "GPU-3" in node.annotations()[ANNOUNCED], "the new GPU", 20)

@@ -9,6 +9,7 @@ from prometheus_client import REGISTRY
 
 from colocate.aio import in_thread
 from colocate.apps.gpus import metrics
+from colocate.apps.gpus.key_file import KeyFile
 from colocate.apps.gpus.monitor import GpuMonitor
 from colocate.apps.gpus.node_counts import GpuNodeCounts
 from colocate.apps.gpus.part import GpuPart
@@ -17,7 +18,15 @@ from colocate.clock import SystemClock
 from colocate.cluster import connection
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags
-from colocate.gpus import DOSLAB, ContainerBooking, GpuRecords, GpuSettings, HealthSettings, PodBooking
+from colocate.gpus import (
+    DOSLAB,
+    ContainerBooking,
+    GpuPod,
+    GpuRecords,
+    GpuSettings,
+    HealthSettings,
+    PodBooking,
+)
 from colocate.host.mock_gpus import MockGpu, MockGpus
 from colocate.kubelet import Plugins, Settings
 from colocate.lab.cluster import MACHINE
@@ -35,6 +44,7 @@ class Booking(Counting):
     settings = GpuSettings()
     notes = ("a note of who answers",)
     records = GpuRecords()
+    keys = KeyFile(None)
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -42,7 +52,7 @@ class Booking(Counting):
     def take_settings(self, settings: GpuSettings) -> None:
         self.settings = settings
 
-    def explain(self, pod: str) -> tuple[str, ...]:
+    def explain(self, pod: str, waiting: GpuPod | None = None) -> tuple[str, ...]:
         return (f"about {pod}",)
 
     def record(self, uid: str, memory: int) -> None:
@@ -104,7 +114,7 @@ async def test_all_of_it_reaches_who_should_know() -> None:
             assert report.mock
             assert [share.pod for share in report.gpus[0].shares] == ["team/train"]
             assert "a note of who answers" in report.notes
-            assert made.explain("team/train") == ("about team/train",)
+            assert await made.explain("team/train") == ("about team/train",)
             assert made.mocks is not None
             made.mocks.lose(GPU)
             made.monitor.look_again()

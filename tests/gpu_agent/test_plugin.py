@@ -4,10 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NoReturn
 
+import msgspec
 import pytest
 
 from colocate.aio import Watched
+from colocate.apps.gpus import plugin
 from colocate.apps.gpus.monitor import GpuMonitor
 from colocate.apps.gpus.plugin import GpuPlugin
 from colocate.clock import ManualClock
@@ -23,7 +27,9 @@ from colocate.gpus import (
     unhealthy_slices,
 )
 from colocate.host.mock_gpus import MockGpu, MockGpus
-from colocate.kubelet import Allocation, Refused
+from colocate.kubelet import Allocation, Refused, checkpoint
+from colocate.kubelet.paths import KubeletPaths
+from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry
 from colocate.model.gpu import GpuInventory
 from colocate.model.pod import Phase
 from colocate.testing import TestNode
@@ -43,6 +49,7 @@ class Counting:
         self.book = GpuBook()
         self.units = {each.memory: each.unit for each in dialects}
         self.prestarted: list[tuple[str, ...]] = []
+        self.gone: set[str] = set()
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> Allocation:
         if len(ids) == 13:
@@ -51,6 +58,12 @@ class Counting:
 
     async def prestart(self, resource: str, ids: Sequence[str]) -> None:
         self.prestarted.append(tuple(sorted(ids)))
+
+    def held(self, resource: str) -> AbstractSet[str]:
+        return frozenset()
+
+    def ended(self, uids: AbstractSet[str]) -> AbstractSet[str]:
+        return uids & self.gone
 
     def unhealthy(self, resource: str) -> AbstractSet[str]:
         slices = slices_of(self.book.inventory.shared, self.units[resource])
@@ -205,3 +218,25 @@ async def test_eight_gpus_of_80_gib_reach_the_kubelet_at_that_unit(node: TestNod
         await node.devices(MEMORY, 8 * 16384, timeout=60)
         pod = await node.run_pod({MEMORY: 16384}, timeout=60)
         assert len({id.partition("-")[0] for id in node.held(pod)}) == 1
+
+
+async def test_what_a_dialect_that_drains_still_holds_is_found_without_a_list_of_podresources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A List makes kubelets from 1.34 on forget the Allocate in flight, and give its devices out twice."""
+
+    async def listed(*_: object) -> NoReturn:
+        raise AssertionError("podresources was asked for a List")
+
+    monkeypatch.setattr(plugin, "list_pods", listed)
+    paths = KubeletPaths(tmp_path)
+    paths.device_plugins.mkdir(parents=True)
+    entries = tuple(
+        Entry(uid, "c0", MEMORY, {NO_TOPOLOGY: (f"{uid}-0", f"{uid}-1")}, b"") for uid in ("runs", "gone")
+    )
+    paths.checkpoint.write_bytes(checkpoint.render(Checkpoint(entries, {})))
+    answers = Counting(DOSLAB)
+    monitor = GpuMonitor(MockGpus([SMALL]), ManualClock(), HealthSettings())
+    drains = GpuPlugin(msgspec.structs.replace(DOSLAB, drains=True), monitor, answers, paths)
+    answers.gone = {"gone", "other"}
+    assert await drains._held() == {"runs-0", "runs-1"}

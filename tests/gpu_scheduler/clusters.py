@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.gpus.section import GpuLease, GpuPolicy, GpuSection
+from colocate.apps.scheduler.gpus.section import GpuLease, GpuPolicy, GpuSection, SchedulerDialect
 from colocate.apps.scheduler.kube import configuration as kube_config
 from colocate.apps.scheduler.kube.configuration import KubeProfile, WantedConfiguration
 from colocate.apps.scheduler.process import SchedulerProcess, running
@@ -101,7 +101,8 @@ class SeenPod(msgspec.Struct, frozen=True):
 class GpuLab:
     """A cluster with GPUs, and what is done to it."""
 
-    def __init__(self, cluster: LabCluster, client: Client, port: int) -> None:
+    def __init__(self, root: Path, cluster: LabCluster, client: Client, port: int) -> None:
+        self.root = root
         self.cluster = cluster
         self.client = client
         self.port = port
@@ -116,7 +117,12 @@ class GpuLab:
                 callers=CallerSettings(anyone=True),
                 grace=Seconds(1),
             ),
-            gpus=GpuSection(policy=policy, lease=GpuLease(duration=Seconds(6)), **more),
+            gpus=GpuSection(
+                policy=policy,
+                dialects=(SchedulerDialect(name="doslab"),),
+                lease=GpuLease(duration=Seconds(6)),
+                **more,
+            ),
         )
 
     @asynccontextmanager
@@ -200,7 +206,7 @@ async def gpu_lab(
         await stack.enter_async_context(cluster.running())
         cluster.server.write_kubeconfig(root / "kubeconfig")
         client = await stack.enter_async_context(Client(find(Flags(kubeconfig=root / "kubeconfig"))))
-        lab = GpuLab(cluster, client, port)
+        lab = GpuLab(root, cluster, client, port)
         for name, count in nodes:
             await lab.announce(gpus(name, count, size=size), name)
         yield lab

@@ -20,7 +20,7 @@ from colocate.cluster.errors import (
     ServerError,
     Unreachable,
 )
-from colocate.cluster.resources import Object
+from colocate.cluster.resources import UNFINISHED, Object, Selection
 from colocate.gpus import ANNOUNCED, DOSLAB, announcement_of
 from colocate.model.gpu import GpuInventory
 from colocate.model.json_patch import PatchFailed
@@ -57,6 +57,10 @@ class FakeApi:
         self.nodes: dict[str, GpuInventory] = {}
         self.log: list[tuple[str, Any]] = []
         """Every change, for watchers who read it at their pace."""
+        self.texts: dict[str, str] = {}
+        """By node, what its agent announces, where it says who has what."""
+        self.observe: Callable[[], None] = lambda: None
+        """Called after every write."""
         self._versions = itertools.count(1)
 
     def create(self, name: str, memory: int, cores: int, count: int) -> None:
@@ -77,7 +81,16 @@ class FakeApi:
     def _store(self, pod: Object) -> None:
         pod["metadata"]["resourceVersion"] = str(next(self._versions))  # type: ignore[index]
         self.pods[pod["metadata"]["name"]] = pod  # type: ignore[index]
-        self.log.append(("pod", typed(pod)))
+        told = typed(pod)
+        # Whoever watches those that have not ended is told of an end as of a deletion.
+        if told.is_finished:
+            self._wrote("pod gone", told.uid)
+        else:
+            self._wrote("pod", told)
+
+    def _wrote(self, kind: str, what: object) -> None:
+        self.log.append((kind, what))
+        self.observe()
 
     def change(self, name: str, change: Callable[[Any], None]) -> None:
         pod = copy.deepcopy(self.pods[name])
@@ -85,15 +98,22 @@ class FakeApi:
         self._store(pod)
 
     def delete(self, name: str) -> None:
-        self.log.append(("pod gone", typed(self.pods.pop(name)).uid))
+        self._wrote("pod gone", typed(self.pods.pop(name)).uid)
 
     def put_node(self, name: str, inventory: GpuInventory) -> None:
         self.nodes[name] = inventory
-        self.log.append(("node", packed_node(name, inventory)))
+        self._wrote("node", self.node(name))
+
+    def announce(self, name: str, text: str) -> None:
+        self.texts[name] = text
+        self._wrote("node", self.node(name))
+
+    def node(self, name: str) -> PackedNode:
+        return packed_node(name, self.nodes[name], self.texts.get(name))
 
     def remove_node(self, name: str) -> None:
         del self.nodes[name]
-        self.log.append(("node gone", name))
+        self._wrote("node gone", name)
 
     def patch(self, name: str, operations: Sequence[json_patch.Operation]) -> None:
         pod = self._found(name)
@@ -121,9 +141,9 @@ def typed(pod: Object) -> PackedPod:
     return msgspec.convert(pod, PackedPod)
 
 
-def packed_node(name: str, inventory: GpuInventory) -> PackedNode:
+def packed_node(name: str, inventory: GpuInventory, text: str | None = None) -> PackedNode:
     body = {
-        "metadata": {"name": name, "annotations": {ANNOUNCED: announcement_of(inventory)}},
+        "metadata": {"name": name, "annotations": {ANNOUNCED: text or announcement_of(inventory)}},
         "status": {"allocatable": {"cpu": "64", "memory": "256Gi"}},
     }
     return msgspec.convert(body, PackedNode)
@@ -149,8 +169,9 @@ class FaultyClient:
             raise NotFound(DOING, ApiStatus("there is none"))
         return typed(self._api.pods[name])
 
-    async def list(self, resource: object) -> "list[PackedPod]":
-        return [typed(pod) for pod in self._api.pods.values()]
+    async def list(self, resource: object, selection: Selection) -> "list[PackedPod]":
+        assert selection == UNFINISHED
+        return [pod for pod in map(typed, self._api.pods.values()) if not pod.is_finished]
 
     async def patch(
         self, resource: object, name: str, operations: Sequence[json_patch.Operation], namespace: str

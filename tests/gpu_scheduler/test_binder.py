@@ -53,7 +53,7 @@ async def test_a_bind_writes_the_booking_and_its_seal(scene: Scene) -> None:
     assert scene.node("first") == "a"
     written = scene.annotations("first")
     assert written["doslab.io/gpu-uuid"] == uuid("a", 0)
-    assert len(written[SEAL]) == 64
+    assert len(written[SEAL]) == len("1:") + 64
 
 
 async def test_the_gpu_is_taken_before_the_api_shows_it(scene: Scene) -> None:
@@ -228,7 +228,16 @@ async def test_what_the_watch_never_shows_is_asked_for_until_it_is_gone(scene: S
     assert await scene.bind("second") == ""
 
 
-async def test_a_pod_that_ends_while_all_are_read_is_not_brought_back(
+async def test_annotations_that_are_not_read_outlive_a_bind(scene: Scene) -> None:
+    scene.api.change("first", lambda pod: pod["metadata"].update(annotations={"example.com/mine": "kept"}))
+    scene.replica.feed.follow(len(scene.api.log))
+    assert await scene.bind("first") == ""
+    written = scene.api.pods["first"]["metadata"]["annotations"]  # type: ignore[index]
+    assert written["example.com/mine"] == "kept"
+    assert SEAL in written
+
+
+async def test_a_pod_that_ends_while_all_are_read_is_let_go_at_the_next_look(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await scene.bind("first") == ""
@@ -241,6 +250,7 @@ async def test_a_pod_that_ends_while_all_are_read_is_not_brought_back(
 
     monkeypatch.setattr(scene.replica.client, "list", late)
     await scene.lead()
+    await scene.replica.binder.resolve_doubts()
     assert scene.replica.book.held == {}
 
 

@@ -1,5 +1,7 @@
 """Pods that ask for GPUs in the embedded cluster: its scheduler asks the extender, which chooses and binds."""
 
+import asyncio
+import base64
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -8,17 +10,24 @@ import msgspec
 import pytest
 
 from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.gpus.section import GpuPolicy
+from colocate.apps.scheduler.gpus.sealing import SealingKeys
+from colocate.apps.scheduler.gpus.section import GpuKeySecret, GpuPolicy, GpuSection
 from colocate.apps.scheduler.process import running
 from colocate.apps.scheduler.sections import PrometheusSection, UsageSection
 from colocate.apps.scheduler.settings import Act
 from colocate.clock import SystemClock
+from colocate.cluster.client import Client
+from colocate.cluster.connection import Flags, find
 from colocate.cluster.resources import NODES, PODS
-from colocate.gpus import SEAL
+from colocate.gpus import DOSLAB, SEAL, GpuPod, GpuWish, asks_of, wish_of
+from colocate.lab.api.kubeconfig import Credential
+from colocate.lab.api.resources import PODS as LAB_PODS
+from colocate.lab.api.resources import SECRETS
 from colocate.wire.extender_questions import BindingAsked
-from tests.gpu_scheduler.clusters import SIZE, gpu_lab, gpu_pod, gpus, uuid
+from tests.gpu_scheduler.clusters import SIZE, GpuLab, gpu_lab, gpu_pod, gpus, uuid
 from tests.scheduler.pretending import pretending
 from tests.support.prometheus import free_port
+from tests.support.rights import account_token, apply
 from tests.support.waiting import until
 
 
@@ -142,7 +151,91 @@ async def test_bookings_are_sealed_with_the_key_of_the_agents(tmp_path: Path) ->
     async with gpu_lab(("a", 1)) as lab, lab.scheduling(lab.config(key_file=key)):
         await lab.create(gpu_pod("sealed", 1024))
         (pod,) = await lab.bound("sealed")
-    assert len(pod.annotations[SEAL]) == 64
+    assert len(pod.annotations[SEAL]) == len("1:") + 64
+
+
+def key_of(lab: GpuLab) -> bytes:
+    stored = lab.cluster.registry.find(SECRETS, "kube-system", "colocate-gpu-key")
+    assert stored is not None
+    return base64.b64decode(stored.body["data"]["keys"])
+
+
+@pytest.mark.parametrize("empty", [False, True])
+async def test_where_no_file_is_named_the_key_is_made_once_in_the_cluster(empty: bool) -> None:
+    """Also in the empty Secret of the manifest; and of several replicas that start at once, all have the same."""
+    async with gpu_lab(("a", 2)) as lab:
+        if empty:
+            body = {"metadata": {"name": "colocate-gpu-key"}, "type": "Opaque"}
+            lab.cluster.registry.create(SECRETS, "kube-system", body)
+        several = [SealingKeys(GpuSection(), lab.client) for _ in range(5)]
+        found = await asyncio.gather(*(each.refresh() for each in several))
+        assert set(found) == {tuple(key_of(lab).split())}
+        async with lab.scheduling() as process:
+            assert process.gpus is not None
+            assert process.gpus.sealing.keys == found[0]
+            await lab.create(gpu_pod("one", 1024))
+            await lab.bound("one")
+        before = key_of(lab)
+        async with lab.scheduling() as process:
+            assert process.gpus is not None
+            await lab.create(gpu_pod("two", 1024))
+            await lab.bound("two")
+            asks = [ask_of(lab, name) for name in ("one", "two")]
+            assert all(wish.sealed for wish in asks)
+        assert key_of(lab) == before
+
+
+def ask_of(lab: GpuLab, name: str) -> GpuWish:
+    body = next(
+        stored.body for stored in lab.cluster.store.items(LAB_PODS.storage) if stored.key.name == name
+    )
+    pod = msgspec.convert(body, GpuPod)
+    keys = tuple(key_of(lab).split())
+    return wish_of(pod, DOSLAB, asks_of(pod, DOSLAB).containers, gpus("a", 2), keys)
+
+
+async def test_a_scheduler_that_may_not_read_the_secret_binds_unsealed_and_says_so() -> None:
+    async with gpu_lab(("a", 1)) as lab:
+        apply(lab.cluster.server, "scheduler/rbac.yaml", "scheduler/gpus-rbac.yaml")
+        server = lab.cluster.server
+        server.write_kubeconfig(
+            lab.root / "limited", Credential(token=account_token(server, "colocate-scheduler"))
+        )
+        config = lab.config(key_secret=GpuKeySecret(namespace="default"))
+        async with (
+            Client(find(Flags(kubeconfig=lab.root / "limited"))) as client,
+            running(config, client, SystemClock()) as process,
+        ):
+            assert process.gpus is not None
+            scheduling = process.gpus
+            await until(lambda: not scheduling.unready(), "the GPU scheduler to be ready")
+            assert "apply examples/scheduler/gpus-rbac.yaml" in scheduling.sealing.trouble
+            await lab.create(gpu_pod("pod", 1024))
+            (pod,) = await lab.bound("pod")
+            assert SEAL not in pod.annotations
+
+
+async def test_with_the_rights_of_the_manifest_the_key_is_made_and_bookings_are_sealed() -> None:
+    async with gpu_lab(("a", 1)) as lab:
+        server = lab.cluster.server
+        apply(server, "scheduler/rbac.yaml", "scheduler/gpus-rbac.yaml")
+        if server.registry.find(SECRETS, "kube-system", "colocate-gpu-key") is None:
+            body = {"metadata": {"name": "colocate-gpu-key"}, "type": "Opaque"}
+            server.registry.create(SECRETS, "kube-system", body)
+        server.write_kubeconfig(
+            lab.root / "limited", Credential(token=account_token(server, "colocate-scheduler"))
+        )
+        async with (
+            Client(find(Flags(kubeconfig=lab.root / "limited"))) as client,
+            running(lab.config(), client, SystemClock()) as process,
+        ):
+            assert process.gpus is not None
+            scheduling = process.gpus
+            await until(lambda: not scheduling.unready(), "the GPU scheduler to be ready")
+            assert scheduling.sealing.trouble == ""
+            await lab.create(gpu_pod("pod", 1024))
+            (pod,) = await lab.bound("pod")
+            assert SEAL in pod.annotations
 
 
 async def test_after_a_restart_the_book_is_rebuilt_from_the_api() -> None:

@@ -22,7 +22,7 @@ from colocate.gpus.packing import PackingPolicy, demand_of
 from colocate.model.gpu import GpuInventory
 from colocate.wire.extender_questions import BindingAsked, read_question
 from tests.gpu_scheduler.clusters import gpus
-from tests.gpu_scheduler.fake_api import Crashed, FakeApi, FakeLease, Fault, FaultyClient, packed_node, typed
+from tests.gpu_scheduler.fake_api import Crashed, FakeApi, FakeLease, Fault, FaultyClient, typed
 
 KEY = b"the key of the agents"
 HOLD, DOUBT = 10.0, 60.0
@@ -69,8 +69,8 @@ class Follower:
             self.book.put_pod(pod)
         for node in [name for name in self.book.books if name not in self._api.nodes]:
             self.book.remove_node(node)
-        for node, inventory in self._api.nodes.items():
-            self.book.put_node(packed_node(node, inventory))
+        for node in self._api.nodes:
+            self.book.put_node(self._api.node(node))
         self.read = len(self._api.log)
 
     def pod(self, namespace: str, name: str, uid: str) -> PackedPod | None:
@@ -88,7 +88,7 @@ class Replica:
     def __init__(self, api: FakeApi, clock: ManualClock) -> None:
         self.lease = FakeLease()
         self.client = FaultyClient(api, self.lease, clock)
-        self.feed = Follower(api, ClusterBook(PackingPolicy.OURS, (DOSLAB,), KEY))
+        self.feed = Follower(api, ClusterBook(PackingPolicy.OURS, (DOSLAB,), (KEY,)))
         self.feed.follow(len(api.log))
         self.judge = GpuJudge(self.feed, clock, hold=HOLD)
         self.binder = GpuBinder(
@@ -96,7 +96,7 @@ class Replica:
             cast(Client, self.client),
             cast(LeaseHolder, self.lease),
             clock,
-            key=KEY,
+            keys=(KEY,),
             doubt=DOUBT,
         )
 
@@ -267,7 +267,7 @@ class TwoReplicas(RuleBasedStateMachine):
         demand = demand_of(pod, (DOSLAB,))
         assert demand is not None
         asks = asks_of(pod, DOSLAB).containers
-        wish = wish_of(pod, DOSLAB, asks, self.inventories[pod.spec.node_name], KEY)
+        wish = wish_of(pod, DOSLAB, asks, self.inventories[pod.spec.node_name], (KEY,))
         assert not wish.problem
         assert wish.sealed, "bound without the seal of its booking"
         given = [gpus_for(wish, asks, ask.container) for ask in asks]

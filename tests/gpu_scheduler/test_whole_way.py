@@ -3,9 +3,10 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.gpus.section import GpuLease, GpuSection
+from colocate.apps.scheduler.gpus.section import GpuLease, GpuSection, SchedulerDialect
 from colocate.apps.scheduler.kube import configuration as kube_config
 from colocate.apps.scheduler.kube.configuration import KubeProfile, WantedConfiguration
 from colocate.apps.scheduler.process import running
@@ -13,7 +14,7 @@ from colocate.apps.scheduler.settings import Act, CallerSettings, SchedulerConfi
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
-from colocate.gpus import DOSLAB
+from colocate.gpus import COLOCATE, COUNT_WISH, DOSLAB, Dialect
 from colocate.lab.api.resources import PODS
 from colocate.lab.scheduler import configuration
 from tests.gpu_agent.lab import A100, MOCKS, T4, gpu_lab
@@ -22,13 +23,13 @@ from tests.support.prometheus import free_port
 from tests.support.waiting import until
 
 
-def configured(port: int) -> tuple[configuration.Configuration, SchedulerConfig]:
+def configured(port: int, dialect: Dialect = DOSLAB) -> tuple[configuration.Configuration, SchedulerConfig]:
     """The embedded scheduler, and ours that it asks."""
     wanted = WantedConfiguration(
         url=f"http://127.0.0.1:{port}",
-        profiles=(KubeProfile(DOSLAB.scheduler),),
+        profiles=(KubeProfile(dialect.scheduler),),
         loads=False,
-        gpus=(DOSLAB.memory, DOSLAB.cores, DOSLAB.count),
+        gpus=[name for name in (dialect.memory, dialect.cores, dialect.count) if name],
     )
     kube = configuration.read(kube_config.render(wanted))
     ours = SchedulerConfig(
@@ -36,7 +37,7 @@ def configured(port: int) -> tuple[configuration.Configuration, SchedulerConfig]
         server=Server(
             address=ServerEndpoint(f"127.0.0.1:{port}"), callers=CallerSettings(anyone=True), grace=Seconds(1)
         ),
-        gpus=GpuSection(lease=GpuLease(duration=Seconds(6))),
+        gpus=GpuSection(dialects=(SchedulerDialect(name=dialect.name),), lease=GpuLease(duration=Seconds(6))),
     )
     return msgspec.structs.replace(kube, pod_initial_backoff_seconds=0.2, pod_max_backoff_seconds=0.5), ours
 
@@ -73,3 +74,33 @@ async def test_the_seeds_pod_is_scheduled_matched_and_started_with_its_gpu() -> 
             booked = {gpu.uuid: gpu.booked for gpu in (await lab.report()).gpus}
             book = next(one for one in scheduling.book.books.values() if one.inventory.gpus)
             assert {uuid: book.used[uuid].memory for uuid in booked} == booked
+
+
+@pytest.mark.parametrize("dialect", [COLOCATE, DOSLAB])
+async def test_four_pods_with_two_of_four_gpus_each_all_run(dialect: Dialect) -> None:
+    """The number of GPUs is wished for by annotation: what the node counts is not used up by shares."""
+    kube, ours = configured(free_port("127.0.0.1"), dialect)
+    mocks = [{"model": "Tesla T4", "memory": "15360Mi", "count": 4}]
+    async with gpu_lab(scheduling=kube) as lab:
+        lab.configure(mocks, dialects=[{"name": dialect.name}])
+        await lab.start_agent()
+        async with (
+            Client(find(Flags(kubeconfig=lab.root / "kubeconfig"))) as client,
+            running(ours, client, SystemClock()) as process,
+        ):
+            assert process.gpus is not None
+            scheduling = process.gpus
+            await until(lambda: not scheduling.unready(), "the GPU scheduler", 30)
+            await until(lambda: scheduling.book.fleet.total() == 4, "the agent's GPUs to be announced", 30)
+            names = [f"pair-{number}" for number in range(4)]
+            for name in names:
+                body: dict[str, Any] = gpu_pod(name, 13, annotations={COUNT_WISH: "2"})
+                body["spec"]["schedulerName"] = dialect.scheduler
+                body["spec"]["containers"][0]["resources"]["limits"] = {dialect.memory: "13"}
+                lab.cluster.registry.create(PODS, "default", body)
+            for name in names:
+                await lab.until_phase(name)
+                given = lab.env(name)["NVIDIA_VISIBLE_DEVICES"].split(",")
+                assert len(set(given)) == 2
+            booked = sum(gpu.booked for gpu in (await lab.report()).gpus)
+            assert booked == 4 * 2 * 13 * dialect.unit

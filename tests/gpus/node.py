@@ -4,28 +4,37 @@ What the API knows, what the agent's watch has seen, what the kubelet holds and 
 things here, as they are in life: tests set them apart.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from colocate.gpus import (
+    ANNOUNCED,
     DOSLAB,
     SEAL,
+    AnnouncedPod,
     AnswerKey,
     AnswerState,
     Dialect,
+    Dues,
+    GpuAnnouncement,
     GpuAnswers,
     GpuHolding,
     GpuMatch,
     GpuPod,
     GpuRecords,
     GpuRefusal,
+    GpuRoom,
     GpuSettings,
     annotations_for,
+    announced,
+    announcement_of,
     asks_of,
     claim_of,
     flags_for,
+    holders,
     match,
+    recalled,
     seal,
     settle,
     slices_of,
@@ -69,9 +78,11 @@ def gpu_pod(
             "uid": uid,
             "name": uid,
             "namespace": "default",
-            "annotations": {**said, **(annotations or {})},
+            "annotations": {**said, **(annotations or {})} or None,
             "creationTimestamp": f"2026-01-01T00:00:{created:02}Z",
-            "ownerReferences": [{"kind": owner, "name": "o", "controller": True}] if owner else [],
+            "ownerReferences": [{"kind": owner, "name": "o", "uid": owner, "controller": True}]
+            if owner
+            else [],
         },
         "spec": {
             "containers": [
@@ -98,7 +109,7 @@ def booked(
     asks = asks_of(pod, dialect).containers
     given = [tuple(gpus[: ask.count]) for ask in asks]
     said = annotations_for(dialect, dialect.annotations[0], asks, given, TWO, assume_time=time)
-    return annotated(pod, {**said, SEAL: seal(pod.uid, asks, given, time, key)})
+    return annotated(pod, {**said, SEAL: seal(pod.uid, dialect, asks, given, time, key)})
 
 
 def annotated(pod: GpuPod, annotations: Mapping[str, str]) -> GpuPod:
@@ -111,13 +122,16 @@ class Node:
 
     def __init__(self, inventory: GpuInventory = TWO, settings: GpuSettings | None = None) -> None:
         self.inventory = inventory
-        self.settings = settings or GpuSettings(key=KEY)
+        self.settings = settings or GpuSettings(keys=(KEY,))
         self.api: dict[str, GpuPod] = {}
         self.held: dict[AnswerKey, GpuHolding] = {}
         self.answers = GpuAnswers()
         self.blind: set[str] = set()
         """Pods that the agent's watch has not told of yet."""
         self.disk: frozenset[AnswerKey] = frozenset()
+        self.disk_due: Dues = {}
+        self.text = announcement_of(inventory)
+        """What the node's annotation says."""
         self.kubelet = 1
         self.now = 0.0
         self._reusable: dict[str, list[str]] = {}
@@ -182,7 +196,7 @@ class Node:
         if answer is None or answer.state is AnswerState.GIVEN:
             return "nobody knows"
         if not answer.reason:
-            self.disk = self.answers.proven
+            self.disk, self.disk_due = self.answers.proven, self.answers.due
         return answer.reason
 
     def restart_kubelet(self, *, checkpoint: bool) -> None:
@@ -193,8 +207,30 @@ class Node:
             self._reusable.clear()
 
     def crash(self) -> None:
-        """The agent dies and starts anew, with what it has on disk."""
-        self.answers = GpuAnswers(started=self.disk)
+        """The agent dies and starts anew, with what it has on disk and what it has announced."""
+        kept = GpuAnswers(started=self.disk, due=self.disk_due)
+        self.answers = kept.recalling(recalled(self.announced.pods or {}))
+
+    def holders(self, absent: Collection[str] = ()) -> Mapping[str, AnnouncedPod]:
+        return holders(self.seen, self.answers, self.inventory, self.settings, absent)
+
+    def announce(self) -> None:
+        """One write of the node's annotation."""
+        self.text = announcement_of(self.inventory, {}, self.holders())
+
+    @property
+    def announced(self) -> GpuAnnouncement:
+        found = announced({ANNOUNCED: self.text})
+        assert found is not None
+        return found
+
+    def used(self, pods: Mapping[str, AnnouncedPod] | None) -> Mapping[str, GpuRoom]:
+        """What these pods have of each GPU."""
+        found: dict[str, GpuRoom] = {}
+        for pod in (pods or {}).values():
+            for uuid, room in pod.rooms.items():
+                found[uuid] = found.get(uuid, GpuRoom()) + room
+        return found
 
     def gpus(self, uid: str, container: str = "c0", dialect: Dialect = DOSLAB) -> str:
         """What the kubelet starts the container with."""
@@ -203,13 +239,25 @@ class Node:
         return injected.envs["NVIDIA_VISIBLE_DEVICES"]
 
     def flags(self, uid: str, dialect: Dialect = DOSLAB) -> Mapping[str, str]:
-        claim = claim_of(self.api[uid], dialect, self.inventory, self.settings, self.answers.due.get(uid))
+        claim = claim_of(self.api[uid], dialect, self.inventory, self.settings, self.answers.due)
         assert claim is not None
-        return flags_for(claim, self.answers, self.inventory, 5, self.settings.key)
+        return flags_for(claim, self.answers, self.inventory, 5, self.settings.keys)
 
     def write_flags(self) -> None:
-        """The agent patches what it may."""
+        """The agent announces, and then patches."""
+        self.announce()
+        self.patch_pods()
+
+    def patch_pods(self) -> None:
+        """The agent patches what it may: of what a pod is due, only what is announced."""
+        told, now = self.announced.pods or {}, self.holders()
         for uid, pod in self.seen.items():
             for dialect in self.settings.dialects:
+                due = told[uid].due if uid in told else {}
+                settled = (
+                    uid in told and told[uid].settled
+                )  # What it is due is what it has, and not said again.
+                if uid in now and now[uid].due and now[uid].due != due and not settled:
+                    continue
                 if asks_of(pod, dialect):
                     self.api[uid] = annotated(self.api[uid], self.flags(uid, dialect))

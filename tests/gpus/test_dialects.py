@@ -1,10 +1,26 @@
 """What pods ask for in each dialect, and what they cannot ask for."""
 
+from collections.abc import Mapping
+
 import msgspec
 import pytest
 
 from colocate.errors import UserError
-from colocate.gpus import DIALECTS, DOSLAB, GPUSHARE, VOLCANO, Dialect, GpuAsk, GpuPod, asks_of, dialect
+from colocate.gpus import (
+    COLOCATE,
+    COUNT_WISH,
+    DIALECTS,
+    DOSLAB,
+    GPUSHARE,
+    VOLCANO,
+    Dialect,
+    GpuAsk,
+    GpuPod,
+    asks_of,
+    counted_in_limits,
+    dialect,
+    pods,
+)
 
 
 def pod(*containers: dict[str, object], init: tuple[dict[str, object], ...] = ()) -> GpuPod:
@@ -84,8 +100,102 @@ def test_the_set_that_a_pod_speaks_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "unit", "words"), [("hami", None, "known are doslab"), ("doslab", 0, "1 or more")]
+    ("name", "unit", "words"), [("hami", None, "known are colocate, doslab"), ("doslab", 0, "1 or more")]
 )
 def test_a_dialect_or_unit_that_cannot_be_is_refused(name: str, unit: int | None, words: str) -> None:
     with pytest.raises(UserError, match=words):
         dialect(name, unit)
+
+
+def wishing(count: str, **limits: object) -> GpuPod:
+    shape = {
+        "metadata": {"name": "p", "uid": "u", "annotations": {COUNT_WISH: count}},
+        "spec": {"containers": [{"name": "a", "resources": {"limits": {**limits}}}, {"name": "plain"}]},
+    }
+    return msgspec.convert(shape, GpuPod)
+
+
+@pytest.mark.parametrize("spoken", DIALECTS.values())
+def test_an_annotation_asks_for_several_gpus_in_every_dialect(spoken: Dialect) -> None:
+    asked = asks_of(wishing("2", **{spoken.memory: 3}), spoken)
+    assert [each.count for each in asked.containers] == [2]
+    assert not asked.problem
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "65", "2.0", "²", "", "all", "9" * 5000, "\x1b[31m2"])
+def test_a_number_of_gpus_that_cannot_be_is_refused(count: str) -> None:
+    asked = asks_of(wishing(count, **{COLOCATE.memory: 3}), COLOCATE)
+    assert "write a number of GPUs from 1 to 64" in asked.problem
+    assert len(asked.problem) < 300
+    assert asked.problem.isprintable()
+
+
+def test_an_annotation_alone_asks_for_nothing_however_wrong_it_is() -> None:
+    assert not asks_of(wishing("all"), COLOCATE)
+    assert not asks_of(wishing("2"), COLOCATE)
+
+
+def test_a_count_in_limits_is_understood_and_its_cost_is_named() -> None:
+    both = wishing("2", **{DOSLAB.memory: 3, DOSLAB.count: 2})
+    assert asks_of(both, DOSLAB).containers[0].count == 2
+    assert 'set the annotation colocate.dev/gpu-count: "2" in its place' in counted_in_limits(both, DOSLAB)
+    assert not counted_in_limits(wishing("2", **{DOSLAB.memory: 3}), DOSLAB)
+    assert not counted_in_limits(both, COLOCATE)
+    apart = wishing("3", **{DOSLAB.memory: 3, DOSLAB.count: 2})
+    assert "the pod's annotation colocate.dev/gpu-count for 3" in asks_of(apart, DOSLAB).problem
+
+
+def test_our_own_count_is_no_resource() -> None:
+    asked = asks_of(wishing("2", **{COLOCATE.memory: 3, COUNT_WISH: 2}), COLOCATE)
+    assert "make it an annotation of the pod" in asked.problem
+
+
+@pytest.mark.parametrize(
+    ("spoken", "written", "words"),
+    [
+        (DOSLAB, "4Gi", "4Gi is 4294967296 units of 1 MiB; write 4096"),
+        (COLOCATE, "4Gi", "4Gi is 4294967296 units of 256 MiB; write 16"),
+        (COLOCATE, "4200Mi", "4200Mi is 4404019200 units of 256 MiB; write 17"),
+        (GPUSHARE, "4Gi", "4Gi is 4294967296 units of 1 GiB; write 4"),
+        (DOSLAB, "2Ti", "2Ti is 2199023255552 units of 1 MiB; write 2097152"),
+    ],
+)
+def test_who_writes_bytes_for_units_is_told_what_to_write(spoken: Dialect, written: str, words: str) -> None:
+    assert words in asks_of(wishing("1", **{spoken.memory: written}), spoken).problem
+
+
+@pytest.mark.parametrize("written", ["4096", 4096, "4k", "4Ki"])
+def test_units_written_short_are_units(written: object) -> None:
+    asked = asks_of(wishing("1", **{DOSLAB.memory: written}), DOSLAB)
+    assert asked.containers[0].units in (4000, 4096)
+
+
+def containers(name: str, number: int, limits: Mapping[str, object]) -> tuple[dict[str, object], ...]:
+    return tuple({"name": f"{name}{place}", "resources": {"limits": limits}} for place in range(number))
+
+
+@pytest.mark.parametrize("init", [False, True])
+@pytest.mark.parametrize("limits", [{DOSLAB.memory: 1}, {DOSLAB.memory: 0}, {DOSLAB.cores: 1}])
+def test_of_a_pod_with_thousands_of_containers_few_are_looked_at(
+    limits: dict[str, object], init: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def ask(container: pods.GpuContainer, *_: object, **__: object) -> GpuAsk | None:
+        looked.append(container.name)
+        return None
+
+    many = containers("c", 2000, limits)
+    plain = containers("p", 2000, {"cpu": "1"})
+    asking = pod(*plain, init=many) if init else pod(*plain, *many)
+    assert "more than 16 of its containers ask for doslab.io/gpu-memory" in asks_of(asking, DOSLAB).problem
+    monkeypatch.setattr(pods, "_ask", ask)
+    asks_of(asking, DOSLAB)
+    assert len(looked) == pods.MOST_ASKING
+
+
+def test_as_many_containers_as_may_ask_are_served() -> None:
+    half, limits = pods.MOST_ASKING // 2, {DOSLAB.memory: 1}
+    asked = asks_of(pod(*containers("c", half, limits), init=containers("i", half, limits)), DOSLAB)
+    assert len(asked.containers) == pods.MOST_ASKING
+    assert not asked.problem

@@ -3,12 +3,14 @@
 import msgspec
 
 from colocate.gpus import (
+    COUNT_WISH,
     DOSLAB,
     GpuAnswers,
     GpuMatch,
     GpuPod,
     GpuSettings,
     Unassumed,
+    dialect,
     explain_pod,
     match,
 )
@@ -16,7 +18,7 @@ from colocate.model.gpu import GpuInventory
 from tests.gpus.node import KEY, TWO, booked, gpu_pod
 
 A, B = (gpu.uuid for gpu in TWO.gpus)
-SETTINGS = GpuSettings(key=KEY)
+SETTINGS = GpuSettings(keys=(KEY,))
 
 
 def given(*pods: GpuPod, units: int) -> GpuAnswers:
@@ -101,3 +103,32 @@ def test_a_pod_that_was_refused_and_has_failed_is_not_said_to_wait() -> None:
 
 def test_words_of_tenants_do_not_steer_the_terminal() -> None:
     assert "\x1b" not in why(gpu_pod("p", 4, gpus="\x1b[2J", time=1))
+
+
+def test_a_pod_that_has_no_node_yet_is_told_what_it_would_get_here() -> None:
+    said = why(gpu_pod("p", 4))
+    assert said.startswith("It has no node yet: default-scheduler has to choose one")
+    assert "Asked now, c0 would be served" in said
+
+
+def test_a_count_in_limits_is_named_with_what_to_write() -> None:
+    said = why(gpu_pod("p", 4, count=2))
+    assert "of each of 2 GPUs" in said
+    assert 'set the annotation colocate.dev/gpu-count: "2" in its place.' in said
+    assert "in its place" not in why(gpu_pod("p", 4, annotations={COUNT_WISH: "2"}))
+
+
+def test_bytes_for_units_are_named_with_what_to_write() -> None:
+    pod = gpu_pod("p", 4)
+    limits = {DOSLAB.memory: "4Gi"}
+    container = msgspec.structs.replace(
+        pod.spec.containers[0],
+        resources=msgspec.structs.replace(pod.spec.containers[0].resources, limits=limits),
+    )
+    pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=(container,)))
+    assert "4Gi is 4294967296 units of 1 MiB; write 4096" in why(pod)
+
+
+def test_what_drains_is_said() -> None:
+    settings = GpuSettings(dialects=(dialect("doslab", drains=True),))
+    assert "doslab.io/gpu-memory drains on this node" in why(gpu_pod("p", 4), settings=settings)

@@ -1,8 +1,30 @@
 """Which pod an Allocate is for: pods are found by what containers ask for, in the order of their bookings."""
 
+import msgspec
 import pytest
 
-from colocate.gpus import DOSLAB, GPUSHARE, VOLCANO, Dialect, GpuMatch, GpuRefusal, GpuSettings, Unassumed
+from colocate.gpus import (
+    COUNT_WISH,
+    DOSLAB,
+    GPUSHARE,
+    SEAL,
+    VOLCANO,
+    Dialect,
+    GpuAnswers,
+    GpuBook,
+    GpuMatch,
+    GpuRefusal,
+    GpuRoom,
+    GpuSettings,
+    Unassumed,
+    asks_of,
+    claim_of,
+    dialect,
+    waiting_pods,
+    wish_of,
+)
+from colocate.gpus.answers import claimed_booking
+from colocate.gpus.matching import _wished
 from colocate.model.gpu import Gpu, GpuInventory
 from tests.gpus.node import KEY, TWO, Node, annotated, booked, gpu_pod
 
@@ -110,6 +132,43 @@ def test_a_booking_that_was_changed_afterwards_is_a_wish(change: dict[str, str])
     assert matched(node.allocate("ours"))[0] == "ours"
 
 
+@pytest.mark.parametrize("rewritten", ["1", "3", "64", "all", ""])
+def test_a_number_of_gpus_that_is_wished_for_later_changes_nothing_that_was_booked(rewritten: str) -> None:
+    """Else a tenant would make his booking a wish, and its GPUs look free to others."""
+    node = Node()
+    two = booked(gpu_pod("two", 4, annotations={COUNT_WISH: "2"}), [A, B], time=1)
+    node.add(annotated(two, {COUNT_WISH: rewritten}))
+    claim = claim_of(node.api["two"], DOSLAB, TWO, node.settings)
+    assert claim is not None
+    assert claim.wish.sealed
+    assert not claim.problem
+    assert [ask.count for ask in claim.asks.containers] == [2]
+    assert node.admit("two") is None
+    assert node.gpus("two") == f"{A},{B}"
+    node.api["two"] = annotated(node.api["two"], {COUNT_WISH: "1"})
+    assert node.start("two") == ""
+    assert node.answers.book(TWO).used == {A: GpuRoom(4), B: GpuRoom(4)}
+
+
+def test_what_nobody_booked_is_asked_for_as_the_tenant_wishes() -> None:
+    pod = gpu_pod("p", 4, gpus=f"{A},{B}", time=1, annotations={COUNT_WISH: "1", SEAL: "1:nonsense"})
+    claim = claim_of(pod, DOSLAB, TWO, GpuSettings(keys=(KEY,)))
+    assert claim is not None
+    assert not claim.wish.sealed
+    assert claim.gpus("c0") == (A,)
+
+
+def test_a_booking_in_another_unit_is_refused_by_name() -> None:
+    node = Node()
+    node.add(booked(gpu_pod("p", 4), [A], dialect=dialect("doslab", 64)))
+    refused = node.admit("p")
+    assert refused is not None
+    assert (
+        "its scheduler has booked doslab.io/gpu-memory in units of 64 MiB, and this node counts it in 1 MiB; set the "
+        "unit of gpus.dialects[doslab] alike" in refused.sentence
+    )
+
+
 def test_a_seal_copied_from_another_pod_is_worth_nothing() -> None:
     node = Node()
     ours = booked(gpu_pod("ours", 4), [A], time=9)
@@ -156,6 +215,26 @@ def test_several_gpus_each_give_that_much_and_are_told_joined_by_commas() -> Non
     assert (book.free(A).memory, book.free(B).memory) == (10, 10)
 
 
+def test_several_gpus_that_the_agent_chooses_are_of_one_model_where_there_are_enough() -> None:
+    models = ("T4", "A100", "T4", "A100")
+    gpus = GpuInventory(
+        tuple(
+            Gpu(uuid=f"GPU-{place}aaa", index=place, memory=16 + place % 2, model=model)
+            for place, model in enumerate(models)
+        )
+    )
+    node = Node(gpus)
+    node.add(gpu_pod("u", 4, annotations={COUNT_WISH: "2"}), gpu_pod("v", 17, annotations={COUNT_WISH: "2"}))
+    assert node.admit("v") is None
+    assert node.gpus("v") == "GPU-1aaa,GPU-3aaa"
+    assert node.admit("u") is None
+    assert node.gpus("u") == "GPU-0aaa,GPU-2aaa"
+    node.add(gpu_pod("w", 1, annotations={COUNT_WISH: "3"}))
+    refused = node.admit("w")
+    assert refused is not None
+    assert "each of 3 GPUs" in refused.sentence
+
+
 def test_each_container_may_have_a_gpu_of_its_own() -> None:
     node = Node()
     node.add(gpu_pod("p", 9, 9, gpus=f"{A};{B}", time=1))
@@ -184,6 +263,29 @@ def test_one_that_nobody_booked_is_refused_with_who_should_have_where_that_is_wa
     sentence = refused(node.allocate("p")).sentence
     assert "doslab.io/gpu-assume-time and doslab.io/gpu-uuid, which the GPU scheduler writes" in sentence
     assert "schedulerName: doslab-gpu-scheduler" in sentence
+
+
+def test_with_a_key_one_that_wrote_its_own_booking_is_refused_where_only_booked_ones_are_wanted() -> None:
+    node = Node(settings=GpuSettings(unassumed=Unassumed.REFUSE, keys=(KEY,)))
+    node.add(gpu_pod("own", 3, gpus=A, time=1))
+    assert f"no usable annotation {SEAL}" in refused(node.allocate("own")).sentence
+    node.add(booked(gpu_pod("ours", 3), [A], time=2))
+    assert matched(node.allocate("ours"))[0] == "ours"
+
+
+def test_pods_that_cannot_be_served_or_were_refused_come_after_all_others() -> None:
+    """Else whoever is admitted behind one of them would get its refusal."""
+    pods = [gpu_pod("nonsense", 3, gpus="GPU-none", time=1), gpu_pod("refused", 3), gpu_pod("next", 3)]
+    order = waiting_pods(["a", "b", "c"], DOSLAB, pods, GpuAnswers(), TWO, GpuSettings(), {"refused"})
+    assert order[0].uid == "next"
+    assert len(order) == 3
+
+
+def test_of_two_bookings_that_exceed_a_gpu_together_the_earlier_one_starts() -> None:
+    node = Node()
+    node.add(booked(gpu_pod("late", 10), [A], time=9), booked(gpu_pod("early", 10), [A], time=1))
+    assert node.admit("early") is None
+    assert "10 MiB are asked for" in refused(node.allocate("late")).sentence
 
 
 def test_one_without_room_is_told_what_is_free_where() -> None:
@@ -247,7 +349,7 @@ def test_an_answer_that_the_kubelet_never_took_is_forgotten_after_a_while() -> N
 @pytest.mark.parametrize(("dialect", "name"), [(DOSLAB, B), (GPUSHARE, "1"), (VOLCANO, "1")])
 def test_each_dialect_names_its_gpus_and_is_told_in_its_own_words(dialect: Dialect, name: str) -> None:
     gpus = GpuInventory(tuple(Gpu(uuid=u, index=i, memory=16384) for i, u in enumerate((A, B))))
-    node = Node(gpus, GpuSettings(dialects=(DOSLAB, GPUSHARE, VOLCANO), key=KEY))
+    node = Node(gpus, GpuSettings(dialects=(DOSLAB, GPUSHARE, VOLCANO), keys=(KEY,)))
     node.add(gpu_pod("p", 2, gpus=name, time=1, dialect=dialect))
     assert matched(node.allocate("p", dialect=dialect))[2] == (B,)
     assert not node.start("p", dialect=dialect)
@@ -285,7 +387,7 @@ BAD = [
     ({"doslab.io/gpu-uuid": "\x1b[31m;;"}, r"\x1b[31m"),
     ({"doslab.io/gpu-uuid": f"{A},{A}"}, "names a GPU twice"),
     ({"doslab.io/gpu-uuid": f"{A};{B};{A}"}, "has 3 lists of GPUs for 1 containers"),
-    ({"doslab.io/gpu-uuid": "x" * 5000}, "has 5000 characters"),
+    ({"doslab.io/gpu-uuid": "x" * 5000}, "has more than 4096 characters"),
     ({"doslab.io/gpu-uuid": f"{A},"}, "names the GPU (nothing)"),
 ]
 
@@ -315,3 +417,68 @@ def test_a_sick_gpu_is_refused_and_not_chosen() -> None:
     node.add(gpu_pod("p", 4, gpus=A, time=1), gpu_pod("q", 5))
     assert "GPU GPU-aaaa is not healthy (XID 79)" in refused(node.allocate("p")).sentence
     assert matched(node.allocate("q"))[2] == (B,)
+
+
+def test_while_a_key_is_changed_both_are_believed_and_no_third() -> None:
+    node = Node(settings=GpuSettings(keys=(b"n" * 32, KEY)))
+    node.add(
+        booked(gpu_pod("old", 4, created=9), ["GPU-bbbb"]),
+        booked(gpu_pod("new", 4, created=9), ["GPU-bbbb"], key=b"n" * 32),
+        booked(gpu_pod("other", 4, created=9), ["GPU-bbbb"], key=b"x" * 32),
+    )
+    wishes = {
+        uid: wish_of(pod, DOSLAB, asks_of(pod, DOSLAB).containers, TWO, node.settings.keys)
+        for uid, pod in node.api.items()
+    }
+    assert {uid: wish.sealed for uid, wish in wishes.items()} == {"old": True, "new": True, "other": False}
+    assert wishes["old"].number == 1
+    assert wishes["other"].number == 0
+
+
+def test_a_seal_says_in_which_unit_it_was_made_and_nobody_can_change_that() -> None:
+    coarse = dialect("doslab", 64)
+    pod = booked(gpu_pod("p", 4), ["GPU-bbbb"], dialect=coarse)
+    asks = asks_of(pod, DOSLAB).containers
+    assert wish_of(pod, DOSLAB, asks, TWO, (KEY,)).sealed_unit == 64
+    changed = annotated(pod, {SEAL: pod.annotations[SEAL].replace("64:", "1:", 1)})
+    assert wish_of(changed, DOSLAB, asks, TWO, (KEY,)).sealed_unit is None
+
+
+def test_a_pod_with_too_many_containers_is_refused_at_its_first_and_takes_nothing_from_others() -> None:
+    node = Node()
+    many = gpu_pod("many", 1, init=[1] * 2000, annotations={COUNT_WISH: "2"})
+    node.add(booked(many, [A, B]), gpu_pod("other", 16, gpus=A, time=2))
+    for _ in range(2):
+        result = refused(node.admit("many"))
+        assert (result.uid, result.unknown) == ("many", False)
+        assert "more than 16 of its containers ask for doslab.io/gpu-memory" in result.sentence
+    assert matched(node.allocate("other")) == ("other", "c0", (A,))
+    assert [each.key.uid for each in node.answers] == ["other"]
+    assert set(node.holders()) == {"other"}
+
+
+class CountedName(str):
+    """A name that counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+def test_what_a_pod_is_due_is_found_without_comparing_its_containers_with_each_other() -> None:
+    claim = claim_of(gpu_pod("p", *[1] * 16, gpus=A, time=1), DOSLAB, TWO, GpuSettings())
+    assert claim is not None
+    asks = tuple(
+        msgspec.structs.replace(claim.asks.containers[0], container=CountedName(f"c{place}"))
+        for place in range(1000)
+    )
+    many = msgspec.structs.replace(claim, asks=msgspec.structs.replace(claim.asks, containers=asks))
+    CountedName.compared = 0
+    assert many.all_gpus == ((A,),) * 1000
+    assert len(claimed_booking(many, GpuAnswers(), GpuBook.of_gpus(TWO)).containers) == 1000
+    assert _wished([many], GpuAnswers()) == {A: 1000}
+    assert CountedName.compared == 0

@@ -17,14 +17,16 @@ from colocate.gpus import (
     Dialect,
     GpuMatch,
     GpuPod,
+    GpuRoom,
     GpuSettings,
     Unassumed,
     asks_of,
     claim_of,
     dialect,
 )
+from colocate.gpus.answers import reserved
 from colocate.model.gpu import Gpu, GpuInventory
-from tests.gpus.node import KEY, Node, booked, gpu_pod
+from tests.gpus.node import KEY, Node, annotated, booked, gpu_pod
 
 GPUS = ("GPU-aaaa", "GPU-bbbb", "GPU-cccc")
 SHARE = dialect("gpushare", 2)
@@ -101,14 +103,19 @@ def shapes(pod: GpuPod) -> list[object]:
     return [spoken.name, *((ask.shape, ask.init) for ask in asks_of(pod, spoken).containers)]
 
 
+def kinds(gpus: str) -> list[int]:
+    """Of GPUs, as far as these differ."""
+    return [gpu.memory for uuid in gpus.split(",") if (gpu := inventory().get(uuid)) is not None]
+
+
 class GpuNode(RuleBasedStateMachine):
     """One node, its kubelet's order of things, and an agent that may die at any moment."""
 
     @initialize(serve=st.booleans(), with_key=st.booleans())
     def begin(self, serve: bool, with_key: bool) -> None:
         unassumed = Unassumed.SERVE if serve else Unassumed.REFUSE
-        key = KEY if with_key else None
-        self.node = Node(inventory(), GpuSettings(dialects=(DOSLAB, SHARE), unassumed=unassumed, key=key))
+        keys = (KEY,) if with_key else ()
+        self.node = Node(inventory(), GpuSettings(dialects=(DOSLAB, SHARE), unassumed=unassumed, keys=keys))
         self.number = 0
         self.admitted: dict[str, list[str]] = {}
         self.running: dict[AnswerKey, str] = {}
@@ -123,14 +130,20 @@ class GpuNode(RuleBasedStateMachine):
         burst=st.lists(PODS, min_size=2, max_size=5),
         late=st.integers(0, 8),
         order=st.permutations(range(8)),
-        then=st.lists(st.sampled_from(["admit", "start", "crash", "hear", "flags"]), max_size=6),
+        then=st.lists(st.sampled_from(["admit", "start", "crash", "hear", "flags", "announce"]), max_size=6),
     )
     def create(self, burst: list[PodShape], late: int, order: list[int], then: list[str]) -> None:
         """Some pods at once, many of them alike; the agent hears late of one, and may die in between."""
         for place, shape in enumerate(burst):
             self.number += 1
             self.add(made(f"p{self.number}", shape), place == late)
-        deeds = {"start": self.start, "crash": self.crash, "hear": self.watch, "flags": self.flags}
+        deeds = {
+            "start": self.start,
+            "crash": self.crash,
+            "hear": self.watch,
+            "flags": self.flags,
+            "announce": self.announce,
+        }
         for deed in ("admit", *then, "start"):
             if deed == "admit":
                 self.admit(order, True)
@@ -198,7 +211,8 @@ class GpuNode(RuleBasedStateMachine):
             self.running[key] = gpus
 
     def was_given(self, key: AnswerKey, gpus: str) -> None:
-        """Its annotations name these GPUs, or those of a pod just like it, wished or chosen for it."""
+        """Its annotations name these GPUs, or those of a pod just like it, wished or chosen for it. What was booked
+        for it may be replaced by GPUs of the same kind, and a mere wish by any."""
         wish = self.wish(key.uid, self.wished[key.uid])
         if not wish:
             return  # Nobody had chosen for it.
@@ -209,6 +223,8 @@ class GpuNode(RuleBasedStateMachine):
             return
         event("swapped")
         mine = self.is_ours(self.wished[key.uid])
+        if not mine or kinds(wish[place]) == kinds(gpus):
+            return
         alike = [
             uid
             for uid, pod in self.wished.items()
@@ -218,7 +234,7 @@ class GpuNode(RuleBasedStateMachine):
         assert alike, (key, gpus)
 
     def is_ours(self, pod: GpuPod) -> bool:
-        return self.node.settings.key is not None and SEAL in pod.annotations
+        return bool(self.node.settings.keys) and SEAL in pod.annotations
 
     def wish(self, uid: str, pod: GpuPod) -> list[str]:
         spoken = DOSLAB if asks_of(pod, DOSLAB) else SHARE
@@ -227,7 +243,22 @@ class GpuNode(RuleBasedStateMachine):
 
     @rule()
     def flags(self) -> None:
-        self.node.write_flags()
+        self.node.patch_pods()
+
+    @rule()
+    def announce(self) -> None:
+        self.node.settle()
+        self.node.announce()
+
+    @rule(data=st.data(), gpu=st.sampled_from([*GPUS, "GPU-none", ""]), keep=st.booleans())
+    def a_tenant_changes_a_booking(self, data: st.DataObject, gpu: str, keep: bool) -> None:
+        """Of a pod that the agent has seen booked: nothing comes of it."""
+        self.node.settle()
+        sealed = sorted(uid for uid, pod in self.node.seen.items() if self.is_ours(pod))
+        if sealed and self.node.settings.keys:
+            uid = data.draw(st.sampled_from(sealed))
+            old = self.wished[uid].annotations if keep else {SEAL: ""}
+            self.node.api[uid] = annotated(self.node.api[uid], {"doslab.io/gpu-uuid": gpu, **old})
 
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
@@ -318,6 +349,20 @@ class GpuNode(RuleBasedStateMachine):
                 init = max((n for name, n in amounts.items() if name.startswith("i")), default=0)
                 used += max(init, sum(n for name, n in amounts.items() if name.startswith("c")))
             assert used <= gpu.memory, (uuid, used)
+
+    @invariant()
+    def what_is_held_would_be_announced(self) -> None:
+        """Whenever it is looked at, and whatever was written last: what runs and is to run is in the sums."""
+        if not hasattr(self, "node"):
+            return
+        self.node.settle()
+        sums = self.node.used(self.node.holders())
+        book = self.node.answers.book(self.node.inventory)
+        for uuid in GPUS:
+            assert sums.get(uuid, GpuRoom()).memory >= book.used.get(uuid, GpuRoom()).memory
+            # Nothing is announced twice: bookings of ours never exceed a GPU.
+            kept = reserved(self.node.seen.values(), self.node.answers, book, self.node.settings)
+            assert sums.get(uuid, GpuRoom()).memory >= kept.used.get(uuid, GpuRoom()).memory
 
     def teardown(self) -> None:
         if not hasattr(self, "node"):

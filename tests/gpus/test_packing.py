@@ -112,6 +112,36 @@ def test_a_model_is_named_by_whole_words(model: str, words: tuple[str, ...], is_
     assert suits(model, words) is is_so
 
 
+TWO = PackRequest(1000, 10, 2, 400)
+
+
+def mixed(*gpus: tuple[str, int]) -> NodeState:
+    states = tuple(GpuState(SIZE, free, model=model) for model, free in gpus)
+    return NodeState(name="n", cpu=64_000, memory=1000, free_cpu=64_000, free_memory=1000, gpus=states)
+
+
+@pytest.mark.parametrize("policy", PackingPolicy)
+def test_several_gpus_are_of_one_model_where_there_are_enough(policy: PackingPolicy) -> None:
+    """By their free memory alone, the first and the third would be taken, or the two emptiest."""
+    node = mixed(("T4", 400), ("T4", 900), ("A100", 500), ("A100", 1000))
+    found = choice(policy, [node], TWO, {TWO: 1, HALF: 1})
+    assert found is not None
+    assert found[1] in ((0, 1), (2, 3))
+
+
+def test_of_two_models_the_fuller_gpus_are_taken() -> None:
+    node = mixed(("T4", 900), ("A100", 500), ("T4", 400), ("A100", 600))
+    assert choice(PackingPolicy.BEST_FIT, [node], TWO, {}) == ("n", (1, 3))
+    assert choice(PackingPolicy.SPREAD, [node], TWO, {}) == ("n", (0, 2))
+
+
+def test_models_mix_where_no_other_place_is_left() -> None:
+    node = mixed(("T4", 900), ("T4", 100), ("A100", 500))
+    assert choice(PackingPolicy.OURS, [node], TWO, {TWO: 1}) == ("n", (0, 2))
+    restricted = PackRequest(1000, 10, 2, 400, 0, ("A100",))
+    assert choice(PackingPolicy.OURS, [node], restricted, {TWO: 1}) is None
+
+
 def test_a_node_that_leaves_takes_no_pod_and_its_row_is_used_again() -> None:
     fleet = Fleet([node("a", 1000), node("b", 400)])
     packer = Packer(fleet, PackingPolicy.BEST_FIT)

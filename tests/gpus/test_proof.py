@@ -5,6 +5,7 @@ import pytest
 
 from colocate.gpus import (
     DOSLAB,
+    VISIBLE,
     AnswerKey,
     AnswerState,
     Gem,
@@ -16,7 +17,10 @@ from colocate.gpus import (
     GpuRecords,
     GpuSettings,
     HamiCore,
+    asks_of,
     dialect,
+    injection,
+    overridden,
     settle,
     slices_of,
 )
@@ -25,6 +29,7 @@ from tests.gpus.node import TWO, Node, annotated, booked, gpu_pod
 
 A, B = "GPU-aaaa", "GPU-bbbb"
 UUID, ASSIGNED = "doslab.io/gpu-uuid", "doslab.io/gpu-assigned"
+KEY_OF_P = AnswerKey("p", DOSLAB.memory, "c0")
 
 
 def test_a_container_with_its_own_gpu_may_start_and_its_pod_is_assigned() -> None:
@@ -86,27 +91,65 @@ def test_pods_of_several_containers_are_swapped_as_a_whole() -> None:
 MIXED = GpuInventory((TWO.gpus[0], Gpu(uuid=B, index=1, memory=16, model="A100")))
 
 
+WISH = gpu_pod("one", 4, gpus=A, time=1)
+OURS = booked(gpu_pod("one", 4), [A])
+
+
+def taken_for(node: Node, one: GpuPod, two: GpuPod) -> None:
+    """The kubelet admits `two`, and the agent answers for `one`."""
+    node.add(one, two)
+    node.blind.add("two")
+    node.allocate("two")
+    node.blind.clear()
+    assert node.gpus("two") == A
+
+
 @pytest.mark.parametrize(
     ("inventory", "one", "two"),
     [
-        (MIXED, gpu_pod("one", 4, gpus=A, time=1), gpu_pod("two", 4, gpus=B, time=2)),
-        (TWO, gpu_pod("one", 4, gpus=A, time=1, cores=50), gpu_pod("two", 4, gpus=B, time=2, cores=10)),
-        (TWO, gpu_pod("one", 4, gpus=A, time=1), gpu_pod("two", 4, 4, gpus=B, time=2)),
-        (TWO, booked(gpu_pod("one", 4), [A]), gpu_pod("two", 4, gpus=B, time=2)),
+        (MIXED, WISH, gpu_pod("two", 4, gpus=B, time=2)),
+        (TWO, WISH, gpu_pod("two", 4, gpus=B, time=2, cores=10)),
+        (TWO, OURS, gpu_pod("two", 4, gpus=B, time=2)),
+        (TWO, WISH, booked(gpu_pod("two", 4), [B])),
+        (TWO, OURS, booked(gpu_pod("two", 4, cores=10), [B])),
     ],
-    ids=["another kind of GPU", "other cores", "other containers", "booked by ours"],
+    ids=["another kind of GPU", "other cores", "meant for a booked one", "booked itself", "both booked"],
 )
-def test_a_pod_with_the_gpu_of_one_that_is_not_alike_must_not_start(
+def test_a_pod_keeps_the_gpu_of_another_where_there_is_room_and_it_is_as_good_as_booked(
     inventory: GpuInventory, one: GpuPod, two: GpuPod
 ) -> None:
     node = Node(inventory)
-    node.add(one, two)
-    node.allocate("two")
-    assert node.gpus("two") == A
-    reason = node.start("two")
-    assert f"pod default/two must not start: its GPU is {B}, and it was given {A}" in reason
-    assert node.flags("two") == {}
+    taken_for(node, one, two)
+    assert not node.start("two")
+    assert node.flags("two")[UUID] == A
     # Nobody pays for it: the pod that the GPU was for gets it when its own turn comes.
+    assert node.admit("one") is None
+    assert node.gpus("one") == A
+    assert not node.start("one")
+    assert node.answers.book(node.inventory).free(A).memory == 8
+
+
+@pytest.mark.parametrize(
+    ("inventory", "one", "two", "spared"),
+    [
+        (TWO, WISH, gpu_pod("two", 4, 4, gpus=B, time=2), True),
+        (TWO, OURS, gpu_pod("two", 4, 4, gpus=B, time=2), False),
+        (MIXED, WISH, booked(gpu_pod("two", 4), [B]), True),
+        (MIXED, OURS, booked(gpu_pod("two", 4), [B]), False),
+        (TWO, WISH, gpu_pod("two", 4, gpus="GPU-gone", time=2), True),
+    ],
+    ids=["other figures", "of a booked one", "booked on another kind", "both", "its wish cannot be"],
+)
+def test_a_pod_that_cannot_keep_it_must_not_start_and_ends_only_for_one_that_is_booked(
+    inventory: GpuInventory, one: GpuPod, two: GpuPod, spared: bool
+) -> None:
+    node = Node(inventory)
+    taken_for(node, one, two)
+    reason = node.start("two")
+    assert "pod default/two must not start: " in reason
+    assert f"it was given {A}, which was meant for pod default/one" in reason
+    assert node.answers.by_key[AnswerKey("two", DOSLAB.memory, "c0")].spared is spared
+    assert node.flags("two") == {}
     assert node.admit("one") is None
     assert node.gpus("one") == A
     assert not node.start("one")
@@ -114,24 +157,98 @@ def test_a_pod_with_the_gpu_of_one_that_is_not_alike_must_not_start(
     assert node.answers.book(node.inventory).free(A).memory == 12
 
 
-def test_a_condemned_pod_frees_all_when_it_is_deleted() -> None:
+def test_a_pod_that_was_spared_starts_once_there_is_room() -> None:
     node = Node()
-    node.add(booked(gpu_pod("one", 4), [A]), gpu_pod("two", 4, gpus=B, time=2))
+    node.add(gpu_pod("two", 4, gpus=B, time=2))
     node.allocate("two")
+    node.add(gpu_pod("wish", 14, gpus=A, time=1))
+    node.allocate("wish", stored=False)  # The agent counts it, and the kubelet may never hold it.
+    key = AnswerKey("two", DOSLAB.memory, "c0")
+    node.answers = node.answers.without([key])
+    injected = node.held[key].injected
+    assert injected is not None
+    wrong = {**injected.envs, VISIBLE: A, "DOSLAB_IO_GPU_UUID": A}
+    node.held[key] = msgspec.structs.replace(
+        node.held[key], injected=msgspec.structs.replace(injected, envs=wrong)
+    )
+    assert "booked for other pods" in node.start("two")
+    assert node.answers.by_key[key].spared
+    node.delete("wish")
+    assert not node.start("two")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {UUID: "nonsense"},
+        {UUID: B, "doslab.io/gpu-assume-time": "x"},
+        {"colocate.dev/gpu-count": "2"},
+        {"colocate.dev/gpu-count": "x"},
+    ],
+)
+def test_a_pod_that_nobody_booked_is_judged_by_what_it_was_answered(change: dict[str, str]) -> None:
+    """Its owner patches it between Allocate and start: that must not spend the deletions of the node."""
+    node = Node()
+    node.add(gpu_pod("p", 4, gpus=A, time=1, owner="ReplicaSet"))
+    assert node.admit("p") is None
+    node.api["p"] = annotated(node.api["p"], change)
+    assert not node.start("p")
+    assert node.answers.by_key[KEY_OF_P].state is AnswerState.PROVEN
+    assert node.answers.book(TWO).free(A).memory == 12
+    node.write_flags()
+    assert node.api["p"].annotations[UUID] == A
+
+
+@pytest.mark.parametrize("change", [{UUID: "nonsense"}, {"colocate.dev/gpu-count": "x"}])
+def test_a_pod_is_spared_for_what_its_owner_did_to_it_alone(change: dict[str, str]) -> None:
+    """An agent that starts anew does not know what it answered."""
+    node = Node()
+    node.add(gpu_pod("p", 4, gpus=A, time=1, owner="ReplicaSet"))
+    assert node.admit("p") is None
+    node.api["p"] = annotated(node.api["p"], change)
+    node.crash()
+    assert "must not start" in node.start("p")
+    assert node.answers.by_key[KEY_OF_P].spared
+
+
+def test_a_pod_is_spared_where_its_room_is_of_no_booked_pod() -> None:
+    node = Node()
+    node.add(gpu_pod("runs", 14, gpus=A, time=1))
+    assert node.admit("runs") is None
+    assert not node.start("runs")
+    node.add(gpu_pod("p", 4, gpus=B, time=2))
+    assert node.admit("p") is None
+    injected = node.held[KEY_OF_P].injected
+    assert injected is not None
+    envs = {**injected.envs, VISIBLE: A, "DOSLAB_IO_GPU_UUID": A}
+    node.held[KEY_OF_P] = msgspec.structs.replace(
+        node.held[KEY_OF_P], injected=msgspec.structs.replace(injected, envs=envs)
+    )
+    node.crash()
+    assert "booked for other pods" in node.start("p")
+    assert node.answers.by_key[KEY_OF_P].spared
+    node.add(booked(gpu_pod("ours", 2), [A]))
+    node.crash()
+    assert "booked for other pods" in node.start("p")
+    assert not node.answers.by_key[KEY_OF_P].spared
+
+
+def test_a_condemned_pod_frees_all_when_it_is_deleted() -> None:
+    node = Node(MIXED)
+    taken_for(node, OURS, booked(gpu_pod("two", 4), [B]))
     assert node.start("two")
     node.delete("two")
     node.settle()
     assert list(node.answers) == []
 
 
-def test_a_pod_that_the_agent_had_not_heard_of_is_found_out() -> None:
+def test_a_mirror_claims_nothing() -> None:
     node = Node()
-    node.add(gpu_pod("known", 4, gpus=A, time=1), gpu_pod("unheard", 4, gpus=B, time=2, cores=7))
-    node.blind.add("unheard")
-    node.allocate("unheard")
-    assert node.start("unheard") == "nobody knows"
-    node.blind.clear()
-    assert "was given GPU-aaaa, which was meant for pod default/known" in node.start("unheard")
+    node.add(booked(annotated(gpu_pod("ghost", 16), {"kubernetes.io/config.mirror": "x"}), [A]))
+    node.add(gpu_pod("victim", 16))
+    assert node.admit("victim") is None
+    assert not node.start("victim")
+    assert node.gpus("victim") == A, "nothing is kept for what no kubelet runs"
 
 
 def test_one_that_nobody_booked_keeps_what_it_got_and_is_told() -> None:
@@ -439,3 +556,51 @@ def test_what_runs_in_one_dialect_is_counted_before_another_is_judged_anew() -> 
     node.crash()
     assert "booked for other pods" in node.start("p")
     assert not node.start("runs", dialect=share)
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "found"),
+    [
+        ([VISIBLE, "PATH"], GpuSettings(), [VISIBLE]),
+        (["DOSLAB_IO_GPU_UUID", "DOSLAB_IO_GPU_RESOURCE_TOTAL"], GpuSettings(), None),
+        (["CUDA_DEVICE_MEMORY_LIMIT_0", "LD_PRELOAD", "POD_NAME"], GpuSettings(), []),
+        (["LD_PRELOAD", "POD_NAME"], GpuSettings(gem=Gem()), None),
+        (["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_5"], GpuSettings(hami_core=HamiCore()), None),
+        (["CUDA_DEVICE_SM_LIMIT", "CUDA_OVERSUBSCRIBE"], GpuSettings(hami_core=HamiCore()), None),
+        (["GPU_CORE_UTILIZATION_POLICY", "CUDA_REDIRECT"], GpuSettings(hami_core=HamiCore()), None),
+        ([VISIBLE], GpuSettings(injection=GpuInjection.CDI), None),
+        (["NVIDIA_DRIVER_CAPABILITIES"], GpuSettings(), []),
+    ],
+)
+def test_variables_of_a_pod_that_go_before_what_it_is_given_are_found(
+    names: list[str], settings: GpuSettings, found: list[str] | None
+) -> None:
+    """None: all of them."""
+    env = [{"name": name, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}} for name in names]
+    limits = {"limits": {DOSLAB.memory: 4}}
+    spec = {
+        "containers": [{"name": "c0", "resources": limits}],
+        "initContainers": [{"name": "i0", "env": env, "resources": limits}],
+    }
+    pod = msgspec.convert({"metadata": {"uid": "p"}, "spec": spec}, GpuPod)
+    asks = asks_of(pod, DOSLAB).containers
+    given = injection(pod, asks[0], asks, TWO.gpus[:1], DOSLAB, settings)
+    assert list(overridden(pod, "i0", given, settings)) == (names if found is None else found)
+    assert not overridden(pod, "c0", given, settings), "another container's env is its own"
+
+
+def test_a_pod_that_runs_with_more_containers_than_may_ask_by_now_keeps_what_it_has() -> None:
+    node = Node()
+    node.add(gpu_pod("p", *[1] * 10, gpus=A, time=1, run=True))
+    assert node.admit("p") is None
+    # It has ten more, from before there was a bound.
+    node.add(gpu_pod("p", *[1] * 20, gpus=A, time=1, run=True))
+    first = node.held[AnswerKey("p", DOSLAB.memory, "c0")]
+    for place, id in enumerate(slices_of(TWO.shared, 1).ids[B][:10], start=10):
+        key = AnswerKey("p", DOSLAB.memory, f"c{place}")
+        node.held[key] = GpuHolding(key=key, ids=frozenset({id}), injected=first.injected)
+    node.answers = GpuAnswers()
+    node.settle()
+    assert {each.state for each in node.answers} == {AnswerState.PROVEN}
+    assert len(node.answers.by_key) == 20
+    assert node.answers.book(TWO).free(A).memory == 0

@@ -54,7 +54,13 @@ class Cluster:
     """A cluster and a namespace of the test's own in it, reached by kubectl."""
 
     def __init__(
-        self, kubeconfig: str, kubectl: Path, namespace: str, kubelet_root: str, is_lab: bool
+        self,
+        kubeconfig: str,
+        kubectl: Path,
+        namespace: str,
+        kubelet_root: str,
+        is_lab: bool,
+        restart: str = "",
     ) -> None:
         self.kubeconfig = kubeconfig
         self.namespace = namespace
@@ -62,6 +68,14 @@ class Cluster:
         """The folder of the kubelet of a node that is this machine; empty where none is."""
         self.is_lab = is_lab
         self._kubectl = kubectl
+        self._restart = restart
+
+    async def restart_kubelet(self) -> None:
+        """Restart the kubelet of the node that is this machine; skips where nobody says how."""
+        if not self._restart:
+            pytest.skip("COLOCATE_RESTART_KUBELET names no command that restarts this machine's kubelet")
+        process = await asyncio.create_subprocess_shell(self._restart)
+        assert await asyncio.wait_for(process.wait(), 120) == 0, self._restart
 
     async def kubectl(self, *words: str, stdin: str = "", fails: bool = False) -> str:
         """What kubectl prints."""
@@ -177,17 +191,19 @@ class Cluster:
 
 
 @pytest.fixture(scope="session")
-def lab_kubeconfig() -> Iterator[tuple[str, str]]:
-    """The cluster that was given, or an embedded one in another process."""
+def lab_kubeconfig() -> Iterator[tuple[str, str, str]]:
+    """The cluster that was given, or an embedded one in another process: its kubeconfig, the folder of the kubelet
+    that is this machine, and the command that restarts it."""
     given = os.environ.get("COLOCATE_KUBECONFIG")
     if given:
         usual = "/var/lib/kubelet" if os.access("/var/lib/kubelet/device-plugins", os.W_OK) else ""
-        yield given, os.environ.get("COLOCATE_KUBELET_ROOT", usual)
+        restart = os.environ.get("COLOCATE_RESTART_KUBELET", "")
+        yield given, os.environ.get("COLOCATE_KUBELET_ROOT", usual), restart
         return
     with tempfile.TemporaryDirectory(prefix="colocate-") as folder:
         kubeconfig = Path(folder, "kubeconfig")
         # A real kubelet keeps the devices of a plugin that has gone for five minutes.
-        hasty = ["--status-sync", "2s", "--plugin-grace", "30s"]
+        hasty = ["--status-sync", "2s", "--plugin-grace", "30s", "--kubelet-version", "1.36"]
         command = [sys.executable, "-m", "colocate.cli.main", "lab", "--nodes", "3", *hasty]
         with subprocess.Popen(
             [*command, "--kubeconfig", str(kubeconfig)], stdout=subprocess.PIPE, text=True
@@ -196,20 +212,21 @@ def lab_kubeconfig() -> Iterator[tuple[str, str]]:
                 assert process.stdout is not None
                 said = next((line for line in process.stdout if "COLOCATE_KUBELET_ROOT=" in line), "")
                 assert said, "the embedded cluster did not start"
-                yield str(kubeconfig), said.strip().partition("COLOCATE_KUBELET_ROOT=")[2]
+                root = said.strip().partition("COLOCATE_KUBELET_ROOT=")[2]
+                yield str(kubeconfig), root, f"kill -HUP {process.pid}"
             finally:
                 process.terminate()
                 assert process.wait(60) == 0
 
 
 @pytest.fixture
-async def cluster(lab_kubeconfig: tuple[str, str]) -> AsyncIterator[Cluster]:
+async def cluster(lab_kubeconfig: tuple[str, str, str]) -> AsyncIterator[Cluster]:
     kubectl = components.find("kubectl")
     assert kubectl is not None
-    kubeconfig, kubelet_root = lab_kubeconfig
+    kubeconfig, kubelet_root, restart = lab_kubeconfig
     namespace = f"colocate-test-{uuid.uuid4().hex[:6]}"
     is_lab = "COLOCATE_KUBECONFIG" not in os.environ
-    cluster = Cluster(kubeconfig, Path(kubectl), namespace, kubelet_root, is_lab)
+    cluster = Cluster(kubeconfig, Path(kubectl), namespace, kubelet_root, is_lab, restart)
     await cluster.kubectl("create", "namespace", cluster.namespace)
     try:
         yield cluster

@@ -7,7 +7,8 @@ in its place, over HTTP.
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import yaml
 
 from colocate.apps.scheduler.kube import configuration as kube_config
 from colocate.apps.scheduler.kube.configuration import KubeProfile, WantedConfiguration
-from colocate.gpus import DOSLAB
+from colocate.gpus import COLOCATE, DOSLAB, Dialect
 from tests.on_cluster.conftest import Cluster
 from tests.on_cluster.test_scheduling_on_cluster import COMMAND, PATIENCE, started
 from tests.support.prometheus import free_port
@@ -27,18 +28,28 @@ pytestmark = pytest.mark.needs("kubectl")
 GPU = "GPU-709fac35-5f40-624b-90f7-b0a3db7a97a0"
 
 
+SMALL = ({"model": "Tesla T4", "memory": "160Mi", "uuid": GPU},)
+
+
 @asynccontextmanager
-async def agent(cluster: Cluster, folder: Path, node: str) -> AsyncIterator[None]:
-    """An agent with one mock GPU of 160 MiB."""
-    (folder / "gpus.yaml").write_text(
-        yaml.safe_dump({"version": 1, "gpus": [{"model": "Tesla T4", "memory": "160Mi", "uuid": GPU}]})
-    )
+async def agent(
+    cluster: Cluster,
+    folder: Path,
+    node: str,
+    *,
+    dialect: Dialect = DOSLAB,
+    gpus: Sequence[Mapping[str, object]] = SMALL,
+    units: int = 160,
+) -> AsyncIterator[None]:
+    """An agent with mock GPUs: one of 160 MiB, unless others are named."""
+    (folder / "gpus.yaml").write_text(yaml.safe_dump({"version": 1, "gpus": [*gpus]}))
     settings = {
         "version": 1,
         "kubelet": {"root": cluster.kubelet_root, "onStop": "withdraw"},
         "control": {"socket": f"{cluster.kubelet_root}/gpu-agent.sock"},
         "gpus": {
             "enabled": True,
+            "dialects": [{"name": dialect.name}],
             "mock": str(folder / "gpus.yaml"),
             "node": node,
             "kubeconfig": cluster.kubeconfig,
@@ -53,7 +64,7 @@ async def agent(cluster: Cluster, folder: Path, node: str) -> AsyncIterator[None
                 found = await cluster.get("node", node)
                 marks = found["metadata"].get("annotations", {})
                 if (
-                    found["status"]["allocatable"].get(DOSLAB.memory) == "160"
+                    found["status"]["allocatable"].get(dialect.memory) == str(units)
                     and "colocate.dev/gpus" in marks
                 ):
                     break
@@ -62,14 +73,22 @@ async def agent(cluster: Cluster, folder: Path, node: str) -> AsyncIterator[None
 
 
 @asynccontextmanager
-async def scheduling(cluster: Cluster, folder: Path) -> AsyncIterator[str]:
-    """The scheduler's process, with the lease; its address."""
+async def scheduling(
+    cluster: Cluster, folder: Path, dialect: str = "doslab", key: Path | None = None
+) -> AsyncIterator[str]:
+    """The scheduler's process, with the lease; its address. Its key is in a Secret, or in a file."""
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
+    secret = {"namespace": cluster.namespace} if key is None else {}
     settings = {
         "version": 1,
         "act": ["gpus"],
         "server": {"address": address, "callers": {"anyone": True}},
-        "gpus": {"lease": {"namespace": cluster.namespace}},
+        "gpus": {
+            "lease": {"namespace": cluster.namespace},
+            "dialects": [{"name": dialect}],
+            "keySecret": secret,
+            **({"keyFile": str(key)} if key is not None else {}),
+        },
     }
     (folder / "scheduler.yaml").write_text(yaml.safe_dump(settings))
     words = ["serve", "--config", str(folder / "scheduler.yaml"), "--kubeconfig", cluster.kubeconfig]
@@ -135,3 +154,34 @@ async def test_a_pod_is_scheduled_with_no_annotation_and_finds_its_gpu(
         assert found["spec"]["nodeName"] == node
         assert found["metadata"]["annotations"]["doslab.io/gpu-uuid"] == GPU
         await cluster.kubectl("delete", "pod", "mnist", "--now")
+
+
+async def test_a_kubelet_that_restarts_with_many_gpus_still_admits(
+    cluster: Cluster, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Eight GPUs of 80 GiB in the default unit, and pods that hold half of it: every device is new to the kubelet."""
+    node = await cluster.own_node()
+    gpus = [{"model": "NVIDIA A100-SXM4-80GB", "memory": "80Gi", "count": 8}]
+    devices = 8 * 80 * 1024 // COLOCATE.unit
+    async with agent(cluster, tmp_path, node, dialect=COLOCATE, gpus=gpus, units=devices):
+        limits = {"limits": {COLOCATE.memory: str(devices // 16)}}
+        names = [f"holder-{number}" for number in range(8)]
+        for name in names:
+            await cluster.apply(cluster.pod(name, "sleep 1000", resources=limits, nodeName=node))
+        for name in names:
+            await cluster.wait(f"pod/{name}", "condition=Ready")
+        await cluster.restart_kubelet()
+        # At once: a pod without any device, and one with many.
+        began = time.monotonic()
+        await cluster.apply(cluster.pod("plain", "sleep 1000", nodeName=node))
+        await cluster.wait("pod/plain", "condition=Ready", timeout=90)
+        async with asyncio.timeout(90):
+            while True:
+                found = await cluster.get("node", node)
+                if found["status"]["allocatable"].get(COLOCATE.memory) == str(devices):
+                    break
+                await asyncio.sleep(0.5)
+        await cluster.apply(cluster.pod("later", "sleep 1000", resources=limits, nodeName=node))
+        await cluster.wait("pod/later", "condition=Ready", timeout=90)
+        record_property("seconds after the restart", round(time.monotonic() - began, 1))
+        await cluster.kubectl("delete", "pod", *names, "plain", "later", "--now")

@@ -44,7 +44,7 @@ else
   limit=$(cat "/sys/fs/cgroup$(dirname "$own")/memory.max")
 fi
 ids=$(tr '\\0' '\\n' < /proc/$$/environ | sed -n 's|^{RESOURCE}=||p' | tr , '\\n' | wc -l)
-test "$limit" = {THREE_BLOCKS} && test "$ids" = 3
+test "$limit" = {THREE_BLOCKS} && test "$ids" = 3 && test "$COLOCATION_MEMORY_BYTES" = {THREE_BLOCKS}
 """
 
 

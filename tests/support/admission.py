@@ -31,13 +31,19 @@ class AdmissionPolicy:
             for condition in self.spec["matchConditions"]
         )
 
-    def refused(self, old: dict[str, Any], new: dict[str, Any] | None, user: dict[str, Any]) -> list[str]:
+    def refused(
+        self,
+        old: dict[str, Any] | None,
+        new: dict[str, Any] | None,
+        user: dict[str, Any],
+        operation: str = "",
+    ) -> list[str]:
         """The messages of validations that do not hold; an expression that fails refuses, as failurePolicy says.
 
         Without a new object, the old one is to be deleted.
         """
         context: dict[str, Any] = {
-            "request": {"operation": "UPDATE" if new else "DELETE", "userInfo": user},
+            "request": {"operation": operation or ("UPDATE" if new else "DELETE"), "userInfo": user},
             "oldObject": old,
             "object": new,
         }

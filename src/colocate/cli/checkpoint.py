@@ -218,7 +218,9 @@ def _gpu_findings(args: argparse.Namespace, path: Path, reading: Reading, record
     async def ask() -> list[Finding]:
         agent = await ask_report(control_socket()) if _own_paths(path) is not None else None
         async with Client(cluster.connect(), _CLOCK) as client:
-            return await gpu_findings(client, cluster.node_name, reading, records.listing, agent)
+            # The agent knows which node this is; the machine's own name may be another.
+            node = agent.node if agent is not None else cluster.node_name
+            return await gpu_findings(client, node, reading, records.listing, agent)
 
     return asyncio.run(ask())
 

@@ -34,6 +34,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "colocate topology lint": ("colocate topology lint",),
     "colocate cpus plan": ("colocate cpus plan --shape epyc --request 8,24,48",),
     "colocate cpus explain": ("colocate cpus explain --shape epyc --request 24",),
+    "colocate cpus replay": ("colocate cpus replay --histories histories.json --plot crossings.svg",),
     "colocate cpus status": ("colocate cpus status",),
     "colocate cpus off": ("colocate cpus off",),
     "colocate cpus on": ("colocate cpus on",),
@@ -43,6 +44,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "colocate nri": ("colocate nri --config /etc/colocate/agent.yaml",),
     "colocate gpu status": ("colocate gpu status",),
     "colocate gpu explain": ("colocate gpu explain default/train",),
+    "colocate gpu units": ("colocate gpu units", "colocate gpu units --gpus 8x80Gi --to 512Mi 24Gi"),
     "colocate gpu replay": (
         "colocate gpu replay --nodes nodes.csv --pods pods.csv --policy best-fit,fgd,ours --seeds 3",
     ),

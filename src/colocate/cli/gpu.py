@@ -9,6 +9,7 @@ from colocate.cli.agent_socket import add_asking
 from colocate.cli.commands import Commands, add_output
 from colocate.cli.gpu_replay import add_replay
 from colocate.cli.gpu_status import gpu_lines
+from colocate.cli.gpu_units import add_units
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, has_colours, terminal_width, visible, wrapped
 
@@ -25,6 +26,7 @@ def add(groups: Commands) -> None:
     why.set_defaults(run=show_explanation)
     for command in (status, why):
         add_output(command, "text", "json")
+    add_units(commands)
     add_replay(commands)
 
 

@@ -22,7 +22,8 @@ def gpu_lines(report: GpuReport, *, colours: bool, width: int = 0) -> Iterator[s
         unit = amount(dialect.unit << 20)
         full = dialect.message / MESSAGE_LIMIT
         near = f", {full:.0%} of what a kubelet takes" if full > _ALMOST else ""
-        told = visible(f"{dialect.resource}: {dialect.devices} devices of {unit}{near}")
+        drains = ", draining: nothing new is offered" if dialect.drains else ""
+        told = visible(f"{dialect.resource}: {dialect.devices} devices of {unit}{near}{drains}")
         yield from wrapped(told, width, indent="  ", hanging="    ")
     for gpu in report.gpus:
         yield ""

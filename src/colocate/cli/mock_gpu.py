@@ -2,10 +2,11 @@
 
 import argparse
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from colocate.apps import control
 from colocate.apps.config.values import to_size
+from colocate.apps.gpus.control import GPU_REPORT, AskGpuReport
 from colocate.apps.gpus.mock_faults import (
     LIST_GPUS,
     SET_FAULT,
@@ -70,7 +71,10 @@ def _command(commands: Commands, name: str, about: str, build: Build) -> argpars
 
 
 def change(args: argparse.Namespace, fault: GpuFault) -> None:
-    _print(asyncio.run(control.ask(args.socket, SET_FAULT, SetGpuFault(fault))))
+    found = asyncio.run(control.ask(args.socket, SET_FAULT, SetGpuFault(fault)))
+    # The agent hears of an XID a moment later, so it is not asked yet.
+    told = {_uuid(found, fault.gpu): f"reports XID {fault.code}"} if isinstance(fault, RaiseXid) else {}
+    print_mock_gpus(found, _troubles(args) | told)
 
 
 def show(args: argparse.Namespace) -> None:
@@ -78,13 +82,28 @@ def show(args: argparse.Namespace) -> None:
     if args.output == "json":
         print(as_json(found))
     else:
-        _print(found)
+        print_mock_gpus(found, _troubles(args))
 
 
-def _print(found: MockGpuList) -> None:
+def _troubles(args: argparse.Namespace) -> dict[str, str]:
+    """By UUID, why the agent gives out no memory of a GPU."""
+    report = asyncio.run(control.ask(args.socket, GPU_REPORT, AskGpuReport()))
+    return {gpu.uuid: f"unhealthy: {gpu.trouble}" for gpu in report.gpus if not gpu.healthy and gpu.trouble}
+
+
+def _uuid(found: MockGpuList, name: str) -> str:
+    """Of the GPU with this index, UUID, or beginning of one, which the agent has found."""
+    named = (gpu.uuid for gpu in found.gpus if gpu.uuid.lower().startswith(name.lower()))
+    indexed = (gpu.uuid for gpu in found.gpus if name.isdigit() and gpu.index == int(name))
+    return next(indexed, "") or next(named, "")
+
+
+def print_mock_gpus(found: MockGpuList, troubles: Mapping[str, str]) -> None:
+    """A line each; `troubles` by UUID, why no memory of a GPU is given out."""
     rows = [["GPU", "UUID", "MODEL", "MEMORY", "USED", "STATE"]]
     for gpu in found.gpus:
-        state = "off the bus" if gpu.lost else "MIG mode" if gpu.mig else "answers"
+        state = "silent" if found.silent else "off the bus" if gpu.lost else "MIG mode" if gpu.mig else ""
+        state = state or visible(troubles.get(gpu.uuid, "answers"))
         rows.append([str(gpu.index), gpu.uuid, gpu.model, amount(gpu.memory), amount(gpu.used), state])
     print(*fitted(rows, terminal_width()), sep="\n")
     if found.silent:

@@ -2,10 +2,13 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from colocate.cli.examples import EXAMPLES
+
+_LONGEST = 100
+"""Characters of a word that are looked at."""
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -18,6 +21,14 @@ class _Formatter(argparse.HelpFormatter):
             self._action_max_length = max(self._action_max_length, longest + 2 * self._indent_increment)
 
 
+def _nearest(word: str, known: Iterable[str]) -> str:
+    """A question whether another word was meant; nothing where none is near."""
+    import difflib  # Only where a word is wrong.
+
+    found = difflib.get_close_matches(word[:_LONGEST], list(known), n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
 class CommandParser(argparse.ArgumentParser):
     """A parser whose help ends with an example, and which itself says what is wrong with its own words."""
 
@@ -27,8 +38,22 @@ class CommandParser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             # Here, for the caller would print its own usage, which is that of another command.
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            near = _nearest(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
         return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """A word that is none of the choices: what it is near to, instead of all that there are."""
+        if action.choices is None or value in action.choices:
+            return
+        near = _nearest(str(value), map(str, action.choices))
+        if not isinstance(action, argparse._SubParsersAction):
+            there = "" if near else f"; choose from {', '.join(map(str, action.choices))}"
+            raise argparse.ArgumentError(action, f"there is no {str(value)[:_LONGEST]!r}{near}{there}")
+        listed = f"'{self.prog} --help' lists {'all' if near else 'what there is'}"
+        raise argparse.ArgumentError(
+            None, f"there is no command {str(value)[:_LONGEST]!r}{near or ';'} {listed}"
+        )
 
     def _get_formatter(self) -> argparse.HelpFormatter:
         return _Formatter(self.prog)

@@ -43,7 +43,7 @@ from colocate.cli.main import GROUPS
 from colocate.cli.output import terminal_width, wrapped
 from colocate.cluster.client import Client
 from colocate.errors import UserError, system_reason
-from colocate.gpus import DIALECTS, Dialect, dialect
+from colocate.gpus import COLOCATE, DIALECTS, Dialect, dialect
 from colocate.host.files import write_atomically
 from colocate.telemetry import Event
 
@@ -194,10 +194,10 @@ def _add_kube_config(commands: Commands) -> None:
     command.add_argument(
         "--gpus",
         nargs="?",
-        const="doslab",
+        const=COLOCATE.name,
         metavar="DIALECTS",
         help=f"let Colocate choose the GPUs of pods that ask in these dialects, with commas: {', '.join(DIALECTS)} "
-        "(doslab where none is named)",
+        f"({COLOCATE.name} where none is named)",
     )
     command.add_argument(
         "--gpu-points",
@@ -268,6 +268,8 @@ def print_kube_config(args: argparse.Namespace) -> None:
         for doubt in seed.doubts:
             print(f"warning: {args.seed}: {doubt}", file=sys.stderr)
     lines += kube_config.render(wanted).splitlines()
+    if args.write is not None:
+        _write(args.write, lines)
     if not has_login(wanted.url) and not args.cert_file:
         print(
             "warning: urlPrefix has no token, but the extender asks for one by default; give its file with "
@@ -275,7 +277,6 @@ def print_kube_config(args: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     if args.write is not None:
-        _write(args.write, lines)
         return
     if has_login(wanted.url):
         _keep_secret()

@@ -3,11 +3,21 @@
 Facts and settings in, data out: what a container gets, or a refusal with the sentence for the pod's event.
 """
 
-from colocate.gpus.announcement import ANNOUNCED, announced, announcement_of
+from colocate.gpus.announcement import (
+    ANNOUNCED,
+    MOST_ABSENT,
+    AnnouncedPod,
+    GpuAnnouncement,
+    announced,
+    announcement_of,
+    short_name,
+)
 from colocate.gpus.answers import AnswerKey, AnswerState, GpuAnswer, GpuAnswers
 from colocate.gpus.book import ContainerBooking, GpuBook, GpuOversold, GpuRoom, PodBooking
-from colocate.gpus.claims import GpuClaim, claim_of, claims_of
+from colocate.gpus.claims import DueGpus, Dues, GpuClaim, claim_of, claims_of
 from colocate.gpus.dialects import (
+    COLOCATE,
+    COUNT_WISH,
     DIALECTS,
     DOSLAB,
     GPUSHARE,
@@ -30,34 +40,58 @@ from colocate.gpus.health import (
     after_xid,
     recovers_in,
 )
-from colocate.gpus.injection import VISIBLE, injected_gpus, injection
+from colocate.gpus.injection import injected_gpus, injection, overridden
+from colocate.gpus.kubelet_cost import (
+    DEAR_FROM,
+    MOST_LOOKUPS,
+    DeviceCost,
+    KubeletVersion,
+    bearable_unit,
+    device_cost,
+    devices_of,
+    kubelet_version,
+    why_too_dear,
+)
 from colocate.gpus.marks import unhealthy_slices
-from colocate.gpus.matching import GpuMatch, GpuRefusal, match
-from colocate.gpus.pods import GpuAsk, GpuAsks, GpuContainer, GpuPod, asks_of
+from colocate.gpus.matching import GpuMatch, GpuRefusal, match, waiting_pods
+from colocate.gpus.pods import GpuAsk, GpuAsks, GpuContainer, GpuPod, asks_of, counted_in_limits
 from colocate.gpus.proof import GpuHolding
+from colocate.gpus.read_keys import LONGEST, SEAL, VISIBLE, GpuQuantities
 from colocate.gpus.settings import Gem, GpuInjection, GpuSettings, HamiCore, Unassumed
 from colocate.gpus.settlement import GRACE, GpuRecords, settle
 from colocate.gpus.slices import Slices, message_bytes, short_keys, slice_order, slices_of, smallest_unit
-from colocate.gpus.wishes import SEAL, GpuWish, annotations_for, gpus_for, seal, wish_of
+from colocate.gpus.standing import holders, recalled
+from colocate.gpus.wishes import GpuWish, annotations_for, booked_wish, gpus_for, seal, wish_of
 
 __all__ = [
     "ANNOUNCED",
+    "COLOCATE",
+    "COUNT_WISH",
+    "DEAR_FROM",
     "DIALECTS",
     "DOSLAB",
     "FIT",
     "GPUSHARE",
     "GRACE",
     "IGNORED_XIDS",
+    "LONGEST",
+    "MOST_ABSENT",
+    "MOST_LOOKUPS",
     "SEAL",
     "VISIBLE",
     "VOLCANO",
     "AnnotationKeys",
+    "AnnouncedPod",
     "AnswerKey",
     "AnswerState",
     "ContainerBooking",
+    "DeviceCost",
     "Dialect",
+    "DueGpus",
+    "Dues",
     "EnvFact",
     "Gem",
+    "GpuAnnouncement",
     "GpuAnswer",
     "GpuAnswers",
     "GpuAsk",
@@ -73,6 +107,7 @@ __all__ = [
     "GpuName",
     "GpuOversold",
     "GpuPod",
+    "GpuQuantities",
     "GpuRecordSource",
     "GpuRecords",
     "GpuRefusal",
@@ -81,6 +116,7 @@ __all__ = [
     "GpuWish",
     "HamiCore",
     "HealthSettings",
+    "KubeletVersion",
     "PodBooking",
     "Slices",
     "Unassumed",
@@ -90,26 +126,38 @@ __all__ = [
     "announced",
     "announcement_of",
     "asks_of",
+    "bearable_unit",
+    "booked_wish",
     "claim_of",
     "claims_of",
+    "counted_in_limits",
+    "device_cost",
+    "devices_of",
     "dialect",
     "disagreements",
     "explain_pod",
     "flags_for",
     "gpus_for",
+    "holders",
     "injected_gpus",
     "injection",
+    "kubelet_version",
     "match",
     "message_bytes",
     "other_unit",
+    "overridden",
     "overriding",
+    "recalled",
     "recovers_in",
     "seal",
     "settle",
     "short_keys",
+    "short_name",
     "slice_order",
     "slices_of",
     "smallest_unit",
     "unhealthy_slices",
+    "waiting_pods",
+    "why_too_dear",
     "wish_of",
 ]

@@ -10,10 +10,10 @@ from enum import StrEnum
 import msgspec
 
 from colocate.gpus.book import ContainerBooking, GpuBook, PodBooking
-from colocate.gpus.claims import DueGpus, GpuClaim, claims_of
+from colocate.gpus.claims import DueGpus, Dues, GpuClaim, claim_of, claims_of
 from colocate.gpus.pods import GpuAsk, GpuPod
+from colocate.gpus.read_keys import SEAL
 from colocate.gpus.settings import GpuSettings
-from colocate.gpus.wishes import SEAL
 from colocate.model.device import Allocation
 from colocate.model.gpu import Cores, GpuInventory, Mebibytes
 
@@ -54,6 +54,9 @@ class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True):
     state: AnswerState = AnswerState.GIVEN
     reason: str = ""
     """Why it is condemned."""
+    spared: bool = False
+    """Condemned, and not for the sake of another pod that a scheduler of ours has booked: its own is not deleted for
+    that, and is judged again."""
     since: float = 0.0
     """When it was given, in seconds of a clock that never goes back."""
     place: int = 0
@@ -84,8 +87,8 @@ class GpuAnswers(msgspec.Struct, frozen=True):
     """All answers of one node."""
 
     by_key: Mapping[AnswerKey, GpuAnswer] = {}
-    due: DueGpus = {}
-    """GPUs that pods were given in place of those that their annotations name: swapped, or chosen here."""
+    due: Dues = {}
+    """What pods get whatever their annotations say by now: sealed bookings that were seen, and swaps."""
     given: int = 0
     """How many answers there ever were."""
     started: frozenset[AnswerKey] = frozenset()
@@ -135,8 +138,18 @@ class GpuAnswers(msgspec.Struct, frozen=True):
         lost = {key: each for key, each in self.lost.items() if key != answer.key}
         return msgspec.structs.replace(self.having(answer), lost=lost)
 
-    def with_due(self, due: DueGpus) -> "GpuAnswers":
+    def with_due(self, due: Dues) -> "GpuAnswers":
         return msgspec.structs.replace(self, due={**self.due, **due})
+
+    def recalling(self, due: Dues) -> "GpuAnswers":
+        """With what an earlier life has announced, where that is newer."""
+        newer = {key: each for key, each in due.items() if each.number > self.number_of(key)}
+        return self.with_due(newer) if newer else self
+
+    def number_of(self, key: tuple[str, str]) -> int:
+        """Of the seal that is known for a pod and resource; below all others where nothing is."""
+        known = self.due.get(key)
+        return known.number if known is not None else -1
 
     def book(self, inventory: GpuInventory) -> GpuBook:
         """Who has what by these answers."""
@@ -177,20 +190,41 @@ def claimed_booking(claim: GpuClaim, answers: GpuAnswers, book: GpuBook) -> PodB
     """What a pod has, in every dialect, and what it is due beside that."""
     has = book.pods.get(claim.uid, PodBooking(uid=claim.uid, key=claim.pod.key))
     waiting = [
-        asked_booking(ask, claim.gpus(ask.container))
-        for ask in claim.asks.containers
-        if answers.get(claim, ask) is None and claim.gpus(ask.container)
+        asked_booking(ask, gpus)
+        for ask, gpus in zip(claim.asks.containers, claim.all_gpus, strict=True)
+        if gpus and answers.get(claim, ask) is None
     ]
     return msgspec.structs.replace(has, containers=(*has.containers, *waiting))
 
 
+def remembering(
+    answers: GpuAnswers, pods: Iterable[GpuPod], inventory: GpuInventory, settings: GpuSettings
+) -> GpuAnswers:
+    """With the bookings that a scheduler of ours has sealed: a tenant who changes his pod since changes none of them,
+    nor does an older seal that he has kept."""
+    seen: dict[tuple[str, str], DueGpus] = {}
+    for pod in pods if settings.keys else ():
+        if SEAL not in pod.annotations or pod.is_ending:
+            continue
+        for dialect in settings.dialects:
+            claim = claim_of(pod, dialect, inventory, settings, answers.due)
+            if claim is not None and claim.due is None and claim.wish.sealed:
+                seen[pod.uid, dialect.memory] = DueGpus(gpus=claim.all_gpus, number=claim.wish.number)
+    return answers.with_due(seen) if seen else answers
+
+
 def reserved(pods: Iterable[GpuPod], answers: GpuAnswers, book: GpuBook, settings: GpuSettings) -> GpuBook:
-    """The book with what a scheduler of ours has booked, in any dialect, for pods that have not asked for it yet."""
-    if settings.key is None:
-        return book
-    sealed = [pod for pod in pods if SEAL in pod.annotations]
+    """The book with what a scheduler of ours has booked, in any dialect, for pods that have not asked for it yet.
+
+    In the order of booking, and only what still fits: of two that exceed a GPU together, the earlier one starts.
+    """
+    known = {uid for (uid, _), due in answers.due.items() if due.sealed}
+    sealed = [pod for pod in pods if pod.uid in known or (settings.keys and SEAL in pod.annotations)]
     for dialect in settings.dialects:
         for claim in claims_of(sealed, dialect, book.inventory, settings, answers.due).values():
-            if claim.wish.sealed and not claim.problem:
-                book = book.record(claimed_booking(claim, answers, book))
+            if not claim.wish.sealed or claim.problem:
+                continue
+            booking = claimed_booking(claim, answers, book)
+            if not book.why_no_room(booking):
+                book = book.record(booking)
     return book

@@ -9,15 +9,37 @@ import msgspec
 
 from colocate.gpus.dialects import Dialect
 from colocate.gpus.pods import GpuAsk, GpuAsks, GpuPod, asks_of
+from colocate.gpus.read_keys import SEAL
 from colocate.gpus.settings import GpuSettings, Unassumed
-from colocate.gpus.wishes import GpuWish, gpus_for, wish_of
+from colocate.gpus.wishes import GpuWish, all_gpus_for, booked_wish, gpus_for
 from colocate.model.gpu import GpuInventory
 
 _NEVER = 1 << 64
 _NANOSECONDS = 1_000_000_000
 
-DueGpus = Mapping[str, tuple[tuple[str, ...], ...]]
-"""By uid, the GPUs by asking container where they are others than the annotations say yet."""
+
+class DueGpus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod gets, whatever becomes of its annotations: a scheduler of ours has booked it, or a swap has."""
+
+    gpus: tuple[tuple[str, ...], ...]
+    """By asking container."""
+    number: int = 0
+    """Of the seal; 0 where it has none."""
+
+    @property
+    def sealed(self) -> bool:
+        return self.number > 0
+
+    def suits(self, asks: Sequence[GpuAsk], inventory: GpuInventory) -> bool:
+        """Whether it can still be had."""
+        return len(self.gpus) == len(asks) and all(
+            len(given) == ask.count and all(inventory.get(uuid) is not None for uuid in given)
+            for given, ask in zip(self.gpus, asks, strict=True)
+        )
+
+
+Dues = Mapping[tuple[str, str], DueGpus]
+"""By uid and resource."""
 
 
 class GpuClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +49,8 @@ class GpuClaim(msgspec.Struct, frozen=True, kw_only=True):
     dialect: Dialect
     asks: GpuAsks
     wish: GpuWish
+    due: DueGpus | None = None
+    """What counts in place of its annotations."""
 
     @property
     def uid(self) -> str:
@@ -47,7 +71,7 @@ class GpuClaim(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def all_gpus(self) -> tuple[tuple[str, ...], ...]:
         """By asking container."""
-        return tuple(self.gpus(each.container) for each in self.asks.containers)
+        return all_gpus_for(self.wish, self.asks.containers)
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -70,14 +94,14 @@ def claims_of(
     dialect: Dialect,
     inventory: GpuInventory,
     settings: GpuSettings,
-    due: DueGpus | None = None,
+    dues: Dues | None = None,
 ) -> Mapping[str, GpuClaim]:
-    """By uid, in the order in which they are served; of equals, as given. Pods that are ending are none."""
+    """By uid, in the order in which they are served; of equals, as given. Neither pods that end nor mirrors."""
     claims = [
         claim
         for pod in pods
-        if not pod.is_ending
-        if (claim := claim_of(pod, dialect, inventory, settings, (due or {}).get(pod.uid))) is not None
+        if not pod.is_ending and not pod.is_mirror
+        if (claim := claim_of(pod, dialect, inventory, settings, dues)) is not None
     ]
     return {claim.uid: claim for claim in sorted(claims, key=lambda claim: claim.rank)}
 
@@ -87,21 +111,44 @@ def claim_of(
     dialect: Dialect,
     inventory: GpuInventory,
     settings: GpuSettings,
-    due: Sequence[Sequence[str]] | None = None,
+    dues: Dues | None = None,
 ) -> GpuClaim | None:
     """None where the pod asks for nothing in this dialect."""
-    asks = asks_of(pod, dialect)
+    due = (dues or {}).get((pod.uid, dialect.memory))
+    asks, wish = booked_wish(pod, dialect, inventory, settings.keys)
     if not asks:
         return None
-    wish = wish_of(pod, dialect, asks.containers, inventory, settings.key)
+    if due is not None and not due.suits(asks.containers, inventory):
+        before = asks_of(pod, dialect, max(map(len, due.gpus), default=0) or None)
+        asks = before if due.suits(before.containers, inventory) else asks
+    # Of two seals the newer one counts, also over a booking that was known before.
+    if due is not None and (not due.suits(asks.containers, inventory) or wish.number > due.number > 0):
+        due = None
     if due is not None:
-        wish = msgspec.structs.replace(wish, gpus=tuple(tuple(each) for each in due), problem="")
+        wish = msgspec.structs.replace(
+            wish,
+            gpus=due.gpus,
+            sealed=due.sealed,
+            assume_time=due.number or wish.assume_time,
+            problem="",
+        )
+    if not wish.problem and wish.sealed_unit not in (None, dialect.unit):
+        wish = msgspec.structs.replace(wish, problem=_other_unit(wish, dialect))
     if not wish.problem and settings.unassumed is Unassumed.REFUSE:
-        wish = msgspec.structs.replace(wish, problem=_unbooked(wish, dialect))
-    return GpuClaim(pod=pod, dialect=dialect, asks=asks, wish=wish)
+        wish = msgspec.structs.replace(wish, problem=_unbooked(wish, dialect, sealed=bool(settings.keys)))
+    return GpuClaim(pod=pod, dialect=dialect, asks=asks, wish=wish, due=due)
 
 
-def _unbooked(wish: GpuWish, dialect: Dialect) -> str:
+def _other_unit(wish: GpuWish, dialect: Dialect) -> str:
+    return (
+        f"its scheduler has booked {dialect.memory} in units of {wish.sealed_unit} MiB, and this node counts it in "
+        f"{dialect.unit} MiB; set the unit of gpus.dialects[{dialect.name}] alike in the agents and the scheduler, "
+        "and create the pod anew"
+    )
+
+
+def _unbooked(wish: GpuWish, dialect: Dialect, *, sealed: bool) -> str:
+    """Why it counts as not booked; with `sealed`, the seal of a scheduler of ours is what counts."""
     missing = [
         key
         for key, there in (
@@ -110,6 +157,8 @@ def _unbooked(wish: GpuWish, dialect: Dialect) -> str:
         )
         if not there
     ]
+    if not missing and sealed and not wish.sealed:
+        missing = [SEAL]
     if not missing:
         return ""
     scheduler = f"schedulerName: {dialect.scheduler}" if dialect.scheduler else "its scheduler"

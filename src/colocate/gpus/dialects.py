@@ -14,6 +14,9 @@ from colocate.model.gpu import Mebibytes
 
 GIBIBYTE: Mebibytes = 1024
 
+COUNT_WISH = "colocate.dev/gpu-count"
+"""A pod's annotation, in every dialect: of how many GPUs each of its containers gets the memory that it asks for."""
+
 
 class GpuName(StrEnum):
     """How an annotation names GPUs."""
@@ -35,6 +38,8 @@ class EnvFact(StrEnum):
     """What this container asked for, in units."""
     TOTAL = "total"
     """What one of its GPUs has, in units."""
+    UNIT = "unit"
+    """MiB in one unit."""
 
 
 class AnnotationKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,13 +71,16 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     cores: str = ""
     """The resource of computing time, in node status alone; empty where the dialect has none."""
     count: str = ""
-    """The resource that says how many GPUs, likewise."""
+    """The resource that says how many GPUs the node has; empty where the dialect has none. The scheduler counts a pod
+    that asks for it as if it had whole GPUs: `COUNT_WISH` asks for several GPUs without that."""
     annotations: tuple[AnnotationKeys, ...]
     """The sets that are understood. A pod with none of them gets the first."""
     envs: Mapping[str, EnvFact]
     """What a container is told, beside NVIDIA_VISIBLE_DEVICES."""
     scheduler: str = ""
     """The schedulerName that its users write."""
+    drains: bool = False
+    """Whether nothing new is offered under its names: what pods hold stays theirs, until they end."""
 
     def keys_of(self, annotations: Mapping[str, str]) -> AnnotationKeys:
         """The set that a pod's annotations speak; the first where they speak none."""
@@ -83,6 +91,29 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         """How many whole devices that much memory is."""
         return memory // self.unit
 
+
+COLOCATE = Dialect(
+    name="colocate",
+    memory="colocate.dev/gpu-memory",
+    # By measurement: 8 GPUs of 192 GiB are 6144 devices, which a kubelet sorts out in seconds (docs/gpus.md).
+    unit=256,
+    cores="colocate.dev/gpu-cores",
+    annotations=(
+        AnnotationKeys(
+            assume_time="colocate.dev/gpu-assume-time",
+            assigned="colocate.dev/gpu-assigned",
+            gpus="colocate.dev/gpu-uuid",
+        ),
+    ),
+    envs={
+        "COLOCATE_GPU_UUID": EnvFact.UUIDS,
+        "COLOCATE_GPU_MEMORY_POD": EnvFact.POD,
+        "COLOCATE_GPU_MEMORY_CONTAINER": EnvFact.CONTAINER,
+        "COLOCATE_GPU_MEMORY_TOTAL": EnvFact.TOTAL,
+        "COLOCATE_GPU_MEMORY_UNIT_MIB": EnvFact.UNIT,
+    },
+    scheduler="colocate-gpu-scheduler",
+)
 
 DOSLAB = Dialect(
     name="doslab",
@@ -153,14 +184,16 @@ VOLCANO = Dialect(
     scheduler="volcano",
 )
 
-DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (DOSLAB, GPUSHARE, VOLCANO)}
+DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (COLOCATE, DOSLAB, GPUSHARE, VOLCANO)}
 
 
-def dialect(name: str, unit: Mebibytes | None = None) -> Dialect:
+def dialect(name: str, unit: Mebibytes | None = None, *, drains: bool = False) -> Dialect:
     """The dialect of that name, in another unit where one is given; UserError where there is none such."""
     found = DIALECTS.get(name)
     if found is None:
         raise UserError(f"there is no GPU dialect {name!r}; known are {', '.join(DIALECTS)}")
+    if drains:
+        found = msgspec.structs.replace(found, drains=True)
     if unit is None:
         return found
     if unit < 1:

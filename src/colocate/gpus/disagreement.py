@@ -13,9 +13,10 @@ import msgspec
 from colocate.errors import visible
 from colocate.gpus.claims import claim_of
 from colocate.gpus.dialects import Dialect, EnvFact
-from colocate.gpus.injection import VISIBLE, injected_gpus
+from colocate.gpus.injection import injected_gpus
 from colocate.gpus.pods import GpuPod, asks_of
 from colocate.gpus.proof import GpuHolding
+from colocate.gpus.read_keys import VISIBLE
 from colocate.gpus.settings import GpuSettings
 from colocate.gpus.settlement import GpuRecords
 from colocate.model.gpu import GpuInventory
@@ -186,6 +187,9 @@ def other_unit(held: GpuHolding, inventory: GpuInventory, dialect: Dialect) -> b
     """
     if held.injected is None:
         return False
+    units = [held.injected.envs.get(name) for name, fact in dialect.envs.items() if fact is EnvFact.UNIT]
+    if units and units[0] is not None:
+        return units[0] != str(dialect.unit)
     told = [held.injected.envs.get(name, "") for name, fact in dialect.envs.items() if fact is EnvFact.TOTAL]
     gpus = [gpu for uuid in injected_gpus(held.injected, dialect, inventory) if (gpu := inventory.get(uuid))]
     if not gpus or not told or not told[0].isascii() or not told[0].isdigit():

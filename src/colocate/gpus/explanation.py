@@ -7,7 +7,7 @@ from colocate.gpus.answers import AnswerState, GpuAnswers, asked_booking, claime
 from colocate.gpus.book import GpuBook, PodBooking
 from colocate.gpus.claims import GpuClaim, claim_of
 from colocate.gpus.dialects import Dialect
-from colocate.gpus.pods import GpuAsk, GpuPod
+from colocate.gpus.pods import GpuAsk, GpuPod, counted_in_limits
 from colocate.gpus.settings import GpuSettings, Unassumed
 from colocate.model.figures import amount, count
 from colocate.model.gpu import CORES, GpuInventory
@@ -23,9 +23,16 @@ def explain_pod(
     """Sentence by sentence; `pods` are all of the node."""
     sentences: list[str] = []
     for dialect in settings.dialects:
-        claim = claim_of(pod, dialect, inventory, settings, answers.due.get(pod.uid))
+        claim = claim_of(pod, dialect, inventory, settings, answers.due)
         if claim is not None:
             sentences += _of_dialect(claim, pods, answers, inventory, settings)
+    if sentences and not pod.spec.node_name:
+        scheduler = pod.spec.scheduler_name or "default-scheduler"
+        sentences.insert(
+            0,
+            f"It has no node yet: {scheduler} has to choose one, and its events say what that waits for. On this "
+            "node this would become of it:",
+        )
     if not sentences:
         names = ", ".join(dialect.memory for dialect in settings.dialects)
         sentences.append(f"{pod.key} asks for nothing that this agent serves ({names}).")
@@ -51,6 +58,10 @@ def _of_dialect(
         yield f"It cannot be served: {claim.asks.problem}."
     else:
         yield from _wish(claim, settings)
+    if cost := counted_in_limits(claim.pod, dialect):
+        yield f"What it could spare others: {cost}."
+    if dialect.drains:
+        yield f"{dialect.memory} drains on this node: what pods hold stays theirs, and nothing new is given."
     book = answers.book(inventory)
     waiting: list[GpuAsk] = []
     for ask in claim.asks.containers:

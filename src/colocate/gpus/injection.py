@@ -10,17 +10,11 @@ import msgspec
 
 from colocate.gpus.dialects import Dialect, EnvFact
 from colocate.gpus.pods import GpuAsk, GpuPod
+from colocate.gpus.read_keys import GEM_IP, GEM_PORT, LIMITS, LOOSENING, VISIBLE
 from colocate.gpus.settings import Gem, GpuInjection, GpuSettings, HamiCore
 from colocate.model.device import Allocation, Mount
 from colocate.model.gpu import Gpu, GpuInventory
 from colocate.model.path_word import is_path_word
-
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-"""What NVIDIA's container runtime reads. A pod's own env comes after it and may override it."""
-
-GEM_IP = "doslab.io/gem-scheduler-ip"
-GEM_PORT = "doslab.io/gem-podmanager-port"
-"""Annotations that name the pod manager of one pod."""
 
 _NONE = "void"
 """The value of VISIBLE that makes NVIDIA's runtime leave a container alone."""
@@ -47,6 +41,7 @@ def injection(
         EnvFact.POD: str(sum(each.units for each in asks)),
         EnvFact.CONTAINER: str(ask.units),
         EnvFact.TOTAL: str(dialect.in_units(gpus[0].memory)) if gpus else "0",
+        EnvFact.UNIT: str(dialect.unit),
     }
     by_cdi = settings.injection is GpuInjection.CDI
     envs = {VISIBLE: _NONE if by_cdi else uuids, **{name: facts[fact] for name, fact in dialect.envs.items()}}
@@ -75,6 +70,27 @@ def injected_gpus(allocation: Allocation, dialect: Dialect, inventory: GpuInvent
         places = [inventory.at(int(word)) if word.isdigit() else None for word in text.split(",")]
         return tuple(gpu.uuid for gpu in places if gpu is not None)
     return ()
+
+
+def overridden(pod: GpuPod, container: str, injected: Allocation, settings: GpuSettings) -> tuple[str, ...]:
+    """Variables of the pod's own env that go before what a container was given; whatever their value, or its source.
+
+    What comes by envFrom cannot be seen.
+    """
+    own = [
+        env.name
+        for each in (*pod.spec.init_containers, *pod.spec.containers)
+        if each.name == container
+        for env in each.env
+    ]
+    hami = settings.hami_core is not None
+    return tuple(
+        dict.fromkeys(
+            name
+            for name in own
+            if name in injected.envs or (hami and (name in LOOSENING or name.startswith(LIMITS)))
+        )
+    )
 
 
 def is_same(one: Allocation, other: Allocation) -> bool:

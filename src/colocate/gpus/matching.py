@@ -1,9 +1,9 @@
 """Which pod an Allocate is for, and which GPU it gets. Allocate carries ids and no name: this is the best guess.
 
 The kubelet admits pod after pod, container after container, and its ids tell who has ended. Pods that cannot be
-served are passed over for those that can: a wrong guess costs nothing, for `proof` looks at what came of it before
-any container starts. An annotation is a wish and never takes more than its GPU has free, without what a scheduler of
-ours has booked for others.
+served are passed over for those that can, and where the kubelet says which pod it admits, no other is looked at. A
+wrong guess costs nothing, for `proof` looks at what came of it before any container starts. An annotation is a wish
+and never takes more than its GPU has free, without what a scheduler of ours has booked for others.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -63,15 +63,19 @@ def match(
     inventory: GpuInventory,
     settings: GpuSettings,
     now: float = 0.0,
+    claimants: Collection[str] | None = None,
 ) -> GpuMatch | GpuRefusal:
     """Answer an Allocate of these ids; `now` is of any clock that never goes back.
 
     `pods` are those of this node, in the order in which they were heard of: the kubelet hears of them in the same.
+    `claimants` are the uids of those that may wait for it, by the kubelet's word; None where it has not said.
     """
     taken, pods = frozenset(ids), list(pods)
     answers, handed_on = _ended(answers, dialect, taken)
     claims = claims_of(pods, dialect, inventory, settings, answers.due)
     waiting = _in_order(_waiting(claims.values(), answers, len(taken)), answers, handed_on)
+    if claimants is not None:
+        waiting = [each for each in waiting if each.claim.uid in claimants]
     book = answers.book(inventory)
     kept = reserved(pods, answers, book, settings)
     wished = _wished(claims.values(), answers)
@@ -92,6 +96,31 @@ def match(
         if given is not None and not kept.why_not(claimed_booking(candidate.claim, answers, book)):
             return _match(candidate, given.gpus, taken, answers, inventory, settings, now)
     return why or _nobody(dialect, len(taken), claims)
+
+
+def waiting_pods(
+    ids: Collection[str],
+    dialect: Dialect,
+    pods: Iterable[GpuPod],
+    answers: GpuAnswers,
+    inventory: GpuInventory,
+    settings: GpuSettings,
+    refused: Collection[str] = (),
+) -> Sequence[GpuPod]:
+    """The pods that an Allocate of these ids may be for, the likeliest first; those that have run before last.
+
+    Pods that cannot be served, and `refused` ones, come after all others: a kubelet still knows a pod that it has
+    refused, and does not ask for it again.
+    """
+    answers, handed_on = _ended(answers, dialect, frozenset(ids))
+    claims = claims_of(pods, dialect, inventory, settings, answers.due)
+    waiting = _in_order(_waiting(claims.values(), answers, len(ids)), answers, handed_on)
+
+    def last(each: _Candidate) -> tuple[bool, bool]:
+        claim = each.claim
+        return bool(claim.problem) or claim.uid in refused, claim.pod.has_run(each.ask.container)
+
+    return [each.claim.pod for each in sorted(waiting, key=last)]
 
 
 def _ended(answers: GpuAnswers, dialect: Dialect, ids: frozenset[str]) -> tuple[GpuAnswers, frozenset[str]]:
@@ -146,9 +175,11 @@ def _wished(claims: Iterable[GpuClaim], answers: GpuAnswers) -> Mapping[str, int
     """By GPU, the memory that containers without an answer wish for: left to them where there is a choice."""
     wished: dict[str, int] = {}
     for claim in claims:
-        for ask in claim.asks.containers if not claim.problem and not claim.wish.sealed else ():
-            if answers.get(claim, ask) is None:
-                for uuid in claim.gpus(ask.container):
+        if claim.problem or claim.wish.sealed:
+            continue
+        for ask, gpus in zip(claim.asks.containers, claim.all_gpus, strict=True):
+            if gpus and answers.get(claim, ask) is None:
+                for uuid in gpus:
                     wished[uuid] = wished.get(uuid, 0) + ask.memory
     return wished
 
@@ -160,6 +191,11 @@ def _gpus(
     claim, ask = candidate.claim, candidate.ask
     if claim.problem:
         return (), claim.problem
+    if claim.dialect.drains and not answers.of_pod(claim.uid):
+        return (), (
+            f"{claim.dialect.memory} drains on this node, and nothing new is given under this name; ask for the "
+            "resource that is offered in its place ('colocate gpu units' prints what to write)"
+        )
     due = claim.gpus(ask.container)
     if due:
         return due, kept.why_not(claimed_booking(claim, answers, book))
@@ -186,7 +222,16 @@ def _chosen(
         return gpu.uuid not in mine, taken_from_others, room, gpu.index
 
     fitting.sort(key=rank)
-    return tuple(gpu.uuid for gpu in fitting[: ask.count]), ""
+    return tuple(gpu.uuid for gpu in _alike(fitting, ask.count)), ""
+
+
+def _alike(fitting: Sequence[Gpu], count: int) -> Sequence[Gpu]:
+    """The first so many of one model, where there are enough of one; else models mix."""
+    for first in fitting if count > 1 else ():
+        same = [gpu for gpu in fitting if gpu.model == first.model]
+        if len(same) >= count:
+            return same[:count]
+    return fitting[:count]
 
 
 def _no_room(ask: GpuAsk, kept: GpuBook) -> str:

@@ -1,9 +1,14 @@
 """Whether the container that holds an answer is the one that it was meant for: the kubelet's own records know.
 
 What a container is started with is compared with what it should be. Where two pods were taken for each other and are
-alike, they are swapped, and so are their annotations. Where they are not alike, the one that holds the wrong GPU is
-condemned: the kubelet keeps what Allocate answered for as long as the pod lives, so it can only be created anew. A
-container that has run before is only restarting and keeps what it has, unless the kubelet has just asked for it anew.
+alike, they are swapped, and so are their annotations. Otherwise a container keeps a GPU that was meant for another if
+there is room and it is as good as its own; a mere wish is satisfied by any. What cannot be kept is condemned: the
+kubelet keeps what Allocate answered for as long as the pod lives, so it can only be created anew. A container that
+has run before is only restarting and keeps what it has, unless the kubelet has just asked for it anew.
+
+A condemned pod is spared unless its GPU or room is that of another pod, which a scheduler of ours has booked: what an
+owner does to his own pods never has one deleted. One that nobody has booked is judged by what it was answered,
+whatever its annotations say by now.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +26,7 @@ from colocate.gpus.answers import (
     reserved,
 )
 from colocate.gpus.book import PodBooking
-from colocate.gpus.claims import GpuClaim
+from colocate.gpus.claims import DueGpus, GpuClaim
 from colocate.gpus.injection import injected_gpus, injection, is_same
 from colocate.gpus.pods import GpuAsk, GpuPod
 from colocate.gpus.settings import GpuSettings
@@ -56,36 +61,114 @@ def prove(
     ask = claim.ask(held.key.container)
     meant = _meant(held, ask, answers)
     answer = _held(held, claim, ask, meant, answers, inventory)
-    if ask is None:
-        return _condemned(
-            answers, answer, meant, f"it holds {len(held.ids)} of {held.key.resource} but asks for none"
-        )
+    condemned = partial(_condemned, answers, answer, meant, spared=not _is_of_booked(meant, held, claims))
     others = answers if meant is None or meant.key == held.key else answers.without([meant.key])
+    if ask is None:
+        # Of a pod from before there was a bound on its containers, not all are looked at: what runs keeps its own.
+        if claim.asks.problem and has_started(held.key, claim.pod, answers) and not _is_new(meant):
+            return others.having(_proven(answer))
+        return condemned(f"it holds {len(held.ids)} of {held.key.resource} but asks for none")
     if lost := answers.lost.get(held.key):
         if answer.injected is not None and _fits_request(
             claim, ask, lost.gpus, injected=answer.injected, inventory=inventory, settings=settings
         ):
             return others.finding(_proven(answer))
-        return _condemned(answers, answer, meant, _forgotten(lost, answer, meant))
+        return condemned(_forgotten(lost, answer, meant))
     if has_started(held.key, claim.pod, answers) and not _is_new(meant):
         return others.having(_proven(answer))
     if answer.injected is None or not answer.gpus:
-        return _condemned(
-            answers, answer, meant, "what it was given cannot be read back from the kubelet's checkpoint"
-        )
+        return condemned("what it was given cannot be read back from the kubelet's checkpoint")
     due = claim.gpus(ask.container)
     fits = partial(
         _fits_request, claim, ask, injected=answer.injected, inventory=inventory, settings=settings
     )
-    if claim.problem or not fits(due or answer.gpus):
+    if _is_as_answered(held, claim, meant):
+        if claim.problem or not fits(due or answer.gpus):
+            others = others.with_due({(claim.uid, held.key.resource): _due_with(claim, ask, answer.gpus)})
+    elif claim.problem or not fits(due or answer.gpus):
         partner = None if claim.problem else _partner(claim, answer, meant, claims, answers, inventory)
-        if partner is None or not fits(answer.gpus):
-            return _condemned(answers, answer, meant, _mismatch(claim, due, answer, meant, inventory))
-        others = _swapped(answers, claim, partner).without([answer.key])
+        if claim.problem or not fits(answer.gpus):
+            return condemned(_mismatch(claim, due, answer, meant, inventory))
+        if partner is not None:
+            others = _swapped(answers, claim, partner).without([answer.key])
+        elif has_started(held.key, claim.pod, answers) or (
+            claim.wish.sealed and not _as_good(due, answer.gpus, inventory)
+        ):
+            return condemned(_mismatch(claim, due, answer, meant, inventory))
+        else:
+            others = others.with_due({(claim.uid, held.key.resource): _due_with(claim, ask, answer.gpus)})
     # Whoever is booked by a scheduler of ours has its room already; others leave it to them.
     if reason := _why_no_room(claim, ask, answer, claims, others, inventory, settings):
-        return _condemned(answers, answer, meant, reason)
+        firm = others.without(_mere_wishes(others, claims))
+        in_doubt = not _why_no_room(claim, ask, answer, claims, firm, inventory, settings)
+        own = meant is None or meant.key.uid == held.key.uid
+        ends = _is_of_booked(meant, held, claims) or (
+            own and _is_booked(answer, claims, others, inventory, settings)
+        )
+        return condemned(reason, spared=in_doubt or not ends)
     return others.having(_proven(answer))
+
+
+def _is_of_booked(meant: GpuAnswer | None, held: GpuHolding, claims: Claims) -> bool:
+    """Whether an answer was meant for another pod, which a scheduler of ours has booked."""
+    if meant is None or meant.key.uid == held.key.uid:
+        return False
+    claim = claims.get(meant.key.uid)
+    return claim is not None and claim.wish.sealed
+
+
+def _is_booked(
+    answer: GpuAnswer,
+    claims: Claims,
+    others: GpuAnswers,
+    inventory: GpuInventory,
+    settings: GpuSettings,
+) -> bool:
+    """Whether a scheduler of ours has booked a part of these GPUs for another pod, in whichever dialect."""
+    pods = (each.pod for each in claims.values() if each.uid != answer.key.uid)
+    booked = {uid for (uid, _), due in others.due.items() if due.sealed and uid != answer.key.uid}
+    book = reserved(pods, others, others.book(inventory), settings)
+    return any(uuid in pod.needs() for uid, pod in book.pods.items() if uid in booked for uuid in answer.gpus)
+
+
+def _is_as_answered(held: GpuHolding, claim: GpuClaim, meant: GpuAnswer | None) -> bool:
+    """Whether a container that nobody has booked holds what it was itself answered: by its request at that time."""
+    return (
+        meant is not None
+        and not claim.wish.sealed
+        and meant.key == held.key
+        and meant.state is AnswerState.GIVEN
+        and meant.injected is not None
+        and (held.injected is None or is_same(meant.injected, held.injected))
+    )
+
+
+def _mere_wishes(answers: GpuAnswers, claims: Claims) -> Sequence[AnswerKey]:
+    """Answers that the kubelet has not been seen to hold, to pods that no scheduler of ours has booked."""
+    return [
+        each.key
+        for each in answers
+        if each.state is AnswerState.GIVEN
+        and not ((claim := claims.get(each.key.uid)) is not None and claim.wish.sealed)
+    ]
+
+
+def _as_good(due: Sequence[str], gpus: Sequence[str], inventory: GpuInventory) -> bool:
+    """Whether GPUs are of the kind of those that were booked."""
+    kinds = [
+        [gpu and (gpu.model, gpu.memory, gpu.healthy) for gpu in map(inventory.get, each)]
+        for each in (due, gpus)
+    ]
+    return kinds[0] == kinds[1]
+
+
+def _due_with(claim: GpuClaim, ask: GpuAsk, gpus: tuple[str, ...]) -> DueGpus:
+    """What a pod is due, with these GPUs for one container; newer than its seal."""
+    given = tuple(
+        gpus if each.container == ask.container else others
+        for each, others in zip(claim.asks.containers, claim.all_gpus, strict=True)
+    )
+    return DueGpus(gpus=given, number=claim.wish.number + 1 if claim.wish.sealed else 0)
 
 
 def has_started(key: AnswerKey, pod: GpuPod, answers: GpuAnswers) -> bool:
@@ -172,7 +255,9 @@ def _why_no_room(
     """Why a container cannot keep what it got beside all that others have or are due; empty where it can."""
     others = others.without([answer.key])
     book = others.book(inventory)
-    pods = (each.pod for each in claims.values() if each.uid != claim.uid)
+    # Of two bookings that exceed a GPU together, the earlier one keeps it.
+    before = (each for each in claims.values() if not claim.wish.sealed or each.rank < claim.rank)
+    pods = (each.pod for each in before if each.uid != claim.uid)
     kept = reserved(pods, others, book, settings)
     has = book.pods.get(claim.uid, PodBooking(uid=claim.uid, key=claim.pod.key))
     wanted = msgspec.structs.replace(has, containers=(*has.containers, asked_booking(ask, answer.gpus)))
@@ -217,10 +302,8 @@ def are_alike(one: GpuClaim, other: GpuClaim, answers: GpuAnswers, inventory: Gp
         for each in answers.of_pod(uid)
     ) or any(key.uid in (one.uid, other.uid) for key in answers.lost):
         return False
-    mine, theirs = ([inventory.get(uuid) for gpus in each.all_gpus for uuid in gpus] for each in (one, other))
-    return [gpu and (gpu.model, gpu.memory, gpu.healthy) for gpu in mine] == [
-        gpu and (gpu.model, gpu.memory, gpu.healthy) for gpu in theirs
-    ]
+    mine, theirs = ([uuid for gpus in each.all_gpus for uuid in gpus] for each in (one, other))
+    return _as_good(mine, theirs, inventory)
 
 
 def _swapped(answers: GpuAnswers, one: GpuClaim, other: GpuClaim) -> GpuAnswers:
@@ -239,7 +322,12 @@ def _swapped(answers: GpuAnswers, one: GpuClaim, other: GpuClaim) -> GpuAnswers:
             gone.append(answer.key)
             key = AnswerKey(to[0].uid, resource, to[1])
             moved.append(msgspec.structs.replace(answer, key=key, pod=to[0].pod.key))
-    due = {one.uid: other.all_gpus, other.uid: one.all_gpus}
+    # Newer than what either of them was booked by, so that no older seal counts any more.
+    number = max(one.wish.number, other.wish.number) + 1 if one.wish.sealed else 0
+    due = {
+        (each.uid, resource): DueGpus(gpus=partner.all_gpus, number=number)
+        for each, partner in ((one, other), (other, one))
+    }
     return answers.without(gone).having(*moved).with_due(due)
 
 
@@ -247,12 +335,18 @@ def _proven(answer: GpuAnswer) -> GpuAnswer:
     return msgspec.structs.replace(answer, state=AnswerState.PROVEN)
 
 
-def _condemned(answers: GpuAnswers, answer: GpuAnswer, meant: GpuAnswer | None, reason: str) -> GpuAnswers:
+def _condemned(
+    answers: GpuAnswers, answer: GpuAnswer, meant: GpuAnswer | None, reason: str, *, spared: bool
+) -> GpuAnswers:
     """The holder must not start; the one that the answer was meant for has none yet."""
     if meant is not None and meant.key != answer.key:
         answers = answers.without([meant.key])
+    elif meant is not None and meant.state is AnswerState.CONDEMNED:
+        return answers  # Judged once more, with the same end: whom it was meant for was known the first time.
     sentence = f"pod {visible(answer.pod)} must not start: {reason}"
-    return answers.having(msgspec.structs.replace(answer, state=AnswerState.CONDEMNED, reason=sentence))
+    return answers.having(
+        msgspec.structs.replace(answer, state=AnswerState.CONDEMNED, reason=sentence, spared=spared)
+    )
 
 
 def _forgotten(lost: GpuAnswer, answer: GpuAnswer, meant: GpuAnswer | None) -> str:

@@ -58,8 +58,8 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     unassumed: Unassumed = Unassumed.SERVE
     hami_core: HamiCore | None = None
     gem: Gem | None = None
-    key: bytes | None = None
-    """By which bookings of a scheduler of ours are told from wishes."""
+    keys: tuple[bytes, ...] = ()
+    """By which bookings of a scheduler of ours are told from wishes: the first seals, all are believed."""
 
     def dialect_of(self, resource: str) -> Dialect | None:
         """The dialect that a device plugin of this resource serves."""

@@ -9,7 +9,7 @@ from itertools import product
 
 import msgspec
 
-from colocate.gpus.answers import AnswerKey, AnswerState, GpuAnswer, GpuAnswers
+from colocate.gpus.answers import AnswerKey, AnswerState, GpuAnswer, GpuAnswers, remembering
 from colocate.gpus.claims import claims_of
 from colocate.gpus.injection import injected_gpus
 from colocate.gpus.pods import GpuPod, asks_of
@@ -45,6 +45,7 @@ def settle(
     pods = records.pods or {}
     gone = {uid for uid in _uids(records, answers) if _is_gone(uid, records)}
     answers = _without_memory(_cleared(answers, records, gone, now, grace), records)
+    answers = remembering(answers, pods.values(), inventory, settings)
     # What runs, or ends, or nobody knows comes first, in every dialect: it has its memory, whatever others were told.
     for sure, dialect in product((True, False), settings.dialects):
         held = [
@@ -74,13 +75,15 @@ def settle(
 
 def _is_settled(held: GpuHolding, answers: GpuAnswers) -> bool:
     known = answers.by_key.get(held.key)
-    return known is not None and known.ids == held.ids and known.state is not AnswerState.GIVEN
+    if known is None or known.ids != held.ids or known.state is AnswerState.GIVEN:
+        return False
+    return not known.spared
 
 
 def _uids(records: GpuRecords, answers: GpuAnswers) -> Iterable[str]:
     held = (each.key.uid for each in records.holdings or ())
     started = (key.uid for key in (*answers.started, *answers.lost))
-    return {*(each.key.uid for each in answers), *held, *answers.due, *started}
+    return {*(each.key.uid for each in answers), *held, *(uid for uid, _ in answers.due), *started}
 
 
 def _is_gone(uid: str, records: GpuRecords) -> bool:
@@ -108,7 +111,7 @@ def _cleared(
         ):
             ended.append(answer.key)
         # A proven one is that of a pod that lives: a kubelet that has lost its checkpoint does not end it.
-    kept = {uid: gpus for uid, gpus in answers.due.items() if uid not in gone}
+    kept = {key: due for key, due in answers.due.items() if key[0] not in gone}
     started = frozenset(key for key in answers.started if key.uid not in gone)
     lost = {key: each for key, each in answers.lost.items() if key.uid not in gone}
     sizes = len(answers.due), len(answers.started), len(answers.lost)

@@ -2,7 +2,8 @@
 
 An annotation is a wish: anybody who may write a pod may write it. A scheduler of ours seals what it writes with a key
 that it shares with the agents alone, over the pod's uid and all that it books; who has not the key cannot, nor copy a
-seal from another pod, nor change what was booked. Without a key, all are wishes.
+seal from another pod, nor change what was booked. The time of a booking is its number: of two seals of one pod, the
+one with the higher number is true. Without a key, all are wishes.
 """
 
 import hmac
@@ -12,14 +13,11 @@ import msgspec
 
 from colocate.errors import visible
 from colocate.gpus.dialects import AnnotationKeys, Dialect, EnvFact, GpuName
-from colocate.gpus.pods import GpuAsk, GpuPod
-from colocate.model.gpu import GpuInventory
+from colocate.gpus.pods import MOST_GPUS, GpuAsk, GpuAsks, GpuPod, asks_of
+from colocate.gpus.read_keys import LONGEST_LIST, SEAL
+from colocate.model.gpu import GpuInventory, Mebibytes
 
-SEAL = "colocate.dev/gpu-seal"
-"""The annotation with the seal of a scheduler of ours."""
-
-_LONGEST = 4096
-"""Characters of an annotation that are looked at; the UUIDs of a hundred GPUs."""
+_LONGEST_SEAL = 128
 _LATEST = 1 << 63
 """The first nanosecond that is no time."""
 
@@ -36,6 +34,8 @@ class GpuWish(msgspec.Struct, frozen=True, kw_only=True):
     assigned: bool = False
     sealed: bool = False
     """Whether a scheduler of ours has booked just this."""
+    sealed_unit: Mebibytes | None = None
+    """MiB in one device, as the scheduler that sealed it counts; None where nothing is sealed."""
     problem: str = ""
     """Why it cannot be granted, with what to do about it; empty where it may be."""
 
@@ -44,41 +44,75 @@ class GpuWish(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a scheduler has said a GPU at all."""
         return bool(self.gpus)
 
+    @property
+    def number(self) -> int:
+        """Of its seal: the higher, the newer; 0 where it has none."""
+        return self.assume_time or 0 if self.sealed else 0
+
 
 def wish_of(
     pod: GpuPod,
     dialect: Dialect,
     asks: Sequence[GpuAsk],
     inventory: GpuInventory,
-    key: bytes | None = None,
+    keys: Sequence[bytes] = (),
 ) -> GpuWish:
     """Read a pod's annotations; nothing in them is believed beyond the seal."""
     annotations = pod.annotations
-    keys = dialect.keys_of(annotations)
+    spoken = dialect.keys_of(annotations)
     wish = GpuWish(
-        keys=keys,
-        assume_time=_time(annotations.get(keys.assume_time, "")),
-        assigned=annotations.get(keys.assigned) == "true",
+        keys=spoken,
+        assume_time=_time(annotations.get(spoken.assume_time, "")),
+        assigned=annotations.get(spoken.assigned) == "true",
     )
-    named = annotations.get(keys.gpus, "").strip()
+    named = annotations.get(spoken.gpus, "").strip()
     if not named:
         return wish
     try:
-        gpus = _lists(named, keys, inventory)
-        _check_counts(gpus, asks, keys)
+        gpus = _lists(named, spoken, inventory)
+        _check_counts(gpus, asks, spoken)
     except ValueError as error:
         return msgspec.structs.replace(wish, problem=str(error))
     wish = msgspec.structs.replace(wish, gpus=gpus)
-    return msgspec.structs.replace(wish, sealed=key is not None and is_sealed(pod, wish, asks, key))
+    unit = _sealed_unit(pod, wish, dialect, asks, keys)
+    return msgspec.structs.replace(wish, sealed=unit is not None, sealed_unit=unit)
+
+
+def named_count(pod: GpuPod, dialect: Dialect) -> int:
+    """How many GPUs the annotations of a pod name for one container; 0 where they name none, or too many."""
+    named = pod.annotations.get(dialect.keys_of(pod.annotations).gpus, "")
+    if not named.strip() or len(named) > LONGEST_LIST:
+        return 0
+    count = max(len(part.split(",")) for part in named.split(";"))
+    return count if count <= MOST_GPUS else 0
+
+
+def booked_wish(
+    pod: GpuPod, dialect: Dialect, inventory: GpuInventory, keys: Sequence[bytes]
+) -> tuple[GpuAsks, GpuWish]:
+    """What a pod asks for, and what its annotations say. Where they are sealed for another number of GPUs than it
+    wishes by now, as they were sealed: a booking is not changed by what its tenant writes later."""
+    asks = asks_of(pod, dialect)
+    wish = wish_of(pod, dialect, asks.containers, inventory, keys)
+    if wish.sealed or not keys or SEAL not in pod.annotations or not (count := named_count(pod, dialect)):
+        return asks, wish
+    before = asks_of(pod, dialect, count)
+    sealed = wish_of(pod, dialect, before.containers, inventory, keys)
+    return (before, sealed) if sealed.sealed else (asks, wish)
 
 
 def gpus_for(wish: GpuWish, asks: Sequence[GpuAsk], container: str) -> tuple[str, ...]:
     """The GPUs that the wish gives to one container: as many as it asks for; nothing where it names none."""
+    given = zip(asks, all_gpus_for(wish, asks), strict=True)
+    return next((gpus for ask, gpus in given if ask.container == container), ())
+
+
+def all_gpus_for(wish: GpuWish, asks: Sequence[GpuAsk]) -> tuple[tuple[str, ...], ...]:
+    """The same for every asking container, in the order of `asks`: in one go, for a tenant chooses how many."""
     if not wish.gpus:
-        return ()
-    place = next(index for index, ask in enumerate(asks) if ask.container == container)
-    named = wish.gpus[place] if len(wish.gpus) > 1 else wish.gpus[0]
-    return named[: asks[place].count]
+        return ((),) * len(asks)
+    named = wish.gpus if len(wish.gpus) > 1 else wish.gpus * len(asks)
+    return tuple(gpus[: ask.count] for ask, gpus in zip(asks, named, strict=True))
 
 
 def annotations_for(
@@ -107,24 +141,49 @@ def annotations_for(
 
 
 def seal(
-    uid: str, asks: Sequence[GpuAsk], gpus: Sequence[Sequence[str]], assume_time: int, key: bytes
+    uid: str,
+    dialect: Dialect,
+    asks: Sequence[GpuAsk],
+    gpus: Sequence[Sequence[str]],
+    number: int,
+    key: bytes,
 ) -> str:
-    """The seal over a booking; `gpus` by asking container, in the order of `asks`."""
-    parts = [uid, str(assume_time)]
+    """The seal over a booking; `gpus` by asking container, in the order of `asks`. It begins with the unit."""
+    return f"{dialect.unit}:{_digest(uid, dialect.memory, dialect.unit, asks, gpus, number, key)}"
+
+
+def _digest(
+    uid: str,
+    resource: str,
+    unit: Mebibytes,
+    asks: Sequence[GpuAsk],
+    gpus: Sequence[Sequence[str]],
+    number: int,
+    key: bytes,
+) -> str:
+    parts = [uid, str(number), resource, str(unit)]
     for ask, given in zip(asks, gpus, strict=True):
-        parts += [ask.container, *map(str, ask.shape), *given]
+        parts += [ask.container, str(ask.units), str(ask.cores), str(ask.count), *given]
     # Lengths before the parts: two bookings never make one text.
     text = "".join(f"{len(part)}:{part}" for part in parts)
     return hmac.digest(key, text.encode(), "sha256").hex()
 
 
-def is_sealed(pod: GpuPod, wish: GpuWish, asks: Sequence[GpuAsk], key: bytes) -> bool:
-    """Whether the pod's seal is that of its booking."""
-    if wish.assume_time is None or not wish.gpus:
-        return False
-    gpus = [gpus_for(wish, asks, ask.container) for ask in asks]
-    expected = seal(pod.uid, asks, gpus, wish.assume_time, key)
-    return hmac.compare_digest(expected.encode(), pod.annotations.get(SEAL, "").encode())
+def _sealed_unit(
+    pod: GpuPod, wish: GpuWish, dialect: Dialect, asks: Sequence[GpuAsk], keys: Sequence[bytes]
+) -> Mebibytes | None:
+    """The unit in which the pod's booking was sealed; None where its seal is not that of its booking."""
+    if not keys or wish.assume_time is None or not wish.gpus:
+        return None
+    told, _, mark = pod.annotations.get(SEAL, "")[:_LONGEST_SEAL].partition(":")
+    if not told.isascii() or not told.isdigit() or len(told) > 9:
+        return None
+    gpus = all_gpus_for(wish, asks)
+    for key in keys:
+        expected = _digest(pod.uid, dialect.memory, int(told), asks, gpus, wish.assume_time, key)
+        if hmac.compare_digest(expected.encode(), mark.encode()):
+            return int(told)
+    return None
 
 
 def _time(text: str) -> int | None:
@@ -136,9 +195,9 @@ def _time(text: str) -> int | None:
 
 
 def _lists(named: str, keys: AnnotationKeys, inventory: GpuInventory) -> tuple[tuple[str, ...], ...]:
-    if len(named) > _LONGEST:
+    if len(named) > LONGEST_LIST:
         raise ValueError(
-            f"its annotation {keys.gpus} has {len(named)} characters; name the GPUs of this node"
+            f"its annotation {keys.gpus} has more than {LONGEST_LIST} characters; name the GPUs of this node"
         )
     lists = tuple(
         tuple(_uuid(word.strip(), keys, inventory) for word in part.split(",")) for part in named.split(";")

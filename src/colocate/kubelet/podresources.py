@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import grpc
+import grpc.aio
+import msgspec
 
 from colocate.aio import deadline
 from colocate.clock import Clock
@@ -16,6 +18,8 @@ from colocate.wire import podresources_pb2 as pr
 from colocate.wire.rpc import Method, call, connect
 
 TIMEOUT = 5.0
+_PAUSE = 0.02
+"""Seconds until a question that the kubelet had no time for is put again: it answers 100 in a second."""
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -39,6 +43,94 @@ async def healthy_devices(paths: KubeletPaths, clock: Clock) -> Mapping[str, fro
     """The healthy devices of every resource, held or not."""
     answer = await _ask(paths, clock, methods.ALLOCATABLE, pr.AllocatableResourcesRequest())
     return _by_resource(answer.devices)
+
+
+class KubeletPods(msgspec.Struct, frozen=True):
+    """Which of some pods the kubelet has: those that it admits just now and those that it has admitted."""
+
+    pods: Mapping[str, ListedPod] = {}
+    """By namespace/name, those that it has."""
+    absent: frozenset[str] = frozenset()
+    """Those that it has not."""
+    silent: str = ""
+    """Why it has not answered for all that were asked for; empty where it has."""
+
+
+async def known_pods(
+    paths: KubeletPaths,
+    clock: Clock,
+    keys: Iterable[str],
+    *,
+    only_first: bool = False,
+    timeout: float = TIMEOUT,
+) -> KubeletPods:
+    """Ask for pods by namespace/name, one by one; with `only_first`, no further than the first that it has.
+
+    One by one, because a List makes the kubelet count once more what is allocated, without what an Allocate in flight
+    is about to hold (1.34 to 1.37): it could give those devices out twice. Kubelets before 1.34, which do not answer
+    for single pods unless told to, are asked for the list where all pods are wanted.
+    """
+    pods: dict[str, ListedPod] = {}
+    absent: set[str] = set()
+    asked = list(keys)
+    socket = paths.pod_resources_socket
+    silent = ""
+    try:
+        if asked:
+            socket.stat()
+        async with deadline(clock, timeout), connect(socket, receive_limit=-1) as channel:
+            for key in asked:
+                found = await _pod(channel, clock, key)
+                if found is None:
+                    absent.add(key)
+                    continue
+                pods[key] = found
+                if only_first:
+                    break
+    except TimeoutError:
+        silent = f"podresources did not answer within {timeout:g} s"
+    except OSError as error:
+        silent = f"{socket}: {system_reason(error)}"
+    except _OnlyLists:
+        if not only_first:
+            return await _among_all(paths, clock, asked, timeout)
+        silent = "podresources does not answer for single pods"
+    except grpc.RpcError as error:
+        silent = f"podresources: {error.details() or error.code()}"
+    return KubeletPods(pods, frozenset(absent), silent)
+
+
+class _OnlyLists(Exception):
+    """The kubelet does not answer for single pods."""
+
+
+async def _pod(channel: grpc.aio.Channel, clock: Clock, key: str) -> ListedPod | None:
+    namespace, _, name = key.partition("/")
+    asked = pr.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
+    while True:
+        try:
+            return _listed((await call(channel, methods.GET_POD, asked)).pod_resources)
+        except grpc.RpcError as error:
+            code, words = error.code(), error.details() or ""
+            if code is grpc.StatusCode.UNKNOWN and words.endswith("not found"):
+                return None
+            if code is grpc.StatusCode.UNIMPLEMENTED or words.endswith("disabled"):
+                raise _OnlyLists from None
+            if code is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
+        await clock.sleep(_PAUSE)
+
+
+async def _among_all(paths: KubeletPaths, clock: Clock, keys: Iterable[str], timeout: float) -> KubeletPods:
+    try:
+        answer = await _ask(paths, clock, methods.LIST_PODS, pr.ListPodResourcesRequest(), timeout)
+    except Unavailable as error:
+        return KubeletPods(silent=str(error))
+    listed = {pod.key: pod for pod in as_facts(answer)}
+    return KubeletPods(
+        {key: listed[key] for key in keys if key in listed},
+        frozenset(key for key in keys if key not in listed),
+    )
 
 
 async def nodes_of_devices(

@@ -7,6 +7,7 @@ from pathlib import Path
 from colocate.apps.config.values import Seconds, Section, Size
 from colocate.apps.config.words import Problem, show, suggest
 from colocate.gpus import (
+    COLOCATE,
     DIALECTS,
     Dialect,
     Gem,
@@ -30,9 +31,11 @@ class GpuDialect(Section, frozen=True):
     name: str
     unit: Size | None = None
     """What one device stands for; not given: what the dialect's own project has."""
+    drain: bool = False
+    """Whether nothing new is offered under its names: what pods hold stays theirs, until they end."""
 
     def dialect(self) -> Dialect:
-        return dialect(self.name, None if self.unit is None else self.unit >> 20)
+        return dialect(self.name, None if self.unit is None else self.unit >> 20, drains=self.drain)
 
 
 class GpuHealthSection(Section, frozen=True):
@@ -72,7 +75,7 @@ class GpusSection(Section, frozen=True):
     """GPUs of the node, shared by memory and cores."""
 
     enabled: bool = False
-    dialects: tuple[GpuDialect, ...] = (GpuDialect(name=_SHARED.dialects[0].name),)
+    dialects: tuple[GpuDialect, ...] = (GpuDialect(name=COLOCATE.name),)
     mock: Path | None = None
     """A file with mock GPUs; not given: those of NVIDIA's driver."""
     injection: GpuInjection = _SHARED.injection
@@ -118,6 +121,15 @@ def check_gpus(gpus: GpusSection) -> None:
         raise Problem(f"gpus.{path}", what)
 
 
+def why_no_unit(unit: Size | None) -> str:
+    """Why a device cannot stand for so much; empty where it can. Agents and schedulers are told units alike."""
+    if unit is None or (unit % (1 << 20) == 0 and 1 << 20 <= unit <= _MOST_UNIT):
+        return ""
+    # A number alone is bytes, here as everywhere; schedulers once read it as MiB.
+    remedy = f"did you mean {unit}Mi?" if 0 < unit < 1 << 20 else "write it in whole Mi or Gi, such as 256Mi"
+    return f"{unit} bytes is no unit; {remedy}"
+
+
 def _problems(gpus: GpusSection) -> Iterator[tuple[str, str]]:
     if not gpus.dialects:
         yield "dialects", f"the list is empty; name at least one of {', '.join(DIALECTS)}"
@@ -135,11 +147,8 @@ def _problems(gpus: GpusSection) -> Iterator[tuple[str, str]]:
                 f"{each.name!r} is already in the list, at [{seen[each.name]}]; remove one of them",
             )
         seen[each.name] = index
-        if each.unit is not None and (each.unit % (1 << 20) or not 1 << 20 <= each.unit <= _MOST_UNIT):
-            yield (
-                f"{path}.unit",
-                f"{each.unit} bytes is no unit; write it in whole Mi or Gi, such as 8Mi",
-            )
+        if problem := why_no_unit(each.unit):
+            yield f"{path}.unit", problem
     if not 1 <= gpus.health.refresh <= 300:
         yield "health.refresh", f"{gpus.health.refresh:g}s is out of range; choose 1s to 5m"
     if not 0 <= gpus.health.recovery <= 7 * 86400:

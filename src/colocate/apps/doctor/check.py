@@ -47,6 +47,8 @@ class Patient(msgspec.Struct, frozen=True):
     placement_socket: Path = DEFAULT_CPUS_SOCKET
     placement_state: Path = DEFAULT_STATE_FOLDER
     nri_socket: Path = DEFAULT_NRI_SOCKET
+    nvidia_runtime: Path = Path("/etc/nvidia-container-runtime/config.toml")
+    """The configuration of NVIDIA's container runtime."""
     scheduling: Scheduling | None = None
     """How pods are scheduled by load; where nothing is said of it, nothing of it is looked at."""
 

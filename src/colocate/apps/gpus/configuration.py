@@ -1,5 +1,6 @@
 """The GPU part made from an agent's configuration, and changed by a new one as far as it can be while it runs."""
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -7,17 +8,18 @@ import msgspec
 from colocate.apps.config.gpus import GpusSection
 from colocate.apps.config.schema import Config
 from colocate.apps.gpus.allocator import PodAllocator
+from colocate.apps.gpus.key_file import KeyFile, read_keys
 from colocate.apps.gpus.mock_file import load_mock_gpus
 from colocate.apps.gpus.monitor import GpuMonitor
 from colocate.apps.gpus.node_counts import GpuNodeCounts
 from colocate.apps.gpus.part import GpuPart
 from colocate.apps.gpus.pods import NodePods
+from colocate.apps.gpus.standing import NodeStanding
 from colocate.apps.gpus.started import StartedContainers
 from colocate.clock import Clock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Flags, Remedies
-from colocate.errors import UserError, system_reason
 from colocate.gpus import GpuSettings
 from colocate.host.gpu_source import GpuSource
 from colocate.host.identity import this_node
@@ -31,8 +33,6 @@ _REMEDIES = Remedies(kubeconfig="a kubeconfig with gpus.kubeconfig or KUBECONFIG
 """An agent has no flags for the cluster, and trusts no server unseen."""
 
 _PATIENCE = ClientSettings(timeout=10.0, list_timeout=30.0, attempts=2)
-_SHORTEST_KEY = 16
-_LONGEST_KEY = 4096
 
 
 def gpu_part(config: Config, clock: Clock) -> GpuPart:
@@ -43,41 +43,37 @@ def gpu_part(config: Config, clock: Clock) -> GpuPart:
     client = Client(connection.find(Flags(kubeconfig=kubeconfig), remedies=_REMEDIES), clock, _PATIENCE)
     source: GpuSource = Nvml() if gpus.mock is None else MockGpus(load_mock_gpus(gpus.mock, node))
     monitor = GpuMonitor(source, clock, gpus.health.settings(), gpus.health.refresh)
+    standing = NodeStanding()
+    keys = KeyFile(gpus.key_file)
     allocator = PodAllocator(
-        settings_of(gpus),
+        settings_of(gpus, keys),
         NodePods(client, node),
         config.kubelet.settings().paths,
         StartedContainers(gpus.state_folder),
         clock,
+        standing=standing,
+        keys=keys,
     )
-    counts = GpuNodeCounts(client, node, allocator.settings.dialects, monitor)
-    return GpuPart(node, monitor, allocator, counts, clock, config.kubelet.settings().paths)
+    counts = GpuNodeCounts(client, node, allocator.settings.dialects, monitor, standing)
+    paths = config.kubelet.settings().paths
+    return GpuPart(node, monitor, allocator, counts, clock, paths, other_devices(config))
 
 
-def settings_of(gpus: GpusSection) -> GpuSettings:
-    """With the key of sealed bookings; UserError where its file cannot be used."""
-    settings = gpus.settings()
-    if gpus.key_file is None:
-        return settings
-    return msgspec.structs.replace(settings, key=read_key(gpus.key_file, "gpus.keyFile"))
+def other_devices(config: Config) -> int:
+    """Devices that the agent may offer beside those of GPUs: mock devices, and blocks of all memory."""
+    mocks = sum(resource.count or len(resource.ids or ()) for resource in config.mock.resources)
+    if not config.memory.enabled or config.memory.dry_run:
+        return mocks
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return mocks + min(memory // config.memory.block_size, config.memory.settings().most_blocks)
 
 
-def read_key(file: Path, field: str) -> bytes:
-    """The key in a file, without the line's end that editors leave; UserError where it is none."""
-    try:
-        with file.open("rb") as opened:
-            key = opened.read(_LONGEST_KEY + 1).rstrip(b"\r\n")
-    except OSError as error:
-        raise UserError(
-            f"{field}: {file} cannot be read ({system_reason(error)}); give the file with the key that agents share "
-            "with colocate scheduler"
-        ) from error
-    if not _SHORTEST_KEY <= len(key) <= _LONGEST_KEY:
-        raise UserError(
-            f"{field}: the key in {file} has {len(key)} bytes; make one of {_SHORTEST_KEY} to {_LONGEST_KEY}, as "
-            "with 'head -c 32 /dev/urandom | base64'"
-        )
-    return key
+def settings_of(gpus: GpusSection, keys: KeyFile) -> GpuSettings:
+    """With the keys of sealed bookings, as far as they are there; UserError where the file holds none."""
+    found = keys.read()
+    if gpus.key_file is not None and not found and gpus.key_file.exists():
+        read_keys(gpus.key_file, "gpus.keyFile")
+    return msgspec.structs.replace(gpus.settings(), keys=found)
 
 
 def fixed_differences(old: GpusSection, new: GpusSection) -> list[str]:
@@ -89,10 +85,12 @@ def fixed_differences(old: GpusSection, new: GpusSection) -> list[str]:
 
 def take_settings(part: GpuPart, new: GpusSection) -> None:
     """Go on by new figures and mock GPUs; UserError where a file cannot be used, and then nothing has changed."""
-    settings = settings_of(new)
+    keys = KeyFile(new.key_file)
+    settings = settings_of(new, keys)
     if part.mocks is not None and new.mock is not None:
         part.mocks.configure(load_mock_gpus(new.mock, part.node))
         part.monitor.look_again()
     part.allocator.take_settings(settings)
+    part.allocator.keys = keys
     part.monitor.settings = new.health.settings()
     part.monitor.refresh = new.health.refresh

@@ -51,8 +51,8 @@ def service(part: "Callable[[], GpuPart | None]") -> rpc.Service:
     def ask(_: AskGpuReport) -> GpuReport:
         return the_part().report()
 
-    def explain(request: ExplainGpuPod) -> GpuExplanation:
+    async def explain(request: ExplainGpuPod) -> GpuExplanation:
         key = request.pod if "/" in request.pod else f"default/{request.pod}"
-        return GpuExplanation(key, the_part().explain(key))
+        return GpuExplanation(key, await the_part().explain(key))
 
-    return rpc.Service({GPU_REPORT: control.answering(ask), EXPLAIN: control.answering(explain)})
+    return rpc.Service({GPU_REPORT: control.answering(ask), EXPLAIN: control.answering_later(explain)})

@@ -9,12 +9,13 @@ from colocate.apps import control
 from colocate.apps.gpus.control import GPU_REPORT, AskGpuReport
 from colocate.apps.gpus.report import GpuReport
 from colocate.cluster.client import Client
-from colocate.cluster.resources import NODES, PODS, on_node
+from colocate.cluster.resources import NODES, PODS, unfinished_on
 from colocate.devices.findings import Code, Finding, Severity
 from colocate.errors import Unavailable, UserError
 from colocate.gpus import (
     DIALECTS,
     AnswerKey,
+    GpuAnnouncement,
     GpuDisagreement,
     GpuHolding,
     GpuPod,
@@ -57,7 +58,7 @@ async def gpu_findings(
 ) -> list[Finding]:
     """Asked of the API; nothing where no container holds GPU memory and no pod helps itself to GPUs."""
     holdings = gpu_holdings(reading)
-    pods = {pod.uid: pod for pod in await client.list(PODS.read_as(GpuPod), on_node(node))}
+    pods = {pod.uid: pod for pod in await client.list(PODS.read_as(GpuPod), unfinished_on(node))}
     inventory = _reported(report) if report is not None else await _announced(client, node)
     found = disagreements(
         GpuRecords(pods, holdings),
@@ -125,7 +126,7 @@ def _reported(report: GpuReport) -> GpuInventory:
 async def _announced(client: Client, node: str) -> GpuInventory:
     found = await client.get(NODES.read_as(_AnnouncingNode), node)
     try:
-        return announced(found.metadata.annotations) or GpuInventory()
+        return (announced(found.metadata.annotations) or GpuAnnouncement()).inventory
     except ValueError:
         return GpuInventory()
 

@@ -1,7 +1,8 @@
-"""What the cluster is told of a node's GPUs: how many, with how many cores, in its status; which, in an annotation;
-and, by events of the node, why one is not given to new pods.
+"""What the cluster is told of a node's GPUs: how many, with how many cores, in its status; which, and who has what of
+them, in an annotation; and, by events of the node, why one is not given to new pods.
 
-It is kept there while the agent runs, and taken away when it stops.
+It is kept there while the agent runs. When it stops, the numbers are taken away, and the annotation offers no GPU any
+more; who has what stays told, for schedulers and for the agent's next life.
 
 No device plugin stands behind these names, so the kubelet keeps what it finds; one that lost its checkpoint writes 0
 instead. The node is therefore followed, and its numbers are set again whenever they are others.
@@ -15,18 +16,30 @@ import msgspec
 from colocate import telemetry
 from colocate.aio import deadline, first
 from colocate.apps.gpus.monitor import GpuMonitor
+from colocate.apps.gpus.standing import NodeStanding
 from colocate.cluster.client import Client
 from colocate.cluster.errors import ClusterError, PreconditionFailed
 from colocate.cluster.events import EventRecorder, EventType, Reference
 from colocate.cluster.json_patch import Patch
 from colocate.cluster.node_status import set_extended_resources
-from colocate.cluster.resources import NODES, Selection
+from colocate.cluster.resources import NODES, PODS, Selection
 from colocate.cluster.watch_cache import WatchCache
 from colocate.crashpoints import reached
 from colocate.errors import UserError
-from colocate.gpus import ANNOUNCED, Dialect, announcement_of
+from colocate.gpus import (
+    ANNOUNCED,
+    AnnouncedPod,
+    Dialect,
+    GpuAnnouncement,
+    GpuPod,
+    KubeletVersion,
+    announced,
+    announcement_of,
+    kubelet_version,
+)
 from colocate.model.gpu import CORES, GpuInventory
-from colocate.telemetry import Event
+from colocate.model.path_word import is_path_word
+from colocate.telemetry import GPU_ANNOUNCEMENTS, Event
 
 COMPONENT = "colocate-gpus"
 UNHEALTHY = "GpuUnhealthy"
@@ -36,10 +49,19 @@ HEALTHY = "GpuHealthy"
 _RETRY = 5.0
 _LAST_RETRY = 60.0
 _ATTEMPTS = 4
+_ASKING = 5.0
+"""Seconds for a question that a person waits for."""
+_LEAST_GAP = 1.0
+"""Seconds between two writes: what changes in between is written at once."""
 
 
-class _Capacity(msgspec.Struct, frozen=True):
+class _Info(msgspec.Struct, frozen=True, rename="camel"):
+    kubelet_version: str = ""
+
+
+class _Capacity(msgspec.Struct, frozen=True, rename="camel"):
     capacity: Mapping[str, str] = {}
+    node_info: _Info = _Info()
 
 
 class _Marks(msgspec.Struct, frozen=True):
@@ -63,7 +85,14 @@ def node_counts(inventory: GpuInventory, dialects: Sequence[Dialect]) -> Mapping
 class GpuNodeCounts:
     """Keeps the numbers of one node."""
 
-    def __init__(self, client: Client, node: str, dialects: Sequence[Dialect], monitor: GpuMonitor) -> None:
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        dialects: Sequence[Dialect],
+        monitor: GpuMonitor,
+        standing: NodeStanding | None = None,
+    ) -> None:
         self.trouble = "the API server has not answered yet"
         """Why the numbers may be wrong; empty where they are right."""
         self.client = client
@@ -71,6 +100,9 @@ class GpuNodeCounts:
         self._node = node
         self._dialects = dialects
         self._monitor = monitor
+        self._standing = standing or NodeStanding()
+        self._last: GpuAnnouncement | None = None
+        """What the node said when the agent started."""
         self._nodes = WatchCache(
             client, NODES.read_as(_CountedNode), Selection(fields=f"metadata.name={node}")
         )
@@ -80,6 +112,25 @@ class GpuNodeCounts:
     async def run(self) -> None:
         """Keep them until cancelled."""
         await first(self._nodes.run(), self._keep(), self._events.run(), self._tell())
+
+    async def kubelet(self) -> KubeletVersion | None:
+        """The version of the node's kubelet, once the node was heard of; None where the node says none."""
+        await self._nodes.synced()
+        node = next(iter(self._nodes), None)
+        return None if node is None else kubelet_version(node.status.node_info.kubelet_version)
+
+    async def waiting_pod(self, key: str) -> GpuPod | None:
+        """The pod of that name that has no node yet; None where there is none, or the API server does not say."""
+        namespace, _, name = key.partition("/")
+        if not is_path_word(namespace) or not is_path_word(name):
+            return None
+        selection = Selection(namespace, fields=f"metadata.name={name},spec.nodeName=")
+        try:
+            async with deadline(self._clock, _ASKING):
+                found = await self.client.list(PODS.read_as(GpuPod), selection)
+        except (ClusterError, UserError, TimeoutError):
+            return None
+        return found[0] if found else None
 
     async def _tell(self) -> None:
         """An event of the node whenever a GPU falls ill or is well again."""
@@ -103,7 +154,8 @@ class GpuNodeCounts:
         """Take them away, within so many seconds: nobody stands behind them any more."""
         try:
             async with deadline(self._clock, seconds):
-                await self._set(dict.fromkeys(node_counts(GpuInventory(), self._dialects)), None)
+                text = self._last_words()
+                await self._set(dict.fromkeys(node_counts(GpuInventory(), self._dialects)), text)
         except (ClusterError, UserError, TimeoutError) as error:
             self._log.warning(
                 Event.GPU_COUNTS_UNSET,
@@ -112,14 +164,23 @@ class GpuNodeCounts:
                 effect="the node still shows them; 'colocate resource remove' takes them away",
             )
 
+    def _last_words(self) -> str | None:
+        """No GPU is offered any more; nothing at all is said where no pod has any."""
+        if not self._pods_to_tell():
+            return None
+        gpus = tuple(msgspec.structs.replace(gpu, healthy=False) for gpu in self._monitor.inventory.gpus)
+        return self._text(GpuInventory(gpus))
+
     async def _keep(self) -> None:
-        await self._monitor.ready()
         await self._nodes.synced()
+        self._recall()
+        await self._monitor.ready()
         pause = _RETRY
         while True:
             gpus, node = self._monitor.changed.count, self._nodes.changed.count
+            standing = self._standing.changed.count
             try:
-                await self._put_right()
+                written = await self._put_right()
             except (ClusterError, UserError) as error:
                 if str(error) != self.trouble:
                     self._log.warning(
@@ -130,26 +191,61 @@ class GpuNodeCounts:
                 pause = min(2 * pause, _LAST_RETRY)
                 continue
             self.trouble, pause = "", _RETRY
-            await first(self._monitor.changed.beyond(gpus), self._nodes.changed.beyond(node))
+            if written:
+                await self._clock.sleep(_LEAST_GAP)
+            await first(
+                self._monitor.changed.beyond(gpus),
+                self._nodes.changed.beyond(node),
+                self._standing.changed.beyond(standing),
+            )
 
-    async def _put_right(self) -> None:
+    def _recall(self) -> None:
+        """Find what an earlier life has announced."""
+        node = next(iter(self._nodes), None)
+        try:
+            self._last = announced(node.metadata.annotations) if node is not None else None
+        except ValueError as error:
+            self._log.warning(Event.GPU_COUNTS_UNSET, node=self._node, reason=str(error))
+        self._standing.recall(self._last)
+
+    def _pods_to_tell(self) -> Mapping[str, AnnouncedPod] | None:
+        """Until the pods are settled, what was said before; None where nobody can say."""
+        if self._standing.pods is None:
+            return self._last.pods if self._last is not None else None
+        return self._standing.pods
+
+    def _text(self, inventory: GpuInventory) -> str:
+        units = {dialect.memory: dialect.unit for dialect in self._dialects if not dialect.drains}
+        pods = self._pods_to_tell()
+        absent = [uid for uid in self._standing.absent if uid not in (pods or {})]
+        before = self._last if self._last is not None and self._standing.pods is None else GpuAnnouncement()
+        return announcement_of(inventory, units, pods, absent, before.rest, before.unnamed)
+
+    async def _put_right(self) -> bool:
+        """Whether anything was to be written."""
         wanted = node_counts(self._monitor.inventory, self._dialects)
-        text = announcement_of(self._monitor.inventory)
+        text, pods = self._text(self._monitor.inventory), self._standing.pods
         node = next(iter(self._nodes), None)
         if node is None:
             raise UserError(
                 f"there is no node {self._node}; set gpus.node to this node's name in the cluster"
             )
         differ = any(node.status.capacity.get(name) != str(count) for name, count in wanted.items())
-        if differ or node.metadata.annotations.get(ANNOUNCED) != text:
+        differ = differ or node.metadata.annotations.get(ANNOUNCED) != text
+        if differ:
             await self._set(wanted, text)
+            GPU_ANNOUNCEMENTS.inc()
+        if pods is not None:
+            self._standing.tell(pods)
+        return differ
 
     async def _set(self, wanted: Mapping[str, int | None], text: str | None) -> None:
         reached("gpus.node_counts")
         done = await self._patched(wanted, text)
         reached("gpus.node_counted")
         if done:
-            self._log.info(Event.GPU_COUNTS_SET, node=self._node, counts=dict(wanted))
+            told = self._log.info if len(done) > 1 or text is None else self._log.debug
+            told(Event.GPU_COUNTS_SET, node=self._node, counts=dict(wanted))
 
     async def _patched(self, wanted: Mapping[str, int | None], text: str | None) -> Patch:
         """The kubelet writes to its node as well: who comes second looks again."""

@@ -6,18 +6,19 @@ from typing import Protocol
 
 from colocate.aio import first, in_thread
 from colocate.apps.gpus import metrics
+from colocate.apps.gpus.key_file import KeyFile
 from colocate.apps.gpus.monitor import GpuMonitor, KnownGpu
 from colocate.apps.gpus.node_counts import GpuNodeCounts
-from colocate.apps.gpus.plugin import GpuAllocation, GpuPlugin
+from colocate.apps.gpus.plugin import DeviceBound, GpuAllocation, GpuPlugin
 from colocate.apps.gpus.report import GpuReport, gpu_report
 from colocate.clock import Clock
-from colocate.gpus import GpuDisagreement, GpuRecords, GpuSettings, disagreements
+from colocate.gpus import GpuDisagreement, GpuPod, GpuRecords, GpuSettings, disagreements
 from colocate.host.mock_gpus import MockGpus
 from colocate.host.pod_groups import PROC, pod_of_process
 from colocate.kubelet.paths import KubeletPaths
 from colocate.model.memory import Bytes
 
-_LAST_WORDS = 3.0
+_LAST_WORDS = 1.5
 """Seconds for what is taken away when the agent stops."""
 _LEAST_GAP = 1.0
 """Seconds between two reports to Prometheus."""
@@ -30,6 +31,8 @@ class GpuAllocator(GpuAllocation, Protocol):
     """Who answers the plugins, as a process runs it."""
 
     settings: GpuSettings
+    keys: KeyFile
+    """Where the keys of sealed bookings are."""
 
     async def run(self) -> None:
         """Follow pods and the kubelet until cancelled."""
@@ -37,8 +40,11 @@ class GpuAllocator(GpuAllocation, Protocol):
     def take_settings(self, settings: GpuSettings) -> None:
         """Go on by other settings; the dialects stay those that are served."""
 
-    def explain(self, pod: str) -> tuple[str, ...]:
-        """Why a pod (namespace/name) has its GPUs, or none; UserError where there is no such pod."""
+    def explain(self, pod: str, waiting: GpuPod | None = None) -> tuple[str, ...]:
+        """Why a pod (namespace/name) has its GPUs, or none; UserError where there is no such pod.
+
+        `waiting` is a pod of this name that has no node yet.
+        """
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -60,13 +66,17 @@ class GpuPart:
         counts: GpuNodeCounts,
         clock: Clock,
         paths: KubeletPaths,
+        others: int = 0,
     ) -> None:
+        """`others` are devices that the agent may offer beside those of GPUs."""
         self.node = node
         self.monitor = monitor
         self.allocator = allocator
         self.counts = counts
+        self.bound = DeviceBound(allocator.settings.dialects, others, counts.kubelet)
         self.plugins = tuple(
-            GpuPlugin(dialect, monitor, allocator, paths) for dialect in allocator.settings.dialects
+            GpuPlugin(dialect, monitor, allocator, paths, self.bound, allocator.settings.dialects)
+            for dialect in allocator.settings.dialects
         )
         self._clock = clock
         self._used: UsedByPod = {}
@@ -87,6 +97,7 @@ class GpuPart:
                 else []
             ),
             *self.allocator.notes,
+            *([self.bound.warning] if self.bound.warning else []),
         ]
         return gpu_report(
             self.node,
@@ -100,6 +111,7 @@ class GpuPart:
             mock=self.mocks is not None,
             notes=notes,
             mismatches=self._mismatches(),
+            cost=self.bound.cost(self.monitor.inventory),
         )
 
     def _mismatches(self) -> tuple[GpuDisagreement, ...]:
@@ -110,8 +122,9 @@ class GpuPart:
         allocator = self.allocator
         return disagreements(allocator.records, self.monitor.inventory, allocator.settings, running=running)
 
-    def explain(self, pod: str) -> tuple[str, ...]:
-        return self.allocator.explain(pod)
+    async def explain(self, pod: str) -> tuple[str, ...]:
+        """Why a pod of this node, or one that has no node yet, has its GPUs or none."""
+        return self.allocator.explain(pod, await self.counts.waiting_pod(pod))
 
     async def run(self) -> None:
         """Share them until cancelled."""

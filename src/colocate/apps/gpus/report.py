@@ -6,11 +6,13 @@ import msgspec
 
 from colocate.apps.gpus.monitor import KnownGpu
 from colocate.gpus import (
+    DeviceCost,
     Dialect,
     GpuBook,
     GpuDisagreement,
     HealthSettings,
     PodBooking,
+    device_cost,
     message_bytes,
     recovers_in,
     short_keys,
@@ -69,6 +71,8 @@ class GpuDialectStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Of the list of devices, at its longest."""
     least_unit: Mebibytes
     """With which one message still has room for all of them."""
+    drains: bool = False
+    """Whether nothing new is offered under this name."""
 
 
 class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +90,8 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     """Where annotations, checkpoint and driver do not agree on who has which GPU."""
     notes: tuple[str, ...] = ()
     """What could not be asked or done."""
+    cost: DeviceCost = DeviceCost()
+    """What all devices of this agent cost a kubelet from 1.36 on."""
 
 
 def gpu_report(
@@ -101,6 +107,7 @@ def gpu_report(
     mock: bool,
     notes: Sequence[str] = (),
     mismatches: tuple[GpuDisagreement, ...] = (),
+    cost: DeviceCost | None = None,
 ) -> GpuReport:
     """`used` is, by GPU and pod's uid, what processes have, where that is known; `now` is of the clock of faults."""
     shared = book.inventory.shared
@@ -119,6 +126,7 @@ def gpu_report(
                 devices=sum(gpu.memory // dialect.unit for gpu in shared),
                 message=message_bytes(shared, dialect.unit),
                 least_unit=smallest_unit(shared, MESSAGE_LIMIT),
+                drains=dialect.drains,
             )
             for dialect in dialects
         ),
@@ -126,6 +134,7 @@ def gpu_report(
         running=_running(used),
         mismatches=mismatches,
         notes=tuple(notes),
+        cost=cost or device_cost(shared, dialects),
     )
 
 

@@ -1,7 +1,7 @@
-"""Which containers this agent has let start, on disk: a successor must not judge what runs.
+"""Which containers this agent has let start, and what pods are due by seals and swaps, on disk: for a successor.
 
-Written before a container is let start. It is a help and no more: the kubelet's own word that a container has run
-counts as much, and comes a moment later.
+It must not judge what runs, and goes on with a swap of which only one pod has started. Written before a container is
+let start. What the kubelet says of starts counts as much, and so does what was announced; both come a moment later.
 """
 
 from collections.abc import Set as AbstractSet
@@ -10,11 +10,22 @@ from pathlib import Path
 import msgspec
 
 from colocate.errors import system_reason
-from colocate.gpus import AnswerKey
+from colocate.gpus import AnswerKey, DueGpus, Dues
 from colocate.host.files import write_atomically
 
 _NAME = "gpus-started.json"
 _LARGEST = 16 << 20
+
+
+class _KeptDue(msgspec.Struct, frozen=True):
+    uid: str
+    resource: str
+    due: DueGpus
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    started: list[AnswerKey]
+    due: list[_KeptDue]
 
 
 class StartedContainers:
@@ -24,32 +35,39 @@ class StartedContainers:
         self.trouble = ""
         """Why the file cannot be read or written; empty where it can."""
         self._file = None if folder is None else folder / _NAME
-        self._written: AbstractSet[AnswerKey] | None = None
+        self._written: bytes | None = None
 
-    def load(self) -> frozenset[AnswerKey]:
+    def load(self) -> tuple[frozenset[AnswerKey], Dues]:
         """What is there; nothing where it cannot be read."""
         if self._file is None:
-            return frozenset()
+            return frozenset(), {}
         try:
             with self._file.open("rb") as file:
                 blob = file.read(_LARGEST)
-            self._written = frozenset(msgspec.json.decode(blob, type=list[AnswerKey]))
-            return frozenset(self._written)
+            kept = msgspec.json.decode(blob, type=_Kept | list[AnswerKey])
+            if isinstance(kept, list):  # As it was before swaps were kept.
+                kept = _Kept(kept, [])
+            self._written = blob
+            return frozenset(kept.started), {(each.uid, each.resource): each.due for each in kept.due}
         except FileNotFoundError:
-            return frozenset()
+            pass
         except OSError as error:
             self.trouble = f"{self._file}: {system_reason(error)}"
         except (ValueError, RecursionError) as error:
             self.trouble = f"{self._file} cannot be read: {error}"
-        return frozenset()
+        return frozenset(), {}
 
-    def save(self, keys: AbstractSet[AnswerKey]) -> None:
+    def save(self, keys: AbstractSet[AnswerKey], due: Dues | None = None) -> None:
         """Keep these; a disk that fails is told in `trouble`, and stops nobody."""
-        if self._file is None or keys == self._written:
+        if self._file is None:
+            return
+        dues = [_KeptDue(uid, resource, each) for (uid, resource), each in sorted((due or {}).items())]
+        blob = msgspec.json.encode(_Kept(sorted(keys), dues))
+        if blob == self._written:
             return
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(self._file, msgspec.json.encode(sorted(keys)))
-            self._written, self.trouble = frozenset(keys), ""
+            write_atomically(self._file, blob)
+            self._written, self.trouble = blob, ""
         except OSError as error:
             self.trouble = f"{self._file}: {system_reason(error)}"

@@ -11,15 +11,12 @@ import msgspec
 from colocate.gpus.book import ContainerBooking, PodBooking
 from colocate.gpus.dialects import Dialect
 from colocate.gpus.packing.fleet import PackRequest
-from colocate.gpus.pods import GpuAsk, GpuPod, asks_of
+from colocate.gpus.pods import MOST_GPUS, GpuAsk, GpuPod, asks_of
+from colocate.gpus.read_keys import LONGEST_MODELS, MODELS
 from colocate.model.gpu import CORES
 from colocate.model.pod import peak
 
-MODELS = "colocate.dev/gpu-models"
-"""A pod's annotation: models of which it takes any, joined by bars."""
-_LONGEST = 512
 _MOST_MODELS = 16
-_MOST_GPUS = 64
 
 
 class GpuDemand(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,21 +48,26 @@ class GpuDemand(msgspec.Struct, frozen=True, kw_only=True):
 
     def booking(self, pod: GpuPod, given: Sequence[Sequence[str]]) -> PodBooking:
         """What the book says of a pod that gets these GPUs, by asking container."""
-        return PodBooking(
-            uid=pod.uid,
-            key=pod.key,
-            containers=tuple(
-                ContainerBooking(
-                    container=ask.container,
-                    gpus=tuple(gpus),
-                    memory=ask.memory,
-                    cores=ask.cores,
-                    init=ask.init,
-                    sidecar=ask.sidecar,
-                )
-                for ask, gpus in zip(self.asks, given, strict=True)
-            ),
-        )
+        return booking_of(pod, self.asks, given)
+
+
+def booking_of(pod: GpuPod, asks: Sequence[GpuAsk], given: Sequence[Sequence[str]]) -> PodBooking:
+    """What the book says of a pod that asks so and gets these GPUs, by asking container."""
+    return PodBooking(
+        uid=pod.uid,
+        key=pod.key,
+        containers=tuple(
+            ContainerBooking(
+                container=ask.container,
+                gpus=tuple(gpus),
+                memory=ask.memory,
+                cores=ask.cores,
+                init=ask.init,
+                sidecar=ask.sidecar,
+            )
+            for ask, gpus in zip(asks, given, strict=True)
+        ),
+    )
 
 
 def demand_of(pod: GpuPod, dialects: Sequence[Dialect], cpu: int = 0, memory: int = 0) -> GpuDemand | None:
@@ -79,14 +81,14 @@ def demand_of(pod: GpuPod, dialects: Sequence[Dialect], cpu: int = 0, memory: in
     if others:
         raise ValueError(f"it asks for {dialect.memory} and {others[0][0].memory}; ask for one of them")
     containers = asks.containers
-    models = _models(pod)
+    words = _models(pod)
     together = PackRequest(
         cpu,
         memory,
         max(ask.count for ask in containers),
         _peak(containers, "memory"),
         _peak(containers, "cores"),
-        models,
+        words,
     )
     apart = None
     running = [ask for ask in containers if not ask.init or ask.sidecar]
@@ -97,11 +99,11 @@ def demand_of(pod: GpuPod, dialects: Sequence[Dialect], cpu: int = 0, memory: in
             max(sum(ask.count for ask in running), *(ask.count for ask in containers)),
             max(ask.memory for ask in containers),
             max(ask.cores for ask in containers),
-            models,
+            words,
         )
     most = max(way.gpus for way in (together, apart) if way is not None)
-    if most > _MOST_GPUS:
-        raise ValueError(f"it asks for {most} GPUs; no node has more than {_MOST_GPUS}")
+    if most > MOST_GPUS:
+        raise ValueError(f"it asks for {most} GPUs; no node has more than {MOST_GPUS}")
     if together.gpu_cores > CORES and apart is not None:
         # Together they need more than any GPU has.
         together, apart = apart, None
@@ -117,7 +119,7 @@ def _peak(asks: Sequence[GpuAsk], what: str) -> int:
 
 def _models(pod: GpuPod) -> tuple[str, ...]:
     text = pod.annotations.get(MODELS, "")
-    words = tuple(sorted({word.strip() for word in text[: _LONGEST + 1].split("|")} - {""}))
-    if len(text) > _LONGEST or len(words) > _MOST_MODELS:
+    words = tuple(sorted({word.strip() for word in text[: LONGEST_MODELS + 1].split("|")} - {""}))
+    if len(text) > LONGEST_MODELS or len(words) > _MOST_MODELS:
         raise ValueError(f"its annotation {MODELS} names too many models; name at most {_MOST_MODELS}")
     return words

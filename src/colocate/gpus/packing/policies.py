@@ -87,7 +87,7 @@ def places(policy: PackingPolicy, fleet: Fleet, rows: Ints, usable: Flags, reque
     """The places on these rows that a policy compares.
 
     Who looks ahead tries every single GPU that differs. Else, and for several GPUs at once, a row has one place: the
-    fullest GPUs that will do, or to spread, the emptiest.
+    fullest GPUs that will do, or to spread, the emptiest; of one model, where there are enough of one.
     """
     rooms = fleet.rooms(rows)
     if request.gpus == 1 and policy.looks_ahead:
@@ -98,7 +98,7 @@ def places(policy: PackingPolicy, fleet: Fleet, rows: Ints, usable: Flags, reque
     else:
         numbers = np.arange(len(rows))
         emptiest = policy is PackingPolicy.SPREAD
-        gpus = _several(rooms.shares(), usable, request.gpus, emptiest=emptiest)
+        gpus = _alike(rooms, usable, request.gpus, emptiest=emptiest)
     return Places(numbers, gpus, _after(rooms, numbers, gpus, request))
 
 
@@ -114,6 +114,26 @@ def _repeated(fleet: Fleet, rows: Ints, rooms: Rooms) -> Flags:
             alike &= trait[:, :column] == trait[:, column : column + 1]
         repeated[:, column] = alike.any(axis=1)
     return repeated
+
+
+def _alike(rooms: Rooms, usable: Flags, count: int, *, emptiest: bool) -> Flags:
+    """The GPUs of one model where a row has enough of one, which may be any model; else models mix."""
+    shares, models = rooms.shares(), rooms.models
+    chosen = _several(shares, usable, count, emptiest=emptiest)
+    if count < 2 or not usable.any():
+        return chosen
+    least = np.where(usable, models, np.iinfo(np.int64).max).min(axis=1)
+    mixed = (np.where(usable, models, -1).max(axis=1) > least) & usable.any(axis=1)
+    if not mixed.any():
+        return chosen
+    best = np.full(len(chosen), np.inf)
+    for model in np.unique(models[usable & mixed[:, None]]):
+        mine = usable & (models == model)
+        option = _several(shares, mine, count, emptiest=emptiest)
+        taken = (shares * option).sum(axis=1) * (-1 if emptiest else 1)
+        better = mixed & (mine.sum(axis=1) >= count) & (taken < best)
+        chosen[better], best[better] = option[better], taken[better]
+    return chosen
 
 
 def _several(shares: Floats, usable: Flags, count: int, *, emptiest: bool) -> Flags:

@@ -7,7 +7,7 @@ annotations leaves a pod that is bound nowhere: they say nothing to anyone then,
 scheduled again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from colocate import telemetry
 from colocate.aio import deadline
@@ -28,9 +28,9 @@ from colocate.cluster.errors import (
 )
 from colocate.cluster.json_patch import Patch
 from colocate.cluster.lease import LeaseHolder
-from colocate.cluster.resources import PODS
+from colocate.cluster.resources import PODS, UNFINISHED
 from colocate.errors import ColocateError, UserError
-from colocate.gpus import SEAL, annotations_for, seal
+from colocate.gpus import SEAL, annotations_for, seal, wish_of
 from colocate.gpus.packing import GpuDemand
 from colocate.model.json_patch import pointer
 from colocate.telemetry import Event
@@ -55,7 +55,7 @@ class GpuBinder:
         lease: LeaseHolder,
         clock: Clock,
         *,
-        key: bytes | None = None,
+        keys: Sequence[bytes] = (),
         doubt: float = 60.0,
         timeout: float = 4.0,
     ) -> None:
@@ -64,7 +64,8 @@ class GpuBinder:
         self._client = client
         self._lease = lease
         self._clock = clock
-        self._key = key
+        self.keys = keys
+        """The first seals."""
         self._doubt = doubt
         self._timeout = timeout
         self._under_way: set[str] = set()
@@ -128,13 +129,15 @@ class GpuBinder:
         if choice is None:
             if node := self._book.settled_on(pod.uid):
                 raise BindRefused(f"an earlier bind to {node} may still come through; it is tried again")
-            raise BindRefused(self._why_not(demand, asked.node))
+            raise BindRefused(self._why_not(pod, demand, asked.node))
         self._book.begin(pod.uid)
         await self._carry_out(asked, pod, choice, earlier)
         if not self._feed.shows(pod):
             self._unshown[pod.uid] = pod.key
 
-    def _why_not(self, demand: GpuDemand, node: str) -> str:
+    def _why_not(self, pod: PackedPod, demand: GpuDemand, node: str) -> str:
+        if waits := self._book.waits_for(pod, node):
+            return waits
         reason, _ = self._book.why_not(demand, node)
         return f"another pod was quicker, or the GPUs of {node} have changed: {reason}"
 
@@ -190,7 +193,7 @@ class GpuBinder:
     async def catch_up(self) -> None:
         """Read from the API server itself who is bound: whoever held the lease before may have bound pods that our
         watch, which may stand still, has not shown. To be called with the lease, and again whenever it was lost."""
-        for pod in await self._client.list(self._pods):
+        for pod in await self._client.list(self._pods, UNFINISHED):
             self._enter(pod)
         self.caught_up = self._lease.held
 
@@ -243,21 +246,35 @@ class GpuBinder:
             raise BindRefused("it is gone") from None
         if pod.uid != asked.uid:
             raise BindRefused("another pod has its name by now")
+        if pod.is_finished:
+            # The watch tells nothing of it any more.
+            raise BindRefused("it has ended")
         return pod
 
     def _annotations(self, pod: PackedPod, choice: GpuChoice) -> Mapping[str, str]:
         demand = choice.demand
-        # Two bookings never have one time: pods are told apart by it.
-        time = self._last_time = max(int(self._clock.time() * _NANOSECONDS), self._last_time + 1)
         keys = demand.dialect.keys_of(pod.annotations)
+        time = self._number(pod, choice)
         written = dict(
             annotations_for(
                 demand.dialect, keys, demand.asks, choice.given, choice.inventory, assume_time=time
             )
         )
-        if self._key is not None:
-            written[SEAL] = seal(pod.uid, demand.asks, choice.given, time, self._key)
+        if self.keys:
+            written[SEAL] = seal(pod.uid, demand.dialect, demand.asks, choice.given, time, self.keys[0])
         return written
+
+    def _number(self, pod: PackedPod, choice: GpuChoice) -> int:
+        """The time of a booking, which is the number of its seal: no two have the same, and a later one of a pod has
+        a higher one, also where the replica before this one had a faster clock."""
+        demand = choice.demand
+        wish = wish_of(pod, demand.dialect, demand.asks, choice.inventory, self.keys)
+        now = int(self._clock.time() * _NANOSECONDS)
+        self._last_time = max(now, self._last_time + 1)
+        if wish.number >= self._last_time:
+            self._last_time = wish.number + 1
+        self._book.number(pod.uid, self._last_time if self.keys else 0)
+        return self._last_time
 
     async def _annotate(
         self, asked: BindingAsked, pod: PackedPod, choice: GpuChoice, written: Mapping[str, str]
@@ -314,7 +331,7 @@ def _this_very(pod: PackedPod) -> Patch:
 
 def _setting(pod: PackedPod, written: Mapping[str, str]) -> Patch:
     operations: list[json_patch.Operation] = [*_this_very(pod)]
-    if not pod.annotations:
+    if not pod.is_annotated:
         return (*operations, json_patch.Add("/metadata/annotations", dict(written)))
     for name, value in written.items():
         operations.append(json_patch.Add(pointer("metadata", "annotations", name), value))

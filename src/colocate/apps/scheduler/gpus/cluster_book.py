@@ -1,8 +1,7 @@
 """Who has which GPU in the whole cluster, and who is about to: the one place where the scheduler's bookings are.
 
-What the API shows of bound pods is entered as it is; what this process gives out is held from the moment of its
-choice until the API shows it, the bind fails, or its time is over. Every pod is held once, so that nothing can leak:
-a pod that is entered again, ends or is deleted takes all with it that was held for it. No I/O.
+Answers where a pod fits and how well, and holds what this process gives out: from the moment of its choice until the
+API shows it, the bind fails, or its time is over. No I/O.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,180 +10,46 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from colocate.apps.scheduler.gpus.objects import PackedNode, PackedPod
-from colocate.gpus import Dialect, GpuBook, GpuRoom, PodBooking, announced, gpus_for, wish_of
+from colocate.apps.scheduler.gpus.cluster_pods import ClusterPods
+from colocate.apps.scheduler.gpus.node_book import GpuChoice, HeldPod, NodeBook, Shape, shape_of
+from colocate.apps.scheduler.gpus.objects import PackedPod
+from colocate.apps.scheduler.gpus.rivals import PATIENCE, gpus_of, is_confusing, rivals_of
+from colocate.gpus import (
+    GpuBook,
+    PodBooking,
+)
 from colocate.gpus.packing import (
     Fleet,
     GpuDemand,
-    GpuState,
-    LearnedMix,
-    NodeState,
     Packer,
     PackingPolicy,
     PackRequest,
     Ranking,
-    demand_of,
 )
-from colocate.model.gpu import CORES, GpuInventory
+
+__all__ = ["ClusterBook", "GpuChoice"]
 
 _APART = 1e6
 """Added to the score of a place where containers do not share their GPUs: any where they do comes first."""
 
 
-class GpuChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs that a pod gets on a node."""
-
-    node: str
-    demand: GpuDemand
-    given: tuple[tuple[str, ...], ...]
-    """UUIDs by asking container."""
-    inventory: GpuInventory
-    """The node's, by which the choice was made."""
-
-
-class _Held(msgspec.Struct, kw_only=True):
-    """What one pod takes of its node."""
-
-    node: str
-    cpu: int = 0
-    memory: int = 0
-    booking: PodBooking | None = None
-    unplaced: GpuRoom | None = None
-    """What it takes of a GPU that nobody names: it may be any."""
-    choice: GpuChoice | None = None
-    """Where this process gave it out, and the API does not show it yet."""
-    until: float | None = None
-    """When a choice is over that was never bound; None while it is being bound, and for what the API shows."""
-    doubtful: bool = False
-    """Whether nobody knows if the bind came through: then its time being over is not enough."""
-
-
-class _KnownNode(msgspec.Struct, kw_only=True):
-    cpu: int
-    memory: int
-    book: GpuBook
-    trouble: str = ""
-    used_cpu: int = 0
-    used_memory: int = 0
-    pods: dict[str, PackedPod] = msgspec.field(default_factory=dict)
-    """Bound pods by uid: what they say is read anew when the node's GPUs change."""
-    unplaced: dict[str, GpuRoom] = msgspec.field(default_factory=dict)
-
-
-class ClusterBook:
-    """The bookings of all nodes, and the packer that chooses by them."""
-
-    def __init__(self, policy: PackingPolicy, dialects: Sequence[Dialect], key: bytes | None = None) -> None:
-        self.fleet = Fleet()
-        self.packer = Packer(self.fleet, policy)
-        self.dialects = tuple(dialects)
-        self._key = key
-        self._mix = LearnedMix()
-        self._learned: set[str] = set()
-        self._nodes: dict[str, _KnownNode] = {}
-        self._held: dict[str, _Held] = {}
-        self._chosen: set[str] = set()
-        """Those of them that this process has given out, and the API does not show yet."""
-        self._homeless: dict[str, dict[str, PackedPod]] = {}
-        """Bound pods by a node that is not known, or not yet."""
-
-    # Facts.
-
-    def put_node(self, node: PackedNode) -> None:
-        """A node as the API shows it."""
-        name = node.metadata.name
-        inventory, trouble = _announced(node)
-        known = self._nodes.get(name)
-        if known is None:
-            known = _KnownNode(cpu=node.cpu, memory=node.memory, book=GpuBook(inventory), trouble=trouble)
-            self._nodes[name] = known
-            for pod in self._homeless.pop(name, {}).values():
-                self.put_pod(pod)
-            # What this process has given out there outlives a node that comes and goes.
-            for uid in self._chosen:
-                if self._held[uid].node == name:
-                    self._charge(uid, self._held[uid], known)
-        else:
-            known.cpu, known.memory, known.trouble = node.cpu, node.memory, trouble
-            if known.book.inventory != inventory:
-                known.book = known.book.with_gpus(inventory)
-                for pod in list(known.pods.values()):
-                    self.put_pod(pod)
-        self._refresh(name)
-
-    def remove_node(self, name: str) -> None:
-        """A node is gone. Its pods are heard of one by one."""
-        known = self._nodes.pop(name, None)
-        self.fleet.remove(name)
-        if known is None:
-            return
-        for uid in known.pods:
-            self._held.pop(uid, None)
-        if known.pods:
-            self._homeless[name] = known.pods
-
-    def put_pod(self, pod: PackedPod) -> None:
-        """A pod as the API shows it, whatever has become of it."""
-        if pod.is_finished:
-            self.remove_pod(pod.uid)
-            return
-        demand = self.demand(pod)
-        if pod.uid not in self._learned and not isinstance(demand, str):
-            self._learn(pod, demand)
-        name = pod.spec.node_name
-        if not name:
-            return
-        self._drop(pod.uid)
-        known = self._nodes.get(name)
-        if known is None:
-            self._homeless.setdefault(name, {})[pod.uid] = pod
-            return
-        held = _Held(node=name, cpu=pod.cpu, memory=pod.memory)
-        if isinstance(demand, GpuDemand):
-            held.booking = self._booked(pod, demand, known.book.inventory)
-            if held.booking is None:
-                held.unplaced = GpuRoom(demand.together.gpu_memory, demand.together.gpu_cores)
-        known.pods[pod.uid] = pod
-        self._held[pod.uid] = held
-        self._charge(pod.uid, held, known)
-        self._refresh(name)
-
-    def remove_pod(self, uid: str) -> None:
-        """A pod is gone."""
-        self._learned.discard(uid)
-        self._drop(uid)
-
-    def _learn(self, pod: PackedPod, demand: GpuDemand | None) -> None:
-        self._learned.add(pod.uid)
-        if self._mix.see(demand.together if demand else PackRequest(pod.cpu, pod.memory)):
-            self.packer.expect(self._mix.latest)
-
-    def _booked(self, pod: PackedPod, demand: GpuDemand, inventory: GpuInventory) -> PodBooking | None:
-        """What a bound pod has by its annotations; None where they do not say."""
-        wish = wish_of(pod, demand.dialect, demand.asks, inventory, self._key)
-        if wish.problem or not wish.gpus:
-            return None
-        return demand.booking(pod, [gpus_for(wish, demand.asks, ask.container) for ask in demand.asks])
+class ClusterBook(ClusterPods):
+    """The bookings of all nodes."""
 
     # Questions.
-
-    def demand(self, pod: PackedPod) -> GpuDemand | str | None:
-        """What a pod asks for; None where it asks for no GPU; a sentence where it cannot be served."""
-        try:
-            return demand_of(pod, self.dialects, pod.cpu, pod.memory)
-        except ValueError as error:
-            return str(error)
 
     def knows(self, node: str) -> bool:
         return node in self._nodes
 
     def scores(self, demand: GpuDemand, names: Sequence[str]) -> NDArray[np.float64]:
         """How good each of these nodes is; least is best, infinity where the pod does not fit."""
-        together = self.packer.scores(self.packer.rank(demand.together), names)
-        if demand.apart is None or np.isfinite(together).all():
-            return together
-        apart = self.packer.scores(self.packer.rank(demand.apart), names)
-        return np.where(np.isfinite(together), together, apart + _APART)
+        found = self.packer.scores(self.packer.rank(demand.together), names)
+        if demand.apart is not None and not np.isfinite(found).all():
+            apart = self.packer.scores(self.packer.rank(demand.apart), names)
+            found = np.where(np.isfinite(found), found, apart + _APART)
+        if strange := self._strange.get(demand.dialect.memory):
+            found = np.where([name in strange for name in names], np.inf, found)
+        return found
 
     def why_not(self, demand: GpuDemand, node: str) -> tuple[str, bool]:
         """Why a pod does not fit on a node, and whether it never will, whoever leaves."""
@@ -193,9 +58,11 @@ class ClusterBook:
             return "the GPU scheduler does not know the node yet", False
         if known.trouble:
             return known.trouble, True
+        if strange := self._strange.get(demand.dialect.memory, {}).get(node):
+            return strange, True
         way = demand.ways[-1]
         large = [
-            gpu for gpu in known.book.inventory.shared if gpu.memory >= min(w.gpu_memory for w in demand.ways)
+            gpu for gpu in known.told.inventory.shared if gpu.memory >= min(w.gpu_memory for w in demand.ways)
         ]
         if len(large) < min(w.gpus for w in demand.ways):
             return f"it has no {_gpus(way)} of that size: {_asked(way)}", True
@@ -204,13 +71,9 @@ class ClusterBook:
     def fits_without(self, demand: GpuDemand, node: str, leaving: Sequence[str]) -> bool:
         """Whether the pod would find its GPUs on a node once these pods have left it."""
         known = self._nodes.get(node)
-        if known is None:
+        if known is None or node in self._strange.get(demand.dialect.memory, ()):
             return False
-        book, unplaced = known.book, dict(known.unplaced)
-        for uid in leaving:
-            book = book.release(uid)
-            unplaced.pop(uid, None)
-        fleet = Fleet([_state(node, known, book, unplaced, free_cpu=known.cpu, free_memory=known.memory)])
+        fleet = Fleet([known.state(known.without(leaving), idle=True)])
         for way in demand.ways:
             alone = msgspec.structs.replace(way, cpu=0, memory=0)
             if Packer(fleet, PackingPolicy.BEST_FIT).rank(alone).best() is not None:
@@ -218,8 +81,11 @@ class ClusterBook:
         return False
 
     def promised_nodes(self, demand: GpuDemand, nodes: Collection[str]) -> list[str]:
-        """Those of the nodes where the pod would fit but for GPUs that are kept for pods whose bind has not begun."""
-        waiting: dict[str, list[str]] = {}
+        """Those of the nodes where the pod would fit but for GPUs that are kept for pods whose bind has not begun, or
+        that have ended and whose agent has yet to say so."""
+        waiting: dict[str, list[str]] = {
+            node: found for node in nodes if node in self._nodes and (found := self._nodes[node].ghosts())
+        }
         for uid in self._chosen:
             held = self._held[uid]
             if held.until is not None and not held.doubtful and held.node in nodes:
@@ -232,34 +98,36 @@ class ClusterBook:
         return held.choice if held is not None else None
 
     def booking(self, uid: str) -> PodBooking | None:
+        """What counts for a pod."""
         held = self._held.get(uid)
-        return held.booking if held is not None else None
+        known = self._nodes.get(held.node) if held is not None else None
+        return known.full.pods.get(uid) if known is not None else None
 
     @property
     def books(self) -> Mapping[str, GpuBook]:
         """By node."""
-        return {name: known.book for name, known in self._nodes.items()}
+        return {name: known.full for name, known in self._nodes.items()}
 
     @property
     def held(self) -> Mapping[str, str]:
         """By pod's uid, the node on which something is held for it."""
-        return {uid: held.node for uid, held in self._held.items()}
+        return {uid: held.node for uid, held in self._held.items() if held.node in self._nodes}
 
     # What this process gives out.
 
     def reserve(self, pod: PackedPod, node: str, until: float) -> GpuChoice | None:
         """Choose GPUs of a node for a pod, and hold them until then; None where none fit. What was held for the pod
         by an earlier choice is let go, unless it is that very one, or may have come through."""
-        if pod.spec.node_name or any(pod.uid in pods for pods in self._homeless.values()):
-            # It has its place, though that node may be away.
-            return None
         held = self._held.get(pod.uid)
+        if pod.spec.node_name or pod.uid in self._ended:
+            return None
         if held is not None:
             if held.choice is None or held.until is None:
+                # It has its place, though that node may be away, or is on its way there.
                 return None
             known = self._nodes.get(node)
             # A GPU may have gone or fallen ill since.
-            if held.node == node and known and held.booking and not known.book.why_not(held.booking):
+            if held.node == node and known and held.booking and not known.full.why_not(held.booking):
                 held.until = until
                 return held.choice
             if held.doubtful:
@@ -269,37 +137,74 @@ class ClusterBook:
         known = self._nodes.get(node)
         if not isinstance(demand, GpuDemand) or known is None:
             return None
-        choice = self._choose(demand, node, known)
+        shape = shape_of(pod, self.dialects)
+        choice = self._choose(pod, demand, shape, known)
         if choice is None:
             return None
-        booking = demand.booking(pod, choice.given)
-        if known.book.why_not(booking):
-            return None
-        held = _Held(node=node, cpu=pod.cpu, memory=pod.memory, booking=booking, choice=choice, until=until)
-        self._held[pod.uid] = held
+        held = HeldPod(
+            node=node,
+            cpu=pod.cpu,
+            memory=pod.memory,
+            shape=shape,
+            since=self._now,
+            booking=demand.booking(pod, choice.given),
+            choice=choice,
+            until=until,
+        )
         self._chosen.add(pod.uid)
-        self._charge(pod.uid, held, known)
-        self._refresh(node)
+        self._hold(pod.uid, held)
         return choice
 
-    def _choose(self, demand: GpuDemand, node: str, known: _KnownNode) -> GpuChoice | None:
+    def _choose(self, pod: PackedPod, demand: GpuDemand, shape: Shape, known: NodeBook) -> GpuChoice | None:
+        """By the policy; but where the kubelet could take the pod for another that is on its way, the GPUs of that
+        one, if they fit: then it does not matter. None also where it would matter: then it waits for the other."""
+        if known.name in self._strange.get(demand.dialect.memory, ()):
+            return None
+        rivals = rivals_of(shape, known, self._now)
+        # Rivals may come without end: a pod waits for them for so long and no longer.
+        waits = self._now - self._waiting.get(pod.uid, self._now) < PATIENCE
         for way in demand.ways:
             ranking: Ranking = self.packer.rank(way)
-            row = self.fleet.rows.get(node)
+            row = self.fleet.rows.get(known.name)
             if row is None or not np.isfinite(ranking.scores[row]):
                 continue
-            shared = known.book.inventory.shared
-            gpus = [shared[column].uuid for column in ranking.chosen(row)]
-            return GpuChoice(
-                node=node, demand=demand, given=demand.given(way, gpus), inventory=known.book.inventory
-            )
+            shared = known.told.inventory.shared
+            best = [shared[column].uuid for column in ranking.chosen(row)]
+            for gpus in [*gpus_of(rivals, way, known), best]:
+                given = demand.given(way, gpus)
+                if known.full.why_not(demand.booking(pod, given)):
+                    continue
+                if waits and is_confusing(gpus, shape, rivals, known):
+                    self._waiting.setdefault(pod.uid, self._now)
+                    continue
+                self._waiting.pop(pod.uid, None)
+                inventory = known.told.inventory
+                return GpuChoice(node=known.name, demand=demand, given=given, inventory=inventory)
         return None
+
+    def waits_for(self, pod: PackedPod, node: str) -> str:
+        """Whether a pod that fits has to wait until an agent has spoken of another; a sentence, or nothing."""
+        known = self._nodes.get(node)
+        shape = shape_of(pod, self.dialects)
+        rivals = rivals_of(shape, known, self._now) if known is not None else {}
+        if not rivals:
+            return ""
+        return (
+            f"it asks for as much as others that are on their way to {node} ({len(rivals)}), and the kubelet could "
+            "take one for the other; it is tried again when the agent has told their GPUs"
+        )
 
     def begin(self, uid: str) -> None:
         """The pod is being bound: what is held for it is held until that has succeeded or failed."""
         held = self._held.get(uid)
         if held is not None and held.choice is not None:
             held.until = None
+
+    def number(self, uid: str, number: int) -> None:
+        """The booking is sealed with this number."""
+        held = self._held.get(uid)
+        if held is not None and held.choice is not None:
+            held.number = number
 
     def doubt(self, uid: str, until: float) -> None:
         """Nobody knows whether the bind came through: hold what was chosen until the API shows it, or somebody has
@@ -336,6 +241,14 @@ class ClusterBook:
 
     def expire(self, now: float) -> int:
         """Let go of choices whose time is over before their bind began; says how many."""
+        self._now = now
+        for name in list(self._haunted):
+            known = self._nodes.get(name)
+            if known is not None:
+                known.expire(now)
+                self._stale[name] = None
+            if known is None or not known.ghosts():
+                self._haunted.discard(name)
         over = []
         for uid in self._chosen:
             held = self._held[uid]
@@ -344,87 +257,6 @@ class ClusterBook:
         for uid in over:
             self._drop(uid)
         return len(over)
-
-    # The sums.
-
-    def _charge(self, uid: str, held: _Held, known: _KnownNode) -> None:
-        known.used_cpu += held.cpu
-        known.used_memory += held.memory
-        if held.booking is not None:
-            known.book = known.book.record(held.booking)
-        if held.unplaced is not None:
-            known.unplaced[uid] = held.unplaced
-
-    def _drop(self, uid: str) -> None:
-        held = self._held.pop(uid, None)
-        self._chosen.discard(uid)
-        for name, pods in list(self._homeless.items()):
-            if pods.pop(uid, None) is not None and not pods:
-                del self._homeless[name]
-        known = self._nodes.get(held.node) if held is not None else None
-        if held is None or known is None:
-            return
-        known.used_cpu -= held.cpu
-        known.used_memory -= held.memory
-        known.book = known.book.release(uid)
-        known.unplaced.pop(uid, None)
-        known.pods.pop(uid, None)
-        self._refresh(held.node)
-
-    def _refresh(self, name: str) -> None:
-        known = self._nodes[name]
-        self.fleet.put(
-            _state(
-                name,
-                known,
-                known.book,
-                known.unplaced,
-                free_cpu=known.cpu - known.used_cpu,
-                free_memory=known.memory - known.used_memory,
-            )
-        )
-
-
-def _state(
-    name: str,
-    known: _KnownNode,
-    book: GpuBook,
-    unplaced: Mapping[str, GpuRoom],
-    *,
-    free_cpu: int,
-    free_memory: int,
-) -> NodeState:
-    memory = sum(room.memory for room in unplaced.values())
-    cores = sum(room.cores for room in unplaced.values())
-    gpus = []
-    for gpu in book.inventory.shared:
-        offered = book.offered(gpu.uuid)
-        gpus.append(
-            GpuState(
-                gpu.memory,
-                max(0, offered.memory - memory),
-                max(0, min(CORES, offered.cores - cores)),
-                gpu.model,
-            )
-        )
-    return NodeState(
-        name=name,
-        cpu=known.cpu,
-        memory=known.memory,
-        free_cpu=free_cpu,
-        free_memory=free_memory,
-        gpus=tuple(gpus),
-    )
-
-
-def _announced(node: PackedNode) -> tuple[GpuInventory, str]:
-    try:
-        found = announced(node.metadata.annotations)
-    except ValueError as error:
-        return GpuInventory(), str(error)
-    if found is None:
-        return GpuInventory(), "its agent announces no GPUs"
-    return found, ""
 
 
 def _gpus(way: PackRequest) -> str:

@@ -12,7 +12,7 @@ from colocate.apps.scheduler.gpus.cluster_book import ClusterBook
 from colocate.apps.scheduler.gpus.objects import PackedNode, PackedPod
 from colocate.cluster.changes import Added, Change, Deleted, Key, Modified
 from colocate.cluster.client import Client
-from colocate.cluster.resources import NODES, PODS
+from colocate.cluster.resources import NODES, PODS, UNFINISHED
 from colocate.cluster.watch_cache import WatchCache
 
 
@@ -23,7 +23,7 @@ class GpuFeed:
         self.book = book
         self._clock = client.clock
         self.nodes: WatchCache[PackedNode] = WatchCache(client, NODES.read_as(PackedNode))
-        self.pods: WatchCache[PackedPod] = WatchCache(client, PODS.read_as(PackedPod))
+        self.pods: WatchCache[PackedPod] = WatchCache(client, PODS.read_as(PackedPod), UNFINISHED)
         self.nodes.add_handler(self._node_changed)
         self.pods.add_handler(self._pod_changed)
 

@@ -1,10 +1,12 @@
 """Pods and nodes of the API, as much of them as the GPU scheduler reads."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from colocate.gpus import GpuContainer, GpuPod
+from colocate.gpus import ANNOUNCED, GpuContainer, GpuPod, GpuQuantities
+from colocate.model.bounded import is_too_long, keys_alone, replace_field, shortened
 from colocate.model.pod import peak
 from colocate.model.quantity import Quantities, stated
 
@@ -16,8 +18,8 @@ class _Read(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Asked(_Read, frozen=True):
-    limits: Quantities = {}
-    requests: Quantities = {}
+    limits: GpuQuantities = {}
+    requests: GpuQuantities = {}
 
 
 class PackedContainer(GpuContainer, frozen=True):
@@ -63,13 +65,28 @@ class PackedPod(GpuPod, frozen=True):
         )
 
 
+_LONGEST = {ANNOUNCED: 64 << 10}
+"""Characters of an annotation that are kept; of one that is longer, one more."""
+
+if TYPE_CHECKING:
+    _Annotations = Mapping[str, str]
+    _Allocatable = Quantities
+else:
+    _Annotations = keys_alone(_LONGEST)
+    _Allocatable = keys_alone(("cpu", "memory"), str | int | float)
+
+
 class _NodeMetadata(_Read, frozen=True):
     name: str = ""
-    annotations: Mapping[str, str] = {}
+    annotations: _Annotations = {}
+
+    def __post_init__(self) -> None:
+        if is_too_long(self.annotations, _LONGEST):
+            replace_field(self, "annotations", shortened(self.annotations, _LONGEST))
 
 
 class _NodeStatus(_Read, frozen=True):
-    allocatable: Quantities = {}
+    allocatable: _Allocatable = {}
 
 
 class PackedNode(_Read, frozen=True):

@@ -13,6 +13,7 @@ from colocate.apps.scheduler.gpus.binder import GpuBinder
 from colocate.apps.scheduler.gpus.cluster_book import ClusterBook
 from colocate.apps.scheduler.gpus.feed import GpuFeed
 from colocate.apps.scheduler.gpus.judge import GpuJudge
+from colocate.apps.scheduler.gpus.sealing import SealingKeys
 from colocate.apps.scheduler.gpus.section import GpuSection
 from colocate.clock import Clock
 from colocate.cluster.client import Client
@@ -31,6 +32,8 @@ _PATIENT_EVERY = 1.0
 _OF_THE_LEASE = 4 / 15
 """It counts as held for two thirds of its duration after a renewal; this is less than the last third."""
 _AGAIN = 1.0
+_KEYS_AGAIN = 60.0
+"""Seconds between two looks at the keys."""
 _SWEEP = 5.0
 """Seconds between two looks at choices whose time is over."""
 
@@ -42,8 +45,8 @@ class GpuScheduling:
         self._clock = clock
         self._leaving = asyncio.Event()
         self._patient_again = float("-inf")
-        key = settings.key()
-        self.book = ClusterBook(PackingPolicy(settings.policy), settings.spoken(), key)
+        self.sealing = SealingKeys(settings, client)
+        self.book = ClusterBook(PackingPolicy(settings.policy), settings.spoken(), self.sealing.keys)
         self.feed = GpuFeed(self.book, client)
         self.judge = GpuJudge(self.feed, clock, hold=settings.hold)
         lease = settings.lease
@@ -62,7 +65,7 @@ class GpuScheduling:
             client,
             self.lease,
             clock,
-            key=key,
+            keys=self.sealing.keys,
             doubt=settings.doubt,
             # What is sent while the lease is held must be done before another can have it.
             timeout=lease.duration * _OF_THE_LEASE,
@@ -105,7 +108,8 @@ class GpuScheduling:
     async def running(self) -> AsyncIterator[None]:
         """Follow the cluster and hold the lease, or wait to, for as long as the body runs."""
         tasks = [
-            asyncio.create_task(work) for work in (self.feed.run(), self._sweep(), self._lead(self._leaving))
+            asyncio.create_task(work)
+            for work in (self.feed.run(), self._sweep(), self._lead(self._leaving), self._follow_keys())
         ]
         try:
             yield
@@ -119,6 +123,7 @@ class GpuScheduling:
 
     async def _lead(self, leaving: asyncio.Event) -> None:
         """Who does not know yet who has what must not be the one who binds."""
+        await first(self._take_keys(), leaving.wait())
         await first(self.feed.synced(), leaving.wait())
         if not leaving.is_set():
             async with self.lease.running():
@@ -137,6 +142,17 @@ class GpuScheduling:
                     await self._clock.sleep(_AGAIN)
                     continue
             await self.lease.changed.beyond(seen)
+
+    async def _take_keys(self) -> None:
+        """Seals are made and believed with the keys that there are by now."""
+        keys = await self.sealing.refresh()
+        self.book.take_keys(keys)
+        self.binder.keys = keys
+
+    async def _follow_keys(self) -> None:
+        while True:
+            await self._clock.sleep(_KEYS_AGAIN)
+            await self._take_keys()
 
     async def _sweep(self) -> None:
         while True:

@@ -3,11 +3,12 @@
 from enum import StrEnum
 from pathlib import Path
 
-from colocate.apps.config.values import Seconds, Section
+from colocate.apps.config.gpus import why_no_unit
+from colocate.apps.config.values import Seconds, Section, Size
 from colocate.apps.config.words import Problem
-from colocate.apps.gpus.configuration import read_key
+from colocate.apps.gpus.key_file import read_keys
 from colocate.errors import UserError
-from colocate.gpus import DIALECTS, Dialect, dialect
+from colocate.gpus import COLOCATE, DIALECTS, Dialect, dialect
 
 
 class GpuPolicy(StrEnum):
@@ -28,12 +29,20 @@ class GpuLease(Section, frozen=True):
     """A replica that has not renewed it for so long is taken for gone."""
 
 
+class GpuKeySecret(Section, frozen=True):
+    """Where the key of sealed bookings is made and found, where no file is named. Agents mount it."""
+
+    namespace: str = "kube-system"
+    name: str = "colocate-gpu-key"
+    """Empty: bookings are not sealed."""
+
+
 class SchedulerDialect(Section, frozen=True):
     """One way in which pods ask for GPUs."""
 
-    name: str = "doslab"
-    unit: int | None = None
-    """MiB in one unit of its memory resource, as the agents are told; the dialect's own unless stated."""
+    name: str = COLOCATE.name
+    unit: Size | None = None
+    """What one unit of its memory resource stands for, as the agents are told; the dialect's own unless stated."""
 
 
 class GpuSection(Section, frozen=True):
@@ -42,7 +51,8 @@ class GpuSection(Section, frozen=True):
     policy: GpuPolicy = GpuPolicy.OURS
     dialects: tuple[SchedulerDialect, ...] = (SchedulerDialect(),)
     key_file: Path | None = None
-    """Holds the key by which agents know bookings of ours; the same as theirs."""
+    """Holds the key by which agents know bookings of ours; the same as theirs. Not given: the Secret has it."""
+    key_secret: GpuKeySecret = GpuKeySecret()
     hold: Seconds = Seconds(10)
     """For how long the best GPU is kept for a pod between the answer and the bind."""
     doubt: Seconds = Seconds(60)
@@ -51,19 +61,22 @@ class GpuSection(Section, frozen=True):
 
     def spoken(self) -> tuple[Dialect, ...]:
         """The dialects, as tables."""
-        return tuple(dialect(one.name, one.unit) for one in self.dialects)
+        return tuple(dialect(one.name, None if one.unit is None else one.unit >> 20) for one in self.dialects)
 
-    def key(self) -> bytes | None:
-        """The key of the file; a UserError where it has none."""
+    def keys(self) -> tuple[bytes, ...]:
+        """The keys of the file, the one that seals first; a UserError where it has none."""
         if self.key_file is None:
-            return None
-        return read_key(self.key_file, "gpus.keyFile")
+            return ()
+        return read_keys(self.key_file, "gpus.keyFile")
 
 
 def check_gpus(gpus: GpuSection) -> None:
     """Raise a Problem where GPUs could not be chosen with this."""
     if not gpus.dialects:
         raise Problem("gpus.dialects", f"the list is empty; name at least one of {', '.join(DIALECTS)}")
+    for index, one in enumerate(gpus.dialects):
+        if problem := why_no_unit(one.unit):
+            raise Problem(f"gpus.dialects[{index}].unit", problem)
     try:
         spoken = gpus.spoken()
     except UserError as error:
