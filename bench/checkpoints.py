@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from bench.measure import side_by_side
 from bench.ratio import Figure, Ratio, Row
-from colocate.apps.checkpoint.reports import shown
 from colocate.cli.checkpoint_tables import table
+from colocate.devices.checkpoint.reports import shown
 from colocate.devices.checkpoint_check import check
 from colocate.kubelet.allocation import to_wire
 from colocate.kubelet.checkpoint import parse, render

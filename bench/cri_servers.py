@@ -14,8 +14,8 @@ import uvloop
 
 from bench.bare_relay import serve_handler
 from colocate import telemetry
-from colocate.apps.config.file import build
-from colocate.apps.cri_proxy import ProxySockets, run_cri_proxy
+from colocate.agent.configuration import build
+from colocate.agent.cri_proxy import ProxySockets, run_cri_proxy
 from colocate.wire import cri_methods as methods
 from colocate.wire import cri_pb2 as cri
 from colocate.wire.cri_methods import UNARY

@@ -8,19 +8,19 @@ from aiohttp import web
 from bench.extender_questions import node_names
 from bench.load_table import cluster
 from colocate import telemetry
-from colocate.apps.scheduler.loop.decision_log import DecisionLog
-from colocate.apps.scheduler.loop.load_judge import LoadJudge
-from colocate.apps.scheduler.loop.table_feed import TableFeed
-from colocate.apps.scheduler.process import spare_the_garbage_collector
-from colocate.apps.scheduler.sections import Decisions, Load
-from colocate.apps.scheduler.server.extender import serving
-from colocate.apps.scheduler.server.judge import Judge
-from colocate.apps.scheduler.settings import CallerSettings, Server, ServerEndpoint
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
 from colocate.load import LoadTable
 from colocate.load.settings import FilterSettings
+from colocate.scheduler.loop.decision_log import DecisionLog
+from colocate.scheduler.loop.load_judge import LoadJudge
+from colocate.scheduler.loop.table_feed import TableFeed
+from colocate.scheduler.process import spare_the_garbage_collector
+from colocate.scheduler.sections import Decisions, Load
+from colocate.scheduler.server.extender import serving
+from colocate.scheduler.server.judge import Judge
+from colocate.scheduler.settings import CallerSettings, Server, ServerEndpoint
 
 _ANY_PORT = "127.0.0.1:0"
 _MOST = 5000

@@ -17,14 +17,14 @@ from bench.measure import Sample, side_by_side
 from bench.ratio import Figure, Ratio, Row
 from colocate import telemetry
 from colocate.aio import deadline
-from colocate.apps.gpus.allocator import PodAllocator
-from colocate.apps.gpus.pods import NodePods
-from colocate.apps.gpus.started import StartedContainers
 from colocate.clock import SystemClock
 from colocate.cluster import connection
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags
 from colocate.gpus import DOSLAB, VISIBLE, GpuSettings, slices_of
+from colocate.gpus.agent.allocator import PodAllocator
+from colocate.gpus.agent.pods import NodePods
+from colocate.gpus.agent.started import StartedContainers
 from colocate.kubelet import checkpoint
 from colocate.kubelet.allocation import to_wire
 from colocate.kubelet.paths import KubeletPaths

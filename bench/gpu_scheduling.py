@@ -20,15 +20,15 @@ from tests.gpu_scheduler.test_stateful import Follower
 
 from bench.measure import Sample, side_by_side
 from bench.ratio import Figure, Ratio, Row
-from colocate.apps.scheduler.gpus.binder import GpuBinder
-from colocate.apps.scheduler.gpus.cluster_book import ClusterBook
-from colocate.apps.scheduler.gpus.feed import GpuFeed
-from colocate.apps.scheduler.gpus.judge import GpuJudge
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.lease import LeaseHolder
 from colocate.gpus import DOSLAB
 from colocate.gpus.packing import PackingPolicy
+from colocate.gpus.packing.cluster_book import ClusterBook
+from colocate.scheduler.gpus.binder import GpuBinder
+from colocate.scheduler.gpus.feed import GpuFeed
+from colocate.scheduler.gpus.judge import GpuJudge
 from colocate.wire.extender_questions import BindingAsked, read_question
 
 NODES = 1213

@@ -17,11 +17,6 @@ import uvloop
 from bench.measure import Sample, side_by_side
 from bench.ratio import Figure, Ratio, Row
 from colocate import telemetry
-from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.machine import Machine
-from colocate.apps.memory.objects import ApiNode, ApiPod
-from colocate.apps.memory.part import MemoryPart
-from colocate.apps.memory.store import MemoryStore
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -29,6 +24,11 @@ from colocate.host import cgroups
 from colocate.host.cgroups import Naming
 from colocate.kubelet import checkpoint
 from colocate.kubelet.paths import KubeletPaths
+from colocate.memory.agent.cluster_view import ClusterView
+from colocate.memory.agent.machine import Machine
+from colocate.memory.agent.objects import ApiNode, ApiPod
+from colocate.memory.agent.part import MemoryPart
+from colocate.memory.agent.store import MemoryStore
 from colocate.memory.settings import MemorySettings
 from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry
 from colocate.model.pod import QosClass

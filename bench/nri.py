@@ -24,10 +24,10 @@ from bench.child import child
 from bench.measure import side_by_side
 from bench.memory import MEGABYTE, Memory, memory_at_rest
 from bench.ratio import Figure, Ratio, Row
-from colocate.apps.placement.machine import PlacementMachine
-from colocate.apps.placement.placer import Placer
-from colocate.apps.placement.policy import PlacementPolicy
-from colocate.apps.placement.store import PlacementStore
+from colocate.cpus.placer.machine import PlacementMachine
+from colocate.cpus.placer.placer import Placer
+from colocate.cpus.placer.policy import PlacementPolicy
+from colocate.cpus.placer.store import PlacementStore
 from colocate.model.container import CpuPin, RuntimeContainer, RuntimeSandbox
 from colocate.model.cpu_shapes import CpuShape, machine
 from colocate.model.cpuset import CpuSet

@@ -1,7 +1,9 @@
 """Two kinds of import contract that import-linter does not have. pyproject.toml uses them.
 
-`only`: the rooms import, of this package, themselves and what is listed. A room in parentheses need not exist yet.
-`face`: from outside, a room is imported by its `__init__` and by the public modules that are listed.
+`house`: the decisions of a capability import what decisions may, and no acting part below them. An acting part
+imports its own decisions and the edges. Neither imports another capability.
+`face`: from outside, a room is imported by its `__init__` and by the public modules that are listed. The acting parts
+of a house are rooms of their own.
 """
 
 from collections.abc import Iterator
@@ -37,35 +39,43 @@ class _ImportContract(Contract):
         output.print_error(self.remedy, bold=False)
 
 
-class OnlyContract(_ImportContract):
-    """Rooms that know little: options `rooms` and `may_import`."""
+class HouseContract(_ImportContract):
+    """A capability: options `house`, `acting` (packages below it), `decisions_import` and `acting_imports`."""
 
-    type_name = "only"
-    rooms = fields.ListField(subfield=fields.StringField())
-    may_import = fields.ListField(subfield=fields.StringField())
-    remedy = "Pass what is needed as an argument, or do it in the process that carries the decision out."
+    type_name = "house"
+    house = fields.StringField()
+    acting = fields.ListField(subfield=fields.StringField(), required=False)
+    decisions_import = fields.ListField(subfield=fields.StringField())
+    acting_imports = fields.ListField(subfield=fields.StringField())
+    remedy = (
+        "Decisions take what they need as an argument; an acting part uses its own house and the edges; "
+        "what two capabilities need is joined by a process, or is a fact of colocate.model."
+    )
 
     def wrong(self, graph: ImportGraph) -> Iterator[tuple[str, str]]:
-        top = {module.split(".")[0] for module in graph.modules}
-        for written in self.rooms:
-            room = written.strip("()")
-            if room not in graph.modules:
-                if room == written:
-                    raise ValueError(f"There is no {room}; put it in parentheses if it is still to come.")
-                continue
-            for importer in {room, *graph.find_descendants(room)}:
-                for imported in graph.find_modules_directly_imported_by(importer):
-                    allowed = any(_inside(imported, one) for one in (room, *self.may_import))
-                    if imported.split(".")[0] in top and not allowed:
-                        yield importer, imported
+        parts = [f"{self.house}.{part}" for part in self.acting or ()]
+        for part in parts:
+            if part not in graph.modules:
+                raise ValueError(f"There is no {part}, which is listed as an acting part.")
+        top = self.house.split(".")[0]
+        for importer in {self.house, *graph.find_descendants(self.house)}:
+            acts = any(_inside(importer, part) for part in parts)
+            allowed = [self.house, *(self.acting_imports if acts else self.decisions_import)]
+            for imported in graph.find_modules_directly_imported_by(importer):
+                if not _inside(imported, top):
+                    continue
+                into_acting = any(_inside(imported, part) for part in parts)
+                if (into_acting and not acts) or not any(_inside(imported, one) for one in allowed):
+                    yield importer, imported
 
 
 class FaceContract(_ImportContract):
-    """A room with a face: options `room` and, where its `__init__` is not all of it, `public_modules`."""
+    """A room with a face: `room`, `public_modules` beside its `__init__`, `rooms_below` with faces of their own."""
 
     type_name = "face"
     room = fields.StringField()
     public_modules = fields.ListField(subfield=fields.StringField(), required=False)
+    rooms_below = fields.ListField(subfield=fields.StringField(), required=False)
     remedy = (
         "Import it from the room's __init__, or from a public module; "
         "if the module is to be public, list it in pyproject.toml."
@@ -73,10 +83,12 @@ class FaceContract(_ImportContract):
 
     def wrong(self, graph: ImportGraph) -> Iterator[tuple[str, str]]:
         public = {f"{self.room}.{module}" for module in self.public_modules or ()}
-        unknown = public - graph.modules
+        rooms = {f"{self.room}.{room}" for room in self.rooms_below or ()}
+        unknown = (public | rooms) - graph.modules
         if unknown:
             raise ValueError(f"There is no {min(unknown)}, which is listed as public.")
-        for imported in graph.find_descendants(self.room) - public:
+        below = {module for room in rooms for module in (room, *graph.find_descendants(room))}
+        for imported in graph.find_descendants(self.room) - public - below:
             for importer in graph.find_modules_that_directly_import(imported):
                 if not _inside(importer, self.room):
                     yield importer, imported

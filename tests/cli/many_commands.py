@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from colocate.apps.scheduler import settings
 from colocate.cli.main import main, whole_parser
+from colocate.scheduler import settings
 
 PATIENCE = 60
 """Seconds for one; a signal ends it then."""

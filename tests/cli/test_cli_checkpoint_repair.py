@@ -11,8 +11,8 @@ import pytest
 from tests.cli.running import COMMAND, PATIENCE, checkpoint, colocate
 from tests.support.plugins import FAN, Fans
 
-from colocate.apps.checkpoint import file as files
-from colocate.apps.checkpoint.repair import RepairWish, living_losers, plan
+from colocate.devices.checkpoint import file as files
+from colocate.devices.checkpoint.repair import RepairWish, living_losers, plan
 from colocate.devices.pod_names import names
 from colocate.errors import UserError
 from colocate.kubelet.checkpoint import parse, render

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from tests.support.broken_disk import broken
 
-from colocate.apps.scheduler.loop import decision_log
 from colocate.cli import main as command_line
 from colocate.cli import scheduler_questions
 from colocate.errors import UserError
@@ -18,6 +17,7 @@ from colocate.lab.api import kubeconfig
 from colocate.lab.api.changes import StoreKey
 from colocate.lab.api.disk import Disk
 from colocate.lab.api.store import ObjectStore
+from colocate.scheduler.loop import decision_log
 
 CODES = [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EMFILE]
 every_code = pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)

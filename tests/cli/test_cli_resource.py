@@ -21,10 +21,10 @@ from tests.support import components
 from tests.support.plugins import FAN, Fans
 from tests.support.waiting import until
 
-from colocate.apps.resources.observe import ResourceLook
 from colocate.cli import resource
 from colocate.cli.resource import EXIT_CODES
 from colocate.clock import ManualClock, SystemClock
+from colocate.devices.resources.observe import ResourceLook
 from colocate.errors import Unavailable
 from colocate.host.identity import this_machine
 from colocate.kubelet import Plugins

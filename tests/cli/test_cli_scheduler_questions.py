@@ -18,12 +18,12 @@ from tests.load.facts import NOW, SIZE, load, pod, table
 from tests.scheduler.pretending import pretending
 from tests.scheduler.story import Story, deployment, spread, telling
 
-from colocate.apps.scheduler import client as questions
-from colocate.apps.scheduler.client import Where
-from colocate.apps.scheduler.sections import Load
 from colocate.errors import UserError
 from colocate.load import LoadTable, snapshot
 from colocate.model.load import Access, BoundPod, NodeFacts, Taint
+from colocate.scheduler import client as questions
+from colocate.scheduler.client import Where
+from colocate.scheduler.sections import Load
 
 SEED = Path(__file__).parents[1] / "data" / "seeds" / "001-scheduler.yaml"
 NAMES = ("n1", "n2", "n3")

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 from rich.console import Console, ConsoleDimensions
 
-from colocate.apps.memory.report import MemoryReport
 from colocate.cli.demo import Story, continued
 from colocate.lab.demo import Demo
 from colocate.lab.demo_commands import DemoSkipped
+from colocate.memory.agent.report import MemoryReport
 
 
 def pretended(root: Path) -> Demo:

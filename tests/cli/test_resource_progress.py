@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.apps.resources.steps import WaitingStep, Watching
 from colocate.cli.resource_progress import Progress, fitting
 from colocate.devices.extended_resources import ExtendedResource, ResourceState
+from colocate.devices.resources.steps import WaitingStep, Watching
 
 _END = "\x1e"
 

@@ -5,12 +5,12 @@ import re
 import pytest
 from tests.load.facts import NOW, load, pod, table
 
-from colocate.apps.scheduler.loop.decision_log import Told
-from colocate.apps.scheduler.loop.refusal_log import RefusedPod
 from colocate.cli import scheduler_tables
 from colocate.load import compare, decide, explain_all, mix, top
 from colocate.load.explanation import Explanation, NodeReason
 from colocate.model.load import NodeLoad
+from colocate.scheduler.loop.decision_log import Told
+from colocate.scheduler.loop.refusal_log import RefusedPod
 
 LOADS = {
     "worker-1.fra.example.com": load(10, 20),

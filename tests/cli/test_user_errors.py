@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from tests.cli.test_cli_help import COMMANDS
 
-from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE
 from colocate.cli.examples import EXAMPLES
+from colocate.scheduler.settings import DEFAULT_TOKEN_FILE
 
 REPO = Path(__file__).parents[2]
 PATHS = {"FILE", "PATH", "DIR", "FOLDER", "ENDPOINT", "DUMP", "XML"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tools import commit_subject
 
-from colocate.apps.config.strict_yaml import parse
+from colocate.config.strict_yaml import parse
 
 REPO = Path(__file__).parents[2]
 WORKFLOWS = sorted((REPO / ".github" / "workflows").iterdir())

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 import yaml
 
-from colocate.apps.config.file import build_document
-from colocate.apps.scheduler.kube import configuration as kube_config
-from colocate.apps.scheduler.kube.configuration import WantedConfiguration
-from colocate.apps.scheduler.loop.taint_levels import keys
-from colocate.apps.scheduler.settings import SCHEDULER, Act, SchedulerConfig
 from colocate.cluster.usage import Preset, rules
+from colocate.config.file import build_document
+from colocate.scheduler.kube import configuration as kube_config
+from colocate.scheduler.kube.configuration import WantedConfiguration
+from colocate.scheduler.loop.taint_levels import keys
+from colocate.scheduler.settings import SCHEDULER, Act, SchedulerConfig
 
 REPO = Path(__file__).parents[2]
 PAGE = (REPO / "docs" / "scheduling.md").read_text()

@@ -16,20 +16,21 @@ from msgspec import inspect
 from tests.lab_api.samples import pod
 from tests.support.shown import REPO, ShownBlock, blocks, commands, spans
 
-from colocate.apps.config import words
-from colocate.apps.config.document import AGENT, ConfigDocument
-from colocate.apps.config.file import build_document
-from colocate.apps.doctor import gpu_checks
-from colocate.apps.gpus.mock_file import load_mock_gpus
-from colocate.apps.scheduler.settings import SCHEDULER
+from colocate.agent.configuration import AGENT
 from colocate.cli.main import main
 from colocate.clock import SystemClock
 from colocate.cluster.usage import RELABELLING, SERVICE_MONITOR, Preset, rules
+from colocate.config import words
+from colocate.config.document import ConfigDocument
+from colocate.config.file import build_document
+from colocate.doctor import gpu_checks
 from colocate.errors import UserError
+from colocate.gpus.agent.mock_file import load_mock_gpus
 from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import NAMESPACES, PODS
 from colocate.lab.api.store import ObjectStore
 from colocate.lab.nodes.shape import from_file
+from colocate.scheduler.settings import SCHEDULER
 from colocate.telemetry import Event
 
 Check = Callable[[Path], None]

@@ -11,9 +11,10 @@ import pytest
 import yaml
 from tests.support.shown import REPO, ShownCommand, commands, spans
 
-from colocate.apps.config.override import settable
-from colocate.apps.scheduler.settings import SCHEDULER
+from colocate.agent.configuration import AGENT
 from colocate.cli.main import whole_parser
+from colocate.config.override import settable
+from colocate.scheduler.settings import SCHEDULER
 
 MAKEFILE = (REPO / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
@@ -114,7 +115,7 @@ def check_ours(words: list[str]) -> None:
     for at, word in enumerate(words):
         if word == "--set":
             path = words[at + 1].partition("=")[0]
-            assert path in settable() or path in settable(SCHEDULER), f"--set {path}: no such field"
+            assert path in settable(AGENT) or path in settable(SCHEDULER), f"--set {path}: no such field"
 
 
 def check_make(words: list[str]) -> None:
@@ -212,7 +213,7 @@ def test_every_option_that_is_named_is_one() -> None:
 
 def test_every_variable_that_is_named_is_read() -> None:
     sources = [*(REPO / "src").rglob("*.py"), *(REPO / "tests").rglob("*.py"), Path(REPO / "Makefile")]
-    read = {one.variable for document in ((), (SCHEDULER,)) for one in settable(*document).values()}
+    read = {one.variable for document in (AGENT, SCHEDULER) for one in settable(document).values()}
     for source in sources:
         if source != Path(__file__):
             read |= set(re.findall(r"COLOCATE_[A-Z_]+[A-Z]", source.read_text()))

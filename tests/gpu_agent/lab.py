@@ -14,17 +14,17 @@ from typing import Any
 import msgspec
 import yaml
 
-from colocate.apps import control
-from colocate.apps.gpus.control import EXPLAIN, GPU_REPORT, AskGpuReport, ExplainGpuPod
-from colocate.apps.gpus.mock_faults import SET_FAULT, GpuFault, SetGpuFault
-from colocate.apps.gpus.report import GpuReport
 from colocate.errors import UserError
 from colocate.gpus import GpuPod
+from colocate.gpus.agent.control import EXPLAIN, GPU_REPORT, AskGpuReport, ExplainGpuPod
+from colocate.gpus.agent.mock_faults import SET_FAULT, GpuFault, SetGpuFault
+from colocate.gpus.agent.report import GpuReport
 from colocate.lab.api.deletion import DeleteOptions, delete
 from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.model.pod import Phase, Pod
+from colocate.wire import control_socket as control
 from tests.gpus.node import KEY, booked
 from tests.support.waiting import until
 

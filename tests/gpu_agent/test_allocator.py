@@ -8,14 +8,6 @@ from typing import Any
 import pytest
 
 from colocate.aio import Watched
-from colocate.apps.gpus import allocator as module
-from colocate.apps.gpus import claimants, pod_search
-from colocate.apps.gpus.allocator import PodAllocator
-from colocate.apps.gpus.key_file import KeyFile, read_keys
-from colocate.apps.gpus.notices import GpuNotices
-from colocate.apps.gpus.pods import NodePods, flag_patch
-from colocate.apps.gpus.standing import NodeStanding
-from colocate.apps.gpus.started import StartedContainers
 from colocate.clock import ManualClock, SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -33,6 +25,14 @@ from colocate.gpus import (
     pods,
     slices_of,
 )
+from colocate.gpus.agent import allocator as module
+from colocate.gpus.agent import claimants, pod_search
+from colocate.gpus.agent.allocator import PodAllocator
+from colocate.gpus.agent.key_file import KeyFile, read_keys
+from colocate.gpus.agent.notices import GpuNotices
+from colocate.gpus.agent.pods import NodePods, flag_patch
+from colocate.gpus.agent.standing import NodeStanding
+from colocate.gpus.agent.started import StartedContainers
 from colocate.gpus.pods import GpuAsk
 from colocate.kubelet import allocation, checkpoint
 from colocate.kubelet.allocation import to_wire

@@ -6,8 +6,8 @@ import signal
 import msgspec
 import pytest
 
-from colocate.apps.gpus.mock_faults import MockGpuList, MockGpuStatus
 from colocate.cli.mock_gpu import print_mock_gpus
+from colocate.gpus.agent.mock_faults import MockGpuList, MockGpuStatus
 from colocate.lab.api.resources import PODS
 from colocate.lab.cluster import MACHINE
 from tests.cli.running import colocate

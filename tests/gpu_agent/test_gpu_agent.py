@@ -5,10 +5,10 @@ from pathlib import Path
 
 import yaml
 
-from colocate.apps import control
-from colocate.apps.gpus.control import EXPLAIN, ExplainGpuPod
-from colocate.apps.gpus.mock_faults import LoseGpu, RecoverGpu, ReplaceGpu
+from colocate.gpus.agent.control import EXPLAIN, ExplainGpuPod
+from colocate.gpus.agent.mock_faults import LoseGpu, RecoverGpu, ReplaceGpu
 from colocate.model.pod import Phase
+from colocate.wire import control_socket as control
 from tests.gpu_agent.lab import A100, MOCKS, T4, GpuLab, gpu_lab
 from tests.support.waiting import until
 

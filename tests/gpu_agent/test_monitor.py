@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from colocate.apps.gpus.monitor import GONE, GpuMonitor
 from colocate.clock import ManualClock
 from colocate.errors import UserError
 from colocate.gpus import HealthSettings
+from colocate.gpus.agent.monitor import GONE, GpuMonitor
 from colocate.host.gpu_source import GpuSource, GpuSurvey, Xid
 from colocate.host.mock_gpus import LOST, MockGpu, MockGpus, mock_uuid
 from tests.support.waiting import until

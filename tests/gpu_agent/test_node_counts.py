@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from colocate.apps.gpus.monitor import GpuMonitor
-from colocate.apps.gpus.node_counts import GpuNodeCounts, node_counts
 from colocate.clock import SystemClock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Flags
 from colocate.gpus import ANNOUNCED, DOSLAB, GPUSHARE, VOLCANO, HealthSettings, announced
+from colocate.gpus.agent.monitor import GpuMonitor
+from colocate.gpus.agent.node_counts import GpuNodeCounts, node_counts
 from colocate.host.mock_gpus import MockGpu, MockGpus
 from colocate.lab.api.resources import EVENTS, NODES
 from colocate.lab.cluster import MACHINE, LabCluster

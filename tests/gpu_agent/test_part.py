@@ -8,12 +8,6 @@ import pytest
 from prometheus_client import REGISTRY
 
 from colocate.aio import in_thread
-from colocate.apps.gpus import metrics
-from colocate.apps.gpus.key_file import KeyFile
-from colocate.apps.gpus.monitor import GpuMonitor
-from colocate.apps.gpus.node_counts import GpuNodeCounts
-from colocate.apps.gpus.part import GpuPart
-from colocate.apps.gpus.report import GpuReport
 from colocate.clock import SystemClock
 from colocate.cluster import connection
 from colocate.cluster.client import Client
@@ -27,6 +21,12 @@ from colocate.gpus import (
     HealthSettings,
     PodBooking,
 )
+from colocate.gpus.agent import metrics
+from colocate.gpus.agent.key_file import KeyFile
+from colocate.gpus.agent.monitor import GpuMonitor
+from colocate.gpus.agent.node_counts import GpuNodeCounts
+from colocate.gpus.agent.part import GpuPart
+from colocate.gpus.agent.report import GpuReport
 from colocate.host.mock_gpus import MockGpu, MockGpus
 from colocate.kubelet import Plugins, Settings
 from colocate.lab.cluster import MACHINE

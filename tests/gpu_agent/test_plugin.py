@@ -11,9 +11,6 @@ import msgspec
 import pytest
 
 from colocate.aio import Watched
-from colocate.apps.gpus import plugin
-from colocate.apps.gpus.monitor import GpuMonitor
-from colocate.apps.gpus.plugin import GpuPlugin
 from colocate.clock import ManualClock
 from colocate.errors import UserError
 from colocate.gpus import (
@@ -26,6 +23,9 @@ from colocate.gpus import (
     slices_of,
     unhealthy_slices,
 )
+from colocate.gpus.agent import plugin
+from colocate.gpus.agent.monitor import GpuMonitor
+from colocate.gpus.agent.plugin import GpuPlugin
 from colocate.host.mock_gpus import MockGpu, MockGpus
 from colocate.kubelet import Allocation, Refused, checkpoint
 from colocate.kubelet.paths import KubeletPaths

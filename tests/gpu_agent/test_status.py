@@ -4,19 +4,6 @@ import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
-from colocate.apps.gpus import metrics
-from colocate.apps.gpus.mock_faults import (
-    GpuFault,
-    LoseGpu,
-    RaiseXid,
-    RecoverGpu,
-    ReplaceGpu,
-    SilenceDriver,
-    UseGpu,
-    apply_fault,
-)
-from colocate.apps.gpus.monitor import KnownGpu
-from colocate.apps.gpus.report import GpuReport, gpu_report
 from colocate.cli.gpu_status import WIDTH, drawn, gpu_lines
 from colocate.errors import UserError
 from colocate.gpus import (
@@ -30,6 +17,19 @@ from colocate.gpus import (
     PodBooking,
     dialect,
 )
+from colocate.gpus.agent import metrics
+from colocate.gpus.agent.mock_faults import (
+    GpuFault,
+    LoseGpu,
+    RaiseXid,
+    RecoverGpu,
+    ReplaceGpu,
+    SilenceDriver,
+    UseGpu,
+    apply_fault,
+)
+from colocate.gpus.agent.monitor import KnownGpu
+from colocate.gpus.agent.report import GpuReport, gpu_report
 from colocate.host.gpu_source import GpuReading, Xid
 from colocate.host.mock_gpus import MockGpu, MockGpus
 from colocate.model.gpu import GpuInventory

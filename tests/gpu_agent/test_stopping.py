@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from colocate.apps.gpus.monitor import GpuMonitor
-from colocate.apps.gpus.node_counts import GpuNodeCounts
-from colocate.apps.gpus.part import GpuPart
 from colocate.clock import ManualClock, SystemClock
 from colocate.cluster import connection
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags
 from colocate.gpus import DOSLAB, HealthSettings
+from colocate.gpus.agent.monitor import GpuMonitor
+from colocate.gpus.agent.node_counts import GpuNodeCounts
+from colocate.gpus.agent.part import GpuPart
 from colocate.host.mock_gpus import MockGpus
 from colocate.kubelet.paths import KubeletPaths
 from colocate.lab.cluster import MACHINE

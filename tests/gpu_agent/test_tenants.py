@@ -9,15 +9,6 @@ import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
-from colocate.apps.gpus import pod_search
-from colocate.apps.gpus.allocator import PodAllocator
-from colocate.apps.gpus.monitor import GpuMonitor
-from colocate.apps.gpus.node_counts import GpuNodeCounts
-from colocate.apps.gpus.notices import GpuNotices
-from colocate.apps.gpus.part import GpuPart
-from colocate.apps.gpus.pods import NodePods
-from colocate.apps.gpus.standing import NodeStanding
-from colocate.apps.gpus.started import StartedContainers
 from colocate.clock import ManualClock, SystemClock
 from colocate.cluster import connection
 from colocate.cluster.client import Client
@@ -34,6 +25,15 @@ from colocate.gpus import (
     HealthSettings,
     announced,
 )
+from colocate.gpus.agent import pod_search
+from colocate.gpus.agent.allocator import PodAllocator
+from colocate.gpus.agent.monitor import GpuMonitor
+from colocate.gpus.agent.node_counts import GpuNodeCounts
+from colocate.gpus.agent.notices import GpuNotices
+from colocate.gpus.agent.part import GpuPart
+from colocate.gpus.agent.pods import NodePods
+from colocate.gpus.agent.standing import NodeStanding
+from colocate.gpus.agent.started import StartedContainers
 from colocate.host.mock_gpus import MockGpu, MockGpus
 from colocate.kubelet import Plugins, Settings
 from colocate.lab.api.resources import NODES

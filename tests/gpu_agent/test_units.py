@@ -5,13 +5,13 @@ import signal
 
 import pytest
 
-from colocate.apps import control
-from colocate.apps.gpus.control import EXPLAIN, ExplainGpuPod
 from colocate.errors import UserError
 from colocate.gpus import ANNOUNCED, COLOCATE
+from colocate.gpus.agent.control import EXPLAIN, ExplainGpuPod
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.cluster import MACHINE
 from colocate.lab.device_table import DeviceTable
+from colocate.wire import control_socket as control
 from tests.gpu_agent.lab import A100, MEMORY, MOCKS, T4, GpuLab, gpu_lab
 from tests.support.waiting import until
 

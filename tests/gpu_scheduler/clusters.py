@@ -9,16 +9,11 @@ from typing import Any
 
 import msgspec
 
-from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.gpus.section import GpuLease, GpuPolicy, GpuSection, SchedulerDialect
-from colocate.apps.scheduler.kube import configuration as kube_config
-from colocate.apps.scheduler.kube.configuration import KubeProfile, WantedConfiguration
-from colocate.apps.scheduler.process import SchedulerProcess, running
-from colocate.apps.scheduler.settings import Act, CallerSettings, SchedulerConfig, Server, ServerEndpoint
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
 from colocate.cluster.resources import NODES, PODS, Object
+from colocate.config.values import Seconds
 from colocate.gpus import ANNOUNCED, DOSLAB, announcement_of
 from colocate.lab.api.objects import at
 from colocate.lab.api.resources import EVENTS
@@ -27,6 +22,11 @@ from colocate.lab.cluster import LabCluster
 from colocate.lab.nodes.shape import LabNodeShape
 from colocate.lab.scheduler import configuration
 from colocate.model.gpu import Gpu, GpuInventory
+from colocate.scheduler.gpus.section import GpuLease, GpuPolicy, GpuSection, SchedulerDialect
+from colocate.scheduler.kube import configuration as kube_config
+from colocate.scheduler.kube.configuration import KubeProfile, WantedConfiguration
+from colocate.scheduler.process import SchedulerProcess, running
+from colocate.scheduler.settings import Act, CallerSettings, SchedulerConfig, Server, ServerEndpoint
 from tests.support.prometheus import free_port
 from tests.support.waiting import until
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from colocate.apps.scheduler.gpus.objects import PackedNode, PackedPod
 from colocate.clock import ManualClock
 from colocate.cluster import json_patch
 from colocate.cluster.errors import (
@@ -22,6 +21,7 @@ from colocate.cluster.errors import (
 )
 from colocate.cluster.resources import UNFINISHED, Object, Selection
 from colocate.gpus import ANNOUNCED, DOSLAB, announcement_of
+from colocate.gpus.packing.objects import PackedNode, PackedPod
 from colocate.model.gpu import GpuInventory
 from colocate.model.json_patch import PatchFailed
 

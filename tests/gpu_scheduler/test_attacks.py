@@ -5,9 +5,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from colocate.apps.scheduler.process import SchedulerProcess
 from colocate.cluster.resources import NODES, PODS
 from colocate.gpus import ANNOUNCED, SEAL, AnnouncedPod, GpuRoom, announcement_of
+from colocate.scheduler.process import SchedulerProcess
 from tests.gpu_scheduler.clusters import SIZE, GpuLab, gpu_lab, gpu_pod, gpus, uuid
 from tests.support.waiting import until
 

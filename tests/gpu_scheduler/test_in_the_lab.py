@@ -9,20 +9,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.gpus.sealing import SealingKeys
-from colocate.apps.scheduler.gpus.section import GpuKeySecret, GpuPolicy, GpuSection
-from colocate.apps.scheduler.process import running
-from colocate.apps.scheduler.sections import PrometheusSection, UsageSection
-from colocate.apps.scheduler.settings import Act
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
 from colocate.cluster.resources import NODES, PODS
+from colocate.config.values import Seconds
 from colocate.gpus import DOSLAB, SEAL, GpuPod, GpuWish, asks_of, wish_of
 from colocate.lab.api.kubeconfig import Credential
 from colocate.lab.api.resources import PODS as LAB_PODS
 from colocate.lab.api.resources import SECRETS
+from colocate.scheduler.gpus.sealing import SealingKeys
+from colocate.scheduler.gpus.section import GpuKeySecret, GpuPolicy, GpuSection
+from colocate.scheduler.process import running
+from colocate.scheduler.sections import PrometheusSection, UsageSection
+from colocate.scheduler.settings import Act
 from colocate.wire.extender_questions import BindingAsked
 from tests.gpu_scheduler.clusters import SIZE, GpuLab, gpu_lab, gpu_pod, gpus, uuid
 from tests.scheduler.pretending import pretending

@@ -9,9 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colocate.apps.scheduler.gpus import guesses as guessing
-from colocate.apps.scheduler.gpus.cluster_book import ClusterBook
-from colocate.apps.scheduler.gpus.objects import PackedPod
 from colocate.gpus import (
     COUNT_WISH,
     DOSLAB,
@@ -27,6 +24,9 @@ from colocate.gpus import (
     seal,
 )
 from colocate.gpus.packing import GpuDemand, PackingPolicy
+from colocate.gpus.packing import guesses as guessing
+from colocate.gpus.packing.cluster_book import ClusterBook
+from colocate.gpus.packing.objects import PackedPod
 from tests.gpu_scheduler.clusters import gpus, uuid
 from tests.gpu_scheduler.fake_api import packed_node
 

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from colocate.apps.scheduler.gpus.cluster_book import ClusterBook
-from colocate.apps.scheduler.gpus.judge import GpuJudge, as_points
 from colocate.clock import ManualClock
 from colocate.gpus import DOSLAB
 from colocate.gpus.packing import PackingPolicy
+from colocate.gpus.packing.cluster_book import ClusterBook
+from colocate.scheduler.gpus.judge import GpuJudge, as_points
 from colocate.wire.extender_questions import (
     TooMany,
     Unreadable,

@@ -9,17 +9,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from colocate.apps.scheduler.gpus.binder import GpuBinder
-from colocate.apps.scheduler.gpus.cluster_book import ClusterBook
-from colocate.apps.scheduler.gpus.feed import GpuFeed
-from colocate.apps.scheduler.gpus.judge import GpuJudge
-from colocate.apps.scheduler.gpus.objects import PackedPod
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.lease import LeaseHolder
 from colocate.gpus import DOSLAB, AnnotationKeys, GpuBook, PodBooking, asks_of, gpus_for, wish_of
 from colocate.gpus.packing import PackingPolicy, demand_of
+from colocate.gpus.packing.cluster_book import ClusterBook
+from colocate.gpus.packing.objects import PackedPod
 from colocate.model.gpu import GpuInventory
+from colocate.scheduler.gpus.binder import GpuBinder
+from colocate.scheduler.gpus.feed import GpuFeed
+from colocate.scheduler.gpus.judge import GpuJudge
 from colocate.wire.extender_questions import BindingAsked, read_question
 from tests.gpu_scheduler.clusters import gpus
 from tests.gpu_scheduler.fake_api import Crashed, FakeApi, FakeLease, Fault, FaultyClient, typed

@@ -5,18 +5,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.gpus.section import GpuLease, GpuSection, SchedulerDialect
-from colocate.apps.scheduler.kube import configuration as kube_config
-from colocate.apps.scheduler.kube.configuration import KubeProfile, WantedConfiguration
-from colocate.apps.scheduler.process import running
-from colocate.apps.scheduler.settings import Act, CallerSettings, SchedulerConfig, Server, ServerEndpoint
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
+from colocate.config.values import Seconds
 from colocate.gpus import COLOCATE, COUNT_WISH, DOSLAB, Dialect
 from colocate.lab.api.resources import PODS
 from colocate.lab.scheduler import configuration
+from colocate.scheduler.gpus.section import GpuLease, GpuSection, SchedulerDialect
+from colocate.scheduler.kube import configuration as kube_config
+from colocate.scheduler.kube.configuration import KubeProfile, WantedConfiguration
+from colocate.scheduler.process import running
+from colocate.scheduler.settings import Act, CallerSettings, SchedulerConfig, Server, ServerEndpoint
 from tests.gpu_agent.lab import A100, MOCKS, T4, gpu_lab
 from tests.gpu_scheduler.clusters import gpu_pod
 from tests.support.prometheus import free_port

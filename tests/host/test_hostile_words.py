@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.cgroup_trees import LAYOUTS, FakeTree
 
-from colocate.apps.memory.objects import ApiPod
-from colocate.apps.memory.store import MemoryStore, PodNote
 from colocate.host.cgroups import Naming, pod_path
 from colocate.host.files import LeadsElsewhere, below
 from colocate.host.pod_groups import PodTier, find_pod, find_tiers
 from colocate.lab.pod_runtime import ProcessRuntime
+from colocate.memory.agent.objects import ApiPod
+from colocate.memory.agent.store import MemoryStore, PodNote
 from colocate.memory.ladder.state import GaveUp, Ladder, LeavingPod, Moved, Throttled
 from colocate.memory.settings import Rung
 from colocate.memory.state import MemoryState, state_from_json, state_to_json

@@ -14,9 +14,6 @@ from pathlib import Path
 import msgspec
 
 from colocate import crashpoints, telemetry
-from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.part import MemoryPart
-from colocate.apps.memory.store import MemoryStore
 from colocate.clock import ManualClock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
@@ -24,6 +21,9 @@ from colocate.cluster.connection import Flags
 from colocate.host import memory_group
 from colocate.kubelet import KubeletPaths, Plugins, Settings
 from colocate.lab.cluster import MACHINE
+from colocate.memory.agent.cluster_view import ClusterView
+from colocate.memory.agent.part import MemoryPart
+from colocate.memory.agent.store import MemoryStore
 from colocate.memory.settings import Deadlines
 from colocate.memory.state import state_to_json
 from tests.memory_agent.driving import SETTINGS

@@ -5,9 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.part import MemoryPart
-from colocate.apps.memory.store import MemoryStore
 from colocate.clock import ManualClock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
@@ -15,6 +12,9 @@ from colocate.cluster.connection import Flags
 from colocate.kubelet import Plugins, Settings
 from colocate.lab.cluster import MACHINE
 from colocate.memory.actions import Action
+from colocate.memory.agent.cluster_view import ClusterView
+from colocate.memory.agent.part import MemoryPart
+from colocate.memory.agent.store import MemoryStore
 from colocate.memory.decision import MemoryDecision
 from colocate.memory.forecast import Instant
 from colocate.memory.settings import MemorySettings

@@ -13,9 +13,6 @@ from typing import Any
 
 import yaml
 
-from colocate.apps import control
-from colocate.apps.memory.control import REPORT, AskReport
-from colocate.apps.memory.report import MemoryReport
 from colocate.host import cgroups
 from colocate.host.memory_group import MemoryGroup
 from colocate.lab.api.deletion import DeleteOptions, delete
@@ -23,7 +20,10 @@ from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import EVENTS, NAMESPACES, NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.lab.pod_runtime import ProcessRuntime
+from colocate.memory.agent.control import REPORT, AskReport
+from colocate.memory.agent.report import MemoryReport
 from colocate.model.pod import Phase
+from colocate.wire import control_socket as control
 from tests.support.real_pods import missing
 from tests.support.waiting import until
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from colocate.apps.memory.machine import Machine
 from colocate.host import cgroups, memory_files
 from colocate.host.group_files import group_files
 from colocate.host.kept_files import DescriptorBudget
+from colocate.memory.agent.machine import Machine
 from colocate.model.memory import NodeMemory
 from colocate.model.pod import QosClass
 

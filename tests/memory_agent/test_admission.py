@@ -5,7 +5,6 @@ import asyncio
 import msgspec
 import pytest
 
-from colocate.apps.memory.objects import MAY_MOVE
 from colocate.errors import UserError
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.memory_limits import GroupLimits, read_limits, set_limits
@@ -13,6 +12,7 @@ from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import DISRUPTION_BUDGETS, NODES
 from colocate.lab.cluster import MACHINE
 from colocate.memory.actions import Action, Evict, Recreate
+from colocate.memory.agent.objects import MAY_MOVE
 from colocate.model.device import Device, Health
 from colocate.model.pod import Phase
 from tests.memory_agent.driving import BLOCK, MIB, SETTINGS, Driven, driven

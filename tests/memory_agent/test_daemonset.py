@@ -13,11 +13,11 @@ import msgspec
 import pytest
 import yaml
 
-from colocate.apps import control
-from colocate.apps.config.file import build
-from colocate.apps.memory.control import REPORT, SWITCH, AskReport, Switch
-from colocate.apps.memory.report import MemoryReport
+from colocate.agent.configuration import build
 from colocate.lab.cluster import MACHINE
+from colocate.memory.agent.control import REPORT, SWITCH, AskReport, Switch
+from colocate.memory.agent.report import MemoryReport
+from colocate.wire import control_socket as control
 from tests.memory_agent.lab import NAMESPACE, RESOURCE, MemoryLab, memory_lab
 from tests.support.container import Container, Volume, container, why_not
 from tests.support.real_pods import missing

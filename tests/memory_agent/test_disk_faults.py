@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from colocate.apps.memory.objects import MAY_MOVE
-from colocate.apps.memory.store import MemoryStore, PodNote
 from colocate.errors import UserError
 from colocate.host.memory_limits import GroupLimits, set_limits
 from colocate.kubelet.plugin import Refused
 from colocate.lab.api.resources import NAMESPACES
 from colocate.memory.actions import ActionResult, Evict, Reclaim
+from colocate.memory.agent.objects import MAY_MOVE
+from colocate.memory.agent.store import MemoryStore, PodNote
 from colocate.memory.state import MemoryState
 from colocate.model.pod import Phase
 from tests.cli.running import colocate

@@ -6,11 +6,6 @@ from typing import cast
 
 import pytest
 
-from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.executor import Executor, _pressure
-from colocate.apps.memory.jobs import Jobs
-from colocate.apps.memory.machine import Machine
-from colocate.apps.memory.pod_moves import PodMoves
 from colocate.clock import ManualClock
 from colocate.errors import Unavailable
 from colocate.host.memory_group import MemoryGroup
@@ -24,6 +19,11 @@ from colocate.memory.actions import (
     ReturnPages,
     SwitchDemotion,
 )
+from colocate.memory.agent.cluster_view import ClusterView
+from colocate.memory.agent.executor import Executor, _pressure
+from colocate.memory.agent.jobs import Jobs
+from colocate.memory.agent.machine import Machine
+from colocate.memory.agent.pod_moves import PodMoves
 
 POD = PodRef("u", "default", "batch")
 MOVE = MovePages(pod=POD, sources=(0,), targets=(1,), bytes=1, reason="")

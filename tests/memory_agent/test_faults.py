@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from colocate.apps.memory.machine import Machine, MachineReading
 from colocate.clock import ManualClock
 from colocate.errors import UserError
 from colocate.host.memory_group import MemoryGroup
@@ -19,6 +18,7 @@ from colocate.lab.api.objects import Object
 from colocate.lab.api.resources import NODES
 from colocate.lab.cluster import MACHINE
 from colocate.memory.actions import ActionResult, Evict, MovePages, SetLimit
+from colocate.memory.agent.machine import Machine, MachineReading
 from colocate.model.memory import NodeMemory, NumaMemory
 from colocate.model.pod import Phase
 from tests.memory_agent.driving import BLOCK, MIB, SETTINGS, Driven, driven

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from colocate.apps.memory.machine import Machine
 from colocate.host.cgroups import Naming
+from colocate.memory.agent.machine import Machine
 from colocate.model.memory import NodeMemory, NumaMemory, PodMemory
 from colocate.model.pod import QosClass
 from tests.support.cgroup_trees import LAYOUTS, FakeTree

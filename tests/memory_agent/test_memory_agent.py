@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from colocate.apps.config.file import build
+from colocate.agent.configuration import build
 from colocate.errors import UserError
 from colocate.memory.forecast import Koordinator, KoordinatorPolicy
 from colocate.memory.settings import Rung

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from colocate.apps.config.file import build
-from colocate.apps.memory.configuration import memory_part
+from colocate.agent.configuration import build
+from colocate.agent.memory_part import memory_part
 from colocate.clock import ManualClock
 from colocate.errors import UserError
 

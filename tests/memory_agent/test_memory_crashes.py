@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from colocate.apps.memory.objects import MAY_MOVE
+from colocate.memory.agent.objects import MAY_MOVE
 from colocate.model.pod import Phase
 from tests.memory_agent.agent_process import Process
 from tests.memory_agent.driving import BLOCK, MIB

@@ -5,10 +5,10 @@ from typing import cast
 import msgspec
 import pytest
 
-from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.notices import MemoryNotices
-from colocate.apps.memory.report import report
 from colocate.memory.actions import ActionResult, PodRef, Reclaim
+from colocate.memory.agent.cluster_view import ClusterView
+from colocate.memory.agent.notices import MemoryNotices
+from colocate.memory.agent.report import report
 from colocate.memory.settings import Rung
 from tests.memory.nodes import GIB, SETTINGS, Guest, Machine, ids
 

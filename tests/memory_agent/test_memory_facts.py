@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.apps.memory.objects import MAY_MOVE, ApiNode, ApiPod, KubeletConfig, identity, reserves
-from colocate.apps.memory.recreation import elsewhere
-from colocate.apps.memory.roster import roster, who_holds
+from colocate.memory.agent.objects import MAY_MOVE, ApiNode, ApiPod, KubeletConfig, identity, reserves
+from colocate.memory.agent.recreation import elsewhere
+from colocate.memory.agent.roster import roster, who_holds
 from colocate.model.checkpoint import NO_TOPOLOGY, Entry
 from colocate.model.holdings import Holding, Holdings, holdings_of
 from colocate.model.memory import ContainerMemory, PodIdentity

@@ -2,9 +2,9 @@
 
 import pytest
 
-from colocate.apps.memory.report import report
 from colocate.cli.memory_status import status_lines
 from colocate.memory.actions import ActionResult
+from colocate.memory.agent.report import report
 from tests.memory.nodes import GIB, SETTINGS, Guest, Machine, ids
 
 

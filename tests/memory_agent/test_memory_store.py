@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from colocate.apps.memory.store import MemoryStore, PodNote
 from colocate.cluster.resources import Object
 from colocate.errors import UserError
 from colocate.lab.api.resources import EVENTS, NAMESPACES
 from colocate.lab.cluster import MACHINE
+from colocate.memory.agent.store import MemoryStore, PodNote
 from colocate.model.pod import Phase
 from tests.memory_agent.driving import Driven, driven
 from tests.memory_agent.lab import NAMESPACE, memory_lab

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from colocate.apps.memory.namespace_rights import MOST, NamespaceRights
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Connection
 from colocate.cluster.errors import Unreachable
 from colocate.cluster.transport import Request
+from colocate.memory.agent.namespace_rights import MOST, NamespaceRights
 from tests.support.waiting import until
 
 Question = tuple[str, str]

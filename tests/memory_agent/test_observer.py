@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from colocate.apps.memory.machine import MachineReading
-from colocate.apps.memory.objects import ApiPod
-from colocate.apps.memory.observer import MemoryObserver
 from colocate.clock import ManualClock
 from colocate.host.pod_memory import PodsReading
 from colocate.kubelet.paths import KubeletPaths
+from colocate.memory.agent.machine import MachineReading
+from colocate.memory.agent.objects import ApiPod
+from colocate.memory.agent.observer import MemoryObserver
 from colocate.model.memory import MemoryControls, NodeMemory, NodeWord, PodMemory
 from colocate.model.pod import QosClass
 

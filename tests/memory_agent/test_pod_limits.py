@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from colocate.apps.memory import pod_limits
 from colocate.host.group_files import group_files
 from colocate.host.kept_files import DescriptorBudget
 from colocate.host.memory_group import MemoryGroup
 from colocate.memory.actions import Ease, PodRef, RestoreLimit, SetLimit, Throttle, Unthrottle
+from colocate.memory.agent import pod_limits
 from colocate.model.memory import OurHigh, PodMemory
 from colocate.model.pod import QosClass
 from tests.support.cgroup_trees import v2_files

@@ -9,11 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.objects import HOSTNAME
-from colocate.apps.memory.pod_moves import PodMoves
-from colocate.apps.memory.recreation import NoteFate, verdict
-from colocate.apps.memory.store import MemoryStore, PodNote
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -21,6 +16,11 @@ from colocate.cluster.errors import ApiError, ApiStatus, Doing, Forbidden, Inval
 from colocate.cluster.resources import Object
 from colocate.cluster.transport import Request
 from colocate.memory.actions import ActionResult, PodRef, Recreate
+from colocate.memory.agent.cluster_view import ClusterView
+from colocate.memory.agent.objects import HOSTNAME
+from colocate.memory.agent.pod_moves import PodMoves
+from colocate.memory.agent.recreation import NoteFate, verdict
+from colocate.memory.agent.store import MemoryStore, PodNote
 
 REF = PodRef("u", "default", "mover")
 MOVE = Recreate(pod=REF, avoid="node-1", reason="")

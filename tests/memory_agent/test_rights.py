@@ -6,10 +6,10 @@ import msgspec
 import pytest
 import yaml
 
-from colocate.apps.memory.objects import MAY_MOVE
 from colocate.lab.api import deletion
 from colocate.lab.api.resources import NAMESPACES, ROLE_BINDINGS
 from colocate.memory.actions import ActionResult, Evict, Recreate
+from colocate.memory.agent.objects import MAY_MOVE
 from tests.memory_agent.driving import MIB, SETTINGS, Driven
 from tests.memory_agent.eating import Eater
 from tests.memory_agent.lab import NAMESPACE, MemoryLab, memory_lab

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.apps.memory.objects import ApiPod
-from colocate.apps.memory.roster import held_by_unknown, roster, who_holds
+from colocate.memory.agent.objects import ApiPod
+from colocate.memory.agent.roster import held_by_unknown, roster, who_holds
 from colocate.model.checkpoint import NO_TOPOLOGY, Entry
 from colocate.model.holdings import Holding, Holdings, holdings_of
 from colocate.model.records import ListedPod

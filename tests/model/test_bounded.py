@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from colocate.apps.gpus.pods import flag_patch
-from colocate.apps.memory.objects import MAY_MOVE, ApiPod
-from colocate.apps.scheduler.gpus.objects import PackedNode, PackedPod
 from colocate.gpus import ANNOUNCED, DIALECTS, LONGEST, SEAL, VISIBLE, GpuPod, asks_of
+from colocate.gpus.agent.pods import flag_patch
 from colocate.gpus.packing import MODELS, demand_of
+from colocate.gpus.packing.objects import PackedNode, PackedPod
 from colocate.load import LoadPod, bound_pod, pod_facts
 from colocate.load.annotations import SCALING
+from colocate.memory.agent.objects import MAY_MOVE, ApiPod
 
 CAPACITY = 256 << 10
 """Characters: all annotations of a pod together have no more in the API."""

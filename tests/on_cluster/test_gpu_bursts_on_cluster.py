@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
-from colocate.apps.scheduler.kube import configuration as kube_config
-from colocate.apps.scheduler.kube.configuration import KubeProfile, WantedConfiguration
 from colocate.gpus import ANNOUNCED, announced
 from colocate.kubelet.holders import injected_entries
 from colocate.kubelet.paths import KubeletPaths
+from colocate.scheduler.kube import configuration as kube_config
+from colocate.scheduler.kube.configuration import KubeProfile, WantedConfiguration
 from tests.on_cluster.conftest import Cluster
 from tests.on_cluster.test_gpu_scheduling_on_cluster import asked_by_hand, scheduling
 from tests.on_cluster.test_scheduling_on_cluster import PATIENCE, started

@@ -17,9 +17,9 @@ import aiohttp
 import pytest
 import yaml
 
-from colocate.apps.scheduler.kube import configuration as kube_config
-from colocate.apps.scheduler.kube.configuration import KubeProfile, WantedConfiguration
 from colocate.gpus import COLOCATE, DOSLAB, Dialect
+from colocate.scheduler.kube import configuration as kube_config
+from colocate.scheduler.kube.configuration import KubeProfile, WantedConfiguration
 from tests.on_cluster.conftest import Cluster
 from tests.on_cluster.test_scheduling_on_cluster import COMMAND, PATIENCE, started
 from tests.support.prometheus import free_port

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from colocate.apps.scheduler.kube import configuration as kube_config
-from colocate.apps.scheduler.kube.configuration import KubeProfile, WantedConfiguration
+from colocate.scheduler.kube import configuration as kube_config
+from colocate.scheduler.kube.configuration import KubeProfile, WantedConfiguration
 from tests.scheduler.pretending import Pretended, pretending
 from tests.support.prometheus import free_port
 from tests.support.waiting import until

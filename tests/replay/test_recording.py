@@ -15,8 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colocate.aio import first
-from colocate.apps.scheduler.client import NotAnswered
-from colocate.apps.scheduler.record import Recorded, RecordSettings, record
 from colocate.clock import ManualClock
 from colocate.errors import UserError
 from colocate.load import (
@@ -32,6 +30,8 @@ from colocate.model.load import Access, Amount, BoundPod, ContainerAsk, PodShape
 from colocate.replay.load_contenders import contenders
 from colocate.replay.load_recorded import recorded_workload
 from colocate.replay.load_run import LoadRun
+from colocate.scheduler.client import NotAnswered
+from colocate.scheduler.record import Recorded, RecordSettings, record
 from tests.load.facts import GIB, NOW, SIZE, load, node, pod, table
 
 MINUTES = 90

@@ -5,10 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from colocate.apps.scheduler.loop.decision_log import DecisionLog
-from colocate.apps.scheduler.loop.load_judge import LoadJudge
-from colocate.apps.scheduler.loop.table_feed import TableFeed
-from colocate.apps.scheduler.sections import Decisions
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -16,6 +12,10 @@ from colocate.load import LoadSettings, ScoreAnswer, decide, snapshot
 from colocate.replay import load_run
 from colocate.replay.load_contenders import contenders
 from colocate.replay.load_run import LoadRun
+from colocate.scheduler.loop.decision_log import DecisionLog
+from colocate.scheduler.loop.load_judge import LoadJudge
+from colocate.scheduler.loop.table_feed import TableFeed
+from colocate.scheduler.sections import Decisions
 from colocate.wire.extender_questions import read_question
 from tests.replay.traces import small
 

@@ -17,7 +17,7 @@ from tests.support.containerd import Kubelet
 from tests.support.mini_runtime import MiniRuntime
 from tests.support.placer_lives import PlacerLives, deaths_at, settled, side_effects
 
-from colocate.apps.placement.report import PlacementReport
+from colocate.cpus.placer.report import PlacementReport
 from colocate.errors import ColocateError
 from colocate.model.cpuset import CpuSet
 from colocate.wire import cri_pb2 as cri
@@ -126,7 +126,7 @@ async def test_a_proxy_killed_at_its_side_effects_is_put_right_by_its_successor(
 ) -> None:
     points = await side_effects(lived, tmp_path / "points")
     assert set(points) >= EVERY_LIFE
-    # All of the proxy's own, and some of those that tests/placement goes through one by one.
+    # All of the proxy's own, and some of those that tests/placer goes through one by one.
     chosen = [
         number
         for number, point in enumerate(points, 1)

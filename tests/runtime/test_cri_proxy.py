@@ -16,11 +16,11 @@ from tests.support.scripted_events import ScriptedEvents
 from tests.support.waiting import until
 
 from colocate import telemetry
+from colocate.agent.configuration import build
+from colocate.agent.cri_proxy import ProxySockets, run_cri_proxy
 from colocate.aio import without_signals
-from colocate.apps.config.file import build
-from colocate.apps.cri_proxy import ProxySockets, run_cri_proxy
-from colocate.apps.placement.part import PlacementPart
 from colocate.clock import ManualClock
+from colocate.cpus.placer.part import PlacementPart
 from colocate.model.container import ContainerPhase, CpuPin, RuntimeResources
 from colocate.model.cpuset import CpuSet
 from colocate.runtime import cri_proxy

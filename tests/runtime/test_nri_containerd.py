@@ -13,11 +13,11 @@ from tests.support.containerd import Containerd, Kubelet, running
 from tests.support.noted_events import NotedEvents
 from tests.support.waiting import until
 
-from colocate.apps.placement.machine import PlacementMachine
-from colocate.apps.placement.placer import Placer
-from colocate.apps.placement.policy import PlacementPolicy
-from colocate.apps.placement.store import PlacementStore
-from colocate.apps.placement.upkeep import Upkeep
+from colocate.cpus.placer.machine import PlacementMachine
+from colocate.cpus.placer.placer import Placer
+from colocate.cpus.placer.policy import PlacementPolicy
+from colocate.cpus.placer.store import PlacementStore
+from colocate.cpus.placer.upkeep import Upkeep
 from colocate.host.container_groups import ContainerGroups
 from colocate.model.container import ContainerPhase, CpuPin
 from colocate.model.cpu_shapes import machine, parse_shape

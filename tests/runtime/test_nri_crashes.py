@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from tests.support.nri_runtime import FakeRuntime, PluginConnection
 from tests.support.placer_lives import EVERYTHING, PlacerLives, deaths_at, settled, side_effects
 
-from colocate.apps.placement.report import PlacementReport
+from colocate.cpus.placer.report import PlacementReport
 from colocate.errors import ColocateError
 from colocate.model.cpuset import CpuSet
 from colocate.wire import nri_pb2 as nri
@@ -218,7 +218,7 @@ async def test_a_plugin_killed_at_its_side_effects_is_put_right_by_its_successor
 ) -> None:
     points = await side_effects(lived, tmp_path / "points")
     assert set(points) >= EVERY_LIFE
-    # All of the plugin's own, and some of those that tests/placement goes through one by one.
+    # All of the plugin's own, and some of those that tests/placer goes through one by one.
     chosen = [
         number
         for number, point in enumerate(points[:-1], 1)

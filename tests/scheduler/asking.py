@@ -9,11 +9,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from colocate.apps.scheduler.server.extender import serving
-from colocate.apps.scheduler.server.judge import Sieved
-from colocate.apps.scheduler.server.socket import Listening
-from colocate.apps.scheduler.settings import CallerSettings, Server, ServerEndpoint, ServerLimits, ServerTls
 from colocate.clock import Clock, SystemClock
+from colocate.scheduler.server.extender import serving
+from colocate.scheduler.server.judge import Sieved
+from colocate.scheduler.server.socket import Listening
+from colocate.scheduler.settings import CallerSettings, Server, ServerEndpoint, ServerLimits, ServerTls
 from colocate.wire.extender_questions import Asked
 from tests.support.extender_calls import RECORDED
 

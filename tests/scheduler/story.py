@@ -15,19 +15,19 @@ from typing import Any
 
 import msgspec
 
-from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.kube import configuration as kube_config
-from colocate.apps.scheduler.kube.configuration import KubeProfile, WantedConfiguration
-from colocate.apps.scheduler.process import SchedulerProcess, running
-from colocate.apps.scheduler.sections import Lease, PrometheusSection, Taints, UsageSection
-from colocate.apps.scheduler.settings import Act, CallerSettings, SchedulerConfig, Server, ServerEndpoint
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
 from colocate.cluster.resources import DEPLOYMENTS, NODES, PODS, Object
+from colocate.config.values import Seconds
 from colocate.lab.cluster import LabCluster
 from colocate.lab.nodes.shape import LabNodeShape
 from colocate.lab.scheduler import configuration
+from colocate.scheduler.kube import configuration as kube_config
+from colocate.scheduler.kube.configuration import KubeProfile, WantedConfiguration
+from colocate.scheduler.process import SchedulerProcess, running
+from colocate.scheduler.sections import Lease, PrometheusSection, Taints, UsageSection
+from colocate.scheduler.settings import Act, CallerSettings, SchedulerConfig, Server, ServerEndpoint
 from tests.support.prometheus import WINDOW, Metrics, free_port
 from tests.support.waiting import until
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from colocate.apps.scheduler.client import NotAnswered, Where, ask
-from colocate.apps.scheduler.server.extender import serving
-from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, CallerSettings, Server, ServerTls
 from colocate.clock import SystemClock
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority
 from colocate.lab.api.store import ObjectStore
+from colocate.scheduler.client import NotAnswered, Where, ask
+from colocate.scheduler.server.extender import serving
+from colocate.scheduler.settings import DEFAULT_TOKEN_FILE, CallerSettings, Server, ServerTls
 from tests.scheduler.asking import SteeredJudge, server
 
 

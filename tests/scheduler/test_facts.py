@@ -7,7 +7,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from colocate.apps.scheduler.loop.table_feed import TableFeed
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.resources import NODES, PODS, Object
@@ -15,6 +14,7 @@ from colocate.lab.api.server import ApiServer
 from colocate.load import LoadSettings, LoadTable
 from colocate.load.settings import LedgerSettings
 from colocate.model.load import BoundPod
+from colocate.scheduler.loop.table_feed import TableFeed
 from tests.cluster.serving import connect, new_server
 from tests.load.facts import load
 from tests.support.waiting import until

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from colocate.apps.scheduler.kube import configuration as kube_config
-from colocate.apps.scheduler.kube.configuration import KubeProfile, TlsFiles, WantedConfiguration
-from colocate.apps.scheduler.settings import ServerTls
 from colocate.clock import ManualClock
 from colocate.lab.api.certificates import Authority
 from colocate.lab.api.objects import at
@@ -17,6 +14,9 @@ from colocate.lab.api.store import ObjectStore
 from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.lab.nodes.shape import generated
 from colocate.lab.scheduler import configuration
+from colocate.scheduler.kube import configuration as kube_config
+from colocate.scheduler.kube.configuration import KubeProfile, TlsFiles, WantedConfiguration
+from colocate.scheduler.settings import ServerTls
 from tests.lab_scheduler.conftest import scheduling
 from tests.lab_scheduler.lab import Lab, pod
 from tests.scheduler.asking import SteeredJudge, asking, server

@@ -2,12 +2,12 @@
 
 import msgspec
 
-from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.loop.taints import InVain
-from colocate.apps.scheduler.process import running
-from colocate.apps.scheduler.sections import Lease
-from colocate.apps.scheduler.settings import ServerEndpoint
 from colocate.clock import ManualClock, SystemClock
+from colocate.config.values import Seconds
+from colocate.scheduler.loop.taints import InVain
+from colocate.scheduler.process import running
+from colocate.scheduler.sections import Lease
+from colocate.scheduler.settings import ServerEndpoint
 from colocate.telemetry import Event
 from tests.scheduler.granting import FILES, one_hot
 from tests.support.logs import logged, told

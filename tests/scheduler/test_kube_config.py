@@ -7,19 +7,19 @@ import msgspec
 import pytest
 import yaml
 
-from colocate.apps.scheduler.kube import configuration as kube_config
-from colocate.apps.scheduler.kube import seed as seed_config
-from colocate.apps.scheduler.kube.configuration import (
+from colocate.errors import UserError
+from colocate.lab.scheduler import configuration
+from colocate.lab.scheduler.configuration import Configuration, ExtenderSettings, ExtenderTls
+from colocate.lab.scheduler.configuration import Profile as LabProfile
+from colocate.scheduler.kube import configuration as kube_config
+from colocate.scheduler.kube import seed as seed_config
+from colocate.scheduler.kube.configuration import (
     KubeProfile,
     Plugin,
     PluginSet,
     TlsFiles,
     WantedConfiguration,
 )
-from colocate.errors import UserError
-from colocate.lab.scheduler import configuration
-from colocate.lab.scheduler.configuration import Configuration, ExtenderSettings, ExtenderTls
-from colocate.lab.scheduler.configuration import Profile as LabProfile
 
 SEED = (Path(__file__).parents[1] / "data" / "seeds" / "001-scheduler.yaml").read_text()
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"

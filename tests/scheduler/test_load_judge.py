@@ -15,13 +15,6 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
 from colocate.aio import Watched
-from colocate.apps.scheduler.loop.decision_log import DecisionLog
-from colocate.apps.scheduler.loop.load_judge import LoadJudge
-from colocate.apps.scheduler.loop.table_feed import TableFeed
-from colocate.apps.scheduler.sections import Decisions, Load, Policies
-from colocate.apps.scheduler.server.callers import Callers
-from colocate.apps.scheduler.server.extender import serving
-from colocate.apps.scheduler.server.refusal import RequestRefused
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -30,6 +23,13 @@ from colocate.load import LoadTable, PolicyName, decide
 from colocate.load.api_objects import LoadPod, pod_facts
 from colocate.load.settings import AllHot, FilterSettings, MissingFilter, Staleness
 from colocate.model.load import Amount, NodeFacts, NodeLoad, Usage
+from colocate.scheduler.loop.decision_log import DecisionLog
+from colocate.scheduler.loop.load_judge import LoadJudge
+from colocate.scheduler.loop.table_feed import TableFeed
+from colocate.scheduler.sections import Decisions, Load, Policies
+from colocate.scheduler.server.callers import Callers
+from colocate.scheduler.server.extender import serving
+from colocate.scheduler.server.refusal import RequestRefused
 from colocate.telemetry import Event
 from colocate.wire.extender_questions import read_question
 from tests.scheduler.asking import POD, Asking, question, server

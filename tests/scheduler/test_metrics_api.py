@@ -3,15 +3,15 @@
 import msgspec
 import pytest
 
-from colocate.apps.scheduler.process import SchedulerProcess, running
-from colocate.apps.scheduler.sections import Load, Policies
-from colocate.apps.scheduler.settings import Act
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.resources import NODES
 from colocate.cluster.transport import Request
 from colocate.cluster.usage.metrics_api import NODE_METRICS
 from colocate.load.terms import Freshness
+from colocate.scheduler.process import SchedulerProcess, running
+from colocate.scheduler.sections import Load, Policies
+from colocate.scheduler.settings import Act
 from colocate.telemetry import Event
 from tests.scheduler.pretending import CALM, NAMES, internal_error, pretending
 from tests.scheduler.story import Story, spread, telling, with_metrics_api

@@ -5,11 +5,11 @@ import json
 
 import aiohttp
 
-from colocate.apps.scheduler.process import SchedulerProcess
-from colocate.apps.scheduler.settings import Act
 from colocate.cluster.changes import Key
 from colocate.cluster.resources import PODS
 from colocate.load.heat import pressures
+from colocate.scheduler.process import SchedulerProcess
+from colocate.scheduler.settings import Act
 from tests.scheduler.pretending import CALM, NAMES, pretending
 from tests.scheduler.story import Story, telling
 from tests.support.waiting import until

@@ -15,19 +15,19 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from colocate.apps.config.values import Seconds, Size
-from colocate.apps.scheduler import client as questions
-from colocate.apps.scheduler.client import NotAnswered, Where
-from colocate.apps.scheduler.loop.decision_log import DecisionLog, Told
-from colocate.apps.scheduler.process import running
-from colocate.apps.scheduler.sections import Decisions, Load, Policies
-from colocate.apps.scheduler.settings import CallerSettings, SchedulerConfig, ServerEndpoint
 from colocate.clock import SystemClock
 from colocate.cluster.resources import DEPLOYMENTS, NODES, PODS
 from colocate.cluster.usage import queries
+from colocate.config.values import Seconds, Size
 from colocate.errors import UserError
 from colocate.load.settings import AllHot, FilterSettings, LedgerSettings, LoadSettings
 from colocate.model.load import Amount, BoundPod, PerResource, PodFacts, UsageThresholds
+from colocate.scheduler import client as questions
+from colocate.scheduler.client import NotAnswered, Where
+from colocate.scheduler.loop.decision_log import DecisionLog, Told
+from colocate.scheduler.process import running
+from colocate.scheduler.sections import Decisions, Load, Policies
+from colocate.scheduler.settings import CallerSettings, SchedulerConfig, ServerEndpoint
 from tests.cluster.usage.fake import MEMORY, Answer, contested
 from tests.scheduler.asking import POD
 from tests.scheduler.pretending import CALM, FAULTS, NAMES, P95, internal_error, pretending

@@ -10,17 +10,17 @@ from unittest.mock import Mock
 import aiohttp
 
 from colocate.aio import Watched
-from colocate.apps.config.file import build_document
-from colocate.apps.scheduler.loop.table_feed import TableFeed
-from colocate.apps.scheduler.process import SchedulerProcess
-from colocate.apps.scheduler.settings import SCHEDULER, SchedulerConfig
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
 from colocate.cluster.resources import PODS, Object
 from colocate.cluster.usage import UsageSnapshot, queries
+from colocate.config.file import build_document
 from colocate.load import LoadSettings, LoadTable
 from colocate.model.load import Amount, PodUsage
+from colocate.scheduler.loop.table_feed import TableFeed
+from colocate.scheduler.process import SchedulerProcess
+from colocate.scheduler.settings import SCHEDULER, SchedulerConfig
 from tests.scheduler.pretending import CALM, NAMES, Pretended, pretending
 from tests.scheduler.story import Story, telling
 from tests.support.waiting import until

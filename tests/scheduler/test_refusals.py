@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from colocate.apps.scheduler.loop import refusal_log
-from colocate.apps.scheduler.loop.decision_log import DecisionLog
-from colocate.apps.scheduler.loop.refusal_log import AllRefusals
-from colocate.apps.scheduler.sections import Decisions
 from colocate.load import LoadSettings, LoadTable, Refusal, Sifted, refused_everywhere
 from colocate.load.filter import RefusalCause
 from colocate.model.load import PodFacts
+from colocate.scheduler.loop import refusal_log
+from colocate.scheduler.loop.decision_log import DecisionLog
+from colocate.scheduler.loop.refusal_log import AllRefusals
+from colocate.scheduler.sections import Decisions
 
 MANY = {f"n{number}": Refusal(RefusalCause.NEVER) for number in range(50)}
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
-from colocate.apps.scheduler.settings import ServerEndpoint
 from colocate.errors import UserError
+from colocate.scheduler.settings import ServerEndpoint
 from tests.scheduler.asking import POD, Asking, SteeredJudge, asking, question, server
 from tests.support.extender_calls import RECORDED
 

@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from colocate.apps.scheduler.settings import CallerSettings, Server, ServerTls
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority, Pair
 from colocate.lab.api.store import ObjectStore
+from colocate.scheduler.settings import CallerSettings, Server, ServerTls
 from tests.scheduler.asking import Answered, Asking, SteeredJudge, asking, question, server
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.settings import CallerSettings, ServerTls
+from colocate.config.values import Seconds
+from colocate.scheduler.settings import CallerSettings, ServerTls
 from tests.scheduler.asking import Asking, SteeredJudge, asking, question, server
 from tests.scheduler.test_server_access import Certified
 from tests.support.crowds import Crowd, allow_files, crowd

@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 from prometheus_client import REGISTRY
 
-from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.settings import Size
 from colocate.clock import ManualClock
+from colocate.config.values import Seconds
+from colocate.scheduler.settings import Size
 from tests.scheduler.asking import POD, SteeredJudge, asking, question, server
 from tests.support.waiting import until
 

@@ -7,10 +7,10 @@ import socket
 import pytest
 from prometheus_client import REGISTRY
 
-from colocate.apps.config.values import Seconds
-from colocate.apps.http import whole_requests
-from colocate.apps.scheduler.server.extender import ExtenderServer
-from colocate.apps.scheduler.settings import Size
+from colocate.config.values import Seconds
+from colocate.http import whole_requests
+from colocate.scheduler.server.extender import ExtenderServer
+from colocate.scheduler.settings import Size
 from tests.scheduler.asking import SteeredJudge, asking, question, server
 from tests.support.waiting import until
 

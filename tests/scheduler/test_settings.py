@@ -6,12 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from colocate.apps.config import words
-from colocate.apps.config.file import build_document, load_document
-from colocate.apps.config.override import from_assignments, settable, unknown_variables
-from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.sections import Load
-from colocate.apps.scheduler.settings import (
+from colocate.config import words
+from colocate.config.file import build_document, load_document
+from colocate.config.override import from_assignments, settable, unknown_variables
+from colocate.config.values import Seconds
+from colocate.errors import UserError
+from colocate.scheduler.sections import Load
+from colocate.scheduler.settings import (
     DEFAULT_TOKEN_FILE,
     SCHEDULER,
     CallerSettings,
@@ -22,7 +23,6 @@ from colocate.apps.scheduler.settings import (
     ServerTls,
     Size,
 )
-from colocate.errors import UserError
 
 
 def read(text: str, **environ: str) -> SchedulerConfig:

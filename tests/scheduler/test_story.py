@@ -6,12 +6,12 @@ import json
 import msgspec
 import pytest
 
-from colocate.apps.scheduler import client as questions
-from colocate.apps.scheduler.client import Where
-from colocate.apps.scheduler.loop.decision_log import Told
-from colocate.apps.scheduler.sections import Load, Policies
-from colocate.apps.scheduler.settings import Act
 from colocate.load.terms import Freshness
+from colocate.scheduler import client as questions
+from colocate.scheduler.client import Where
+from colocate.scheduler.loop.decision_log import Told
+from colocate.scheduler.sections import Load, Policies
+from colocate.scheduler.settings import Act
 from tests.scheduler.story import spread, telling
 from tests.support.prometheus import Metrics
 from tests.support.waiting import until

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from colocate.apps.scheduler.loop.strict_cpus import StrictByDefault, StrictPod, strict_refusals
 from colocate.cluster.resources import NODES, PODS
 from colocate.model.cpu_topology import FREE_CCXS
+from colocate.scheduler.loop.strict_cpus import StrictByDefault, StrictPod, strict_refusals
 from tests.scheduler.pretending import NAMES
 from tests.scheduler.story import NAME, POOL, Story, telling, with_metrics_api
 from tests.support.waiting import until

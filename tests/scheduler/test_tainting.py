@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.apps.scheduler import client as questions
-from colocate.apps.scheduler.client import NotAnswered, Where
-from colocate.apps.scheduler.loop.taint_levels import EFFECT, keys, level_of, with_level
-from colocate.apps.scheduler.sections import TaintsOnStop
-from colocate.apps.scheduler.settings import CallerSettings, Server, ServerEndpoint
 from colocate.cluster.resources import LEASES, NODES
 from colocate.load import NodeRow
 from colocate.load.settings import Staleness
 from colocate.load.terms import Freshness
 from colocate.model.load import Taint
+from colocate.scheduler import client as questions
+from colocate.scheduler.client import NotAnswered, Where
+from colocate.scheduler.loop.taint_levels import EFFECT, keys, level_of, with_level
+from colocate.scheduler.sections import TaintsOnStop
+from colocate.scheduler.settings import CallerSettings, Server, ServerEndpoint
 from colocate.telemetry import Event
 from tests.scheduler.pretending import CALM, NAMES, ONE_HOT, internal_error, pretending
 from tests.scheduler.story import spread, telling

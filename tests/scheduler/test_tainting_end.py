@@ -7,14 +7,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 import pytest
 
-from colocate.apps.scheduler.loop.taint_levels import REMOVAL
-from colocate.apps.scheduler.process import running
-from colocate.apps.scheduler.settings import SchedulerConfig, ServerEndpoint
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import LEASES
 from colocate.cluster.transport import Request
+from colocate.scheduler.loop.taint_levels import REMOVAL
+from colocate.scheduler.process import running
+from colocate.scheduler.settings import SchedulerConfig, ServerEndpoint
 from colocate.telemetry import Event
 from tests.scheduler.pretending import CALM, NAMES, ONE_HOT, pretending
 from tests.scheduler.story import Story, telling

@@ -2,10 +2,10 @@
 
 import pytest
 
-from colocate.apps.scheduler.process import running
-from colocate.apps.scheduler.settings import SchedulerConfig
 from colocate.clock import SystemClock
 from colocate.lab.cluster import MACHINE
+from colocate.scheduler.process import running
+from colocate.scheduler.settings import SchedulerConfig
 from tests.scheduler.granting import FILES, one_hot
 from tests.scheduler.story import Story, with_metrics_api
 from tests.support.rights import Right, rights

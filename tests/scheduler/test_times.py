@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from colocate.apps.config.file import Underlay, build_document
-from colocate.apps.config.override import from_assignments
-from colocate.apps.config.values import Seconds
-from colocate.apps.scheduler.kube.seed import Asking, Seed, over_seed
-from colocate.apps.scheduler.settings import SCHEDULER, SchedulerConfig
+from colocate.config.file import Underlay, build_document
+from colocate.config.override import from_assignments
+from colocate.config.values import Seconds
 from colocate.errors import UserError
+from colocate.scheduler.kube.seed import Asking, Seed, over_seed
+from colocate.scheduler.settings import SCHEDULER, SchedulerConfig
 
 
 def read(text: str) -> SchedulerConfig:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from colocate.apps.scheduler import client as questions
-from colocate.apps.scheduler import settings as scheduler_settings
-from colocate.apps.scheduler.addresses import is_local, with_token
-from colocate.apps.scheduler.client import NotAnswered, Where
-from colocate.apps.scheduler.server.extender import serving
-from colocate.apps.scheduler.server.tokens import make_token, own_token_file, tokens
-from colocate.apps.scheduler.settings import CallerSettings, Server
 from colocate.clock import SystemClock
 from colocate.cluster.secret import Secret
 from colocate.errors import UserError
+from colocate.scheduler import client as questions
+from colocate.scheduler import settings as scheduler_settings
+from colocate.scheduler.addresses import is_local, with_token
+from colocate.scheduler.client import NotAnswered, Where
+from colocate.scheduler.server.extender import serving
+from colocate.scheduler.server.tokens import make_token, own_token_file, tokens
+from colocate.scheduler.settings import CallerSettings, Server
 from tests.scheduler.asking import ANY_PORT, SteeredJudge, asking, question
 from tests.support.logs import logged
 
@@ -63,7 +63,7 @@ async def test_it_stays_the_same_over_restarts(file: Path) -> None:
 def test_of_several_that_begin_at_once_all_have_the_token_of_the_first(file: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from colocate.apps.scheduler.server.tokens import make_token, tokens\n"
+        "from colocate.scheduler.server.tokens import make_token, tokens\n"
         "make_token(Path(sys.argv[1])); print(tokens(Path(sys.argv[1]))[0].reveal())\n"
     )
     begun = [

@@ -2,10 +2,10 @@
 
 import pytest
 
-from colocate.apps.config.file import build_document
-from colocate.apps.scheduler.settings import SCHEDULER
 from colocate.cluster.usage import queries
+from colocate.config.file import build_document
 from colocate.errors import UserError
+from colocate.scheduler.settings import SCHEDULER
 
 URL = "usage: {prometheus: {url: 'http://p:9090'}"
 

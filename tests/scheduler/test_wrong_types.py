@@ -11,14 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.apps.config.file import Underlay, build_document
-from colocate.apps.scheduler.kube import configuration as kube_config
-from colocate.apps.scheduler.kube import seed as seed_config
-from colocate.apps.scheduler.kube.configuration import TlsFiles, WantedConfiguration
-from colocate.apps.scheduler.kube.extender import read_kube_scheduler
-from colocate.apps.scheduler.kube.seed import over_seed
-from colocate.apps.scheduler.settings import SCHEDULER, SchedulerConfig
 from colocate.cli import scheduler_pod_file, scheduler_questions, scheduler_tables
+from colocate.config.file import Underlay, build_document
 from colocate.errors import UserError
 from colocate.load import PolicyName, compare, decide, explain_all, mix, snapshot, top
 from colocate.load.api_objects import pod_facts
@@ -35,6 +29,12 @@ from colocate.model.load import (
     Taint,
     Usage,
 )
+from colocate.scheduler.kube import configuration as kube_config
+from colocate.scheduler.kube import seed as seed_config
+from colocate.scheduler.kube.configuration import TlsFiles, WantedConfiguration
+from colocate.scheduler.kube.extender import read_kube_scheduler
+from colocate.scheduler.kube.seed import over_seed
+from colocate.scheduler.settings import SCHEDULER, SchedulerConfig
 from tests.load.facts import GIB, NOW, SIZE, load, pod, table
 
 T = TypeVar("T")

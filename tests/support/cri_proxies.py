@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from colocate.apps import cri_proxy
-from colocate.apps.cri_proxy import ProxySockets
+from colocate.agent import cri_proxy
+from colocate.agent.cri_proxy import ProxySockets
 from colocate.clock import Clock
 from colocate.runtime import cri_socket
 from colocate.runtime.cri_proxy import CriProxy

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from colocate.apps import control
-from colocate.apps.placement.control import EXPLAIN, STATUS, AskExplanation, AskPlacement
-from colocate.apps.placement.report import ContainerExplanation, PlacementReport
+from colocate.cpus.placer.control import EXPLAIN, STATUS, AskExplanation, AskPlacement
+from colocate.cpus.placer.report import ContainerExplanation, PlacementReport
+from colocate.wire import control_socket as control
 from tests.support.containerd import Containerd
 from tests.support.waiting import until
 

@@ -14,15 +14,15 @@ from tempfile import TemporaryDirectory
 import uvloop
 
 from colocate import crashpoints
-from colocate.apps import control
-from colocate.apps.config.file import build
-from colocate.apps.placement import part, upkeep
-from colocate.apps.placement.control import STATUS, AskPlacement
-from colocate.apps.placement.machine import PlacementMachine
-from colocate.apps.placement.report import PlacementReport
+from colocate.agent.configuration import build
+from colocate.cpus.placer import part, upkeep
+from colocate.cpus.placer.control import STATUS, AskPlacement
+from colocate.cpus.placer.machine import PlacementMachine
+from colocate.cpus.placer.report import PlacementReport
 from colocate.kubelet.paths import KubeletPaths
 from colocate.model.cpu_shapes import CpuShape, machine
 from colocate.model.cpuset import CpuSet
+from colocate.wire import control_socket as control
 
 SHAPE = CpuShape(nodes_per_socket=2, ccx_cores=(2, 2), threads=1)
 """8 CPUs in 4 CCXs on 2 NUMA nodes."""
@@ -30,7 +30,7 @@ EVERYTHING = CpuSet.parse("0-7")
 # Every life is a fork of a process that has imported once what takes long. It does not find this module by its name.
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
-    ["colocate.apps.cri_proxy", "colocate.apps.nri", "colocate.apps.config.file", "uvloop"]
+    ["colocate.agent.cri_proxy", "colocate.agent.nri", "colocate.config.file", "uvloop"]
 )
 
 
@@ -47,11 +47,11 @@ def _live(way: str, folder: Path, crash_at: int, log: Path) -> None:
     with (folder / "placer.log").open("a") as out:
         os.dup2(out.fileno(), 2)
         if way == "nri":
-            from colocate.apps.nri import run_nri
+            from colocate.agent.nri import run_nri
 
             uvloop.run(run_nri(lambda: config, KubeletPaths(folder)))
         else:
-            from colocate.apps.cri_proxy import ProxySockets, run_cri_proxy
+            from colocate.agent.cri_proxy import ProxySockets, run_cri_proxy
 
             uvloop.run(
                 run_cri_proxy(lambda: config, ProxySockets(folder / "runtime.sock", folder / "proxy.sock"))

@@ -6,8 +6,8 @@ python -m tests.support.repairing FILE
 import sys
 from pathlib import Path
 
-from colocate.apps.checkpoint import file
 from colocate.clock import ManualClock
+from colocate.devices.checkpoint import file
 from colocate.errors import exit_on_user_error
 
 OLD = b"the old record, whole\n"

@@ -11,11 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from colocate.apps.memory.cluster_view import ClusterView
-from colocate.apps.memory.machine import Machine
-from colocate.apps.memory.objects import ApiNode, ApiPod
-from colocate.apps.memory.part import MemoryPart
-from colocate.apps.memory.store import MemoryStore
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
@@ -28,6 +23,11 @@ from colocate.host.node_memory import read_numa
 from colocate.host.numa_maps import MappingKind, mapped_pages
 from colocate.kubelet import checkpoint
 from colocate.kubelet.paths import KubeletPaths
+from colocate.memory.agent.cluster_view import ClusterView
+from colocate.memory.agent.machine import Machine
+from colocate.memory.agent.objects import ApiNode, ApiPod
+from colocate.memory.agent.part import MemoryPart
+from colocate.memory.agent.store import MemoryStore
 from colocate.memory.decision import MemoryDecision
 from colocate.memory.forecast import Instant
 from colocate.memory.settings import MemorySettings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from colocate.apps.placement.store import decoded
+from colocate.cpus.placer.store import decoded
 from tests.support.containerd import Containerd
 from tests.vm.events import Port, Said
 from tests.vm.image import DISK

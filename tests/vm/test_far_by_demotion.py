@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from colocate.apps.doctor.check import Patient
-from colocate.apps.doctor.memory_checks import memory
 from colocate.clock import SystemClock
+from colocate.doctor.check import Patient
+from colocate.doctor.memory_checks import memory
 from colocate.host import memory_files
 from colocate.host.cgroups import Naming
 from colocate.host.demotion import KernelDemotion

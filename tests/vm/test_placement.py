@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from colocate.apps.config.schema import CpusSection
-from colocate.apps.placement.part import PlacementPart
-from colocate.apps.placement.report import explanation_of
-from colocate.apps.placement.upkeep import Upkeep
+from colocate.cpus.placer.part import PlacementPart
+from colocate.cpus.placer.report import explanation_of
+from colocate.cpus.placer.section import CpusSection
+from colocate.cpus.placer.upkeep import Upkeep
 from colocate.model.cpuset import CpuSet
-from tests.placement.placing import PatientClock
+from tests.placer.placing import PatientClock
 from tests.support.containerd import Containerd, Kubelet, running
 from tests.support.cri_proxies import proxying
 from tests.support.waiting import until

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import uvloop
 
-from colocate.apps.agent import run_agent
-from colocate.apps.config.file import load
-from colocate.apps.config.override import Override, unknown_variables
-from colocate.apps.config.schema import Config
+from colocate.agent.configuration import AGENT, load
+from colocate.agent.process import run_agent
+from colocate.agent.schema import Config
 from colocate.cli.commands import Commands
 from colocate.cli.main import GROUPS
 from colocate.cli.overrides import add_flags, from_flags
+from colocate.config.override import Override, unknown_variables
 
 
 def add(groups: Commands) -> None:
@@ -45,4 +45,4 @@ def run(args: argparse.Namespace) -> None:
             flags.append(Override("memory.dryRun", "true", "--dry-run"))
         return load(args.config, os.environ, flags).config
 
-    uvloop.run(run_agent(read, warnings=unknown_variables(os.environ)))
+    uvloop.run(run_agent(read, warnings=unknown_variables(os.environ, AGENT)))

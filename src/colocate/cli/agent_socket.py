@@ -4,11 +4,12 @@ import argparse
 import os
 from pathlib import Path
 
-from colocate.apps.config.override import settable
-from colocate.apps.config.schema import DEFAULT_CONTROL_SOCKET
+from colocate.agent.configuration import AGENT
+from colocate.agent.schema import DEFAULT_CONTROL_SOCKET
 from colocate.cli.commands import Commands, add_command
+from colocate.config.override import settable
 
-_VARIABLE = settable()["control.socket"].variable
+_VARIABLE = settable(AGENT)["control.socket"].variable
 
 
 def control_socket() -> Path:

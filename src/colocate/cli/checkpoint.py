@@ -6,17 +6,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from colocate.apps.checkpoint import file as files
-from colocate.apps.checkpoint.repair import RepairPlan, RepairWish, living_losers, plan, why_not_now
-from colocate.apps.checkpoint.reports import CheckpointReport, Comparison, shown
-from colocate.apps.checkpoint.sources import (
-    AskedRecords,
-    ClusterRecords,
-    ask_everything,
-    ask_for_names,
-    ask_for_pods,
-)
-from colocate.apps.gpus.findings import ask_report, gpu_findings, gpu_holdings, without_intended
 from colocate.cli import checkpoint_tables, cluster_flags
 from colocate.cli.agent_socket import control_socket
 from colocate.cli.commands import Commands, add_asking_first, add_command, add_output, confirm
@@ -24,10 +13,21 @@ from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, as_yaml, has_colours, painted, terminal_width, visible, wrapped
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
+from colocate.devices.checkpoint import file as files
+from colocate.devices.checkpoint.repair import RepairPlan, RepairWish, living_losers, plan, why_not_now
+from colocate.devices.checkpoint.reports import CheckpointReport, Comparison, shown
+from colocate.devices.checkpoint.sources import (
+    AskedRecords,
+    ClusterRecords,
+    ask_everything,
+    ask_for_names,
+    ask_for_pods,
+)
 from colocate.devices.checkpoint_check import check
 from colocate.devices.comparison import compare
 from colocate.devices.findings import Finding, Severity, counted, worst
 from colocate.devices.pod_names import names
+from colocate.doctor.gpu_findings import ask_report, gpu_findings, gpu_holdings, without_intended
 from colocate.errors import UserError
 from colocate.kubelet.checkpoint import CheckpointDocument, CheckpointError, parse
 from colocate.kubelet.paths import KubeletPaths

@@ -4,8 +4,6 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, repeat
 
-from colocate.apps.checkpoint.repair import RepairPlan
-from colocate.apps.checkpoint.reports import ShownCheckpoint, ShownEntry
 from colocate.cli.output import (
     aligned,
     fitted,
@@ -16,6 +14,8 @@ from colocate.cli.output import (
     visible,
     wrapped,
 )
+from colocate.devices.checkpoint.repair import RepairPlan
+from colocate.devices.checkpoint.reports import ShownCheckpoint, ShownEntry
 from colocate.devices.findings import Finding, Severity
 from colocate.model.checkpoint import NO_TOPOLOGY
 from colocate.model.device import Allocation

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from colocate.apps.config.values import to_seconds
 from colocate.cli.parser import CommandParser
+from colocate.config.values import to_seconds
 from colocate.errors import UserError
 
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"

@@ -11,15 +11,17 @@ from typing import Any
 import msgspec
 import yaml
 
-from colocate.apps.config.file import Loaded, load
-from colocate.apps.config.override import unknown_variables
-from colocate.apps.config.schema import Config, CpusSection
-from colocate.apps.config.values import encode
-from colocate.apps.gpus.mock_file import load_mock_gpus
-from colocate.apps.mock.devices import ids_of
+from colocate.agent.configuration import AGENT, load
+from colocate.agent.schema import Config
 from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
 from colocate.cli.overrides import add_flags, from_flags
+from colocate.config.file import Loaded
+from colocate.config.override import unknown_variables
+from colocate.config.values import encode
+from colocate.cpus.placer.section import CpusSection
+from colocate.devices.mock.devices import ids_of
+from colocate.gpus.agent.mock_file import load_mock_gpus
 from colocate.model.figures import count
 
 
@@ -66,12 +68,12 @@ def show(args: argparse.Namespace) -> None:
 
 
 def example(args: argparse.Namespace) -> None:
-    print(resources.files("colocate.apps.config").joinpath("example.yaml").read_text(), end="")
+    print(resources.files("colocate.agent").joinpath("example.yaml").read_text(), end="")
 
 
 def _load(args: argparse.Namespace) -> Loaded[Config]:
     loaded = load(args.file, os.environ, from_flags(args))
-    for warning in unknown_variables(os.environ):
+    for warning in unknown_variables(os.environ, AGENT):
         print(f"warning: {warning}", file=sys.stderr)
     return loaded
 

@@ -9,10 +9,13 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from colocate.apps.config.file import build, load
-from colocate.apps.config.schema import VERSION, Config
-from colocate.apps.cri_proxy import ProxySockets, run_cri_proxy
-from colocate.apps.installation.kubelet_change import (
+from colocate.agent.configuration import build, load
+from colocate.agent.cri_proxy import ProxySockets, run_cri_proxy
+from colocate.agent.schema import Config
+from colocate.cli.commands import Commands, add_asking_first, add_command, confirm
+from colocate.cli.main import GROUPS
+from colocate.config.document import VERSION
+from colocate.cpus.installation.kubelet_change import (
     DEFAULT_LISTEN,
     DEFAULT_RUNTIME,
     NodeFiles,
@@ -20,9 +23,7 @@ from colocate.apps.installation.kubelet_change import (
     install_steps,
     uninstall_steps,
 )
-from colocate.apps.installation.steps import Step, carry_out, has_systemd, show
-from colocate.cli.commands import Commands, add_asking_first, add_command, confirm
-from colocate.cli.main import GROUPS
+from colocate.cpus.installation.steps import Step, carry_out, has_systemd, show
 from colocate.errors import UserError
 from colocate.kubelet.managers import check_managers
 from colocate.kubelet.paths import KubeletPaths

@@ -12,16 +12,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from textwrap import indent
 
-from colocate.apps import control
-from colocate.apps.memory.control import REPORT, AskReport
-from colocate.apps.memory.report import MemoryReport
 from colocate.cli.commands import Commands
 from colocate.cli.main import GROUPS
 from colocate.cli.memory_status import drawn
 from colocate.errors import ColocateError, UserError
 from colocate.lab.nodes.shape import LabNodeShape, from_file, generated
+from colocate.memory.agent.control import REPORT, AskReport
+from colocate.memory.agent.report import MemoryReport
 from colocate.model.device import Health
 from colocate.model.figures import amount
+from colocate.wire import control_socket as control
 
 try:
     from rich.console import Console, Group, RenderableType

@@ -8,22 +8,24 @@ import msgspec
 import uvloop
 
 from colocate import telemetry
-from colocate.apps.config.file import build, load, load_document
-from colocate.apps.config.schema import VERSION, Config
-from colocate.apps.doctor import examination
-from colocate.apps.doctor.check import Check, DoctorSection, Patient, Scheduling
-from colocate.apps.doctor.report import CheckVerdict, Examined
-from colocate.apps.scheduler.kube.extender import read_kube_scheduler
-from colocate.apps.scheduler.settings import SCHEDULER
+from colocate.agent.configuration import build, load
+from colocate.agent.schema import Config
 from colocate.cli import cluster_flags
 from colocate.cli.commands import Commands, add_output
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, has_colours, terminal_width, visible, wrapped
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client, ClientSettings
+from colocate.config.document import VERSION
+from colocate.config.file import load_document
+from colocate.doctor import examination
+from colocate.doctor.check import Check, DoctorSection, Patient, Scheduling
+from colocate.doctor.report import CheckVerdict, Examined
 from colocate.errors import UserError, unreadable
 from colocate.host.identity import NODE_NAME, this_node
 from colocate.kubelet import KubeletPaths
+from colocate.scheduler.kube.extender import read_kube_scheduler
+from colocate.scheduler.settings import SCHEDULER
 
 _IMPATIENT = ClientSettings(timeout=10, list_timeout=20, attempts=2)
 _COLOURS = {

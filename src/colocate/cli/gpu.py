@@ -3,8 +3,6 @@
 import argparse
 import asyncio
 
-from colocate.apps import control
-from colocate.apps.gpus.control import EXPLAIN, GPU_REPORT, AskGpuReport, ExplainGpuPod
 from colocate.cli.agent_socket import add_asking
 from colocate.cli.commands import Commands, add_output
 from colocate.cli.gpu_replay import add_replay
@@ -12,6 +10,8 @@ from colocate.cli.gpu_status import gpu_lines
 from colocate.cli.gpu_units import add_units
 from colocate.cli.main import GROUPS
 from colocate.cli.output import as_json, has_colours, terminal_width, visible, wrapped
+from colocate.gpus.agent.control import EXPLAIN, GPU_REPORT, AskGpuReport, ExplainGpuPod
+from colocate.wire import control_socket as control
 
 
 def add(groups: Commands) -> None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from colocate.apps.gpus.report import GpuReport, GpuShare, GpuStatus
 from colocate.cli.output import fitted, visible, wrapped
+from colocate.gpus.agent.report import GpuReport, GpuShare, GpuStatus
 from colocate.kubelet import MESSAGE_LIMIT
 from colocate.model.figures import amount, count
 

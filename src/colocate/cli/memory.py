@@ -6,16 +6,16 @@ import sys
 import time
 from pathlib import Path
 
-from colocate.apps import control
-from colocate.apps.memory.control import REPORT, SWITCH, AskReport, Switch, Switched
-from colocate.apps.memory.report import MemoryReport
 from colocate.cli.agent_socket import add_asking
 from colocate.cli.commands import Commands, add_output, add_watch, print_watched, seconds
 from colocate.cli.main import GROUPS
 from colocate.cli.memory_status import status_lines
 from colocate.cli.output import as_json, has_colours, terminal_width, visible, wrapped
 from colocate.errors import UserError
+from colocate.memory.agent.control import REPORT, SWITCH, AskReport, Switch, Switched
+from colocate.memory.agent.report import MemoryReport
 from colocate.model.figures import count
+from colocate.wire import control_socket as control
 
 _LOOK_AGAIN = 0.5
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from colocate.apps.memory.report import MemoryReport, PodReport, evictor_binding
 from colocate.cli.output import fitted, last_below, visible, wrapped
+from colocate.memory.agent.report import MemoryReport, PodReport, evictor_binding
 from colocate.model.figures import amount
 from colocate.model.memory import Bytes
 

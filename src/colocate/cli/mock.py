@@ -4,17 +4,17 @@ import argparse
 import asyncio
 from collections.abc import Callable, Iterator
 
-from colocate.apps import control
-from colocate.apps.config.words import list_of
-from colocate.apps.mock.control import LIST, SET, ListMocks, ResourceStatus, SetFault, no_such_resource
-from colocate.apps.mock.faults import Change, Clear, Fail, Hang, Healthy, Return, Slow, Unhealthy, Vanish
 from colocate.cli.agent_socket import add_asking
 from colocate.cli.commands import Commands, add_output, seconds
 from colocate.cli.main import GROUPS
 from colocate.cli.mock_gpu import add_gpu
 from colocate.cli.output import as_json
+from colocate.config.words import list_of
+from colocate.devices.mock.control import LIST, SET, ListMocks, ResourceStatus, SetFault, no_such_resource
+from colocate.devices.mock.faults import Change, Clear, Fail, Hang, Healthy, Return, Slow, Unhealthy, Vanish
 from colocate.errors import UserError
 from colocate.model.device import Health
+from colocate.wire import control_socket as control
 
 Build = Callable[[argparse.Namespace], Change]
 

@@ -4,10 +4,13 @@ import argparse
 import asyncio
 from collections.abc import Callable, Mapping
 
-from colocate.apps import control
-from colocate.apps.config.values import to_size
-from colocate.apps.gpus.control import GPU_REPORT, AskGpuReport
-from colocate.apps.gpus.mock_faults import (
+from colocate.cli.agent_socket import add_asking
+from colocate.cli.commands import Commands, add_output
+from colocate.cli.output import as_json, fitted, terminal_width, visible
+from colocate.config.values import to_size
+from colocate.errors import UserError
+from colocate.gpus.agent.control import GPU_REPORT, AskGpuReport
+from colocate.gpus.agent.mock_faults import (
     LIST_GPUS,
     SET_FAULT,
     GpuFault,
@@ -21,11 +24,8 @@ from colocate.apps.gpus.mock_faults import (
     SilenceDriver,
     UseGpu,
 )
-from colocate.cli.agent_socket import add_asking
-from colocate.cli.commands import Commands, add_output
-from colocate.cli.output import as_json, fitted, terminal_width, visible
-from colocate.errors import UserError
 from colocate.model.figures import amount
+from colocate.wire import control_socket as control
 
 Build = Callable[[argparse.Namespace], GpuFault]
 

@@ -7,11 +7,13 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from colocate.apps.config.file import build, load
-from colocate.apps.config.schema import DEFAULT_NRI_SOCKET, VERSION, Config
-from colocate.apps.nri import run_nri
+from colocate.agent.configuration import build, load
+from colocate.agent.nri import run_nri
+from colocate.agent.schema import Config
 from colocate.cli.commands import Commands
 from colocate.cli.main import GROUPS
+from colocate.config.document import VERSION
+from colocate.cpus.placer.section import DEFAULT_NRI_SOCKET
 from colocate.kubelet.paths import KubeletPaths
 from colocate.runtime.cri_socket import socket_path
 

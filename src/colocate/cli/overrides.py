@@ -2,7 +2,8 @@
 
 import argparse
 
-from colocate.apps.config.override import Override, from_assignments, settable
+from colocate.agent.configuration import AGENT
+from colocate.config.override import Override, from_assignments, settable
 
 _SHORT = {
     "--kubelet-root": ("kubelet.root", "DIR", "the kubelet's folder"),
@@ -16,7 +17,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "overrides",
         "Values here win over COLOCATE_… variables, and those over the file. "
-        f"Variables are named after fields, such as {settable()['kubelet.onStop'].variable}=withdraw.",
+        f"Variables are named after fields, such as {settable(AGENT)['kubelet.onStop'].variable}=withdraw.",
     )
     for flag, (path, metavar, about) in _SHORT.items():
         group.add_argument(flag, dest=path, metavar=metavar, help=f"{about} ({path})")

@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from colocate.apps import control
-from colocate.apps.config.schema import DEFAULT_CPUS_SOCKET
-from colocate.apps.placement.control import (
+from colocate.cli.commands import Commands, add_command, add_output, seconds
+from colocate.cli.cpu_picture import FREE, ISOLATED, RESERVED, TAKEN, legend, picture
+from colocate.cli.output import aligned, as_json, has_colours, terminal_width, visible, wrapped
+from colocate.cpus import CpuMode, PoolTree
+from colocate.cpus.placer.control import (
     EXPLAIN,
     PLACER,
     STATUS,
@@ -20,15 +22,13 @@ from colocate.apps.placement.control import (
     PlacementSwitched,
     SwitchPlacement,
 )
-from colocate.apps.placement.part import made_machine
-from colocate.apps.placement.report import ContainerReport, PlacementReport
-from colocate.cli.commands import Commands, add_command, add_output, seconds
-from colocate.cli.cpu_picture import FREE, ISOLATED, RESERVED, TAKEN, legend, picture
-from colocate.cli.output import aligned, as_json, has_colours, terminal_width, visible, wrapped
-from colocate.cpus import CpuMode, PoolTree
+from colocate.cpus.placer.part import made_machine
+from colocate.cpus.placer.report import ContainerReport, PlacementReport
+from colocate.cpus.placer.section import DEFAULT_CPUS_SOCKET
 from colocate.host.cpu_topology import read_topology
 from colocate.model.cpuset import CpuSet
 from colocate.model.figures import count, some
+from colocate.wire import control_socket as control
 
 _LOOK_AGAIN = 0.5
 _SHARED = "a"

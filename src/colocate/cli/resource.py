@@ -10,10 +10,6 @@ from typing import TypeVar
 
 import msgspec
 
-from colocate.apps.resources import advertisement
-from colocate.apps.resources.local_kubelet import LocalKubelet
-from colocate.apps.resources.observe import ResourceLook, ResourceObserver
-from colocate.apps.resources.removal import Removal, RemovalSettings
 from colocate.cli import cluster_flags
 from colocate.cli.commands import Commands, add_asking_first, add_command, confirm, positive_seconds
 from colocate.cli.main import GROUPS
@@ -25,7 +21,12 @@ from colocate.cluster.client import Client
 from colocate.cluster.errors import ServerError
 from colocate.cluster.json_patch import Patch
 from colocate.devices.extended_resources import ExtendedResource, ResourceState, remember
+from colocate.devices.resources import advertisement
+from colocate.devices.resources.local_kubelet import LocalKubelet
+from colocate.devices.resources.observe import ResourceLook, ResourceObserver
+from colocate.devices.resources.removal import Removal, RemovalSettings
 from colocate.errors import Unavailable, UserError
+from colocate.gpus import WRITTEN_BESIDE
 from colocate.host.identity import this_machine, this_node
 from colocate.kubelet.paths import DEFAULT_ROOT, ROOT_VARIABLE, KubeletPaths
 
@@ -257,4 +258,5 @@ async def _observing(args: argparse.Namespace) -> AsyncIterator[tuple[Client, Re
     # Who names a folder and a node in one breath says whose folder it is; the variable may be set for another.
     node = (args.node if args.kubelet_root else None) or this_node()
     async with Client(cluster_flags.find(args), clock) as client:
-        yield client, ResourceObserver(client, LocalKubelet(paths, this_machine(), clock, node=node), clock)
+        kubelet = LocalKubelet(paths, this_machine(), clock, node=node)
+        yield client, ResourceObserver(client, kubelet, clock, WRITTEN_BESIDE)

@@ -6,10 +6,10 @@ The line that moves is never wider than the terminal, however that is resized: a
 import os
 from typing import TextIO
 
-from colocate.apps.resources.steps import Changed, Patching, PutBack, Step, Trouble, WaitingStep, Watching
 from colocate.cli.output import visible
 from colocate.cli.resource_table import span
 from colocate.devices.extended_resources import GRACE
+from colocate.devices.resources.steps import Changed, Patching, PutBack, Step, Trouble, WaitingStep, Watching
 
 _BAR = 24
 _SHORT_BAR = 8

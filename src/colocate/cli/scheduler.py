@@ -14,23 +14,6 @@ import msgspec
 import uvloop
 
 from colocate import telemetry
-from colocate.apps.config.file import Underlay, build_document, load_document
-from colocate.apps.config.override import from_assignments, unknown_variables
-from colocate.apps.config.schema import VERSION
-from colocate.apps.config.words import Problem
-from colocate.apps.scheduler.addresses import has_login, leads_somewhere, with_token
-from colocate.apps.scheduler.kube import configuration as kube_config
-from colocate.apps.scheduler.kube import seed as seed_config
-from colocate.apps.scheduler.kube.configuration import (
-    DEFAULT_NAME,
-    KubeProfile,
-    TlsFiles,
-    WantedConfiguration,
-)
-from colocate.apps.scheduler.kube.seed import Seed, over_seed
-from colocate.apps.scheduler.process import run_scheduler
-from colocate.apps.scheduler.server.tokens import own_token_file, tokens
-from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE, SCHEDULER, Act, SchedulerConfig, check
 from colocate.cli import (
     cluster_flags,
     scheduler_config,
@@ -42,9 +25,26 @@ from colocate.cli.commands import Commands, add_command
 from colocate.cli.main import GROUPS
 from colocate.cli.output import terminal_width, wrapped
 from colocate.cluster.client import Client
+from colocate.config.document import VERSION
+from colocate.config.file import Underlay, build_document, load_document
+from colocate.config.override import from_assignments, unknown_variables
+from colocate.config.words import Problem
 from colocate.errors import UserError, system_reason
 from colocate.gpus import COLOCATE, DIALECTS, Dialect, dialect
 from colocate.host.files import write_atomically
+from colocate.scheduler.addresses import has_login, leads_somewhere, with_token
+from colocate.scheduler.kube import configuration as kube_config
+from colocate.scheduler.kube import seed as seed_config
+from colocate.scheduler.kube.configuration import (
+    DEFAULT_NAME,
+    KubeProfile,
+    TlsFiles,
+    WantedConfiguration,
+)
+from colocate.scheduler.kube.seed import Seed, over_seed
+from colocate.scheduler.process import run_scheduler
+from colocate.scheduler.server.tokens import own_token_file, tokens
+from colocate.scheduler.settings import DEFAULT_TOKEN_FILE, SCHEDULER, Act, SchedulerConfig, check
 from colocate.telemetry import Event
 
 _DEFAULT = WantedConfiguration()

@@ -6,11 +6,11 @@ import sys
 from importlib import resources
 from pathlib import Path
 
-from colocate.apps.config.file import Loaded, load_document
-from colocate.apps.config.override import from_assignments, unknown_variables
-from colocate.apps.scheduler.settings import SCHEDULER, Act, SchedulerConfig
 from colocate.cli.commands import Commands, add_command
 from colocate.cli.config import render
+from colocate.config.file import Loaded, load_document
+from colocate.config.override import from_assignments, unknown_variables
+from colocate.scheduler.settings import SCHEDULER, Act, SchedulerConfig
 
 
 def add(commands: Commands) -> None:
@@ -58,7 +58,7 @@ def show(args: argparse.Namespace) -> None:
 
 
 def example(args: argparse.Namespace) -> None:
-    print(resources.files("colocate.apps.scheduler").joinpath("example.yaml").read_text(), end="")
+    print(resources.files("colocate.scheduler").joinpath("example.yaml").read_text(), end="")
 
 
 def _load(args: argparse.Namespace) -> Loaded[SchedulerConfig]:

@@ -8,18 +8,11 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from colocate.apps.config.words import Problem
-from colocate.apps.scheduler import client as questions
-from colocate.apps.scheduler.addresses import without_login
-from colocate.apps.scheduler.client import Where
-from colocate.apps.scheduler.load_ranges import check_ranges
-from colocate.apps.scheduler.loop.decision_log import Told
-from colocate.apps.scheduler.server.tokens import own_token_file
-from colocate.apps.scheduler.settings import DEFAULT_TOKEN_FILE
 from colocate.cli import scheduler_pod_file, scheduler_tables
 from colocate.cli.commands import Commands, add_command, add_output, add_watch, print_watched
 from colocate.cli.output import as_json, harmless, has_colours, terminal_width, visible, wrapped
 from colocate.cli.scheduler_tables import Scored
+from colocate.config.words import Problem
 from colocate.errors import UserError, system_reason
 from colocate.host.files import write_atomically
 from colocate.load import (
@@ -37,6 +30,13 @@ from colocate.load import (
     top,
 )
 from colocate.model.load import PodFacts
+from colocate.scheduler import client as questions
+from colocate.scheduler.addresses import without_login
+from colocate.scheduler.client import Where
+from colocate.scheduler.load_ranges import check_ranges
+from colocate.scheduler.loop.decision_log import Told
+from colocate.scheduler.server.tokens import own_token_file
+from colocate.scheduler.settings import DEFAULT_TOKEN_FILE
 
 _STANDARD_INPUT = Path("-")
 

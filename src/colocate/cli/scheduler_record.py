@@ -9,16 +9,16 @@ from pathlib import Path
 import uvloop
 
 from colocate.aio import first, with_signals
-from colocate.apps.config.values import to_seconds, to_size
-from colocate.apps.scheduler import client as questions
-from colocate.apps.scheduler.client import Where
-from colocate.apps.scheduler.record import Recorded, RecordSettings, record
 from colocate.cli import scheduler_questions
 from colocate.cli.commands import Commands, add_command
 from colocate.clock import SystemClock
+from colocate.config.values import to_seconds, to_size
 from colocate.errors import UserError, system_reason
 from colocate.load import MOST_RECORDED, LoadRecorder, hashing
 from colocate.model.figures import count
+from colocate.scheduler import client as questions
+from colocate.scheduler.client import Where
+from colocate.scheduler.record import Recorded, RecordSettings, record
 
 _LONGEST = 14 * 86_400.0
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from colocate.apps.config.file import load_document
-from colocate.apps.config.words import Problem
-from colocate.apps.scheduler.load_ranges import check_ranges
-from colocate.apps.scheduler.settings import SCHEDULER
 from colocate.cli.commands import Commands, add_command
 from colocate.cli.output import aligned, as_json
+from colocate.config.file import load_document
+from colocate.config.words import Problem
 from colocate.errors import UserError, system_reason
 from colocate.host.files import write_atomically
 from colocate.load import LoadSettings, decode_recording
+from colocate.scheduler.load_ranges import check_ranges
+from colocate.scheduler.settings import SCHEDULER
 
 if TYPE_CHECKING:  # numpy is an extra, and slow to load: nothing of it before it is wanted
     from colocate.replay.load_replay import PolicySummary, WorkloadOf

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from colocate.apps.scheduler.loop.decision_log import Told
-from colocate.apps.scheduler.loop.refusal_log import RefusedPod
 from colocate.cli.output import aligned, painted, visible, wrapped
 from colocate.load import (
     ClosedNode,
@@ -19,6 +17,8 @@ from colocate.load import (
     ScorePart,
     rounded_down,
 )
+from colocate.scheduler.loop.decision_log import Told
+from colocate.scheduler.loop.refusal_log import RefusedPod
 
 _BAR = 10
 """Cells of the bar of a node's pressure."""

@@ -186,6 +186,11 @@ VOLCANO = Dialect(
 
 DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (COLOCATE, DOSLAB, GPUSHARE, VOLCANO)}
 
+WRITTEN_BESIDE: Mapping[str, str] = {
+    name: dialect.memory for dialect in DIALECTS.values() for name in (dialect.count, dialect.cores) if name
+}
+"""Resources that an agent writes into node status, by their name: the one that its plugin registers."""
+
 
 def dialect(name: str, unit: Mebibytes | None = None, *, drains: bool = False) -> Dialect:
     """The dialect of that name, in another unit where one is given; UserError where there is none such."""

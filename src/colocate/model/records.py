@@ -1,6 +1,6 @@
 """Other records of who holds which device, beside the kubelet's checkpoint: what each of them says.
 
-Values alone: `apps.checkpoint.sources` asks for them.
+Values alone: `devices.checkpoint.sources` asks for them.
 """
 
 from collections.abc import Mapping, Sequence

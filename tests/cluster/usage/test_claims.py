@@ -6,8 +6,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from colocate.apps.doctor.strangers import LabelRemedies
-from colocate.apps.scheduler.sections import UsageSection
 from colocate.cluster.usage import SignalHealth
 from colocate.cluster.usage.answers import Series
 from colocate.cluster.usage.claims import (
@@ -23,6 +21,8 @@ from colocate.cluster.usage.claims import (
 from colocate.cluster.usage.collisions import SeriesCollision, collisions
 from colocate.cluster.usage.directory import Directory, KnownNode
 from colocate.cluster.usage.node_series import Times, join
+from colocate.doctor.strangers import LabelRemedies
+from colocate.scheduler.sections import UsageSection
 
 NOW = 1e6
 EXPIRY = 180.0

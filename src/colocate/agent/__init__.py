@@ -1,0 +1,1 @@
+"""The processes on a node: agent, CRI proxy and NRI plugin. They join the capabilities and decide nothing."""

@@ -1,0 +1,43 @@
+"""Reads the configuration of an agent: a file of ours, or the fallback.cfg of cri-resource-manager."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from colocate.agent import check, fallback, schema
+from colocate.agent.schema import Config
+from colocate.config import values
+from colocate.config.document import FOREIGN_TO_ALL, ConfigDocument
+from colocate.config.file import Loaded, build_document, load_document
+from colocate.config.override import Override
+
+_OF_THE_SCHEDULER = (
+    "the configuration of 'colocate scheduler'; check it with 'colocate scheduler config check'"
+)
+
+
+def _translated(tree: Any) -> dict[str, Any] | None:
+    return fallback.from_fallback(tree) if fallback.is_fallback(tree) else None
+
+
+AGENT = ConfigDocument(
+    schema.Config,
+    check.check,
+    values.decode,
+    "'colocate config example' prints an example",
+    FOREIGN_TO_ALL
+    | dict.fromkeys(("server", "act", "shadow", "usage", "load", "taints", "decisions"), _OF_THE_SCHEDULER),
+    translate=_translated,
+)
+
+
+def load(file: Path, environ: Mapping[str, str], flags: Iterable[Override] = ()) -> Loaded[Config]:
+    """The agent's configuration in `file`, as overridden; a UserError where it cannot be used."""
+    return load_document(AGENT, file, environ, flags)
+
+
+def build(
+    blob: bytes, file: str, environ: Mapping[str, str] | None = None, flags: Iterable[Override] = ()
+) -> Loaded[Config]:
+    """The agent's configuration in the bytes of a file; `file` is what its sentences call it."""
+    return build_document(AGENT, blob, file, environ, flags)

@@ -1,0 +1,67 @@
+"""The memory part made from an agent's configuration, and changed by a new one as far as it can be while it runs."""
+
+from pathlib import Path
+
+import msgspec
+
+from colocate.agent.schema import Config
+from colocate.clock import Clock
+from colocate.cluster import connection
+from colocate.cluster.client import Client, ClientSettings
+from colocate.cluster.connection import Flags, Remedies
+from colocate.host.identity import this_node
+from colocate.memory import blocks_for_settings
+from colocate.memory.agent.cluster_view import ClusterView
+from colocate.memory.agent.machine import Machine
+from colocate.memory.agent.part import MemoryPart
+from colocate.memory.agent.section import MemorySection
+from colocate.memory.agent.store import MemoryStore
+
+_FIXED = (
+    *("enabled", "resource", "block_size", "state_folder", "cgroup_root", "node", "kubeconfig", "dry_run"),
+    "swap",
+)
+"""What a running part cannot change."""
+
+_REMEDIES = Remedies(kubeconfig="a kubeconfig with memory.kubeconfig or KUBECONFIG", context="", insecure="")
+"""An agent has no flags for the cluster, and trusts no server unseen."""
+
+_PATIENCE = ClientSettings(timeout=10.0, list_timeout=30.0, attempts=2)
+
+
+def memory_part(config: Config, clock: Clock) -> MemoryPart:
+    """A part as configured; UserError where no cluster is known or the stored state cannot be read."""
+    memory = config.memory
+    kubeconfig = Path(memory.kubeconfig) if memory.kubeconfig else None
+    client = Client(connection.find(Flags(kubeconfig=kubeconfig), remedies=_REMEDIES), clock, _PATIENCE)
+    return MemoryPart(
+        memory.settings(),
+        store=MemoryStore(memory.state_folder),
+        machine=Machine(Path(memory.cgroup_root)),
+        cluster=ClusterView(client, memory.node or this_node()),
+        paths=config.kubelet.settings().paths,
+        clock=clock,
+        refresh=memory.refresh,
+        rate=memory.migration_rate,
+        move_expiry=memory.move_expiry,
+        dry_run=memory.dry_run,
+    )
+
+
+def fixed_differences(old: MemorySection, new: MemorySection) -> list[str]:
+    """The fields that differ and wait for the next start."""
+    return [f"memory.{name}" for name in _FIXED if getattr(old, name) != getattr(new, name)]
+
+
+def take_settings(part: MemoryPart, new: MemorySection) -> None:
+    """Go on by new figures; UserError where size or name of blocks that are held would change."""
+    held = frozenset(id for ids in part.state.holders.values() for id in ids)
+    settings = new.settings()
+    blocks_for_settings(part.state.blocks, settings, held)
+    fixed = ("resource", "block_size", "swap")
+    part.settings = msgspec.structs.replace(
+        settings, **{name: getattr(part.settings, name) for name in fixed}
+    )
+    part.refresh = new.refresh
+    part.executor.rate = new.migration_rate
+    part.executor.moves.expiry = new.move_expiry

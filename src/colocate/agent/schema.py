@@ -1,0 +1,63 @@
+"""The configuration file of an agent: its sections, those of the capabilities among them.
+
+msgspec reads the types, with those of `config.values`; `check` says what a type cannot: ranges, names, and what goes
+with what. `configuration` reads a file.
+"""
+
+from pathlib import Path
+
+from colocate.config.document import VERSION
+from colocate.config.process_sections import Log, Metrics
+from colocate.config.values import Seconds, Section
+from colocate.cpus.placer.section import CpusSection
+from colocate.devices.mock.section import Mock
+from colocate.gpus.agent.section import GpusSection
+from colocate.kubelet import OnStop, Registration, Settings
+from colocate.kubelet.paths import DEFAULT_ROOT, KubeletPaths
+from colocate.memory.agent.section import MemorySection
+
+
+class Kubelet(Section, frozen=True):
+    """How the agent meets the kubelet."""
+
+    root: Path = DEFAULT_ROOT
+    """The kubelet's folder, with device-plugins/kubelet.sock in it."""
+    registration: Registration = Registration.REGISTER
+    on_stop: OnStop = OnStop.KEEP
+    allocate_timeout: Seconds = Seconds(10)
+    """How long a device may take to answer Allocate before the container is turned away."""
+
+    def settings(self) -> Settings:
+        """The same for the device-plugin SDK."""
+        # A withdrawn id must outlive every Allocate that may still ask for it.
+        linger = max(Settings().linger, self.allocate_timeout + 5)
+        return Settings(
+            paths=KubeletPaths(self.root),
+            registration=self.registration,
+            on_stop=self.on_stop,
+            allocate_timeout=self.allocate_timeout,
+            linger=linger,
+        )
+
+
+DEFAULT_CONTROL_SOCKET = Path("/run/colocate/agent.sock")
+
+
+class Control(Section, frozen=True):
+    """Where `colocate mock` and its like reach the agent."""
+
+    socket: Path = DEFAULT_CONTROL_SOCKET
+
+
+class Config(Section, frozen=True):
+    """The whole configuration of `colocate agent`."""
+
+    version: int = VERSION
+    kubelet: Kubelet = Kubelet()
+    log: Log = Log()
+    metrics: Metrics = Metrics()
+    control: Control = Control()
+    mock: Mock = Mock()
+    memory: MemorySection = MemorySection()
+    cpus: CpusSection = CpusSection()
+    gpus: GpusSection = GpusSection()

@@ -1,0 +1,35 @@
+"""Sections that the configuration of every process has: its log and its metrics."""
+
+from enum import StrEnum
+
+from colocate.config.values import Address, Section
+
+
+class LogFormat(StrEnum):
+    """How log lines look; `auto` is text on a terminal and JSON elsewhere."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """The least important events that are logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Log(Section, frozen=True):
+    """What the agent writes to standard error."""
+
+    format: LogFormat = LogFormat.AUTO
+    level: LogLevel = LogLevel.INFO
+
+
+class Metrics(Section, frozen=True):
+    """The Prometheus endpoint; off unless an address is given, so that two agents never clash."""
+
+    address: Address = Address("off")

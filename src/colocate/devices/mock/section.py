@@ -1,0 +1,41 @@
+"""The section `mock` of the agent's configuration: its fields and their defaults."""
+
+from enum import StrEnum
+
+from colocate.config.values import Section
+from colocate.model.device import Allocation
+
+
+class Spread(StrEnum):
+    """How devices are spread over NUMA nodes."""
+
+    INTERLEAVE = "interleave"
+    """Device i is near node i modulo n; stays as it is when the count grows."""
+    BLOCKS = "blocks"
+    """The first devices are near the first node, the next near the second."""
+
+
+class Numa(Section, frozen=True):
+    """The NUMA nodes that devices are near to."""
+
+    nodes: tuple[int, ...]
+    spread: Spread = Spread.INTERLEAVE
+
+
+class MockResource(Section, frozen=True):
+    """A resource with devices that do not exist: `count` of them, or those in `ids`."""
+
+    name: str
+    count: int | None = None
+    ids: tuple[str, ...] | None = None
+    id_prefix: str | None = None
+    """Put before the number of each device where `count` is given; the last part of the name by default."""
+    numa: Numa | None = None
+    inject: Allocation = Allocation()
+    """What a container gets with its devices. Values may hold {ids}, {count} and {resource}."""
+
+
+class Mock(Section, frozen=True):
+    """Mock devices."""
+
+    resources: tuple[MockResource, ...] = ()

@@ -1,0 +1,140 @@
+"""Judges by the table of loads: what the extender answers with. No I/O; what was answered is handed to the log.
+
+In shadow mode every answer is neutral, all nodes alike, and nothing is assumed from it: the record says what it
+would have been.
+"""
+
+from collections.abc import Sequence
+
+from colocate import telemetry
+from colocate.clock import Clock
+from colocate.cpus import ANNOTATION
+from colocate.load import (
+    LoadPod,
+    MissingFilter,
+    Mix,
+    PackedNames,
+    decide,
+    pod_facts,
+    refused_everywhere,
+    sift,
+)
+from colocate.scheduler.loop.all_hot import AllHotTold
+from colocate.scheduler.loop.decision_log import DecisionLog
+from colocate.scheduler.loop.strict_cpus import StrictPod, strict_refusals
+from colocate.scheduler.loop.table_feed import TableFeed
+from colocate.scheduler.server.judge import Sieved
+from colocate.wire.extender_questions import Asked, read_names
+
+_LEAST_BOUND = 10_000
+"""Candidates that are judged at once however few nodes are known, as none are at the start."""
+
+
+class LoadJudge:
+    """Decides for the server. See `judge.Judge`."""
+
+    def __init__(
+        self,
+        facts: TableFeed,
+        decisions: DecisionLog,
+        clock: Clock,
+        *,
+        nodes_kept: int = 5,
+        shadow: bool = False,
+        sampled: bool = True,
+    ) -> None:
+        self._sampled = sampled
+        self._facts = facts
+        self._table = facts.table
+        self._decisions = decisions
+        self._clock = clock
+        self._nodes_kept = nodes_kept
+        self._shadow = shadow
+        self._all_hot = AllHotTold(shadow=shadow)
+        loads = self._table.settings
+        self._needs_samples = loads.filter.enabled and loads.staleness.filter is MissingFilter.CLOSED
+
+    def most_candidates(self) -> int:
+        return max(_LEAST_BOUND, 2 * len(self._table.nodes))
+
+    def prioritize(self, asked: Asked, caller: str) -> Sequence[int]:
+        scores = self._score(
+            asked.pod(LoadPod), caller, asked.names, PackedNames(asked.kept_names, read_names)
+        )
+        return [0] * len(asked.names) if self._shadow else scores
+
+    def filter(self, asked: Asked, caller: str) -> Sieved:
+        asked_for, now = asked.pod(LoadPod), self._clock.time()
+        pod = pod_facts(asked_for)
+        self._table.advance(now)
+        # Where it goes is open again; what it is assumed on is said by the scores, if any node is left.
+        self._table.withdraw(pod.uid)
+        strict = self._strictly_refused(asked, asked_for.metadata.namespace)
+        names = [name for name in asked.names if name not in strict] if strict else asked.names
+        sifted = sift(self._table, self._table.demand(pod), names)
+        if sifted.refused:
+            telemetry.SCHEDULER_REFUSALS.labels(str(self._shadow).lower()).inc(len(sifted.refused))
+        if pod.uid:
+            self._all_hot.sifted(pod.key, sifted, self._clock.monotonic())
+            self._decisions.sifted(pod.uid, sifted)
+            left = names if self._shadow else sifted.passed
+            if len(left) == 1:
+                # Of a single node kube-scheduler asks for no score.
+                self._score(asked_for, caller, left)
+            elif not left and sifted.refused:
+                mix = self._mix(asked_for)
+                self._decisions.refused(refused_everywhere(self._table, pod, len(sifted.refused), now, mix))
+        if self._shadow:
+            return Sieved()
+        return Sieved({name: str(why) for name, why in sifted.refused.items()} | strict)
+
+    def _strictly_refused(self, asked: Asked, namespace: str) -> dict[str, str]:
+        """Nodes where no CCX has room for a pod that wishes for one, or whose namespace does; in shadow mode none."""
+        by_default = namespace in self._facts.strict_by_default
+        if self._shadow or (not by_default and ANNOTATION.encode() not in bytes(asked.sent_pod)):
+            return {}
+        return strict_refusals(asked.pod(StrictPod), asked.names, self._facts.free_ccxs)
+
+    def _score(
+        self, pod: LoadPod, caller: str, names: Sequence[str], kept_as: PackedNames | None = None
+    ) -> list[int]:
+        facts = pod_facts(pod)
+        answer = decide(
+            self._table,
+            facts,
+            names,
+            self._clock.time(),
+            mix=self._mix(pod),
+            keep=self._nodes_kept,
+            assume=not self._shadow,
+            kept_as=kept_as,
+            # The API server vouches for a pod that it shows; for any other nobody does but who asks.
+            vouched_by="" if self._facts.shows(facts) else caller,
+        )
+        if answer.decision.uid:
+            # Whoever asks for a pod that is none, such as the doctor, leaves no trace.
+            self._decisions.judged(answer)
+        return answer.scores
+
+    def _mix(self, pod: LoadPod) -> Mix:
+        return self._table.settings.policy_of(pod.spec.scheduler_name)
+
+    def unready(self) -> Sequence[str]:
+        facts = self._facts
+        reasons = [
+            f"the scheduler has not read all {name} of the cluster yet{f': {why}' if why else ''}"
+            for name, synced, why in (
+                ("nodes", facts.nodes.health.synced, facts.nodes.health.last_error),
+                ("pods", facts.pods.health.synced, facts.pods.health.last_error),
+            )
+            if not synced
+        ]
+        if not self._sampled:
+            # Nobody is judged by loads.
+            return reasons
+        if not reasons and not facts.sampled.count:
+            reasons.append("the scheduler has not asked for samples yet")
+        if not reasons and self._needs_samples and not self._table.loads:
+            # Without any, the filter as it is configured would refuse every node.
+            reasons.append("no node has a sample yet, and load.staleness.filter is closed")
+        return reasons
