@@ -36,11 +36,14 @@ def _environment(extra: dict[str, str]) -> dict[str, str]:
     return {**ours, **extra}
 
 
-async def colocate(*arguments: str | Path, stdin: str = "", **environ: str) -> Ended:
-    """Run a command to its end."""
+async def colocate(
+    *arguments: str | Path, stdin: str = "", folder: Path | None = None, **environ: str
+) -> Ended:
+    """Run a command to its end, in another folder where one is given."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND,
         *map(str, arguments),
+        cwd=folder,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

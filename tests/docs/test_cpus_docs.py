@@ -18,8 +18,10 @@ SHOWN = re.findall(r"```console\n\$ colocate (.*?)\n(.*?)\n```", PAGE, re.DOTALL
 
 
 @pytest.mark.parametrize(("command", "shown"), [each for each in SHOWN if "--host" not in each[0]])
-async def test_commands_print_what_the_page_shows(command: str, shown: str) -> None:
-    done = await colocate(*command.split(), COLUMNS="100")
+async def test_commands_print_what_the_page_shows(command: str, shown: str, tmp_path: Path) -> None:
+    """In a folder where the files of this project are found, and a plot is not left in the checkout."""
+    (tmp_path / "tests").symlink_to(DOCS.parent / "tests")
+    done = await colocate(*command.split(), folder=tmp_path, COLUMNS="100")
     assert done.err == ""
     assert done.out.rstrip("\n") == shown
 

@@ -104,18 +104,18 @@ class Containerd:
                 os.kill(shim, signal.SIGKILL)
         for socket in self._shim_sockets():
             socket.unlink(missing_ok=True)
-        for group in Path("/sys/fs/cgroup").glob(f"*{self.cgroup_parent}/**/cgroup.procs"):
+        roots = [  # One for each controller, or the one of cgroup v2.
+            path
+            for pattern in (f"*{self.cgroup_parent}", self.cgroup_parent[1:])
+            for path in Path("/sys/fs/cgroup").glob(pattern)
+        ]
+        for group in (file for root in roots for file in root.rglob("cgroup.procs")):
             for pid in group.read_text().split():
                 with suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for mount in reversed([mount for mount in mounts if mount.startswith(f"{self.folder}/")]):
             subprocess.run(["umount", "--lazy", mount], check=True)
-        roots = [
-            path
-            for pattern in (f"*{self.cgroup_parent}", self.cgroup_parent[1:])
-            for path in Path("/sys/fs/cgroup").glob(pattern)
-        ]
         for root in roots:
             for folder in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
                 _remove_group(folder)
