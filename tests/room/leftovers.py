@@ -43,7 +43,7 @@ class Before:
         self._files = set(self._found())
         self._groups = set(_groups())
         self._mounts = Counter(mounts())
-        self._unknown = set(_unknown())
+        self._changed = set(_changed())
 
     def left(self, patience: float = PATIENCE) -> list[str]:
         """A line for each thing that is left when the command has ended and what it started had time to end."""
@@ -64,7 +64,8 @@ class Before:
                 yield f"control group {group}"
         new = set(self._found()) - self._files
         yield from (f"file {path}" for path in outermost(path for path in new if not _allowed(path)))
-        yield from (f"file {name} in the checkout" for name in sorted(set(_unknown()) - self._unknown))
+        changed = set(_changed()) - self._changed
+        yield from (f"file {line[3:]} in the checkout" for line in sorted(changed, key=lambda line: line[3:]))
 
     def _found(self) -> Iterator[Path]:
         """Files and folders, as they are called in the room."""
@@ -139,14 +140,13 @@ def _named(name: str) -> Iterator[int]:
                 yield int(file.parent.name)
 
 
-def _unknown() -> list[str]:
-    """Files in the checkout that git neither knows nor ignores."""
+def _changed() -> list[str]:
+    """A line of git for each file in the checkout that is new or changed, but for those that it ignores."""
     command = ["git", "-c", f"safe.directory={CHECKOUT}", "status", "--porcelain"]
     try:
-        lines = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True).stdout.splitlines()
+        return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True).stdout.splitlines()
     except FileNotFoundError:
         return []
-    return [line.removeprefix("?? ") for line in lines if line.startswith("?? ")]
 
 
 def _command(pid: int) -> str:

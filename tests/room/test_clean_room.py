@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.room import leftovers
 from tests.room.__main__ import LEFT, NO_ROOM
 from tests.room.folders import CHECKOUT, COVERED, Folders
 from tests.room.leftovers import Before
@@ -72,6 +73,23 @@ def test_a_folder_that_may_be_left_is_looked_into(tmp_path: Path) -> None:
     assert "file /run/containerd" not in before.left(0)
     (tmp_path / "containerd" / "s" / "shim").touch()
     assert "file /run/containerd/s/shim" in before.left(0)
+
+
+def test_a_file_of_the_checkout_that_is_changed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    (checkout / "README").write_text("as it was")
+    for words in (["init", "-q"], ["add", "README"]):
+        subprocess.run(["git", "-c", "init.defaultBranch=main", *words], cwd=checkout, check=True)
+    monkeypatch.setattr(leftovers, "CHECKOUT", checkout)
+    (tmp_path / "room").mkdir()
+    before = Before(Folders(tmp_path / "room"), janitor=0)
+    (checkout / "README").write_text("changed")
+    (checkout / "new").touch()
+    told = [line for line in before.left(0) if "checkout" in line]
+    assert told == ["file README in the checkout", "file new in the checkout"]
 
 
 def test_a_process_that_is_left_is_a_failure_and_ends() -> None:

@@ -1,6 +1,7 @@
 """Waiting for another task or process, never for time to pass."""
 
 import asyncio
+import io
 from collections.abc import Callable
 
 
@@ -11,4 +12,12 @@ async def until(holds: Callable[[], bool], what: str, seconds: float = 60) -> No
             while not holds():  # noqa: ASYNC110 -- what is awaited is outside of this event loop
                 await asyncio.sleep(0.002)
     except TimeoutError:
-        raise AssertionError(f"waited {seconds:g} s in vain for {what}") from None
+        raise AssertionError(f"waited {seconds:g} s in vain for {what}\n{_tasks()}") from None
+
+
+def _tasks() -> str:
+    """Where every task of this loop stands, to see what it was that did not come."""
+    stacks = io.StringIO()
+    for task in asyncio.all_tasks():
+        task.print_stack(file=stacks)
+    return stacks.getvalue()
