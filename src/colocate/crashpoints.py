@@ -7,12 +7,15 @@ the suite enumerates them and kills the process at every single one.
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 _crash_at = int(os.environ.get("COLOCATE_CRASH_AT", "0"))
 _log = os.environ.get("COLOCATE_CRASH_LOG")
 _armed = bool(_crash_at or _log)
 _count = 0
+_lock = threading.Lock()
+"""Side effects happen in threads, too: each must see a number of its own, or the one to die at is missed."""
 
 
 def arm(crash_at: int, log: Path | None) -> None:
@@ -27,9 +30,10 @@ def reached(point: str) -> None:
     if not _armed:
         return
     global _count
-    _count += 1
-    if _log:
-        with Path(_log).open("a") as log:
-            log.write(f"{_count} {point}\n")
-    if _count == _crash_at:
-        os.kill(os.getpid(), signal.SIGKILL)
+    with _lock:
+        _count += 1
+        if _log:
+            with Path(_log).open("a") as log:
+                log.write(f"{_count} {point}\n")
+        if _count == _crash_at:
+            os.kill(os.getpid(), signal.SIGKILL)
