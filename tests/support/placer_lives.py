@@ -16,9 +16,8 @@ import uvloop
 from colocate import crashpoints
 from colocate.agent.configuration import build
 from colocate.cpus.placer import part, upkeep
-from colocate.cpus.placer.control import STATUS, AskPlacement
 from colocate.cpus.placer.machine import PlacementMachine
-from colocate.cpus.placer.report import PlacementReport
+from colocate.cpus.placer.report import STATUS, AskPlacement, PlacementReport
 from colocate.kubelet.paths import KubeletPaths
 from colocate.model.cpu_shapes import CpuShape, machine
 from colocate.model.cpuset import CpuSet

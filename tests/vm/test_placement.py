@@ -67,7 +67,7 @@ class VmNode:
         return frozenset(CpuSet.parse(explanation_of(self.part.placer, own).container.cpus))
 
     async def settled(self) -> None:
-        await until(lambda: not self.part.placer.unwritten, "all is written", 60)
+        await until(lambda: not self.part.placer.keeper.unwritten, "all is written", 60)
 
 
 @asynccontextmanager
