@@ -9,9 +9,15 @@ import msgspec
 import pytest
 from tests.cli.running import colocate
 
-from colocate.cpus.installation.kubelet_change import NodeFiles, WantedProxy, install_steps, uninstall_steps
+from colocate.cpus.installation.kubelet_change import (
+    CRI_UNIT,
+    NodeFiles,
+    WantedProxy,
+    cri_proxy_unit,
+    install_steps,
+    uninstall_steps,
+)
 from colocate.cpus.installation.steps import RunCommand, Step, WriteFile, carry_out, show
-from colocate.cpus.installation.units import CRI_UNIT, cri_proxy_unit
 from colocate.errors import UserError
 
 EXAMPLES = Path(__file__).parents[2] / "examples/cpus"

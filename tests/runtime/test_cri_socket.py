@@ -57,7 +57,7 @@ async def test_a_socket_that_somebody_serves_is_left_to_them(short: Path) -> Non
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(listen))
         other.listen()
-        with pytest.raises(UserError, match="somebody already serves"):
+        with pytest.raises(UserError, match="another process already serves"):
             async with serving(grpc.aio.server(), listen, short / "runtime.sock"):
                 pass
         assert listen.exists()
