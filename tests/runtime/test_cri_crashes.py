@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import grpc
 import grpc.aio
-from tests.support import fake_runtime
+from tests.support import cri_runtime
 from tests.support.containerd import Kubelet
-from tests.support.mini_runtime import MiniRuntime
+from tests.support.cri_runtime import MiniRuntime
 from tests.support.placer_lives import PlacerLives, deaths_at, settled, side_effects
 
 from colocate.cpus.placer.report import PlacementReport
@@ -113,7 +113,7 @@ async def life(node: Node) -> None:
 async def lived(folder: Path, crash_at: int, log: Path) -> int:
     """A whole life, whoever dies in it; returns how many did."""
     node = Node(folder, crash_at, log)
-    async with fake_runtime.serving(folder / "runtime.sock", node.runtime.serve):
+    async with cri_runtime.serving(folder / "runtime.sock", node.runtime.serve):
         try:
             await life(node)
         finally:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.support.nri_runtime import FakeRuntime, PluginConnection
+from tests.support.nri_runtime import NriRuntime, PluginConnection
 from tests.support.placer_lives import EVERYTHING, PlacerLives, deaths_at, settled, side_effects
 
 from colocate.cpus.placer.report import PlacementReport
@@ -41,7 +41,7 @@ class NriMachine:
     """A runtime that stays, and one plugin after the other."""
 
     def __init__(self, folder: Path, crash_at: int, log: Path) -> None:
-        self.runtime = FakeRuntime(folder / "nri.sock")
+        self.runtime = NriRuntime(folder / "nri.sock")
         self.pods: dict[str, nri.PodSandbox] = {}
         self.containers: dict[str, nri.Container] = {}
         """Those that have not ended."""

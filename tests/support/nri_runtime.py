@@ -164,7 +164,7 @@ class PluginConnection:
         await self.hang_up()
 
 
-class FakeRuntime:
+class NriRuntime:
     """A socket that plugins connect to."""
 
     def __init__(self, socket: Path) -> None:
@@ -183,7 +183,7 @@ class FakeRuntime:
             return await self._connections.get()
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator["FakeRuntime"]:
+    async def listening(self) -> AsyncIterator["NriRuntime"]:
         server = await asyncio.start_unix_server(self._accept, self.socket)
         try:
             yield self
