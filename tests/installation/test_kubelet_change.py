@@ -214,7 +214,7 @@ def test_links_round_in_a_circle_and_links_for_copies_are_refused(tmp_path: Path
         NodeFiles.below(tmp_path)
 
 
-def test_a_kubelet_that_is_nobodys_is_refused(tmp_path: Path) -> None:
+def test_a_kubelet_without_known_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="this kubelet is not kubeadm's"):
         install_steps(NodeFiles.below(tmp_path), WANTED)
 

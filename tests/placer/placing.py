@@ -46,14 +46,14 @@ class PlacingTest:
         self.section = section
         self.clock = clock or PatientClock()
         self.blind = ""
-        """Why nobody can tell the machine's CPUs, while nobody can."""
+        """Why the CPU topology cannot be read; empty: it can."""
         topology = machine(shape)
         mems = tuple(node.id for node in topology.nodes)
         self.runtime = FakeRuntime(folder / "cgroup", topology.online, mems, nri=nri)
         self.placer = self.begun()
 
     def begun(self) -> Placer:
-        """A placer that has taken the state up."""
+        """A placer that has restored the stored state."""
         facts = PlacementMachine(
             self._read,
             mount=self.runtime.mount,
@@ -75,21 +75,21 @@ class PlacingTest:
         return machine(self.shape)
 
     async def again(self) -> Placer:
-        """The placer is gone, whatever it was about, and the next begins."""
+        """End the placer, whatever it was doing, and begin the next."""
         self.keeper.close()
         self.begun()
         await self.runtime.connect(self.placer)
         return self.placer
 
     async def settle(self) -> None:
-        """All that waits is written."""
+        """Write until nothing is left to write."""
         for _ in range(3):
             if await self.upkeep.write() and not self.keeper.unwritten:
                 return
         raise AssertionError("the runtime does not take it")
 
     def check(self) -> None:
-        """No CPU is two containers' own; nobody runs on another's; the runtime has what the placements says."""
+        """No CPU is given to two containers; no container runs on exclusive CPUs of another."""
         placer = self.placer
         assert placer.keeper.placements is not None
         own = EMPTY
@@ -112,5 +112,5 @@ class PlacingTest:
 
 
 def manual(folder: Path, **more: object) -> PlacingTest:
-    """The same with time that passes as the test says."""
+    """A `PlacingTest` whose clock the test moves."""
     return PlacingTest(folder, clock=ManualClock(), **more)  # type: ignore[arg-type]

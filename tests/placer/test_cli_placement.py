@@ -59,7 +59,7 @@ async def test_status_and_explain_tell_where_containers_are_and_why(tmp_path: Pa
         assert none.err == "colocate: there is no container 'other' here; 'colocate cpus status' lists them\n"
 
 
-async def test_status_tells_why_nobody_is_placed(tmp_path: Path) -> None:
+async def test_status_tells_why_no_container_is_placed(tmp_path: Path) -> None:
     test = PlacingTest(tmp_path)
     test.blind = "there is no /sys"
     await test.again()

@@ -52,7 +52,7 @@ async def test_a_policy_that_fails_lets_the_container_through_on_the_shared_cpus
         web = test.runtime.sandbox("web")
         own = await test.runtime.create(test.placer, web, "main", WHOLE)
     assert passed("failure") == before + 1
-    assert test.runtime.cpus(own) == "2-7,10-15", "the CPUs that all share: nobody's own among them"
+    assert test.runtime.cpus(own) == "2-7,10-15", "the shared CPUs, without exclusive ones"
     test.check()
     await test.upkeep.audit()
     assert test.runtime.cpus(own) == "2-3,10-11"
@@ -98,7 +98,7 @@ async def test_a_decision_that_takes_too_long_is_not_waited_for(
     test.check()
 
 
-async def test_a_resize_that_nobody_decides_goes_through_and_the_audit_decides_it(
+async def test_a_resize_without_a_decision_goes_through_and_the_audit_decides_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test = PlacingTest(tmp_path)
@@ -457,7 +457,7 @@ async def test_what_the_runtime_does_not_take_is_tried_again_later_each_time(tmp
         running.cancel()
 
 
-async def test_another_configuration_moves_who_no_longer_fits_and_nobody_else(tmp_path: Path) -> None:
+async def test_another_configuration_moves_only_containers_that_no_longer_fit(tmp_path: Path) -> None:
     test = PlacingTest(tmp_path)
     first = await with_a_database(test)
     second = await test.runtime.create(test.placer, test.runtime.sandbox("web"), "main", WHOLE)

@@ -179,7 +179,7 @@ class PlacementHistories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.test.runtime.running())
     @rule(data=st.data(), cpu=st.integers(0, 15))
-    def somebody_else_writes_a_cpuset(self, data: st.DataObject, cpu: int) -> None:
+    def another_program_writes_a_cpuset(self, data: st.DataObject, cpu: int) -> None:
         own = data.draw(st.sampled_from(sorted(self.test.runtime.running())))
         if self.test.keeper.pins and cpu in self.test.runtime.everything:
             self.test.runtime.tamper(own, CpuSet.of([cpu]))

@@ -249,7 +249,7 @@ async def test_an_init_container_hands_its_cpus_on(make: Make) -> None:
     sandbox = test.runtime.sandbox("db")
     init = await test.runtime.create(test.placer, sandbox, "prepare", WHOLE)
     before = test.runtime.cpus(init)
-    await test.runtime.stop(None, init)  # It ends by itself, and nobody tells.
+    await test.runtime.stop(None, init)  # It ends by itself, without an event.
     main = await test.runtime.create(test.placer, sandbox, "main", WHOLE)
     assert test.runtime.cpus(main) == before
     beside = await test.runtime.create(test.placer, sandbox, "beside", WHOLE)

@@ -2,7 +2,7 @@
 
 The kubelet does what a kubelet does: it makes a call again that failed, as the next attempt where the container is
 there. The machine is made, and so is the runtime: whatever CPUs the placer says arrive there unclipped.
-No container is lost, no CPU of an exclusive container is given to another, and in the end nothing is kept for nobody.
+No container is lost, no CPU of an exclusive container is given to another, and in the end all CPUs are free.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ async def life(node: Node) -> None:
 
 
 async def lived(folder: Path, crash_at: int, log: Path) -> int:
-    """A whole life, whoever dies in it; returns how many did."""
+    """A whole life; returns how many placers died in it."""
     node = Node(folder, crash_at, log)
     async with cri_runtime.serving(folder / "runtime.sock", node.runtime.serve):
         try:

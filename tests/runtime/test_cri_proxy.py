@@ -1,4 +1,4 @@
-"""The proxy tells what happens to containers, writes what is decided, and stands in nobody's way when that fails."""
+"""The proxy tells what happens to containers, writes what is decided, and lets calls pass when that fails."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -233,7 +233,7 @@ async def test_a_status_that_says_other_things_is_no_trouble(info: str) -> None:
     assert (runs.id, runs.resources, runs.pid) == ("id-runs", RuntimeResources(), 0)
 
 
-async def test_a_container_whose_status_cannot_be_had_keeps_nobody_waiting() -> None:
+async def test_a_container_without_a_status_delays_no_other() -> None:
     with TemporaryDirectory(prefix="cri") as folder:
         node = Node(Path(folder))
         node.runtime.add("broken", state=cri.CONTAINER_RUNNING)

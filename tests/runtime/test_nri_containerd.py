@@ -175,7 +175,7 @@ async def placed(containerd: Containerd, folder: Path) -> AsyncIterator[tuple[Pl
         placer.keeper.close()
 
 
-async def test_drift_that_somebody_made_is_healed_by_the_runtime(
+async def test_a_cpuset_changed_from_outside_is_repaired_by_the_runtime(
     containerd: Containerd, tmp_path: Path
 ) -> None:
     async with (

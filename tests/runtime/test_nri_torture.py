@@ -33,7 +33,7 @@ STREAM = b"".join(mux.pieces(1, frame.raw) for frame in CONVERSATION)
 
 @settings(max_examples=25)
 @given(cuts=st.lists(st.integers(1, len(STREAM) - 1), max_size=12))
-def test_frames_that_are_cut_anywhere_are_answered_all_the_same(cuts: list[int]) -> None:
+def test_frames_that_are_cut_anywhere_are_answered(cuts: list[int]) -> None:
     async def converse() -> None:
         with TemporaryDirectory() as folder:
             async with nri_pair(Path(folder)) as pair:
@@ -102,7 +102,7 @@ async def test_garbage_is_told_once_and_the_connection_made_again(pair: NriPair,
     ["Configure", "Synchronize", "CreateContainer", "UpdateContainer", "StopContainer", "StateChange"],
 )
 async def test_a_payload_that_cannot_be_read_is_as_good_as_hanging_up(pair: NriPair, method: str) -> None:
-    """The container goes on without the plugin, which then asks anew what there is."""
+    """The container goes on without the plugin, which then asks again what there is."""
     plugin = await pair.synchronized()
     pair.told()
     plugin.send(plugin.request(method, b"\x0a\xff"))

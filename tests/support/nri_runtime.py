@@ -189,7 +189,7 @@ class NriRuntime:
             yield self
         finally:
             server.close()
-            await asyncio.sleep(0)  # whoever is being accepted is among them then
+            await asyncio.sleep(0)  # then connections that are being accepted are in the list
             for connection in self._all:
                 await connection.hang_up()
             self.socket.unlink(missing_ok=True)

@@ -119,6 +119,6 @@ def fitted(settings: CpuSettings, topology: CpuTopology) -> tuple[CpuSettings, t
     try:
         CpuAllocator(topology, settings)
     except UserError as error:
-        doubts.append(f"None is reserved, and there are no pools: {error}.")
+        doubts.append(f"No CPU is reserved, and no pool is used: {error}.")
         settings = msgspec.structs.replace(settings, reserved=EMPTY, reserved_size=0, pools=())
     return settings, tuple(doubts)

@@ -69,13 +69,13 @@ class PlacementPart:
         service = placer_service(self.placer, section.topology)
         try:
             async with AsyncExitStack() as stack:
-                ways: tuple[AbstractAsyncContextManager[object], ...] = (
+                servers: tuple[AbstractAsyncContextManager[object], ...] = (
                     metrics.serving(section.metrics),
                     control.serving(section.socket, service, peer=PLACER),
                 )
-                for way in ways:
+                for server in servers:
                     try:
-                        await stack.enter_async_context(way)
+                        await stack.enter_async_context(server)
                     except UserError as error:
                         # Go on without metrics or control socket: no container could start without this process.
                         telemetry.logger().error(Event.PLACEMENT_DOUBTFUL, reason=str(error))

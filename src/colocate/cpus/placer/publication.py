@@ -1,4 +1,4 @@
-"""Publishes which CCXs of this node have room, in an annotation of the node; optional.
+"""Publishes the free CCXs of this node in an annotation of the node; optional.
 
 The annotation is written when it changes, at most every few seconds. It is removed when the placer ends or is off, so
 that no scheduler uses old data.

@@ -175,7 +175,7 @@ def explanation_of(placer: Placer, name: str) -> ContainerExplanation:
     elif not placements.active:
         sentences = ("Placement is off on this node: it runs on all CPUs.",)
     elif placed.passed:
-        sentences = (f"It was let through without a decision ({placed.passed}); the next audit places it.",)
+        sentences = (f"It started without a decision ({placed.passed}); the next audit places it.",)
     else:
         sentences = ("It has ended, and has no CPUs.",)
     group = keeper.machine.group(placements.sandboxes[placed.key[0]], placed.id) if placed.id else None

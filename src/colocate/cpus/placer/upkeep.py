@@ -56,7 +56,7 @@ class Upkeep:
         """Sandboxes that had a control group of their own at the last audit."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Write and audit until cancelled."""
         await first(self._write_forever(), self._audit_forever())
 
     async def _write_forever(self) -> None:
