@@ -80,11 +80,13 @@ class CriProxy:
         return {
             methods.CREATE_CONTAINER.path: self._create,
             methods.UPDATE_RESOURCES.path: self._update,
-            methods.START_CONTAINER.path: self._start,
-            methods.STOP_CONTAINER.path: self._stop,
-            methods.REMOVE_CONTAINER.path: self._remove,
-            methods.STOP_SANDBOX.path: self._stop_sandbox,
-            methods.REMOVE_SANDBOX.path: self._remove_sandbox,
+            methods.START_CONTAINER.path: self._after(cri.StartContainerRequest, self._started),
+            methods.STOP_CONTAINER.path: self._after(
+                cri.StopContainerRequest, lambda request: self._has_ended(request.container_id)
+            ),
+            methods.REMOVE_CONTAINER.path: self._after(cri.RemoveContainerRequest, self._removed),
+            methods.STOP_SANDBOX.path: self._after(cri.StopPodSandboxRequest, self._sandbox_stopped),
+            methods.REMOVE_SANDBOX.path: self._after(cri.RemovePodSandboxRequest, self._sandbox_removed),
             methods.LIST_CONTAINERS.path: self._list,
             methods.CONTAINER_STATUS.path: self._status,
         }
@@ -254,42 +256,31 @@ class CriProxy:
 
     # Calls that are watched
 
-    async def _start(self, payload: bytes, forward: Forward) -> bytes:
-        answer = await forward(payload)
-        if request := _read(cri.StartContainerRequest, payload):
-            self._tell(self._events.started(request.container_id))
-        return answer
+    def _after(self, kind: type[AnyMessage], tell: Callable[[AnyMessage], None]) -> Watch:
+        """A watch that passes a call on, and announces it once the runtime has carried it out."""
 
-    async def _stop(self, payload: bytes, forward: Forward) -> bytes:
-        answer = await forward(payload)
-        if request := _read(cri.StopContainerRequest, payload):
-            self._has_ended(request.container_id)
-        return answer
+        async def watch(payload: bytes, forward: Forward) -> bytes:
+            answer = await forward(payload)
+            if request := _read(kind, payload):
+                tell(request)
+            return answer
 
-    async def _remove(self, payload: bytes, forward: Forward) -> bytes:
-        answer = await forward(payload)
-        if request := _read(cri.RemoveContainerRequest, payload):
-            self._forget(request.container_id)
-            self._tell(self._events.removed(request.container_id))
-        return answer
+        return watch
 
-    async def _stop_sandbox(self, payload: bytes, forward: Forward) -> bytes:
-        answer = await forward(payload)
-        if request := _read(cri.StopPodSandboxRequest, payload):
-            self._tell(self._events.sandbox_stopped(request.pod_sandbox_id))
-        return answer
+    def _started(self, request: cri.StartContainerRequest) -> None:
+        self._tell(self._events.started(request.container_id))
 
-    async def _remove_sandbox(self, payload: bytes, forward: Forward) -> bytes:
-        answer = await forward(payload)
-        if request := _read(cri.RemovePodSandboxRequest, payload):
-            for container_id in [
-                container
-                for container, sandbox in self._sandboxes.items()
-                if sandbox == request.pod_sandbox_id
-            ]:
-                self._forget(container_id)
-            self._tell(self._events.sandbox_removed(request.pod_sandbox_id))
-        return answer
+    def _removed(self, request: cri.RemoveContainerRequest) -> None:
+        self._forget(request.container_id)
+        self._tell(self._events.removed(request.container_id))
+
+    def _sandbox_stopped(self, request: cri.StopPodSandboxRequest) -> None:
+        self._tell(self._events.sandbox_stopped(request.pod_sandbox_id))
+
+    def _sandbox_removed(self, request: cri.RemovePodSandboxRequest) -> None:
+        for container_id in [own for own, at in self._sandboxes.items() if at == request.pod_sandbox_id]:
+            self._forget(container_id)
+        self._tell(self._events.sandbox_removed(request.pod_sandbox_id))
 
     async def _list(self, payload: bytes, forward: Forward) -> bytes:
         answer = await forward(payload)

@@ -5,8 +5,10 @@ If an event fails or takes too long, the answer changes nothing, and the contain
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
+from google.protobuf.message import Message
 
 from colocate import telemetry
 from colocate.crashpoints import reached
@@ -44,6 +46,7 @@ _LONGEST_MESSAGE = 1024
 _MOST_UNKNOWN_TOLD = 16
 
 _Call = Callable[[bytes], Awaitable[bytes]]
+AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class PluginIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,11 +75,19 @@ class NriSession:
             "Synchronize": self._synchronize,
             "CreateContainer": self._create,
             "UpdateContainer": self._update,
-            "StopContainer": self._stop,
-            "RemoveContainer": self._remove,
-            "PostStartContainer": self._started,
-            "StopPodSandbox": self._stop_sandbox,
-            "RemovePodSandbox": self._remove_sandbox,
+            "StopContainer": _told(nri.StopContainerRequest, lambda said: events.stopped(said.container.id)),
+            "RemoveContainer": _told(
+                nri.RemoveContainerRequest, lambda said: events.removed(said.container.id)
+            ),
+            "PostStartContainer": _told(
+                nri.PostStartContainerRequest, lambda said: events.started(said.container.id)
+            ),
+            "StopPodSandbox": _told(
+                nri.StopPodSandboxRequest, lambda said: events.sandbox_stopped(said.pod.id)
+            ),
+            "RemovePodSandbox": _told(
+                nri.RemovePodSandboxRequest, lambda said: events.sandbox_removed(said.pod.id)
+            ),
             "StateChange": self._state_change,
             "Shutdown": self._shutdown,
         }
@@ -206,26 +217,6 @@ class NriSession:
             response.update.append(facts.update(own))
         return response.SerializeToString()
 
-    async def _stop(self, payload: bytes) -> bytes:
-        await self._events.stopped(nri.StopContainerRequest.FromString(payload).container.id)
-        return b""
-
-    async def _remove(self, payload: bytes) -> bytes:
-        await self._events.removed(nri.RemoveContainerRequest.FromString(payload).container.id)
-        return b""
-
-    async def _started(self, payload: bytes) -> bytes:
-        await self._events.started(nri.PostStartContainerRequest.FromString(payload).container.id)
-        return b""
-
-    async def _stop_sandbox(self, payload: bytes) -> bytes:
-        await self._events.sandbox_stopped(nri.StopPodSandboxRequest.FromString(payload).pod.id)
-        return b""
-
-    async def _remove_sandbox(self, payload: bytes) -> bytes:
-        await self._events.sandbox_removed(nri.RemovePodSandboxRequest.FromString(payload).pod.id)
-        return b""
-
     async def _state_change(self, payload: bytes) -> bytes:
         change = nri.StateChangeEvent.FromString(payload)
         match change.event:
@@ -248,6 +239,16 @@ class NriSession:
         if name not in self._unknown and len(self._unknown) < _MOST_UNKNOWN_TOLD:
             self._unknown.add(name)
             telemetry.logger().warning(Event.NRI_UNKNOWN, request=name[:_LONGEST_MESSAGE])
+
+
+def _told(kind: type[AnyMessage], tell: Callable[[AnyMessage], Awaitable[None]]) -> _Call:
+    """A method that announces an event, and has an empty answer."""
+
+    async def call(payload: bytes) -> bytes:
+        await tell(kind.FromString(payload))
+        return b""
+
+    return call
 
 
 def _updates(pins: Sequence[CpuPin]) -> list[nri.ContainerUpdate]:

@@ -94,10 +94,7 @@ class PlacementKeeper:
         except Exception as error:  # noqa: BLE001 -- the runtime must go on whatever fails here
             self.failed(what, error)
             return None
-        before = self.pins
-        await self.store.save(after.state())
-        self.use(after)
-        self._write_next(pin_changes(before, self.pins, ()))
+        self._write_next(await self._stored_changes(after))
         return result
 
     async def decide(self, change: Callable[[Placements], None]) -> Placements:
@@ -124,10 +121,7 @@ class PlacementKeeper:
 
     async def keep(self, after: Placements, own: ContainerKey) -> tuple[CpuPin, ...]:
         """Store and use what was decided for `own`; returns the pins of other containers that must change first."""
-        before = self.pins
-        await self.store.save(after.state())
-        self.use(after)
-        changes = pin_changes(before, self.pins, (own,))
+        changes = await self._stored_changes(after, own)
         self._write_next(PinChanges((), changes.later))
         return tuple(self.outgoing(pin) for pin in changes.urgent)
 
@@ -153,8 +147,7 @@ class PlacementKeeper:
     async def reconfigure(self, section: CpusSection) -> None:
         """Apply another configuration, or the same one to a changed machine; containers keep CPUs that still fit."""
         async with self.lock:
-            before, old = self.pins, self.section
-            self.section = section
+            old, self.section = self.section, section
             if self.placements is None:
                 return
             try:
@@ -166,9 +159,7 @@ class PlacementKeeper:
                 self.section = old
                 self.failed("reconfigure", error)
                 return
-            self.use(placements)
-            await self.store.save(placements.state())
-            self._write_next(pin_changes(before, self.pins, ()))
+            self._write_next(await self._stored_changes(placements))
 
     def restore(self) -> None:
         """Restore the stored state on this machine. A state that cannot be restored is set aside."""
@@ -242,6 +233,13 @@ class PlacementKeeper:
     def failed(self, what: str, error: BaseException) -> None:
         """Log a bug of ours; it must have no other effect."""
         telemetry.logger().error(Event.PLACEMENT_FAILED, what=what, exc_info=error)
+
+    async def _stored_changes(self, after: Placements, *without: ContainerKey) -> PinChanges:
+        """Store the placements and use them; returns the changed pins of all containers but `without`."""
+        before = self.pins
+        await self.store.save(after.state())
+        self.use(after)
+        return pin_changes(before, self.pins, without)
 
     def _write_next(self, changes: PinChanges) -> None:
         """Leave these changes to `upkeep`: no request waits for them."""
