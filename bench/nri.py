@@ -26,7 +26,7 @@ from bench.memory import MEGABYTE, Memory, memory_at_rest
 from bench.ratio import Figure, Ratio, Row
 from colocate.cpus.placer.machine import PlacementMachine
 from colocate.cpus.placer.placer import Placer
-from colocate.cpus.placer.policy import PlacementPolicy
+from colocate.cpus.placer.section import CpusSection
 from colocate.cpus.placer.store import PlacementStore
 from colocate.model.container import CpuPin, RuntimeContainer, RuntimeSandbox
 from colocate.model.cpu_shapes import CpuShape, machine
@@ -68,18 +68,16 @@ def bench() -> list[Row]:
 async def _bench() -> list[Row]:
     with TemporaryDirectory() as name:
         folder = Path(name)
-        placer = Placer(
-            PlacementPolicy(), PlacementStore(folder), PlacementMachine(decide_for=machine(SHAPE))
-        )
-        placer.begin()
+        placer = Placer(CpusSection(), PlacementStore(folder), PlacementMachine(decide_for=machine(SHAPE)))
+        placer.keeper.begin()
         try:
             async with _linked(placer) as runtime:
                 for _ in range(PLACED):
                     await runtime.ask()
                 whole = await _measure(WHOLE, runtime, 1, after=lambda: placer.sandbox_stopped(runtime.pod))
-            answer = Placing(placer.outgoing(next(iter(placer.pins.values()))))
+            answer = Placing(placer.keeper.outgoing(next(iter(placer.keeper.pins.values()))))
         finally:
-            placer.close()
+            placer.keeper.close()
         memory = await _memory(folder)
     async with _linked(_Decided(answer)) as runtime:
         edge = await _measure(EDGE, runtime, _TIMES)

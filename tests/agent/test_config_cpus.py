@@ -4,8 +4,7 @@ import pytest
 
 from colocate.agent.configuration import build
 from colocate.cpus import BurstLevel, CpuSettings, CpuWishes, NamedPool
-from colocate.cpus.placer import section as cpus_check
-from colocate.cpus.placer.part import made_machine, policy_of
+from colocate.cpus.placer.part import made_machine
 from colocate.cpus.placer.section import CpuPolicy
 from colocate.errors import UserError
 from colocate.model.cpuset import CpuSet
@@ -26,8 +25,8 @@ def sentence(text: str) -> str:
 
 def test_the_defaults_place_by_topology_and_reserve_nothing() -> None:
     section = build(b"version: 1", "file").config.cpus
-    assert policy_of(section).active
-    assert policy_of(section).settings == CpuSettings()
+    assert section.places
+    assert section.settings() == CpuSettings()
 
 
 def test_everything_that_is_said_counts() -> None:
@@ -48,9 +47,8 @@ cpus:
 """,
         "file",
     ).config.cpus
-    policy = policy_of(section)
-    assert not policy.active
-    assert policy.settings == CpuSettings(
+    assert not section.places
+    assert section.settings() == CpuSettings(
         reserved=CpuSet.parse("0,64"),
         reserved_namespaces=("kube-system", "monitoring"),
         pools=(
@@ -63,11 +61,13 @@ cpus:
         spread=True,
         pin_memory=False,
     )
-    assert policy.defaults.classes == {
+    assert {qos: section.defaults.wishes("web", qos) for qos in QosClass} == {
+        QosClass.GUARANTEED: CpuWishes(),
         QosClass.BURSTABLE: CpuWishes(burst=BurstLevel.NODE),
         QosClass.BEST_EFFORT: CpuWishes(opt_out=True),
     }
-    assert policy.defaults.namespaces == {"db": CpuWishes(exclusive=True, strict=True)}
+    assert section.defaults.wishes("db", QosClass.BURSTABLE) == CpuWishes(exclusive=True, strict=True)
+    assert section.defaults.strict_namespaces() == {"db"}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_one_sentence(cpus: str, said: str) -> None:
 def test_the_seeds_fallback_is_read() -> None:
     section = build(SEED, "fallback.cfg").config.cpus
     assert section.policy is CpuPolicy.TOPOLOGY
-    assert cpus_check.settings(section) == CpuSettings(reserved_size=750)
+    assert section.settings() == CpuSettings(reserved_size=750)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import grpc.aio
 from tests.cli.running import colocate, on_terminal
 from tests.scheduler.pretending import pretending
 from tests.scheduler.story import telling
-from tests.support.fake_runtime import Requests, serving
+from tests.support.cri_runtime import Requests, serving
 
 from colocate.testing import TestNode
 from colocate.wire import cri_pb2 as cri

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 from tests.cli.running import COMMAND, colocate, running_agent
-from tests.support.nri_runtime import FakeRuntime, PluginConnection
+from tests.support.nri_runtime import NriRuntime, PluginConnection
 
 from colocate.wire import nri_pb2 as nri
 
@@ -39,7 +39,7 @@ async def placed(plugin: PluginConnection) -> str:
 async def test_the_agent_places_containers_where_it_is_told_to(short: Path) -> None:
     file = short / "agent.yaml"
     file.write_text(f"version: 1\nkubelet: {{root: {short}}}\n{cpus_section(short)}")
-    async with FakeRuntime(short / "nri.sock").listening() as runtime, running_agent(file, short) as agent:
+    async with NriRuntime(short / "nri.sock").listening() as runtime, running_agent(file, short) as agent:
         plugin = await runtime.connection()
         stream, request = await plugin.called("RegisterPlugin")
         assert nri.RegisterPluginRequest.FromString(request.payload).plugin_idx == "07"

@@ -7,7 +7,7 @@ import pytest
 from tests.doctor.examining import found, only, patient
 from tests.placer.placing import PlacingTest
 
-from colocate.cpus.placer import control as placement_control
+from colocate.cpus.placer.report import placer_service
 from colocate.doctor import cpu_checks
 from colocate.doctor.check import Patient
 from colocate.doctor.cpu_checks import fitting_way
@@ -63,26 +63,26 @@ async def test_a_placer_that_cannot_see_the_machine_is_named_with_what_it_does_a
     test = PlacingTest(tmp_path)
     test.blind = "/sys: there is no devices/system/cpu/online"
     await test.again()
-    async with control.serving(tmp_path / "cpus.sock", placement_control.service(test.placer)):
+    async with control.serving(tmp_path / "cpus.sock", placer_service(test.placer)):
         told = await only(placed(tmp_path), "placement")
     assert told.verdict is CheckVerdict.BAD
     assert told.reason.endswith("cannot be told: /sys: there is no devices/system/cpu/online")
     assert "looks again within a minute" in told.remedy
-    test.placer.close()
+    test.keeper.close()
 
 
 async def test_a_placer_is_looked_at_as_it_runs(tmp_path: Path) -> None:
     assert (await only(placed(tmp_path), "placement")).verdict is CheckVerdict.ABSENT
     test = PlacingTest(tmp_path)
-    async with control.serving(tmp_path / "cpus.sock", placement_control.service(test.placer)):
+    async with control.serving(tmp_path / "cpus.sock", placer_service(test.placer)):
         assert (await only(placed(tmp_path), "placement")).verdict is CheckVerdict.BAD
         await test.runtime.connect(test.placer)
         assert (await only(placed(tmp_path), "placement")).reason == "0 containers placed, 4 whole CCXs free"
-        await test.placer.step("switch", lambda book: book.switch(True))
+        await test.keeper.step("switch", lambda placements: placements.switch(True))
         assert (await only(placed(tmp_path), "placement")).reason == "placement is off on this node"
     (tmp_path / "state" / "cpus-state.json").write_text("garbage")
     (tmp_path / "state" / "cpus-state.json.set-aside").write_text("garbage")
     results = (await found(placed(tmp_path), "placement"))["placement"]
     assert "makes no sense" in results[0].reason
     assert "was set aside" in results[1].reason
-    test.placer.close()
+    test.keeper.close()

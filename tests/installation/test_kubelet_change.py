@@ -9,9 +9,15 @@ import msgspec
 import pytest
 from tests.cli.running import colocate
 
-from colocate.cpus.installation.kubelet_change import NodeFiles, WantedProxy, install_steps, uninstall_steps
+from colocate.cpus.installation.kubelet_change import (
+    CRI_UNIT,
+    NodeFiles,
+    WantedProxy,
+    cri_proxy_unit,
+    install_steps,
+    uninstall_steps,
+)
 from colocate.cpus.installation.steps import RunCommand, Step, WriteFile, carry_out, show
-from colocate.cpus.installation.units import CRI_UNIT, cri_proxy_unit
 from colocate.errors import UserError
 
 EXAMPLES = Path(__file__).parents[2] / "examples/cpus"
@@ -208,7 +214,7 @@ def test_links_round_in_a_circle_and_links_for_copies_are_refused(tmp_path: Path
         NodeFiles.below(tmp_path)
 
 
-def test_a_kubelet_that_is_nobodys_is_refused(tmp_path: Path) -> None:
+def test_a_kubelet_without_known_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="this kubelet is not kubeadm's"):
         install_steps(NodeFiles.below(tmp_path), WANTED)
 

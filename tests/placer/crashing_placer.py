@@ -20,7 +20,7 @@ from colocate import crashpoints, telemetry
 from colocate.model.cpuset import CpuSet
 from colocate.model.pod import QosClass
 from tests.placer.fake_runtime import GIB, resources
-from tests.placer.placing import SETTINGS, PlacingTest
+from tests.placer.placing import SECTION, PlacingTest
 
 _LONGEST = 120
 
@@ -46,13 +46,13 @@ async def life(test: PlacingTest) -> None:
     batch = runtime.sandbox("batch")
     await runtime.create(placer, batch, "main", resources(3000, 3000, GIB), fails=True)
     await runtime.create(placer, batch, "main", resources(3000, 3000, GIB))
-    reserved = msgspec.structs.replace(SETTINGS, reserved=CpuSet.parse("4,12"))
-    await placer.reconfigure(msgspec.structs.replace(test.policy, settings=reserved))
+    reserved = msgspec.structs.replace(SECTION, reserved_cpus="4,12")
+    await placer.keeper.reconfigure(reserved)
     await test.settle()
     await runtime.end_sandbox(placer, database)
-    await placer.step("switch", lambda book: book.switch(True))
+    await placer.keeper.step("switch", lambda placements: placements.switch(True))
     await test.settle()
-    await placer.step("switch", lambda book: book.switch(False))
+    await placer.keeper.step("switch", lambda placements: placements.switch(False))
     await test.settle()
     await runtime.end_sandbox(placer, web)
 
@@ -60,27 +60,27 @@ async def life(test: PlacingTest) -> None:
 async def successor(test: PlacingTest) -> None:
     """All is found again, nothing is given twice, and nothing is left when all have gone."""
     runtime, placer = test.runtime, test.placer
-    assert placer.book is not None
+    assert placer.keeper.placements is not None
     await runtime.connect(placer)
     placer = test.placer
-    assert placer.book is not None
-    if placer.book.off:
+    assert placer.keeper.placements is not None
+    if placer.keeper.placements.off:
         await test.settle()
         assert all(each.cpus == runtime.everything for each in runtime.running().values())
-        await placer.step("switch", lambda book: book.switch(False))
+        await placer.keeper.step("switch", lambda placements: placements.switch(False))
     await test.settle()
     await test.upkeep.audit()
     await test.settle()
     test.check()
     test.agree()
-    assert {key[0] for key in placer.book.allocator.assignments} <= set(runtime.sandboxes)
+    assert {key[0] for key in placer.keeper.placements.allocator.assignments} <= set(runtime.sandboxes)
     late = runtime.sandbox("late")
     assert await runtime.create(placer, late, "main", resources(2000, 2000, GIB))
     test.check()
     for sandbox in list(runtime.sandboxes.values()):
         await runtime.end_sandbox(placer, sandbox)
-    assert not placer.book.allocator.assignments
-    assert not placer.book.allocator.occupancy().exclusive
+    assert not placer.keeper.placements.allocator.assignments
+    assert not placer.keeper.placements.allocator.occupancy().exclusive
 
 
 def main(folder: Path, start: int, stride: int) -> None:

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from colocate.clock import Clock, ManualClock, SystemClock
-from colocate.cpus import CpuMode, CpuSettings
-from colocate.cpus.placer.book_keeper import DEADLINE
+from colocate.cpus import CpuMode
+from colocate.cpus.placer.keeper import DEADLINE, PlacementKeeper
 from colocate.cpus.placer.machine import PlacementMachine
 from colocate.cpus.placer.placer import Placer
-from colocate.cpus.placer.policy import PlacementPolicy
+from colocate.cpus.placer.section import CpusSection
 from colocate.cpus.placer.store import PlacementStore
 from colocate.cpus.placer.upkeep import Upkeep
 from colocate.errors import UserError
@@ -19,7 +19,7 @@ from tests.placer.fake_runtime import FakeRuntime
 
 SHAPE = CpuShape(sockets=1, nodes_per_socket=2, ccx_cores=(2, 2))
 """16 CPUs in 4 CCXs of 4 (two cores of two threads) on 2 NUMA nodes."""
-SETTINGS = CpuSettings(wish_namespaces=("default",))
+SECTION = CpusSection(wish_namespaces=("default",))
 
 
 class PatientClock(SystemClock):
@@ -36,34 +36,38 @@ class PlacingTest:
         self,
         folder: Path,
         shape: CpuShape = SHAPE,
-        settings: CpuSettings = SETTINGS,
+        section: CpusSection = SECTION,
         *,
         nri: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self.folder = folder
         self.shape = shape
-        self.policy = PlacementPolicy(settings=settings)
+        self.section = section
         self.clock = clock or PatientClock()
         self.blind = ""
-        """Why nobody can tell the machine's CPUs, while nobody can."""
+        """Why the CPU topology cannot be read; empty: it can."""
         topology = machine(shape)
         mems = tuple(node.id for node in topology.nodes)
         self.runtime = FakeRuntime(folder / "cgroup", topology.online, mems, nri=nri)
         self.placer = self.begun()
 
     def begun(self) -> Placer:
-        """A placer that has taken the state up."""
+        """A placer that has restored the stored state."""
         facts = PlacementMachine(
             self._read,
             mount=self.runtime.mount,
             kubelet=KubeletPaths(self.folder / "kubelet"),
             clock=ManualClock(),  # A busy machine may take longer than a kubelet is given.
         )
-        self.placer = Placer(self.policy, PlacementStore(self.folder / "state"), facts, self.clock)
+        self.placer = Placer(self.section, PlacementStore(self.folder / "state"), facts, self.clock)
         self.upkeep = Upkeep(self.placer)
-        self.placer.begin()
+        self.keeper.begin()
         return self.placer
+
+    @property
+    def keeper(self) -> PlacementKeeper:
+        return self.placer.keeper
 
     def _read(self) -> CpuTopology:
         if self.blind:
@@ -71,30 +75,30 @@ class PlacingTest:
         return machine(self.shape)
 
     async def again(self) -> Placer:
-        """The placer is gone, whatever it was about, and the next begins."""
-        self.placer.close()
+        """End the placer, whatever it was doing, and begin the next."""
+        self.keeper.close()
         self.begun()
         await self.runtime.connect(self.placer)
         return self.placer
 
     async def settle(self) -> None:
-        """All that waits is written."""
+        """Write until nothing is left to write."""
         for _ in range(3):
-            if await self.upkeep.write() and not self.placer.unwritten:
+            if await self.upkeep.write() and not self.keeper.unwritten:
                 return
         raise AssertionError("the runtime does not take it")
 
     def check(self) -> None:
-        """No CPU is two containers' own; nobody runs on another's; the runtime has what the book says."""
+        """No CPU is given to two containers; no container runs on exclusive CPUs of another."""
         placer = self.placer
-        assert placer.book is not None
+        assert placer.keeper.placements is not None
         own = EMPTY
         exclusive: dict[str, CpuSet] = {}
-        for each in placer.book.allocator.assignments.values():
+        for each in placer.keeper.placements.allocator.assignments.values():
             if each.mode is CpuMode.EXCLUSIVE:
                 assert each.cpus.isdisjoint(own), "a CPU is given twice"
                 own |= each.cpus
-                exclusive[placer.book.containers[each.key].id] = each.cpus
+                exclusive[placer.keeper.placements.containers[each.key].id] = each.cpus
         for container_id, running in self.runtime.running().items():
             theirs = own - exclusive.get(container_id, EMPTY)
             assert running.cpus.isdisjoint(theirs), f"{container_id} runs on {running.cpus & theirs}"
@@ -102,11 +106,11 @@ class PlacingTest:
     def agree(self) -> None:
         """Every container that runs is known, and has what it should."""
         for container_id, running in self.runtime.running().items():
-            found = self.placer.book.find(container_id) if self.placer.book else None
+            found = self.keeper.placements.find(container_id) if self.keeper.placements else None
             assert found is not None, f"{container_id} is not known"
-            assert running.cpus == self.placer.pins[found.key].cpus
+            assert running.cpus == self.keeper.pins[found.key].cpus
 
 
 def manual(folder: Path, **more: object) -> PlacingTest:
-    """The same with time that passes as the test says."""
+    """A `PlacingTest` whose clock the test moves."""
     return PlacingTest(folder, clock=ManualClock(), **more)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from colocate.cpus.placer import control as placement_control
+from colocate.cpus.placer.report import placer_service
 from colocate.model.pod import QosClass
 from colocate.wire import control_socket as control
 from tests.cli.running import colocate
@@ -24,7 +24,7 @@ async def node(folder: Path) -> AsyncIterator[tuple[PlacingTest, Path]]:
     web = test.runtime.sandbox("web", QosClass.BURSTABLE)
     await test.runtime.create(test.placer, web, "main", resources(1500))
     socket = folder / "cpus.sock"
-    async with control.serving(socket, placement_control.service(test.placer, "1x2x2x2x2")):
+    async with control.serving(socket, placer_service(test.placer, "1x2x2x2x2")):
         upkeep = asyncio.create_task(test.upkeep.run())
         try:
             yield test, socket
@@ -59,7 +59,7 @@ async def test_status_and_explain_tell_where_containers_are_and_why(tmp_path: Pa
         assert none.err == "colocate: there is no container 'other' here; 'colocate cpus status' lists them\n"
 
 
-async def test_status_tells_why_nobody_is_placed(tmp_path: Path) -> None:
+async def test_status_tells_why_no_container_is_placed(tmp_path: Path) -> None:
     test = PlacingTest(tmp_path)
     test.blind = "there is no /sys"
     await test.again()
@@ -94,7 +94,7 @@ async def test_off_gives_every_container_all_cpus_and_on_places_them_again(tmp_p
 @asynccontextmanager
 async def node_again(test: PlacingTest) -> AsyncIterator[Path]:
     socket = test.folder / "again.sock"
-    async with control.serving(socket, placement_control.service(test.placer, "1x2x2x2x2")):
+    async with control.serving(socket, placer_service(test.placer, "1x2x2x2x2")):
         yield socket
 
 

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from colocate.clock import ManualClock
-from colocate.cpus import CpuAllocator, CpuMode, NamedPool
+from colocate.cpus import CpuAllocator, CpuMode
 from colocate.cpus.placer import upkeep
-from colocate.cpus.placer.book import PlacementBook
+from colocate.cpus.placer.placements import Placements
 from colocate.cpus.placer.placer import Placer
+from colocate.cpus.placer.section import CpuPoolSection
 from colocate.cpus.placer.store import PlacementStore
 from colocate.errors import UserError
 from colocate.model.container import CpuPin, RuntimeContainer
@@ -23,7 +24,7 @@ from colocate.model.pod import QosClass
 from colocate.runtime.events import Placing
 from colocate.telemetry import CPUS_DRIFT, CPUS_PASSED, CPUS_STATE_STORED
 from tests.placer.fake_runtime import GIB, resources
-from tests.placer.placing import SETTINGS, SHAPE, PlacingTest, manual
+from tests.placer.placing import SECTION, SHAPE, PlacingTest, manual
 from tests.support.broken_disk import broken
 from tests.support.logs import logged
 from tests.support.waiting import until
@@ -47,11 +48,11 @@ async def test_a_policy_that_fails_lets_the_container_through_on_the_shared_cpus
     await with_a_database(test)
     before = passed("failure")
     with monkeypatch.context() as patch:
-        patch.setattr(PlacementBook, "create", _failing_unless_passed(PlacementBook.create))
+        patch.setattr(Placements, "create", _failing_unless_passed(Placements.create))
         web = test.runtime.sandbox("web")
         own = await test.runtime.create(test.placer, web, "main", WHOLE)
     assert passed("failure") == before + 1
-    assert test.runtime.cpus(own) == "2-7,10-15", "the CPUs that all share: nobody's own among them"
+    assert test.runtime.cpus(own) == "2-7,10-15", "the shared CPUs, without exclusive ones"
     test.check()
     await test.upkeep.audit()
     assert test.runtime.cpus(own) == "2-3,10-11"
@@ -74,7 +75,7 @@ async def test_a_decision_that_takes_too_long_is_not_waited_for(
     assert isinstance(test.clock, ManualClock)
     await with_a_database(test)
     ends = threading.Event()
-    real = PlacementBook.create
+    real = Placements.create
 
     def slow(self: Any, sandbox: Any, container: Any, beside: Any = (), passed: str = "") -> Any:
         if not passed:
@@ -82,7 +83,7 @@ async def test_a_decision_that_takes_too_long_is_not_waited_for(
         return real(self, sandbox, container, beside, passed)
 
     before = passed("deadline")
-    monkeypatch.setattr(PlacementBook, "create", slow)
+    monkeypatch.setattr(Placements, "create", slow)
     sandbox = test.runtime.sandbox("web")
     about = RuntimeContainer(sandbox_id=sandbox.id, name="main", resources=WHOLE)
     asked = asyncio.create_task(test.placer.create(sandbox, about))
@@ -97,7 +98,7 @@ async def test_a_decision_that_takes_too_long_is_not_waited_for(
     test.check()
 
 
-async def test_a_resize_that_nobody_decides_goes_through_and_the_audit_decides_it(
+async def test_a_resize_without_a_decision_goes_through_and_the_audit_decides_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test = PlacingTest(tmp_path)
@@ -128,10 +129,10 @@ async def test_who_was_let_through_has_all_cpus_again_when_placement_is_switched
         patch.setattr(CpuAllocator, "assign", _failing)
         own = await test.runtime.create(test.placer, test.runtime.sandbox("web"), "main", WHOLE)
     assert test.runtime.cpus(own) == "2-7,10-15"
-    await test.placer.step("switch", lambda book: book.switch(True))
+    await test.keeper.step("switch", lambda placements: placements.switch(True))
     await test.settle()
     assert test.runtime.cpus(own) == "0-15"
-    await test.placer.step("switch", lambda book: book.switch(False))
+    await test.keeper.step("switch", lambda placements: placements.switch(False))
     await test.settle()
     assert len(test.runtime.containers[own].cpus) == 4
     test.check()
@@ -198,11 +199,11 @@ async def test_a_configuration_that_the_policy_cannot_follow_leaves_everything_a
 ) -> None:
     test = PlacingTest(tmp_path)
     own = await with_a_database(test)
-    changed = msgspec.structs.replace(SETTINGS, reserved=CpuSet.parse("0"))
+    changed = msgspec.structs.replace(SECTION, reserved_cpus="0")
     with monkeypatch.context() as patch:
-        patch.setattr(PlacementBook, "place_all", _failing)
-        await test.placer.reconfigure(msgspec.structs.replace(test.policy, settings=changed))
-    assert test.placer.policy == test.policy
+        patch.setattr(Placements, "place_all", _failing)
+        await test.keeper.reconfigure(changed)
+    assert test.keeper.section == test.section
     await test.upkeep.audit()
     assert test.runtime.cpus(own) == "0-1,8-9"
 
@@ -235,7 +236,7 @@ async def test_a_topology_that_can_be_read_later_is_gone_by_as_if_it_could_all_t
             assert passed("no topology") == before + 3
             assert test.runtime.cpus(web) == "0-15", "it starts as it would without us"
             await test.clock.advance(600)
-            assert test.placer.is_blind
+            assert test.keeper.is_blind
             test.blind = ""
             await test.clock.advance(upkeep.AUDIT)
             await until(lambda: test.runtime.cpus(web) != "0-15", "it is placed")
@@ -268,8 +269,8 @@ async def test_a_container_that_is_being_made_when_the_topology_can_be_read_is_p
     await test.placer.created(sandbox.id, "main", 0, "ab")
     await test.placer.not_created(sandbox.id, "other", 0)
     await test.upkeep.audit()
-    assert {key: str(pin.cpus) for key, pin in test.placer.pins.items()} == {(sandbox.id, "main"): "0-1,8-9"}
-    assert (sandbox.id, "main") in test.placer.unwritten
+    assert {key: str(pin.cpus) for key, pin in test.keeper.pins.items()} == {(sandbox.id, "main"): "0-1,8-9"}
+    assert (sandbox.id, "main") in test.keeper.unwritten
 
 
 async def test_a_container_that_ended_unseen_before_the_topology_could_be_read_has_ended(
@@ -285,20 +286,20 @@ async def test_a_container_that_ended_unseen_before_the_topology_could_be_read_h
     test.blind = ""
     await test.upkeep.audit()
     await test.settle()
-    assert not test.placer.pins
+    assert not test.keeper.pins
 
 
 async def test_a_switch_stays_off_where_the_topology_cannot_be_read_at_first(tmp_path: Path) -> None:
     test = PlacingTest(tmp_path)
     own = await with_a_database(test)
-    await test.placer.step("switch", lambda book: book.switch(True))
+    await test.keeper.step("switch", lambda placements: placements.switch(True))
     await test.settle()
     test.blind = "there is no /sys"
     await test.again()
     test.blind = ""
     await test.runtime.connect(test.placer)
-    assert test.placer.book is not None
-    assert test.placer.book.off
+    assert test.keeper.placements is not None
+    assert test.keeper.placements.off
     assert test.runtime.cpus(own) == "0-15"
 
 
@@ -321,7 +322,7 @@ async def test_a_state_that_cannot_be_stored_stops_nothing_and_is_rebuilt_from_w
     with broken(tmp_path / "state", code, call) as failed:
         web = await test.runtime.create(test.placer, test.runtime.sandbox("web"), "main", WHOLE)
         assert failed
-        assert test.placer.state.unstored
+        assert test.keeper.store.unstored
         assert CPUS_STATE_STORED._value.get() == 0
         test.check()
         before = {own: each.cpus for own, each in test.runtime.running().items()}
@@ -331,7 +332,7 @@ async def test_a_state_that_cannot_be_stored_stops_nothing_and_is_rebuilt_from_w
         test.agree()
         assert {own: each.cpus for own, each in test.runtime.running().items()} == before
     await test.upkeep.audit()
-    assert not test.placer.state.unstored, "the audit has tried again"
+    assert not test.keeper.store.unstored, "the audit has tried again"
     assert CPUS_STATE_STORED._value.get() == 1
 
 
@@ -358,8 +359,10 @@ async def test_a_file_that_makes_no_sense_is_set_aside_and_the_state_rebuilt(
     file.write_bytes(content)
     await test.again()
     assert test.runtime.cpus(own) == "0-1,8-9"
-    assert test.placer.book is not None
-    assert [each.mode for each in test.placer.book.allocator.assignments.values()] == [CpuMode.EXCLUSIVE]
+    assert test.keeper.placements is not None
+    assert [each.mode for each in test.keeper.placements.allocator.assignments.values()] == [
+        CpuMode.EXCLUSIVE
+    ]
     assert (tmp_path / "state" / "cpus-state.json.set-aside").read_bytes() == content
 
 
@@ -397,7 +400,7 @@ async def test_a_policy_that_fails_on_any_state_lets_everything_through(
     test = PlacingTest(tmp_path)
     await with_a_database(test)
     with monkeypatch.context() as patch:
-        patch.setattr(PlacementBook, "restored", _failing)
+        patch.setattr(Placements, "restored", _failing)
         await test.again()
         own = await test.runtime.create(test.placer, test.runtime.sandbox("web"), "main", WHOLE)
         assert test.runtime.cpus(own) == "0-15"
@@ -408,12 +411,12 @@ async def test_a_policy_that_fails_on_any_state_lets_everything_through(
 
 async def test_a_second_placer_refuses_to_start_with_one_sentence(tmp_path: Path) -> None:
     test = PlacingTest(tmp_path)
-    second = Placer(test.policy, PlacementStore(tmp_path / "state"), test.placer.machine)
+    second = Placer(test.section, PlacementStore(tmp_path / "state"), test.keeper.machine)
     with pytest.raises(UserError, match=r"^another placer works with .*; stop it .*cpus\.stateFolder$"):
-        second.begin()
-    test.placer.close()
-    second.begin()
-    second.close()
+        second.keeper.begin()
+    test.keeper.close()
+    second.keeper.begin()
+    second.keeper.close()
 
 
 async def test_drift_is_healed_by_the_audit_and_reported_where_it_comes_back(tmp_path: Path) -> None:
@@ -454,15 +457,14 @@ async def test_what_the_runtime_does_not_take_is_tried_again_later_each_time(tmp
         running.cancel()
 
 
-async def test_another_configuration_moves_who_no_longer_fits_and_nobody_else(tmp_path: Path) -> None:
+async def test_another_configuration_moves_only_containers_that_no_longer_fit(tmp_path: Path) -> None:
     test = PlacingTest(tmp_path)
     first = await with_a_database(test)
     second = await test.runtime.create(test.placer, test.runtime.sandbox("web"), "main", WHOLE)
     before = test.runtime.cpus(second)
-    pool = NamedPool(name="own", size=4, namespaces=("own",))
-    changed = msgspec.structs.replace(SETTINGS, reserved=CpuSet.parse("0"), pools=(pool,))
-    test.policy = msgspec.structs.replace(test.policy, settings=changed)
-    await test.placer.reconfigure(test.policy)
+    pool = CpuPoolSection(name="own", size=4, namespaces=("own",))
+    test.section = msgspec.structs.replace(SECTION, reserved_cpus="0", pools=(pool,))
+    await test.keeper.reconfigure(test.section)
     await test.settle()
     assert 0 not in test.runtime.containers[first].cpus
     assert len(test.runtime.containers[first].cpus) == 4
@@ -524,9 +526,9 @@ async def test_shared_containers_move_to_better_pools_when_some_get_free(tmp_pat
     await test.runtime.end_sandbox(test.placer, first[2])
     await test.upkeep.audit()
     assert test.runtime.cpus(wide) == "4-5,12-13"
-    before = test.placer.book
+    before = test.keeper.placements
     await test.upkeep.audit()
-    assert test.placer.book is before, "who sits well stays"
+    assert test.keeper.placements is before, "who sits well stays"
 
 
 async def test_a_fault_of_the_audit_ends_nothing_and_the_next_one_goes_on(
@@ -538,7 +540,7 @@ async def test_a_fault_of_the_audit_ends_nothing_and_the_next_one_goes_on(
     running = asyncio.create_task(test.upkeep.run())
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(test.placer.machine, "group", lambda *_: 1 / 0)
+            patch.setattr(test.keeper.machine, "group", lambda *_: 1 / 0)
             await test.clock.advance(61)
             await until(lambda: not running.done(), "it goes on")
         test.runtime.tamper(own, CpuSet.parse("5"))
@@ -558,8 +560,8 @@ async def test_who_must_lose_cpus_is_written_at_once(tmp_path: Path) -> None:
     running = asyncio.create_task(test.upkeep.run())
     try:
         await test.clock.advance(5)
-        reserved = msgspec.structs.replace(SETTINGS, reserved=CpuSet.parse("0,8"))
-        await test.placer.reconfigure(msgspec.structs.replace(test.policy, settings=reserved))
+        reserved = msgspec.structs.replace(SECTION, reserved_cpus="0,8")
+        await test.keeper.reconfigure(reserved)
         await until(lambda: test.runtime.cpus(idle) == "1-7,9-15", "no time has to pass")
     finally:
         running.cancel()

@@ -16,13 +16,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from colocate.cpus import CpuMode, NamedPool
+from colocate.config.values import CpuAmount
+from colocate.cpus import CpuMode
+from colocate.cpus.placer.section import CpuPoolSection
 from colocate.model.container import RuntimeSandbox
 from colocate.model.cpu_shapes import machine
 from colocate.model.cpuset import EMPTY, CpuSet
 from colocate.model.pod import QosClass
 from tests.placer.fake_runtime import GIB, resources
-from tests.placer.placing import SETTINGS, SHAPE, PlacingTest
+from tests.placer.placing import SECTION, SHAPE, PlacingTest
 from tests.support.broken_disk import broken
 
 T = TypeVar("T")
@@ -33,12 +35,12 @@ CLASSES = st.sampled_from(
 WISHES = st.sampled_from(["", "", "strict", "shared", "spread", "opt-out", "nonsense", "exclusive, strict"])
 AMOUNTS = st.sampled_from([1000, 2000, 3000, 4000, 6000, 1500, 500])
 CONFIGURATIONS = [
-    SETTINGS,
-    msgspec.structs.replace(SETTINGS, reserved=CpuSet.parse("0,8")),
-    msgspec.structs.replace(SETTINGS, reserved_size=750),
-    msgspec.structs.replace(SETTINGS, pools=(NamedPool(name="own", size=4, namespaces=("own",)),)),
-    msgspec.structs.replace(SETTINGS, reserved=CpuSet.parse("99")),
-    msgspec.structs.replace(SETTINGS, exclusive_guaranteed=False, pin_memory=False),
+    SECTION,
+    msgspec.structs.replace(SECTION, reserved_cpus="0,8"),
+    msgspec.structs.replace(SECTION, reserved=CpuAmount(750)),
+    msgspec.structs.replace(SECTION, pools=(CpuPoolSection(name="own", size=4, namespaces=("own",)),)),
+    msgspec.structs.replace(SECTION, reserved_cpus="99"),
+    msgspec.structs.replace(SECTION, exclusive_guaranteed=False, pin_memory=False),
 ]
 
 
@@ -101,9 +103,9 @@ class PlacementHistories(RuleBasedStateMachine):
 
     def held(self, sandbox: RuntimeSandbox, name: str) -> CpuSet:
         """CPUs that are kept for a container, and that it can be given."""
-        book = self.test.placer.book
-        found = book.allocator.assignments.get((sandbox.id, name)) if book else None
-        return found.cpus if found is not None and book and not book.off else EMPTY
+        placements = self.test.keeper.placements
+        found = placements.allocator.assignments.get((sandbox.id, name)) if placements else None
+        return found.cpus if found is not None and placements and not placements.off else EMPTY
 
     @precondition(lambda self: self.test.runtime.running())
     @rule(data=st.data(), what=st.sampled_from(["stop", "stop unseen", "remove"]))
@@ -136,9 +138,15 @@ class PlacementHistories(RuleBasedStateMachine):
         elif lost:
             file.write_bytes({"garbage": b'{"version": 1, "cpus": {"han', "older": b'{"version": 0}'}[lost])
         before = {own: each.cpus for own, each in self.test.runtime.running().items()}
-        book, unwritten = self.test.placer.book, self.test.placer.unwritten
+        placements, unwritten = self.test.keeper.placements, self.test.keeper.unwritten
         self.run(self.test.again())
-        if book and not lost and not unwritten and not book.unpinned and self.test.placer.book:
+        if (
+            placements
+            and not lost
+            and not unwritten
+            and not placements.unpinned
+            and self.test.keeper.placements
+        ):
             assert {own: each.cpus for own, each in self.test.runtime.running().items()} == before
 
     @rule(why=st.sampled_from(["", "/sys is not there yet"]))
@@ -155,8 +163,8 @@ class PlacementHistories(RuleBasedStateMachine):
 
     @rule(chosen=st.sampled_from(CONFIGURATIONS))
     def another_configuration(self, chosen: Any) -> None:
-        self.test.policy = msgspec.structs.replace(self.test.policy, settings=chosen)
-        self.run(self.test.placer.reconfigure(self.test.policy))
+        self.test.section = chosen
+        self.run(self.test.keeper.reconfigure(self.test.section))
 
     @rule(off=st.lists(st.integers(1, 15), max_size=5))
     def cpus_go_off_and_on(self, off: list[int]) -> None:
@@ -171,15 +179,15 @@ class PlacementHistories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.test.runtime.running())
     @rule(data=st.data(), cpu=st.integers(0, 15))
-    def somebody_else_writes_a_cpuset(self, data: st.DataObject, cpu: int) -> None:
+    def another_program_writes_a_cpuset(self, data: st.DataObject, cpu: int) -> None:
         own = data.draw(st.sampled_from(sorted(self.test.runtime.running())))
-        if self.test.placer.pins and cpu in self.test.runtime.everything:
+        if self.test.keeper.pins and cpu in self.test.runtime.everything:
             self.test.runtime.tamper(own, CpuSet.of([cpu]))
         self.run(self.test.upkeep.audit())
 
     @rule(off=st.booleans())
     def switch(self, off: bool) -> None:
-        self.run(self.test.placer.step("switch", lambda book: book.switch(off)))
+        self.run(self.test.keeper.step("switch", lambda placements: placements.switch(off)))
 
     @rule(qos=CLASSES, cpu=AMOUNTS)
     def a_pod_while_the_disk_is_full(self, qos: QosClass, cpu: int) -> None:
@@ -193,34 +201,36 @@ class PlacementHistories(RuleBasedStateMachine):
     @invariant()
     def all_is_as_it_should_be(self) -> None:
         test = self.test
-        if test.placer.is_blind:
+        if test.keeper.is_blind:
             assert test.blind
             return
         self.run(test.settle())
         test.check()
-        book = test.placer.book
-        assert book is not None
+        placements = test.keeper.placements
+        assert placements is not None
         for own, each in test.runtime.running().items():
-            found = book.find(own)
+            found = placements.find(own)
             assert found is not None, f"{each.about.name} is not known"
-            if book.active:
-                assert each.cpus == test.placer.pins[found.key].cpus
+            if placements.active:
+                assert each.cpus == test.keeper.pins[found.key].cpus
             else:
                 assert each.cpus == test.runtime.everything
-        assert {key[0] for key in book.allocator.assignments} <= set(test.runtime.sandboxes)
+        assert {key[0] for key in placements.allocator.assignments} <= set(test.runtime.sandboxes)
 
     def teardown(self) -> None:
         if hasattr(self, "test"):
             self.see_again()
             for sandbox in list(self.test.runtime.sandboxes.values()):
                 self.run(self.test.runtime.end_sandbox(self.test.placer, sandbox))
-            book = self.test.placer.book
-            assert book is not None
-            assert not book.allocator.assignments
-            assert not book.containers
-            assert not book.allocator.occupancy().exclusive
-            assert not any(each.mode is CpuMode.EXCLUSIVE for each in book.allocator.assignments.values())
-            self.test.placer.close()
+            placements = self.test.keeper.placements
+            assert placements is not None
+            assert not placements.allocator.assignments
+            assert not placements.containers
+            assert not placements.allocator.occupancy().exclusive
+            assert not any(
+                each.mode is CpuMode.EXCLUSIVE for each in placements.allocator.assignments.values()
+            )
+            self.test.keeper.close()
         self.runner.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 

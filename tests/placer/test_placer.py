@@ -49,8 +49,8 @@ WHOLE = whole(4)
 
 
 def own_cpus(test: PlacingTest) -> dict[tuple[str, str], CpuSet]:
-    assert test.placer.book is not None
-    return {key: each.cpus for key, each in test.placer.book.allocator.assignments.items()}
+    assert test.keeper.placements is not None
+    return {key: each.cpus for key, each in test.keeper.placements.allocator.assignments.items()}
 
 
 async def pod(test: PlacingTest, name: str, cpu: int, **more: str) -> tuple[RuntimeSandbox, str]:
@@ -109,11 +109,11 @@ async def test_a_strict_wish_that_cannot_be_had_is_refused_with_its_reason(make:
     for name in "abcd":
         await pod(test, name, 3)
     sandbox = test.runtime.sandbox("e", annotations={"colocate.dev/cpus": "strict"})
-    before = test.placer.book
+    before = test.keeper.placements
     about = RuntimeContainer(id="ab", sandbox_id=sandbox.id, name="main", resources=WHOLE)
     with pytest.raises(PlacementRefused, match="no CCX has them free"):
         await test.placer.create(sandbox, about)
-    assert test.placer.book is before
+    assert test.keeper.placements is before
     test.check()
 
 
@@ -130,8 +130,8 @@ async def test_a_container_that_was_made_without_a_decision_is_placed_as_it_woul
     assert placing.own is not None
     assert (str(placing.own.cpus), placing.own.mems) == ("0-1,8-9", (0,))
     assert [(each.container_id, str(each.cpus)) for each in placing.others] == [(watcher, "2-7,10-15")]
-    assert test.placer.book is not None
-    found = test.placer.book.find("ab")
+    assert test.keeper.placements is not None
+    found = test.keeper.placements.find("ab")
     assert found is not None
     assert not found.passed
 
@@ -147,7 +147,7 @@ async def test_a_strict_container_that_runs_already_is_placed_elsewhere_and_not_
     about = RuntimeContainer(id="ab", sandbox_id=sandbox.id, name="main", resources=WHOLE)
     placing = await test.placer.found(sandbox, about)
     assert placing.own is not None
-    assert placing.own.cpus <= test.placer.shared
+    assert placing.own.cpus <= test.keeper.shared
     test.check()
 
 
@@ -217,12 +217,12 @@ async def test_a_kubelet_tells_where_devices_are_that_sysfs_does_not_know(
 async def test_placement_that_is_off_leaves_a_found_container_alone(make: Make) -> None:
     test = make()
     await test.runtime.connect(test.placer)
-    await test.placer.step("switch", lambda book: book.switch(True))
+    await test.keeper.step("switch", lambda placements: placements.switch(True))
     sandbox = test.runtime.sandbox("db")
     about = RuntimeContainer(id="ab", sandbox_id=sandbox.id, name="main", resources=WHOLE)
     assert await test.placer.found(sandbox, about) == Placing()
-    await test.placer.step("switch", lambda book: book.switch(False))
-    assert str(test.placer.pins[sandbox.id, "main"].cpus) == "0-1,8-9"
+    await test.keeper.step("switch", lambda placements: placements.switch(False))
+    assert str(test.keeper.pins[sandbox.id, "main"].cpus) == "0-1,8-9"
 
 
 async def test_a_resize_takes_cpus_from_others_first_and_gives_them_back_later(make: Make) -> None:
@@ -249,15 +249,15 @@ async def test_an_init_container_hands_its_cpus_on(make: Make) -> None:
     sandbox = test.runtime.sandbox("db")
     init = await test.runtime.create(test.placer, sandbox, "prepare", WHOLE)
     before = test.runtime.cpus(init)
-    await test.runtime.stop(None, init)  # It ends by itself, and nobody tells.
+    await test.runtime.stop(None, init)  # It ends by itself, without an event.
     main = await test.runtime.create(test.placer, sandbox, "main", WHOLE)
     assert test.runtime.cpus(main) == before
     beside = await test.runtime.create(test.placer, sandbox, "beside", WHOLE)
     assert test.runtime.containers[beside].cpus.isdisjoint(test.runtime.containers[main].cpus)
     test.check()
     await test.runtime.end_sandbox(test.placer, sandbox)
-    assert test.placer.book is not None
-    assert not test.placer.book.allocator.occupancy().exclusive
+    assert test.keeper.placements is not None
+    assert not test.keeper.placements.allocator.occupancy().exclusive
 
 
 async def test_a_container_that_could_not_be_made_leaves_nothing_behind(make: Make) -> None:
@@ -265,11 +265,11 @@ async def test_a_container_that_could_not_be_made_leaves_nothing_behind(make: Ma
     await test.runtime.connect(test.placer)
     sandbox = test.runtime.sandbox("db")
     assert not await test.runtime.create(test.placer, sandbox, "main", WHOLE, fails=True)
-    assert test.placer.book is not None
+    assert test.keeper.placements is not None
     if not test.runtime.nri:
-        assert not test.placer.book.allocator.assignments
+        assert not test.keeper.placements.allocator.assignments
     await test.runtime.end_sandbox(test.placer, sandbox)
-    assert not test.placer.book.allocator.assignments
+    assert not test.keeper.placements.allocator.assignments
 
 
 async def test_the_next_placer_knows_everything_by_either_way(make: Make) -> None:
@@ -301,8 +301,8 @@ async def test_without_a_state_all_is_adopted_by_the_cpus_that_each_has(make: Ma
         each.about = msgspec.structs.replace(each.about, resources=RuntimeResources())
     await test.again()
     assert {each: test.runtime.cpus(each) for each in (own, web)} == before
-    assert test.placer.book is not None
-    modes = {each.mode for each in test.placer.book.allocator.assignments.values()}
+    assert test.keeper.placements is not None
+    modes = {each.mode for each in test.keeper.placements.allocator.assignments.values()}
     assert modes == {CpuMode.EXCLUSIVE, CpuMode.SHARED}
     test.check()
     test.agree()
@@ -345,7 +345,7 @@ async def test_strict_pods_that_started_while_no_way_in_ran_are_named(
     ] == [
         ("default", "refused", "main"),
     ] * 2, "once by each placer"
-    assert test.placer.strict_on_several == {(refused.id, "main")}
+    assert test.keeper.strict_on_several == {(refused.id, "main")}
     assert REGISTRY.get_sample_value("colocate_cpus_strict_unmet") == 1
     notes = " ".join(status_lines(report_of(test.placer, "1x2x2x2x2")))
     assert "A strict wish is unmet: default/refused/main ran before the placer could refuse it" in notes
@@ -363,7 +363,7 @@ async def test_off_restores_what_the_kubelet_said_and_not_what_was_pinned_before
     said = msgspec.structs.replace(resources(1000), cpuset_cpus="4-7")
     other = await test.runtime.create(test.placer, asked, "main", said)
     await test.again()
-    await test.placer.step("switch", lambda book: book.switch(True))
+    await test.keeper.step("switch", lambda placements: placements.switch(True))
     await test.settle()
     assert (test.runtime.cpus(own), test.runtime.cpus(other)) == ("0-15", "4-7")
     assert test.runtime.containers[own].mems == (0, 1)

@@ -17,7 +17,6 @@ from colocate.config.values import Address
 from colocate.cpus import (
     CpuAllocator,
     CpuRequest,
-    CpuWishes,
     FreeCcxs,
     announced_ccxs,
     announcement_of,
@@ -25,8 +24,7 @@ from colocate.cpus import (
 )
 from colocate.cpus.placer.part import PlacementPart
 from colocate.cpus.placer.publication import INTERVAL, CcxPublication
-from colocate.cpus.placer.requests import WishDefaults
-from colocate.cpus.placer.section import CpusSection
+from colocate.cpus.placer.section import CpuDefaults, CpusSection
 from colocate.lab.api.resources import NODES as LAB_NODES
 from colocate.lab.api.server import ApiServer
 from colocate.model.cpu_shapes import HYGON, machine
@@ -34,14 +32,14 @@ from colocate.model.cpu_topology import FREE_CCXS
 from colocate.telemetry import Event
 from tests.cluster.serving import connect, new_server
 from tests.placer.fake_runtime import GIB, resources
-from tests.placer.placing import SETTINGS, PlacingTest, manual
+from tests.placer.placing import SECTION, PlacingTest, manual
 from tests.support.logs import Logs, logged, told
 from tests.support.rights import account_token, apply
 from tests.support.waiting import until
 
 
 def test_what_is_announced_is_read_again() -> None:
-    allocator = CpuAllocator(machine(HYGON), SETTINGS)
+    allocator = CpuAllocator(machine(HYGON), SECTION.settings())
     assert announced_ccxs(announcement_of(allocator)) == FreeCcxs((8000,) * 16, ("default",))
     assert announced_ccxs(announcement_of(allocator, {"default", "not granted"})).default == ("default",)
     allocator.assign(CpuRequest(pod="p", container="c", cpu=3100))
@@ -113,7 +111,7 @@ async def test_the_node_says_what_is_free_with_few_writes_and_no_more_rights_tha
     assert isinstance(test.clock, ManualClock)
     await test.runtime.connect(test.placer)
     async with connect(server.url, SystemClock(), token=account_token(server, "colocate-placer")) as client:
-        publishing = asyncio.create_task(CcxPublication(client, "worker", test.placer).run())
+        publishing = asyncio.create_task(CcxPublication(client, "worker", test.keeper).run())
         await until(lambda: said(server) == {"4000": 4}, "the first word")
         version = server.registry.find(LAB_NODES, "", "worker")
         for name in "abc":
@@ -125,8 +123,8 @@ async def test_the_node_says_what_is_free_with_few_writes_and_no_more_rights_tha
             await test.clock.advance(INTERVAL)
         await until(lambda: said(server) == {"4000": 3, "1000": 1}, "the news")
         assert said(server, "default") is None
-        strict = WishDefaults(namespaces={"default": CpuWishes(strict=True), "other": CpuWishes(strict=True)})
-        await test.placer.reconfigure(msgspec.structs.replace(test.policy, defaults=strict))
+        strict = CpuDefaults(namespaces={"default": "strict", "other": "strict"})
+        await test.keeper.reconfigure(msgspec.structs.replace(test.section, defaults=strict))
         for _ in range(4):
             await test.clock.advance(INTERVAL)
         await until(lambda: said(server, "default") == ["default"], "who is strict by default")
@@ -212,7 +210,7 @@ async def test_a_cluster_that_is_away_stops_nothing(tmp_path: Path) -> None:
     test = PlacingTest(tmp_path)
     await test.runtime.connect(test.placer)
     async with connect("http://127.0.0.1:9", SystemClock()) as client:
-        publishing = asyncio.create_task(CcxPublication(client, "worker", test.placer).run())
+        publishing = asyncio.create_task(CcxPublication(client, "worker", test.keeper).run())
         assert await test.runtime.create(
             test.placer, test.runtime.sandbox("db"), "main", resources(4000, 4000, GIB)
         )

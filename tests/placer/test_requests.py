@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from colocate.cpus import CpuWishes
 from colocate.cpus.placer.requests import (
-    WishDefaults,
     cpu_of,
     limit_of,
     merged,
@@ -14,6 +13,7 @@ from colocate.cpus.placer.requests import (
     request_of,
     shares_of,
 )
+from colocate.cpus.placer.section import CpuDefaults
 from colocate.model.container import RuntimeContainer, RuntimeResources, RuntimeSandbox
 from colocate.model.pod import QosClass
 from tests.placer.fake_runtime import resources
@@ -92,9 +92,7 @@ def sandbox(namespace: str = "default", **annotations: str) -> RuntimeSandbox:
     )
 
 
-DEFAULTS = WishDefaults(
-    namespaces={"batch": CpuWishes(spread=True)}, classes={QosClass.BURSTABLE: CpuWishes(pack=True)}
-)
+DEFAULTS = CpuDefaults(namespaces={"batch": "spread"}, burstable="pack")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 The kubelet does what a kubelet does: it makes a call again that failed, as the next attempt where the container is
 there. The machine is made, and so is the runtime: whatever CPUs the placer says arrive there unclipped.
-No container is lost, no CPU of an exclusive container is given to another, and in the end nothing is kept for nobody.
+No container is lost, no CPU of an exclusive container is given to another, and in the end all CPUs are free.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import grpc
 import grpc.aio
-from tests.support import fake_runtime
+from tests.support import cri_runtime
 from tests.support.containerd import Kubelet
-from tests.support.mini_runtime import MiniRuntime
+from tests.support.cri_runtime import MiniRuntime
 from tests.support.placer_lives import PlacerLives, deaths_at, settled, side_effects
 
 from colocate.cpus.placer.report import PlacementReport
@@ -111,9 +111,9 @@ async def life(node: Node) -> None:
 
 
 async def lived(folder: Path, crash_at: int, log: Path) -> int:
-    """A whole life, whoever dies in it; returns how many did."""
+    """A whole life; returns how many placers died in it."""
     node = Node(folder, crash_at, log)
-    async with fake_runtime.serving(folder / "runtime.sock", node.runtime.serve):
+    async with cri_runtime.serving(folder / "runtime.sock", node.runtime.serve):
         try:
             await life(node)
         finally:

@@ -1,4 +1,4 @@
-"""The proxy tells what happens to containers, writes what is decided, and stands in nobody's way when that fails."""
+"""The proxy tells what happens to containers, writes what is decided, and lets calls pass when that fails."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,11 +8,10 @@ from tempfile import TemporaryDirectory
 import grpc
 import grpc.aio
 import pytest
-from tests.support import fake_runtime
+from tests.support import cri_runtime
 from tests.support.cri_proxies import proxying
-from tests.support.fake_runtime import call_unary
-from tests.support.mini_runtime import READERS, MiniRuntime
-from tests.support.scripted_events import ScriptedEvents
+from tests.support.cri_runtime import READERS, MiniRuntime, call_unary
+from tests.support.noted_events import NotedEvents
 from tests.support.waiting import until
 
 from colocate import telemetry
@@ -51,11 +50,11 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.runtime = MiniRuntime()
-        self.events = ScriptedEvents()
+        self.events = NotedEvents()
         self.clock = ManualClock()
         self.behind = folder / "runtime.sock"
         self.before = folder / "proxy.sock"
-        self.kubelet = fake_runtime.client(self.before)
+        self.kubelet = cri_runtime.client(self.before)
 
     async def create(self, name: str = "main") -> cri.CreateContainerResponse:
         return await rpc.call(self.kubelet, methods.CREATE_CONTAINER, creation(name), timeout=30)
@@ -88,7 +87,7 @@ async def node() -> AsyncIterator[Node]:
         node = Node(Path(folder))
         async with (
             node.kubelet,
-            fake_runtime.serving(node.behind, node.runtime.serve),
+            cri_runtime.serving(node.behind, node.runtime.serve),
             proxying(node.behind, node.before, node.events, node.clock),
         ):
             await node.synchronized()
@@ -101,13 +100,12 @@ def pin(cpus: str, container_id: str = "", mems: tuple[int, ...] = ()) -> CpuPin
 
 async def test_a_container_is_told_with_all_that_decides_its_place(node: Node) -> None:
     await node.create()
-    (sandbox,) = node.events.sandboxes
+    ((sandbox, container),) = node.events.of("create")
     assert (sandbox.id, sandbox.uid, sandbox.namespace, sandbox.name) == ("s", "u", "n", "p")
     assert (sandbox.cgroup_parent, sandbox.annotations) == (
         "/kubepods/podu",
         {"colocate.dev/cpus": "strict"},
     )
-    (container,) = node.events.containers
     assert (container.sandbox_id, container.name, container.attempt) == ("s", "main", 0)
     assert container.resources == RuntimeResources(cpu_shares=2048, memory_limit=7)
     assert container.devices == ("/dev/gpu0",)
@@ -130,7 +128,7 @@ async def test_a_resize_goes_through_with_the_cpuset_merged_in(node: Node) -> No
     (sent,) = node.runtime.asked
     assert (sent.linux.cpuset_cpus, sent.linux.cpuset_mems) == ("8-9", "0,1")
     assert (sent.linux.cpu_shares, sent.linux.cpu_quota) == (512, 50_000)
-    assert node.events.resources[0].cpu_quota == 50_000
+    assert node.events.of("update")[0][1].cpu_quota == 50_000
 
 
 async def test_a_strict_wish_that_cannot_be_had_ends_the_call_with_the_reason(node: Node) -> None:
@@ -204,12 +202,12 @@ async def test_what_the_runtime_has_is_told_when_it_is_met() -> None:
         node.events.corrections = [pin("0-1", "id-runs")]
         async with (
             node.kubelet,
-            fake_runtime.serving(node.behind, node.runtime.serve),
+            cri_runtime.serving(node.behind, node.runtime.serve),
             proxying(node.behind, node.before, node.events, node.clock),
         ):
             await node.synchronized()
             await until(lambda: node.runtime.pinned() == [("id-runs", "0-1")], "the correction")
-    (sandbox,), (runs, ended) = node.events.listed
+    (sandbox,), (runs, ended) = node.events.sandboxes, node.events.containers
     assert (sandbox.id, sandbox.uid, sandbox.cgroup_parent) == ("s", "u", "/kubepods/burstable/podu")
     assert (runs.phase, ended.phase) == (ContainerPhase.RUNNING, ContainerPhase.EXITED)
     assert (runs.pid, runs.cgroup_path) == (77, "/kubepods/x")
@@ -227,15 +225,15 @@ async def test_a_status_that_says_other_things_is_no_trouble(info: str) -> None:
         node.runtime.add("runs", state=cri.CONTAINER_RUNNING)
         async with (
             node.kubelet,
-            fake_runtime.serving(node.behind, node.runtime.serve),
+            cri_runtime.serving(node.behind, node.runtime.serve),
             proxying(node.behind, node.before, node.events, node.clock),
         ):
             await node.synchronized()
-    (runs,) = node.events.listed[1]
+    (runs,) = node.events.containers
     assert (runs.id, runs.resources, runs.pid) == ("id-runs", RuntimeResources(), 0)
 
 
-async def test_a_container_whose_status_cannot_be_had_keeps_nobody_waiting() -> None:
+async def test_a_container_without_a_status_delays_no_other() -> None:
     with TemporaryDirectory(prefix="cri") as folder:
         node = Node(Path(folder))
         node.runtime.add("broken", state=cri.CONTAINER_RUNNING)
@@ -244,11 +242,11 @@ async def test_a_container_whose_status_cannot_be_had_keeps_nobody_waiting() -> 
         node.runtime.failures["PodSandboxStatus"] = [grpc.StatusCode.DEADLINE_EXCEEDED]
         async with (
             node.kubelet,
-            fake_runtime.serving(node.behind, node.runtime.serve),
+            cri_runtime.serving(node.behind, node.runtime.serve),
             proxying(node.behind, node.before, node.events, node.clock),
         ):
             await node.synchronized()
-    sandboxes, containers = node.events.listed
+    sandboxes, containers = node.events.sandboxes, node.events.containers
     assert [sandbox.id for sandbox in sandboxes] == ["s"]
     assert [(each.phase, each.resources) for each in containers] == [
         (ContainerPhase.RUNNING, RuntimeResources())
@@ -260,7 +258,7 @@ async def test_a_runtime_that_comes_back_is_reconciled_again() -> None:
         node = Node(Path(folder))
         async with node.kubelet, proxying(node.behind, node.before, node.events):
             for times in (1, 2):
-                async with fake_runtime.serving(node.behind, node.runtime.serve):
+                async with cri_runtime.serving(node.behind, node.runtime.serve):
                     await node.synchronized(times)
                 await until(lambda: node.events.said("detached") == times, "the loss")  # noqa: B023
 
@@ -272,7 +270,7 @@ async def test_a_container_is_not_kept_waiting_for_a_reconciliation(monkeypatch:
         node.runtime.failures["ListPodSandbox"] = [grpc.StatusCode.UNKNOWN] * 2
         async with (
             node.kubelet,
-            fake_runtime.serving(node.behind, node.runtime.serve),
+            cri_runtime.serving(node.behind, node.runtime.serve),
             proxying(node.behind, node.before, node.events, node.clock),
         ):
             await node.create()
@@ -295,7 +293,7 @@ async def test_a_container_that_is_made_before_a_reconciliation_is_placed_after_
         node.runtime.failures["ListPodSandbox"] = [grpc.StatusCode.UNKNOWN]
         async with (
             node.kubelet,
-            fake_runtime.serving(node.behind, node.runtime.serve),
+            cri_runtime.serving(node.behind, node.runtime.serve),
             proxying(node.behind, node.before, node.events, node.clock),
         ):
             for name in ("main", "gone"):
@@ -313,9 +311,9 @@ async def test_a_container_that_is_made_before_a_reconciliation_is_placed_after_
             await node.clock.advance(1)
             await until(lambda: node.events.told[-1] == ("update", "id-main"), "decisions")
             assert node.events.told[-2] == ("found", "main", "id-main")
-            assert node.events.listed[1] == []
-            assert node.events.containers[0].devices == ("/dev/gpu0",), "no list tells them"
-            assert node.events.resources == [RuntimeResources(cpu_shares=512)]
+            assert node.events.containers == []
+            assert node.events.of("found")[0][1].devices == ("/dev/gpu0",), "no list tells them"
+            assert node.events.of("update") == [("id-main", RuntimeResources(cpu_shares=512))]
             pinned = cri.UpdateContainerResourcesRequest(
                 container_id="id-main", linux=cri.LinuxContainerResources(cpuset_cpus="4-7")
             )
@@ -333,7 +331,7 @@ async def test_a_runtime_that_talks_garbage_is_passed_on_and_asked_again(
         node.runtime.garbage = True
         async with (
             node.kubelet,
-            fake_runtime.serving(node.behind, node.runtime.serve),
+            cri_runtime.serving(node.behind, node.runtime.serve),
             proxying(node.behind, node.before, node.events, node.clock),
         ):
             await node.clock.until_someone_sleeps()
@@ -389,7 +387,7 @@ async def test_a_placer_that_cannot_go_on_leaves_the_kubelet_its_runtime(
     with TemporaryDirectory(prefix="cri") as folder:
         node = Node(Path(folder))
         config = build(f"version: 1\ncpus: {{stateFolder: {folder}/state}}".encode(), "test").config
-        async with node.kubelet, fake_runtime.serving(node.behind, node.runtime.serve):
+        async with node.kubelet, cri_runtime.serving(node.behind, node.runtime.serve):
             running = asyncio.create_task(
                 run_cri_proxy(lambda: config, ProxySockets(node.behind, node.before))
             )

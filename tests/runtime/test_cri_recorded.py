@@ -10,10 +10,10 @@ import grpc
 import grpc.aio
 import msgspec
 import pytest
-from tests.support import fake_runtime
+from tests.support import cri_runtime
 from tests.support.cri_proxies import proxying
-from tests.support.fake_runtime import Requests, call_unary
-from tests.support.scripted_events import ScriptedEvents
+from tests.support.cri_runtime import Requests, call_unary
+from tests.support.noted_events import NotedEvents
 from tests.support.waiting import until
 
 from colocate.model.container import CpuPin
@@ -81,15 +81,15 @@ def calls(name: str) -> list[Recorded]:
 
 @asynccontextmanager
 async def replay(
-    events: ScriptedEvents,
+    events: NotedEvents,
 ) -> AsyncIterator[tuple[RecordedRuntime, grpc.aio.Channel]]:
     with TemporaryDirectory(prefix="cri") as folder:
         behind, before = Path(folder, "runtime.sock"), Path(folder, "proxy.sock")
         runtime = RecordedRuntime()
         async with (
-            fake_runtime.serving(behind, runtime.serve),
+            cri_runtime.serving(behind, runtime.serve),
             proxying(behind, before, events),
-            fake_runtime.client(before) as kubelet,
+            cri_runtime.client(before) as kubelet,
         ):
             await until(lambda: events.said("synchronize") == 1, "the reconciliation")
             yield runtime, kubelet
@@ -97,7 +97,7 @@ async def replay(
 
 @pytest.mark.parametrize("name", KUBELETS)
 async def test_calls_arrive_as_they_were_sent_and_so_do_their_answers(name: str) -> None:
-    events = ScriptedEvents()
+    events = NotedEvents()
     async with replay(events) as (runtime, kubelet):
         for call in calls(name):
             runtime.now = call
@@ -110,7 +110,7 @@ async def test_calls_arrive_as_they_were_sent_and_so_do_their_answers(name: str)
 
 @pytest.mark.parametrize("name", KUBELETS)
 async def test_a_decision_changes_the_cpuset_and_nothing_else(name: str) -> None:
-    events = ScriptedEvents()
+    events = NotedEvents()
     events.placing = Placing(own=PIN)
     async with replay(events) as (runtime, kubelet):
         for call in calls(name):
@@ -132,12 +132,13 @@ async def test_a_decision_changes_the_cpuset_and_nothing_else(name: str) -> None
 
 
 async def test_events_say_what_the_kubelet_did() -> None:
-    events = ScriptedEvents()
+    events = NotedEvents()
     async with replay(events) as (runtime, kubelet):
         for call in calls(KUBELETS[1]):
             runtime.now = call
             await call_unary(kubelet, call.method, call.asked)
-    first = events.containers[0]
+    created = [container for _, container in events.of("create")]
+    first = created[0]
     assert (first.name, first.attempt, first.resources.cpu_period) == ("i", 0, 100_000)
     ids = [told[2] for told in events.told if told[0] == "created"]
     assert len(ids) == 3
@@ -147,11 +148,11 @@ async def test_events_say_what_the_kubelet_did() -> None:
         ("started", ids[0]),
         # It ended by itself, as a status told the kubelet, before the next was created.
         ("stopped", ids[0]),
-        ("create", events.containers[1].name),
-        ("created", events.containers[1].name, ids[1]),
+        ("create", created[1].name),
+        ("created", created[1].name, ids[1]),
         ("started", ids[1]),
-        ("create", events.containers[2].name),
-        ("created", events.containers[2].name, ids[2]),
+        ("create", created[2].name),
+        ("created", created[2].name, ids[2]),
         ("started", ids[2]),
         *[told for told in events.told if told[0] == "update"],
         *[told for told in events.told if told[0] == "stopped"][1:],

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 import grpc
 import grpc.aio
 import pytest
-from tests.support import fake_runtime
-from tests.support.fake_runtime import Ended, Pairs, Requests, call_stream, call_unary
+from tests.support import cri_runtime
+from tests.support.cri_runtime import Ended, Pairs, Requests, call_stream, call_unary
 from tests.support.waiting import until
 
 from colocate.runtime import cri_relay
@@ -78,7 +78,7 @@ class Runtime:
     async def _hold(self) -> None:
         self.held += 1
         try:
-            await fake_runtime.never()
+            await cri_runtime.never()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -124,12 +124,12 @@ class Pair:
 @asynccontextmanager
 async def relayed(folder: Path, runtime: Runtime) -> AsyncIterator[Pair]:
     behind, before = folder / "runtime.sock", folder / "relay.sock"
-    async with fake_runtime.serving(behind, runtime.serve), cri_relay.connect(behind) as onward:
+    async with cri_runtime.serving(behind, runtime.serve), cri_relay.connect(behind) as onward:
         server = cri_relay.server(cri_relay.Relay(onward))
         server.add_insecure_port(f"unix:{before}")
         await server.start()
         try:
-            async with fake_runtime.client(behind) as direct, fake_runtime.client(before) as within:
+            async with cri_runtime.client(behind) as direct, cri_runtime.client(before) as within:
                 yield Pair(runtime, direct, within)
         finally:
             await server.stop(None)
@@ -267,12 +267,12 @@ async def test_a_runtime_that_is_away_is_unavailable_and_is_found_again(tmp_path
             server = cri_relay.server(cri_relay.Relay(onward))
             server.add_insecure_port(f"unix:{before}")
             await server.start()
-            async with fake_runtime.client(before) as within:
+            async with cri_runtime.client(before) as within:
                 for path in (STATUS, UNKNOWN):
                     assert (await call_unary(within, path, b"plain")).code == "UNAVAILABLE"
                 for _ in range(2):
                     runtime = Runtime()
-                    async with fake_runtime.serving(behind, runtime.serve):
+                    async with cri_runtime.serving(behind, runtime.serve):
                         await _answered(within)
                     assert (await call_unary(within, STATUS, b"plain")).code == "UNAVAILABLE"
             await server.stop(None)

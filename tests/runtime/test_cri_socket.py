@@ -52,12 +52,12 @@ async def test_a_socket_that_a_killed_proxy_left_is_replaced(short: Path) -> Non
     assert list(short.iterdir()) == []
 
 
-async def test_a_socket_that_somebody_serves_is_left_to_them(short: Path) -> None:
+async def test_a_socket_that_another_process_serves_is_left_alone(short: Path) -> None:
     listen = short / "l.sock"
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(listen))
         other.listen()
-        with pytest.raises(UserError, match="somebody already serves"):
+        with pytest.raises(UserError, match="another process already serves"):
             async with serving(grpc.aio.server(), listen, short / "runtime.sock"):
                 pass
         assert listen.exists()
@@ -71,7 +71,7 @@ async def test_a_file_is_never_replaced(short: Path) -> None:
     assert (short / "l.sock").read_text() == "precious"
 
 
-async def test_nobody_can_connect_before_the_socket_is_as_it_should_be(
+async def test_no_other_user_can_connect_before_mode_and_owner_are_right(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = short / "runtime.sock"

@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 from colocate.cpus.placer.machine import PlacementMachine
 from colocate.cpus.placer.placer import Placer
-from colocate.cpus.placer.policy import PlacementPolicy
+from colocate.cpus.placer.section import CpusSection
 from colocate.cpus.placer.store import PlacementStore
 from colocate.cpus.placer.upkeep import Upkeep
 from colocate.host.container_groups import ContainerGroups
@@ -163,8 +163,8 @@ async def placed(containerd: Containerd, folder: Path) -> AsyncIterator[tuple[Pl
     nodes are made.
     """
     facts = PlacementMachine(decide_for=machine(parse_shape("1x2x1x1x1")))
-    placer = Placer(PlacementPolicy(), PlacementStore(folder), facts)
-    placer.begin()
+    placer = Placer(CpusSection(), PlacementStore(folder), facts)
+    placer.keeper.begin()
     plugin = asyncio.create_task(NriPlugin(placer, HastyClock(), socket=containerd.nri_socket).run())
     try:
         await until(lambda: placer.writer is not None, "the runtime to synchronize")
@@ -172,10 +172,10 @@ async def placed(containerd: Containerd, folder: Path) -> AsyncIterator[tuple[Pl
     finally:
         plugin.cancel()
         await asyncio.gather(plugin, return_exceptions=True)
-        placer.close()
+        placer.keeper.close()
 
 
-async def test_drift_that_somebody_made_is_healed_by_the_runtime(
+async def test_a_cpuset_changed_from_outside_is_repaired_by_the_runtime(
     containerd: Containerd, tmp_path: Path
 ) -> None:
     async with (
@@ -186,8 +186,8 @@ async def test_drift_that_somebody_made_is_healed_by_the_runtime(
         container = await kubelet.create(sandbox, "main", cpus=1, guaranteed=True)
         await kubelet.start(container)
         own = await kubelet.cpus_allowed(container)
-        assert placer.book is not None
-        found = placer.book.sandboxes[sandbox]
+        assert placer.keeper.placements is not None
+        found = placer.keeper.placements.sandboxes[sandbox]
         group = ContainerGroups().folder(found.uid, container, found.cgroup_parent)
         assert group is not None
         (group / "cpuset.cpus").write_text("0-1")
@@ -211,16 +211,16 @@ async def test_what_a_sandbox_had_is_free_after_its_end_though_a_restarted_runti
         await until(lambda: placer.writer is None, "the plugin to notice")
         await containerd.start()
         await until(lambda: placer.writer is not None, "the runtime to synchronize again")
-        assert placer.book is not None
-        kept = placer.book.allocator.assignments
+        assert placer.keeper.placements is not None
+        kept = placer.keeper.placements.allocator.assignments
         assert list(kept) == [(sandbox, "main")], "it may start again"
         await upkeep.audit()
         async with Kubelet(containerd.socket, containerd.cgroup_parent) as again:
             await again.stop_sandbox(sandbox)
             await again.remove_sandbox(sandbox)
         await upkeep.audit()
-        assert placer.book.sandboxes == {}
-        assert placer.book.allocator.assignments == {}
+        assert placer.keeper.placements.sandboxes == {}
+        assert placer.keeper.placements.allocator.assignments == {}
 
 
 async def cpus_become(kubelet: Kubelet, container: str, cpus: str) -> None:

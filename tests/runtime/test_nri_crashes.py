@@ -2,7 +2,7 @@
 
 The runtime does what a runtime does: where the plugin has died it goes on without, and the container has all CPUs
 until the next plugin is told what there is. The machine is made: whatever CPUs the placer says arrive unclipped.
-No container is lost, no CPU of an exclusive container is given to another, and in the end nothing is kept for nobody.
+No container is lost, no CPU of an exclusive container is given to another, and in the end all CPUs are free.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.support.nri_runtime import FakeRuntime, PluginConnection
+from tests.support.nri_runtime import NriRuntime, PluginConnection
 from tests.support.placer_lives import EVERYTHING, PlacerLives, deaths_at, settled, side_effects
 
 from colocate.cpus.placer.report import PlacementReport
@@ -41,7 +41,7 @@ class NriMachine:
     """A runtime that stays, and one plugin after the other."""
 
     def __init__(self, folder: Path, crash_at: int, log: Path) -> None:
-        self.runtime = FakeRuntime(folder / "nri.sock")
+        self.runtime = NriRuntime(folder / "nri.sock")
         self.pods: dict[str, nri.PodSandbox] = {}
         self.containers: dict[str, nri.Container] = {}
         """Those that have not ended."""
@@ -203,7 +203,7 @@ async def life(node: NriMachine) -> None:
 
 
 async def lived(folder: Path, crash_at: int, log: Path) -> int:
-    """A whole life, whoever dies in it; returns how many did."""
+    """A whole life; returns how many placers died in it."""
     node = NriMachine(folder, crash_at, log)
     async with node.runtime.listening():
         try:

@@ -1,13 +1,11 @@
 """The NRI plugin and a runtime that does what runtimes do: refuses, is slow, restarts, hangs up, stops."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 from tests.runtime.nri_pairs import NriPair, nri_pair
 from tests.support.noted_events import NotedEvents
-from tests.support.nri_runtime import FakeRuntime, PluginConnection
+from tests.support.nri_runtime import NriRuntime
 from tests.support.waiting import until
 
 from colocate.clock import ManualClock
@@ -23,53 +21,40 @@ CREATE = nri.CreateContainerRequest(
 )
 
 
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[NriPair]:
-    async with nri_pair(tmp_path) as pair:
-        yield pair
-
-
-async def synchronized(pair: NriPair) -> PluginConnection:
-    plugin = await pair.runtime.connection()
-    await plugin.introduce()
-    await plugin.ask("Synchronize", nri.SynchronizeRequest())
-    return plugin
-
-
 def pins(count: int) -> list[CpuPin]:
     return [CpuPin(container_id=f"c{number}", cpus=CpuSet.parse("0-3")) for number in range(count)]
 
 
 class TestAnswers:
     async def test_a_refusal_is_an_error_with_its_sentence(self, pair: NriPair) -> None:
-        plugin = await synchronized(pair)
+        plugin = await pair.synchronized()
         pair.events.error = PlacementRefused("no CCX has 8 CPUs free; ask for fewer\n")
         answer = await plugin.ask("CreateContainer", CREATE)
         assert answer.status.code == 9
         assert answer.status.message == "no CCX has 8 CPUs free; ask for fewer\\n"
 
     async def test_no_answer_of_the_placer_leaves_the_container_as_it_is(self, pair: NriPair) -> None:
-        plugin = await synchronized(pair)
+        plugin = await pair.synchronized()
         assert (await plugin.ask("CreateContainer", CREATE)).payload == b""
         update = nri.UpdateContainerRequest(container=nri.Container(id="c"))
         assert (await plugin.ask("UpdateContainer", update)).payload == b""
 
     async def test_memory_nodes_are_left_alone_where_the_pin_names_none(self, pair: NriPair) -> None:
-        plugin = await synchronized(pair)
+        plugin = await pair.synchronized()
         pair.events.placing = Placing(CpuPin(cpus=CpuSet.parse("8-15")))
         answer = await plugin.ask("CreateContainer", CREATE)
         cpu = nri.CreateContainerResponse.FromString(answer.payload).adjust.linux.resources.cpu
         assert (cpu.cpus, cpu.mems) == ("8-15", "")
 
     async def test_a_fault_of_the_placer_lets_the_container_go_on(self, pair: NriPair) -> None:
-        plugin = await synchronized(pair)
+        plugin = await pair.synchronized()
         pair.told()
         pair.events.error = RuntimeError("a fault")
         assert (await plugin.ask("CreateContainer", CREATE)) == ttrpc.Response()
         assert pair.told() == ["nri.request_failed"]
 
     async def test_a_slow_placer_lets_the_container_go_on_in_time(self, pair: NriPair) -> None:
-        plugin = await synchronized(pair)
+        plugin = await pair.synchronized()
         pair.told()
         pair.events.free.clear()
         assert (await plugin.ask("CreateContainer", CREATE, timeout=0.02)) == ttrpc.Response()
@@ -91,7 +76,7 @@ class TestAnswers:
         pair.events.free.set()
 
     async def test_events_come_by_methods_of_their_own_from_the_newest_runtimes(self, pair: NriPair) -> None:
-        plugin = await synchronized(pair)
+        plugin = await pair.synchronized()
         container = nri.Container(id="c")
         await plugin.ask("PostStartContainer", nri.PostStartContainerRequest(container=container))
         await plugin.ask("RemoveContainer", nri.RemoveContainerRequest(container=container))
@@ -124,7 +109,7 @@ class TestAnswers:
 
 class TestWrites:
     async def test_a_few_containers_are_changed_at_a_time(self, pair: NriPair) -> None:
-        plugin = await synchronized(pair)
+        plugin = await pair.synchronized()
         assert pair.events.writer is not None
         writing = asyncio.create_task(pair.events.writer.write(pins(20)))
         sizes: list[int] = []
@@ -135,7 +120,7 @@ class TestWrites:
         assert (sizes, await writing) == ([8, 8, 4], [])
 
     async def test_those_that_failed_are_named(self, pair: NriPair) -> None:
-        plugin = await synchronized(pair)
+        plugin = await pair.synchronized()
         assert pair.events.writer is not None
         writing = asyncio.create_task(pair.events.writer.write(pins(10)))
         failed = nri.UpdateContainersResponse(failed=[nri.ContainerUpdate(container_id="c3")])
@@ -147,7 +132,7 @@ class TestWrites:
         assert await writing == ["c3", "c8", "c9"], "where none is named, all have failed"
 
     async def test_all_have_failed_where_the_runtime_hangs_up(self, pair: NriPair) -> None:
-        plugin = await synchronized(pair)
+        plugin = await pair.synchronized()
         assert pair.events.writer is not None
         writing = asyncio.create_task(pair.events.writer.write(pins(10)))
         await plugin.called("UpdateContainers")
@@ -157,10 +142,10 @@ class TestWrites:
 
 class TestConnections:
     async def test_a_runtime_that_hangs_up_is_told_once_and_found_again(self, pair: NriPair) -> None:
-        plugin = await synchronized(pair)
+        plugin = await pair.synchronized()
         pair.told()
         await plugin.hang_up()
-        await synchronized(pair)
+        await pair.synchronized()
         assert pair.told() == ["nri.disconnected", "nri.synchronized"]
         names = [event[0] for event in pair.events.heard]
         assert names == ["synchronize", "detached", "synchronize"]
@@ -168,7 +153,7 @@ class TestConnections:
     async def test_a_runtime_that_is_not_there_is_told_once_and_awaited(self, tmp_path: Path) -> None:
         clock = ManualClock()
         async with nri_pair(tmp_path, clock) as pair:
-            plugin = await synchronized(pair)
+            plugin = await pair.synchronized()
             await plugin.hang_up()
             pair.runtime.socket.unlink()
             for _ in range(5):
@@ -181,7 +166,7 @@ class TestConnections:
         stream, _ = await plugin.called("RegisterPlugin")
         plugin.answer(stream, ttrpc.Response(status=ttrpc.Status(code=3, message="invalid plugin index")))
         await plugin.end()
-        await synchronized(pair)
+        await pair.synchronized()
         assert pair.told() == ["nri.disconnected", "nri.synchronized"]
 
     async def test_a_placer_that_could_not_take_it_in_is_told_again(self, pair: NriPair) -> None:
@@ -191,18 +176,18 @@ class TestConnections:
         plugin.send(plugin.request("Synchronize", nri.SynchronizeRequest()))
         await plugin.end()
         pair.events.error = None
-        await synchronized(pair)
+        await pair.synchronized()
         assert pair.told() == ["nri.request_failed", "nri.disconnected", "nri.synchronized"]
 
     async def test_a_request_under_way_is_seen_through_when_the_runtime_hangs_up(self, pair: NriPair) -> None:
-        plugin = await synchronized(pair)
+        plugin = await pair.synchronized()
         pair.events.free.clear()
         plugin.send(plugin.request("CreateContainer", CREATE))
         plugin.send(plugin.request("StopContainer", nri.StopContainerRequest()))
         await plugin.drain()
         await plugin.hang_up()
         pair.events.free.set()
-        await synchronized(pair)
+        await pair.synchronized()
         names = [event[0] for event in pair.events.heard]
         assert names in (
             ["synchronize", "create", "detached", "synchronize"],
@@ -210,12 +195,12 @@ class TestConnections:
         )
 
     async def test_shutdown_is_answered(self, pair: NriPair) -> None:
-        plugin = await synchronized(pair)
+        plugin = await pair.synchronized()
         assert await plugin.ask("Shutdown") == ttrpc.Response()
 
     async def test_the_plugin_stops_with_a_request_under_way(self, tmp_path: Path) -> None:
         events = NotedEvents()
-        async with FakeRuntime(tmp_path / "nri.sock").listening() as runtime:
+        async with NriRuntime(tmp_path / "nri.sock").listening() as runtime:
             plugin = NriPlugin(events, ManualClock(), socket=runtime.socket)
             running = asyncio.create_task(plugin.run())
             connection = await runtime.connection()

@@ -1,11 +1,9 @@
 """Each recorded request of a real runtime gets a valid answer on its connection and stream."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
-from tests.runtime.nri_pairs import NriPair, nri_pair
+from tests.runtime.nri_pairs import NriPair
 from tests.support.nri_runtime import PluginConnection, recorded
 
 from colocate.model.container import (
@@ -25,12 +23,6 @@ from colocate.wire import ttrpc_pb2 as ttrpc
 SANDBOX = "16d4afb71a7de4f5dae6feab3de3da1b4af72da3c7cc589e08099bd49706f48f"
 CONTAINER = "d8f5bebed9e2c9aa61a7489ec3b910581f8cdb352b857583ce6b2afe23d52403"
 OTHER = CpuPin(container_id="other", cpus=CpuSet.parse("4-7"), mems=(1,))
-
-
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[NriPair]:
-    async with nri_pair(tmp_path) as pair:
-        yield pair
 
 
 async def replay(plugin: PluginConnection, folder: Path, name: str) -> dict[int, ttrpc.Response]:

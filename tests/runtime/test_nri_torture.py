@@ -5,7 +5,7 @@ import gc
 import itertools
 import struct
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runtime.nri_pairs import NriPair, nri_pair
 from tests.support.cost import cost
-from tests.support.nri_runtime import PluginConnection, recorded
+from tests.support.nri_runtime import recorded
 
 from colocate.model.container import CpuPin
 from colocate.model.cpuset import CpuSet
@@ -31,22 +31,9 @@ CONVERSATION = [
 STREAM = b"".join(mux.pieces(1, frame.raw) for frame in CONVERSATION)
 
 
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[NriPair]:
-    async with nri_pair(tmp_path) as pair:
-        yield pair
-
-
-async def synchronized(pair: NriPair) -> PluginConnection:
-    plugin = await pair.runtime.connection()
-    await plugin.introduce()
-    await plugin.ask("Synchronize", nri.SynchronizeRequest())
-    return plugin
-
-
 @settings(max_examples=25)
 @given(cuts=st.lists(st.integers(1, len(STREAM) - 1), max_size=12))
-def test_frames_that_are_cut_anywhere_are_answered_all_the_same(cuts: list[int]) -> None:
+def test_frames_that_are_cut_anywhere_are_answered(cuts: list[int]) -> None:
     async def converse() -> None:
         with TemporaryDirectory() as folder:
             async with nri_pair(Path(folder)) as pair:
@@ -81,7 +68,7 @@ def test_a_runtime_that_hangs_up_anywhere_is_told_once_and_found_again(end: int)
                 plugin.send(STREAM[:end])
                 await plugin.drain()
                 await plugin.hang_up()
-                await synchronized(pair)
+                await pair.synchronized()
                 told = pair.told()
                 assert told.count("nri.disconnected") == 1
                 assert set(told) <= {"nri.disconnected", "nri.synchronized"}
@@ -102,11 +89,11 @@ GARBAGE = {
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 async def test_garbage_is_told_once_and_the_connection_made_again(pair: NriPair, garbage: bytes) -> None:
-    plugin = await synchronized(pair)
+    plugin = await pair.synchronized()
     pair.told()
     plugin.send(garbage)
     await plugin.end()
-    await synchronized(pair)
+    await pair.synchronized()
     assert pair.told() == ["nri.disconnected", "nri.synchronized"]
 
 
@@ -115,17 +102,17 @@ async def test_garbage_is_told_once_and_the_connection_made_again(pair: NriPair,
     ["Configure", "Synchronize", "CreateContainer", "UpdateContainer", "StopContainer", "StateChange"],
 )
 async def test_a_payload_that_cannot_be_read_is_as_good_as_hanging_up(pair: NriPair, method: str) -> None:
-    """The container goes on without the plugin, which then asks anew what there is."""
-    plugin = await synchronized(pair)
+    """The container goes on without the plugin, which then asks again what there is."""
+    plugin = await pair.synchronized()
     pair.told()
     plugin.send(plugin.request(method, b"\x0a\xff"))
     await plugin.end()
-    await synchronized(pair)
+    await pair.synchronized()
     assert pair.told() == ["nri.disconnected", "nri.synchronized"]
 
 
 async def test_unknown_methods_and_events_are_told_once_each_and_answered(pair: NriPair) -> None:
-    plugin = await synchronized(pair)
+    plugin = await pair.synchronized()
     pair.told()
     for _ in range(3):
         answer = await plugin.ask("ValidateContainerAdjustment", b"")
@@ -192,12 +179,12 @@ async def test_nothing_is_held_of_connections_that_ended_in_the_middle(pair: Nri
     unfinished = mux.pieces(1, struct.pack(">IIBB", 4 << 20, 9, 1, 0) + bytes((4 << 20) - 1))
     before, _ = tracemalloc.get_traced_memory()
     for _ in range(10):
-        plugin = await synchronized(pair)
+        plugin = await pair.synchronized()
         plugin.send(unfinished)
         await plugin.drain()
         await plugin.hang_up()
     # The plugin has come back: it is done with the last one too.
-    await synchronized(pair)
+    await pair.synchronized()
     held, peak = (size - before for size in tracemalloc.get_traced_memory())
     assert peak > 4 << 20, "a frame was held while its end might come"
     assert held < 4 << 20, "less than one of the ten frames"

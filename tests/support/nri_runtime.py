@@ -164,7 +164,7 @@ class PluginConnection:
         await self.hang_up()
 
 
-class FakeRuntime:
+class NriRuntime:
     """A socket that plugins connect to."""
 
     def __init__(self, socket: Path) -> None:
@@ -183,13 +183,13 @@ class FakeRuntime:
             return await self._connections.get()
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator["FakeRuntime"]:
+    async def listening(self) -> AsyncIterator["NriRuntime"]:
         server = await asyncio.start_unix_server(self._accept, self.socket)
         try:
             yield self
         finally:
             server.close()
-            await asyncio.sleep(0)  # whoever is being accepted is among them then
+            await asyncio.sleep(0)  # then connections that are being accepted are in the list
             for connection in self._all:
                 await connection.hang_up()
             self.socket.unlink(missing_ok=True)

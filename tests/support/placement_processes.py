@@ -7,8 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from colocate.cpus.placer.control import EXPLAIN, STATUS, AskExplanation, AskPlacement
-from colocate.cpus.placer.report import ContainerExplanation, PlacementReport
+from colocate.cpus.placer.report import (
+    EXPLAIN,
+    STATUS,
+    AskExplanation,
+    AskPlacement,
+    ContainerExplanation,
+    PlacementReport,
+)
 from colocate.wire import control_socket as control
 from tests.support.containerd import Containerd
 from tests.support.waiting import until

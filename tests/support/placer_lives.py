@@ -1,6 +1,6 @@
 """Placers that are killed at a side effect and succeeded by others: processes of either way in, on a made machine.
 
-The machine has no other CPUs than the made ones: whatever the placer says arrives at the runtime unclipped.
+The machine has no other CPUs than the made ones: the CPUs that the placer decides reach the runtime unclipped.
 """
 
 import asyncio
@@ -16,9 +16,8 @@ import uvloop
 from colocate import crashpoints
 from colocate.agent.configuration import build
 from colocate.cpus.placer import part, upkeep
-from colocate.cpus.placer.control import STATUS, AskPlacement
 from colocate.cpus.placer.machine import PlacementMachine
-from colocate.cpus.placer.report import PlacementReport
+from colocate.cpus.placer.report import STATUS, AskPlacement, PlacementReport
 from colocate.kubelet.paths import KubeletPaths
 from colocate.model.cpu_shapes import CpuShape, machine
 from colocate.model.cpuset import CpuSet
@@ -84,7 +83,7 @@ class PlacerLives:
             self._life = self._begin(0)
 
     async def status(self) -> PlacementReport:
-        """What it says of itself; ColocateError where nobody answers."""
+        """What it says of itself; ColocateError if it does not answer."""
         return await control.ask(self._folder / "cpus.sock", STATUS, AskPlacement())
 
     async def end(self) -> None:
@@ -98,7 +97,7 @@ async def settled(
     cpus: Callable[[], Mapping[str, CpuSet]],
     exclusive: Iterable[str] = (),
 ) -> None:
-    """Return once everybody has what the placer says; nobody has a CPU that is another's alone.
+    """Return once all containers have what the placer says; then check that exclusive CPUs are not shared.
 
     `cpus` is what the runtime's running containers have.
     """
@@ -116,7 +115,7 @@ async def settled(
 
 
 async def side_effects(lived: Callable[[Path, int, Path], Awaitable[int]], log: Path) -> list[str]:
-    """Of a life that nobody cuts off, in their order."""
+    """The side effects of a life that is not cut off, in order."""
     with TemporaryDirectory(prefix="placer") as folder:
         assert await lived(Path(folder), 0, log) == 0
     return [line.split()[1] for line in log.read_text().splitlines()]

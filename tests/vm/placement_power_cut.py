@@ -50,11 +50,11 @@ def stored() -> dict[str, list[int]]:
 
 
 def own(node: VmNode) -> dict[str, list[int]]:
-    book = node.part.placer.book
-    assert book is not None
+    placements = node.part.placer.keeper.placements
+    assert placements is not None
     return {
-        book.sandboxes[each.request.pod].name: list(each.cpus)
-        for each in book.allocator.assignments.values()
+        placements.sandboxes[each.request.pod].name: list(each.cpus)
+        for each in placements.allocator.assignments.values()
         if each.cpus
     }
 

@@ -67,7 +67,7 @@ class VmNode:
         return frozenset(CpuSet.parse(explanation_of(self.part.placer, own).container.cpus))
 
     async def settled(self) -> None:
-        await until(lambda: not self.part.placer.unwritten, "all is written", 60)
+        await until(lambda: not self.part.placer.keeper.unwritten, "all is written", 60)
 
 
 @asynccontextmanager
@@ -152,7 +152,7 @@ async def _climb(topology: Topology) -> None:
         await made.kubelet.resize(alone, ccx, guaranteed=True)
         assert made.cpus(alone) in ccxs
         await until(lambda: made.cpus(idle) == everything - made.cpus(alone), "what is free is shared", 60)
-        # A restart in the sandbox: the same CPUs, and nobody else has them in between.
+        # A restart in the sandbox: the same CPUs, and no other container has them in between.
         before = made.cpus(alone)
         await made.kubelet.stop(alone)
         await made.kubelet.remove(alone)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.nri_runtime import FakeRuntime, PluginConnection, recorded
+from tests.support.nri_runtime import NriRuntime, PluginConnection, recorded
 
 from colocate.errors import Unavailable
 from colocate.wire import mux, ttrpc_pb2
@@ -134,7 +134,7 @@ class Linked:
 @pytest.fixture
 async def linked(tmp_path: Path) -> AsyncIterator[Linked]:
     handler = Handler()
-    async with FakeRuntime(tmp_path / "nri.sock").listening() as runtime:
+    async with NriRuntime(tmp_path / "nri.sock").listening() as runtime:
         loop = asyncio.get_running_loop()
         _, link = await loop.create_unix_connection(lambda: TtrpcLink(handler), str(runtime.socket))
         running = asyncio.create_task(link.run())

@@ -1,7 +1,7 @@
-"""`colocate cri-proxy`: the process between the kubelet and its container runtime, which places containers on CPUs.
+"""`colocate cri-proxy`: the process between the kubelet and its container runtime that places containers on CPUs.
 
-SIGTERM and SIGINT stop it. SIGHUP re-reads the configuration: a bad one is refused and the old one goes on. It needs
-neither the API server nor an agent nor Prometheus.
+SIGTERM and SIGINT stop it. SIGHUP reads the configuration again; a bad one is refused, and the old one stays in use.
+It needs neither the API server nor an agent nor Prometheus.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from colocate.telemetry import Event
 
 
 class ProxySockets(msgspec.Struct, frozen=True):
-    """Both sides of the proxy."""
+    """The sockets on both sides of the proxy."""
 
     runtime: Path
     listen: Path
 
 
 async def run_cri_proxy(load: Callable[[], Config], sockets: ProxySockets) -> None:
-    """Run until a signal says stop; `load` reads the configuration, now and on SIGHUP."""
+    """Run until SIGTERM or SIGINT; `load` reads the configuration, now and on SIGHUP."""
     if sockets.runtime == sockets.listen:
         raise UserError("--listen: it is the runtime's own socket; choose another path")
     config = load()
@@ -47,7 +47,7 @@ async def run_cri_proxy(load: Callable[[], Config], sockets: ProxySockets) -> No
     async with connected(sockets, placement.placer) as (proxy, server):
 
         async def serve() -> None:
-            """Calls under way end while whoever decides is still there."""
+            """Serve the kubelet; at the end, calls under way finish while the placer still runs."""
             async with cri_socket.serving(server, sockets.listen, sockets.runtime):
                 telemetry.logger().info(
                     Event.CRI_PROXY_STARTED,
@@ -60,14 +60,14 @@ async def run_cri_proxy(load: Callable[[], Config], sockets: ProxySockets) -> No
                 await stop.beyond(0)
 
         async def place() -> None:
-            """Whatever happens here, the kubelet reaches its runtime: calls pass until the next start."""
+            """Place containers. If that fails, every call passes unchanged until the next start."""
             try:
                 await first(proxy.run(), placement.run(), placement.reload_on_demand(hung_up, load))
             except Exception as error:  # noqa: BLE001
                 proxy.let_pass()
                 why = {"reason": str(error)} if isinstance(error, UserError) else {"exc_info": error}
                 telemetry.logger().error(
-                    Event.CRI_PLACEMENT_ENDED, effect="every call passes as it comes", **why
+                    Event.CRI_PLACEMENT_ENDED, effect="every call passes unchanged", **why
                 )
                 await asyncio.Event().wait()
 
@@ -79,7 +79,7 @@ async def run_cri_proxy(load: Callable[[], Config], sockets: ProxySockets) -> No
 async def connected(
     sockets: ProxySockets, events: ContainerEvents, clock: Clock | None = None
 ) -> AsyncIterator[tuple[CriProxy, grpc.aio.Server]]:
-    """A proxy that is still to run, and its server, which is still to be served."""
+    """A proxy and its server; the caller runs the one and serves the other."""
     async with cri_relay.connect(sockets.runtime) as channel:
         proxy = CriProxy(
             channel,
@@ -91,7 +91,7 @@ async def connected(
 
 
 def _tell_systemd() -> None:
-    """A unit of Type=notify is up from here on: units that come after it, the kubelet's, find the socket."""
+    """Tell systemd that the unit is up (Type=notify): the kubelet, which starts after it, finds the socket."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
         return
@@ -99,4 +99,4 @@ def _tell_systemd() -> None:
         try:
             channel.sendto(b"READY=1", address.replace("@", "\0", 1))
         except OSError:
-            return  # systemd gives up by itself, and says so.
+            return  # systemd times out by itself, and logs it.

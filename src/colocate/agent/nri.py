@@ -1,8 +1,8 @@
-"""`colocate nri`: the process that places containers on CPUs as a plugin of the container runtime, by NRI.
+"""`colocate nri`: the process that places containers on CPUs as an NRI plugin of the container runtime.
 
-The agent can be it as well (cpus.nri.enabled). SIGTERM and SIGINT stop it; its containers keep their CPUs. SIGHUP
-re-reads the configuration: a bad one is refused and the old one goes on. It needs neither the API server nor
-Prometheus.
+The agent can run the plugin, too (cpus.nri.enabled). SIGTERM and SIGINT stop it, and containers keep their CPUs.
+SIGHUP reads the configuration again; a bad one is refused, and the old one stays in use. It needs neither the API
+server nor Prometheus.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from colocate.telemetry import Event
 
 
 class NriPart:
-    """A placer, and NRI as its way in."""
+    """A placer that is connected to its runtime by NRI."""
 
     def __init__(
         self, section: CpusSection, clock: Clock | None = None, kubelet: KubeletPaths | None = None
     ) -> None:
-        """UserError where another placer has the state."""
+        """UserError if another placer has the state."""
         self.placement = PlacementPart(section, clock, kubelet)
         self._plugin = NriPlugin(
             self.placement.placer,
@@ -37,12 +37,12 @@ class NriPart:
         self.placement.begin()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await first(self.placement.run(), self._plugin.run())
 
 
 async def run_nri(load: Callable[[], Config], paths: KubeletPaths) -> None:
-    """Run until a signal says stop; `load` reads the configuration, now and on SIGHUP."""
+    """Run until SIGTERM or SIGINT; `load` reads the configuration, now and on SIGHUP."""
     config = load()
     telemetry.configure_logs(config.log.format, config.log.level)
     check_managers(paths)

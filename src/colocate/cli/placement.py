@@ -12,18 +12,19 @@ from colocate.cli.commands import Commands, add_command, add_output, seconds
 from colocate.cli.cpu_picture import FREE, ISOLATED, RESERVED, TAKEN, legend, picture
 from colocate.cli.output import aligned, as_json, has_colours, terminal_width, visible, wrapped
 from colocate.cpus import CpuMode, PoolTree
-from colocate.cpus.placer.control import (
+from colocate.cpus.placer.part import made_machine
+from colocate.cpus.placer.report import (
     EXPLAIN,
     PLACER,
     STATUS,
     SWITCH,
     AskExplanation,
     AskPlacement,
+    ContainerReport,
+    PlacementReport,
     PlacementSwitched,
     SwitchPlacement,
 )
-from colocate.cpus.placer.part import made_machine
-from colocate.cpus.placer.report import ContainerReport, PlacementReport
 from colocate.cpus.placer.section import DEFAULT_CPUS_SOCKET
 from colocate.host.cpu_topology import read_topology
 from colocate.model.cpuset import CpuSet

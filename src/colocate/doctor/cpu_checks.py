@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 
-from colocate.cpus.placer.control import STATUS, AskPlacement
+from colocate.cpus.placer.report import STATUS, AskPlacement
 from colocate.cpus.placer.store import examine_state
 from colocate.doctor.check import DoctorSection, Patient, check
 from colocate.doctor.report import CheckResult, absent, bad, good, no_right, warn

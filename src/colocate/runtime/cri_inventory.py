@@ -1,4 +1,4 @@
-"""All sandboxes and containers that a runtime has, asked over CRI: what a placer is reconciled with."""
+"""Asks a runtime by CRI for all its sandboxes and containers, so that a placer can be reconciled with them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ from colocate.wire import cri_pb2 as cri
 from colocate.wire import rpc
 
 _AT_ONCE = 16
-"""Questions to the runtime at a time."""
+"""Calls to the runtime at a time."""
 _SECONDS = 20.0
 _STATUS_SECONDS = 5.0
 
@@ -25,7 +25,7 @@ Found = TypeVar("Found")
 async def inventory(
     channel: grpc.aio.Channel,
 ) -> tuple[Sequence[RuntimeSandbox], Sequence[RuntimeContainer]]:
-    """What there is; an AioRpcError where the runtime cannot say. What goes meanwhile is left out."""
+    """All sandboxes and containers, without those that go meanwhile; an AioRpcError if the runtime fails."""
     sandboxes = await rpc.call(channel, methods.LIST_SANDBOXES, cri.ListPodSandboxRequest(), timeout=_SECONDS)
     containers = await rpc.call(
         channel, methods.LIST_CONTAINERS, cri.ListContainersRequest(), timeout=_SECONDS
@@ -45,7 +45,7 @@ async def inventory(
 
 
 async def _status(asked: Awaitable[Found]) -> Found | None:
-    """An answer; None where the runtime has none for this one alone, which must not keep all others waiting."""
+    """An answer, or None if the runtime fails for this object alone: the inventory goes on without its details."""
     try:
         return await asked
     except grpc.aio.AioRpcError as error:
@@ -57,7 +57,7 @@ async def _status(asked: Awaitable[Found]) -> Found | None:
 async def find_container(
     channel: grpc.aio.Channel, sandbox_id: str, name: str, attempt: int
 ) -> cri.Container | None:
-    """The container of this name and attempt, if the runtime has it; an AioRpcError where it cannot say."""
+    """The container of this name and attempt, if the runtime has it; an AioRpcError if the runtime fails."""
     question = cri.ListContainersRequest(filter=cri.ContainerFilter(pod_sandbox_id=sandbox_id))
     listed = await rpc.call(channel, methods.LIST_CONTAINERS, question, timeout=_SECONDS)
     return next(

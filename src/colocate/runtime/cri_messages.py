@@ -1,6 +1,6 @@
-"""What a CRI message says of sandboxes and containers, as facts; and a pin as a part of a message.
+"""Turns CRI messages into facts about sandboxes and containers, and writes pins into messages.
 
-Fields that are not known here stay in the message as they came.
+Fields that are unknown here stay unchanged in the message.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ from colocate.model.container import (
 from colocate.wire import cri_pb2 as cri
 
 _LONGEST_INFO = 4 << 20
-"""Characters of a verbose status that are read; a whole OCI configuration is far smaller."""
+"""Most characters of a verbose status; a whole OCI configuration is far smaller."""
 
 _PHASES = {
     cri.CONTAINER_CREATED: ContainerPhase.CREATED,
@@ -26,7 +26,7 @@ _PHASES = {
 
 
 def requested(request: cri.CreateContainerRequest) -> tuple[RuntimeSandbox, RuntimeContainer]:
-    """The container that is to be made, and its sandbox."""
+    """The container to create, and its sandbox."""
     sandbox = request.sandbox_config
     config = request.config
     return (
@@ -64,7 +64,7 @@ def resources(said: cri.LinuxContainerResources) -> RuntimeResources:
 
 
 def merge(pin: CpuPin, into: cri.LinuxContainerResources) -> None:
-    """Give a container these CPUs and, if the pin names some, these memory nodes."""
+    """Write the pin's CPUs, and its memory nodes if it has some."""
     into.cpuset_cpus = str(pin.cpus)
     if pin.mems:
         into.cpuset_mems = ",".join(map(str, pin.mems))
@@ -115,7 +115,7 @@ class _Config(msgspec.Struct):
 
 
 class _VerboseStatus(msgspec.Struct):
-    """What containerd and CRI-O tell beyond the CRI when they are asked for more."""
+    """The JSON that containerd and CRI-O add to a verbose status."""
 
     pid: int = 0
     config: _Config | None = None
@@ -126,7 +126,7 @@ _read_status = msgspec.json.Decoder(_VerboseStatus).decode
 
 
 def _verbose(info: str) -> _VerboseStatus:
-    """Nothing where a runtime says nothing, or other things."""
+    """The parsed status; an empty one if the runtime sent none or another format."""
     if not info or len(info) > _LONGEST_INFO:
         return _VerboseStatus()
     try:

@@ -1,7 +1,7 @@
-"""Changes the CPUs of containers that run already, by UpdateContainerResources.
+"""Changes the CPUs of running containers by UpdateContainerResources.
 
-Of several pins for one container the one that was asked for last is written, in whatever order they get there. One
-that fails is tried again some times, unless another takes its place; after that the audit of the placer will find it.
+Of several pins for one container, only the last one counts, in whatever order the writes happen. A failed write is
+tried a few more times, unless a newer pin replaces it; after that, the placer's audit repairs the container.
 """
 
 import asyncio
@@ -22,25 +22,25 @@ from colocate.wire import cri_pb2 as cri
 from colocate.wire import rpc
 
 _AT_ONCE = 8
-"""Containers that are changed at a time: each costs the runtime a process."""
+"""Containers to change at a time: each costs the runtime a process."""
 _SECONDS = 10.0
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
-"""Seconds before each further attempt."""
+"""Seconds before each retry."""
 
 
 class CriPins:
-    """A `PinWriter`; `close` ends its further attempts."""
+    """A `PinWriter`; `close` ends its retries."""
 
     def __init__(self, channel: grpc.aio.Channel, clock: Clock) -> None:
         self._channel = channel
         self._clock = clock
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._wanted: dict[str, CpuPin] = {}
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retries: dict[str, asyncio.Task[None]] = {}
 
     async def write(self, pins: Sequence[CpuPin]) -> Sequence[str]:
-        """Write these, and return the ids of containers that could not be changed. One that is gone needs none."""
+        """Write pins; returns the ids of containers that could not be changed, without those that are gone."""
         for pin in pins:
             self._wanted[pin.container_id] = pin
         done = await asyncio.gather(*(self._attempt(pin.container_id, pin) for pin in pins))
@@ -51,17 +51,17 @@ class CriPins:
         return failed
 
     @asynccontextmanager
-    async def turn(self, container_id: str, pin: CpuPin | None) -> AsyncIterator[None]:
-        """Nothing else is written to this container meanwhile; `pin` is what the body writes itself."""
+    async def holding(self, container_id: str, pin: CpuPin | None) -> AsyncIterator[None]:
+        """Write nothing else to this container while the body runs; `pin` is what the body itself writes."""
         if pin is not None:
             self._wanted[container_id] = pin
-        async with self._turns[container_id]:
+        async with self._locks[container_id]:
             yield
 
     def forget(self, container_id: str) -> None:
         """The container is gone."""
         self._wanted.pop(container_id, None)
-        self._turns.pop(container_id, None)
+        self._locks.pop(container_id, None)
 
     async def close(self) -> None:
         retries = list(self._retries.values())
@@ -70,9 +70,9 @@ class CriPins:
         await asyncio.gather(*retries, return_exceptions=True)
 
     async def _attempt(self, container_id: str, pin: CpuPin) -> bool:
-        async with self._places, self._turns[container_id]:
+        async with self._places, self._locks[container_id]:
             if self._wanted.get(container_id) is not pin:
-                return True  # Another has taken its place, or the container is gone.
+                return True  # A newer pin has replaced it, or the container is gone.
             request = cri.UpdateContainerResourcesRequest(container_id=container_id)
             merge(pin, request.linux)
             crashpoints.reached("cri.pin")
@@ -92,7 +92,7 @@ class CriPins:
         return True
 
     async def _try_again(self, container_id: str) -> None:
-        """Write what is wanted by then, a few times."""
+        """Write the last pin a few more times."""
         try:
             for pause in _PAUSES:
                 await self._clock.sleep(pause)

@@ -1,11 +1,11 @@
-"""The calls between kubelet and runtime that concern CPUs: watched, told to whoever decides, rewritten as it says.
+"""Watches the calls between kubelet and runtime that concern CPUs, and rewrites them as the placer decides.
 
 A container's cpuset is written into CreateContainer and into the kubelet's own UpdateContainerResources. Containers
-that must give up CPUs are changed before CreateContainer is passed on. Where the decision fails, or a message cannot
-be read, the call is passed on as it came. A strict wish that cannot be had ends the call with the reason.
+that must give up CPUs are changed before CreateContainer is passed on. If the decision fails, or a message cannot be
+read, the call passes unchanged. A strict wish that cannot be met ends the call with the reason.
 
-No call says that a container has ended by itself. The kubelet acts on what the runtime's lists, statuses and events
-tell it, all of which pass here: whatever it knows of an end was known here before.
+No call says that a container has ended by itself. The kubelet learns it from the runtime's lists, statuses and
+events, which all pass through here: the proxy sees every end before the kubelet does.
 """
 
 import asyncio
@@ -31,24 +31,24 @@ from colocate.wire import cri_methods as methods
 from colocate.wire import cri_pb2 as cri
 
 PATIENCE = 5.0
-"""Seconds that a container waits for the reconciliation with the runtime before it goes on without a decision."""
+"""Seconds that a container waits for the reconciliation with the runtime before it starts without a decision."""
 _LAST_SECONDS = 5.0
-"""For what is still to be told when the proxy stops."""
+"""Seconds for events that are still under way when the proxy stops."""
 _UNDECIDED = Placing()
 _TOO_EARLY = Placing()
-"""The same, for now: it is decided once the proxy is reconciled."""
+"""No decision yet: it follows once the proxy is reconciled."""
 _UNCERTAIN = {
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.UNAVAILABLE,
 }
-"""Ends of a call after which the runtime may have done what it was asked."""
+"""Status codes after which the runtime may still have done what it was asked."""
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class CriProxy:
-    """Tells `events` what happens, in the order in which it does, and reconciles them in `run`.
+    """Announces to `events` what happens, in order, and reconciles them with the runtime in `run`.
 
     `watches` and `taps` are for the relay.
     """
@@ -65,14 +65,14 @@ class CriProxy:
         self._clock = clock
         self._on_connection = on_connection
         self._pins = CriPins(channel, clock)
-        self._turn = asyncio.Lock()
-        """Decisions and the changes to others that they ask for are made one after the other."""
+        self._lock = asyncio.Lock()
+        """Held while a decision is made and the containers that lose CPUs are changed."""
         self._reconciled = asyncio.Event()
         self._sandboxes: dict[str, str] = {}
-        """By container that has not ended, as far as is known, its sandbox."""
+        """The sandbox ids of live containers, by container id."""
         self._loose: set[asyncio.Task[None]] = set()
         self._late: dict[str, asyncio.Task[None]] = {}
-        """By container that was passed on before the reconciliation, its decision that is still to come."""
+        """The pending decisions about containers that were created before the reconciliation, by container id."""
         self._passing = False
 
     @property
@@ -80,11 +80,13 @@ class CriProxy:
         return {
             methods.CREATE_CONTAINER.path: self._create,
             methods.UPDATE_RESOURCES.path: self._update,
-            methods.START_CONTAINER.path: self._start,
-            methods.STOP_CONTAINER.path: self._stop,
-            methods.REMOVE_CONTAINER.path: self._remove,
-            methods.STOP_SANDBOX.path: self._stop_sandbox,
-            methods.REMOVE_SANDBOX.path: self._remove_sandbox,
+            methods.START_CONTAINER.path: self._after(cri.StartContainerRequest, self._started),
+            methods.STOP_CONTAINER.path: self._after(
+                cri.StopContainerRequest, lambda request: self._has_ended(request.container_id)
+            ),
+            methods.REMOVE_CONTAINER.path: self._after(cri.RemoveContainerRequest, self._removed),
+            methods.STOP_SANDBOX.path: self._after(cri.StopPodSandboxRequest, self._sandbox_stopped),
+            methods.REMOVE_SANDBOX.path: self._after(cri.RemovePodSandboxRequest, self._sandbox_removed),
             methods.LIST_CONTAINERS.path: self._list,
             methods.CONTAINER_STATUS.path: self._status,
         }
@@ -94,7 +96,7 @@ class CriProxy:
         return {methods.CONTAINER_EVENTS: self._see_event, methods.STREAM_CONTAINERS: self._see_containers}
 
     async def run(self) -> None:
-        """Reconcile whenever the runtime is there again, until cancelled."""
+        """Reconcile each time the runtime connects, until cancelled."""
         try:
             while True:
                 await self._connected()
@@ -110,7 +112,7 @@ class CriProxy:
             await seen_through(self._close())
 
     def let_pass(self) -> None:
-        """Whoever decides is gone: nothing is asked and nothing is told any more."""
+        """The placer has ended: pass every call unchanged from now on."""
         self._passing = True
 
     async def _connected(self) -> None:
@@ -118,7 +120,7 @@ class CriProxy:
             await self._channel.wait_for_state_change(state)
 
     async def _reconcile(self) -> bool:
-        async with self._turn:
+        async with self._lock:
             try:
                 sandboxes, containers = await inventory(self._channel)
             except grpc.aio.AioRpcError as error:
@@ -132,12 +134,12 @@ class CriProxy:
             for container in containers:
                 if container.has_ended:
                     self._drop_late(container.id)
-            # Who was made meanwhile is placed by what its creation said, which is more than a list tells.
+            # Containers created meanwhile are placed by their CreateContainer, which has more facts than a list.
             containers = [container for container in containers if container.id not in self._late]
             pins: Iterable[CpuPin] = ()
             try:
                 pins = await self._events.synchronize(sandboxes, containers, self._pins)
-            except Exception as error:  # noqa: BLE001 -- whatever it is, containers must start
+            except Exception as error:  # noqa: BLE001 -- containers must start whatever fails here
                 self._failed("synchronize", error)
             await self._pins.write(tuple(pins))
         self._reconciled.set()
@@ -201,7 +203,7 @@ class CriProxy:
         )
         if placing.own is not None:
             payload = _with_pin(request, request.linux, placing.own, payload)
-        async with self._pins.turn(container_id, placing.own):
+        async with self._pins.holding(container_id, placing.own):
             crashpoints.reached("cri.update")
             answer = await forward(payload)
         if placing is _TOO_EARLY and not self._passing:
@@ -209,7 +211,7 @@ class CriProxy:
         return answer
 
     async def _decide(self, method: str, ask: Callable[[], Awaitable[Placing]]) -> Placing:
-        """What is to be done, once all others have changed that must; nothing where it cannot be decided."""
+        """The decision, after containers that lose CPUs were changed, or `_UNDECIDED`, or `_TOO_EARLY`."""
         if self._passing:
             self._passed(method, "ended")
             return _UNDECIDED
@@ -218,33 +220,33 @@ class CriProxy:
         except TimeoutError:
             self._passed(method, "not_reconciled")
             return _TOO_EARLY
-        return await seen_through(self._decide_in_turn(method, ask))
+        return await seen_through(self._decide_in_order(method, ask))
 
-    async def _decide_in_turn(self, method: str, ask: Callable[[], Awaitable[Placing]]) -> Placing:
-        async with self._turn:
+    async def _decide_in_order(self, method: str, ask: Callable[[], Awaitable[Placing]]) -> Placing:
+        async with self._lock:
             try:
                 placing = await ask()
             except PlacementRefused as refused:
                 raise RelayRefused(grpc.StatusCode.FAILED_PRECONDITION, str(refused)) from None
-            except Exception as error:  # noqa: BLE001 -- whatever it is, the container must start
+            except Exception as error:  # noqa: BLE001 -- the container must start whatever fails here
                 self._failed(method, error)
                 return _UNDECIDED
             await self._pins.write(placing.others)
             return placing
 
     async def _place_late(self, sandbox: RuntimeSandbox, made: RuntimeContainer) -> None:
-        """Have a container placed that was made before the proxy was reconciled."""
+        """Place a container that was created before the proxy was reconciled."""
         await self._reconciled.wait()
         self._late.pop(made.id, None)
         await self._decide_late(made.id, lambda: self._events.found(sandbox, made))
 
     async def _decide_late(self, container_id: str, ask: Callable[[], Awaitable[Placing]]) -> None:
-        """Decide about a call that was passed on before the proxy was reconciled, and write what is decided."""
+        """Decide about a call that passed before the proxy was reconciled, and write the decision."""
         await self._reconciled.wait()
         try:
-            placing = await self._decide_in_turn("late", ask)
+            placing = await self._decide_in_order("late", ask)
         except RelayRefused:
-            return  # A resize that has been carried out: nobody can refuse it, and it keeps the CPUs that it has.
+            return  # The resize is already done: it cannot be refused any more, and the container keeps its CPUs.
         if placing.own is not None:
             await self._pins.write([msgspec.structs.replace(placing.own, container_id=container_id)])
 
@@ -254,42 +256,31 @@ class CriProxy:
 
     # Calls that are watched
 
-    async def _start(self, payload: bytes, forward: Forward) -> bytes:
-        answer = await forward(payload)
-        if request := _read(cri.StartContainerRequest, payload):
-            self._tell(self._events.started(request.container_id))
-        return answer
+    def _after(self, kind: type[AnyMessage], tell: Callable[[AnyMessage], None]) -> Watch:
+        """A watch that passes a call on, and announces it once the runtime has carried it out."""
 
-    async def _stop(self, payload: bytes, forward: Forward) -> bytes:
-        answer = await forward(payload)
-        if request := _read(cri.StopContainerRequest, payload):
-            self._has_ended(request.container_id)
-        return answer
+        async def watch(payload: bytes, forward: Forward) -> bytes:
+            answer = await forward(payload)
+            if request := _read(kind, payload):
+                tell(request)
+            return answer
 
-    async def _remove(self, payload: bytes, forward: Forward) -> bytes:
-        answer = await forward(payload)
-        if request := _read(cri.RemoveContainerRequest, payload):
-            self._forget(request.container_id)
-            self._tell(self._events.removed(request.container_id))
-        return answer
+        return watch
 
-    async def _stop_sandbox(self, payload: bytes, forward: Forward) -> bytes:
-        answer = await forward(payload)
-        if request := _read(cri.StopPodSandboxRequest, payload):
-            self._tell(self._events.sandbox_stopped(request.pod_sandbox_id))
-        return answer
+    def _started(self, request: cri.StartContainerRequest) -> None:
+        self._tell(self._events.started(request.container_id))
 
-    async def _remove_sandbox(self, payload: bytes, forward: Forward) -> bytes:
-        answer = await forward(payload)
-        if request := _read(cri.RemovePodSandboxRequest, payload):
-            for container_id in [
-                container
-                for container, sandbox in self._sandboxes.items()
-                if sandbox == request.pod_sandbox_id
-            ]:
-                self._forget(container_id)
-            self._tell(self._events.sandbox_removed(request.pod_sandbox_id))
-        return answer
+    def _removed(self, request: cri.RemoveContainerRequest) -> None:
+        self._forget(request.container_id)
+        self._tell(self._events.removed(request.container_id))
+
+    def _sandbox_stopped(self, request: cri.StopPodSandboxRequest) -> None:
+        self._tell(self._events.sandbox_stopped(request.pod_sandbox_id))
+
+    def _sandbox_removed(self, request: cri.RemovePodSandboxRequest) -> None:
+        for container_id in [own for own, at in self._sandboxes.items() if at == request.pod_sandbox_id]:
+            self._forget(container_id)
+        self._tell(self._events.sandbox_removed(request.pod_sandbox_id))
 
     async def _list(self, payload: bytes, forward: Forward) -> bytes:
         answer = await forward(payload)
@@ -304,7 +295,7 @@ class CriProxy:
         return answer
 
     async def _see_containers(self, answer: bytes) -> None:
-        """A list of containers, or a part of one: either has them in the same field."""
+        """A list of containers, or one part of a streamed list: both have the same field."""
         if not self._sandboxes or (read := _read(cri.ListContainersResponse, answer)) is None:
             return
         for container in read.containers:
@@ -320,7 +311,7 @@ class CriProxy:
         ):
             self._has_ended(read.container_id)
 
-    # What is told
+    # Events
 
     def _made(self, sandbox: RuntimeSandbox, made: RuntimeContainer, placing: Placing) -> None:
         self._sandboxes[made.id] = sandbox.id
@@ -340,7 +331,7 @@ class CriProxy:
         self._pins.forget(container_id)
 
     async def _look_for(self, sandbox: RuntimeSandbox, container: RuntimeContainer, placing: Placing) -> None:
-        """See what became of a container whose call was cut off. A runtime that is away is asked when it is back."""
+        """Ask whether a container exists whose call was cut off. If the runtime is gone, `run` reconciles later."""
         key = (sandbox.id, container.name, container.attempt)
         try:
             found = await find_container(self._channel, *key)
@@ -352,9 +343,9 @@ class CriProxy:
             self._made(sandbox, msgspec.structs.replace(container, id=found.id), placing)
 
     def _tell(self, event: Coroutine[Any, Any, None]) -> None:
-        """An event that has happened. The kubelet's answer does not wait for it; later decisions come after it.
+        """Announce an event that has happened. The kubelet's answer does not wait for it; later decisions do.
 
-        Tasks begin in the order in which they are made, and whoever is told takes one at a time.
+        Tasks start in the order in which they are created, and `events` handles one at a time.
         """
         if self._passing:
             event.close()
@@ -382,7 +373,7 @@ class CriProxy:
 
 
 def _read(kind: type[AnyMessage], payload: bytes) -> AnyMessage | None:
-    """A message, or None: what cannot be read is passed on all the same."""
+    """The message, or None if it cannot be read: then the call passes unchanged."""
     try:
         return kind.FromString(payload)
     except DecodeError:

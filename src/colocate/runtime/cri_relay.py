@@ -1,7 +1,7 @@
 """Passes every call of every service on to the container runtime, byte for byte, and its answer back.
 
-Metadata, deadlines, cancellation, status, details and trailers travel with it. Nothing is decoded here. A `Watch` may
-stand in the way of a unary method, and change what is sent; a `Tap` reads what a stream answers.
+Metadata, deadlines, cancellation, status, details and trailers are passed on, too. Nothing is decoded here. A `Watch`
+may change the request of a unary method; a `Tap` reads the answers of a stream.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ from colocate.aio import seen_through
 from colocate.wire.cri_methods import UNARY
 
 MESSAGE_LIMIT = 64 << 20
-"""Bytes. The kubelet and the runtime refuse messages beyond 16 MiB themselves, in their own words."""
+"""Largest message in bytes. Kubelet and runtime refuse messages over 16 MiB, with their own errors."""
 
 Forward = Callable[[bytes], Awaitable[bytes]]
-"""Sends a request to the runtime and returns its answer; an AioRpcError where it fails."""
+"""Sends a request to the runtime and returns its answer; an AioRpcError if it fails."""
 Watch = Callable[[bytes, Forward], Awaitable[bytes]]
 """Stands between a unary call and the runtime."""
 Tap = Callable[[bytes], Awaitable[None]]
-"""Is shown each message of a stream's answer before the caller."""
+"""Gets each message of a stream's answer before the caller does."""
 MetadataPairs = tuple[tuple[str, str | bytes], ...]
 
 _STREAMS_KEPT = 256
-"""Paths of methods are remembered up to so many: whoever calls could invent any number."""
+"""Handlers of unknown methods that are kept, at most: a caller could invent any number of methods."""
 
 
 class RelayRefused(Exception):
@@ -41,7 +41,7 @@ class RelayRefused(Exception):
 
 
 def connect(runtime: Path) -> grpc.aio.Channel:
-    """A channel to the runtime, which is back soon after the runtime is."""
+    """A channel to the runtime, which reconnects within a second after the runtime is back."""
     return grpc.aio.insecure_channel(
         f"unix:{runtime.absolute()}",
         options=[
@@ -59,7 +59,7 @@ def connect(runtime: Path) -> grpc.aio.Channel:
 
 
 def server(relay: "Relay") -> grpc.aio.Server:
-    """A server that answers every call by this relay; it is still to be bound and started."""
+    """A server that answers every call by this relay; the caller binds and starts it."""
     made = grpc.aio.server(
         options=[
             ("grpc.so_reuseport", 0),
@@ -72,7 +72,7 @@ def server(relay: "Relay") -> grpc.aio.Server:
 
 
 class Relay(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    """Finds for each call who passes it on."""
+    """Finds the handler that passes a call on."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ def _unary_handler(channel: grpc.aio.Channel, path: str, watch: Watch | None) ->
         if trailing := await call.trailing_metadata():
             context.set_trailing_metadata(_pairs(trailing))
         if answer is None:
-            # No runtime does so. A kubelet makes the same of it; Python's gRPC would send an empty message on.
+            # No runtime does this. A kubelet would report the same error; Python's gRPC would send an empty message.
             await context.abort(grpc.StatusCode.INTERNAL, "the runtime ended the call without an answer")
         return cast("bytes", answer)
 
@@ -151,7 +151,7 @@ def _unary_handler(channel: grpc.aio.Channel, path: str, watch: Watch | None) ->
 
 
 def _stream_handler(channel: grpc.aio.Channel, path: str, tap: Tap | None) -> grpc.RpcMethodHandler:
-    """A method of any kind: on the wire one message is a stream of one."""
+    """A method of any kind: on the wire, one message is a stream of one."""
     invoke = channel.stream_stream(path)
 
     async def handle(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
@@ -176,12 +176,11 @@ def _stream_handler(channel: grpc.aio.Channel, path: str, tap: Tap | None) -> gr
 
 
 async def _send(requests: AsyncIterator[bytes], call: Any) -> None:
-    """Send all that the caller sends. How the call ends is told by its answers."""
+    """Send all that the caller sends. The answers say how the call ends."""
     try:
         await call.wait_for_connection()
         async for request in requests:
-            # Not call.write: of a call that the runtime has ended meanwhile it makes INTERNAL, before the true end is
-            # there.
+            # Not call.write: if the runtime has ended the call, it raises INTERNAL before the real status arrives.
             await call._cython_call.send_serialized_message(request)
         await call.done_writing()
     except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
@@ -193,7 +192,7 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 async def _end(context: grpc.aio.ServicerContext, call: Any) -> None:
-    """End as the runtime's call has ended."""
+    """End the stream with the status of the runtime's call."""
     trailing = _pairs(await call.trailing_metadata())
     code = await call.code()
     if code is not grpc.StatusCode.OK:
@@ -203,7 +202,7 @@ async def _end(context: grpc.aio.ServicerContext, call: Any) -> None:
 
 
 async def _abort(context: grpc.aio.ServicerContext, error: grpc.aio.AioRpcError) -> None:
-    """End a unary call as the runtime has ended it."""
+    """End a unary call with the error of the runtime's call."""
     if initial := error.initial_metadata():
         await context.send_initial_metadata(_pairs(initial))
     await context.abort(error.code(), error.details() or "", _pairs(error.trailing_metadata()))

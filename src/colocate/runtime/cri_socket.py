@@ -1,4 +1,4 @@
-"""The socket on which the proxy stands in for the runtime: as accessible as the runtime's own, never half made."""
+"""The socket on which the proxy serves the kubelet, with the mode and owner of the runtime's own socket."""
 
 import os
 import stat
@@ -17,7 +17,7 @@ from colocate.wire import rpc
 _SCHEME = "unix://"
 _SUFFIX = ".new"
 _LAST_SECONDS = 1.0
-"""For calls that are under way when the proxy stops."""
+"""Seconds for calls that are under way when the proxy stops."""
 
 
 def socket_path(endpoint: str, flag: str) -> Path:
@@ -34,10 +34,10 @@ def socket_path(endpoint: str, flag: str) -> Path:
 
 @asynccontextmanager
 async def serving(server: grpc.aio.Server, listen: Path, runtime: Path) -> AsyncIterator[None]:
-    """Serve on `listen` for as long as the body runs. A socket that a killed proxy left is replaced."""
+    """Serve on `listen` while the body runs. The socket of a killed proxy is replaced."""
     _check(listen)
     fresh = listen.with_name(listen.name + _SUFFIX)
-    # Bound under another name, with no access but the owner's, and renamed once it is as it should be.
+    # Bind under another name, with access for the owner only; rename once mode and owner are right.
     mask = os.umask(0o177)
     try:
         fresh.unlink(missing_ok=True)
@@ -65,7 +65,7 @@ async def serving(server: grpc.aio.Server, listen: Path, runtime: Path) -> Async
 
 
 def take_access(listen: Path, runtime: Path) -> None:
-    """Give the proxy's socket the mode and owner of the runtime's, where that is there."""
+    """Give the proxy's socket the mode and owner of the runtime's socket, if that exists."""
     try:
         model = runtime.stat()
         os.chown(listen, model.st_uid, model.st_gid)
@@ -91,5 +91,7 @@ def _check(listen: Path) -> None:
     if not stat.S_ISSOCK(found.st_mode):
         raise UserError(f"--listen: {listen} exists and is not a socket; choose another path")
     if rpc.is_served(listen):
-        raise UserError(f"--listen: somebody already serves on {listen}; stop it, or choose another path")
+        raise UserError(
+            f"--listen: another process already serves on {listen}; stop it, or choose another path"
+        )
     telemetry.logger().info(Event.STALE_SOCKET_REMOVED, socket=str(listen))

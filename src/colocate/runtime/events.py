@@ -1,6 +1,6 @@
-"""What a way in (CRI proxy or NRI plugin) tells of containers, and what it is answered.
+"""The interface between a runtime's edge (CRI proxy or NRI plugin) and the placer.
 
-Whoever decides implements `ContainerEvents`; a way in is a `PinWriter`, which can change containers that run already.
+The placer implements `ContainerEvents`; the edge calls it, and is the `PinWriter` that changes running containers.
 """
 
 from collections.abc import Sequence
@@ -13,30 +13,30 @@ from colocate.model.container import CpuPin, RuntimeContainer, RuntimeResources,
 
 
 class PlacementRefused(UserError):
-    """A strict wish that cannot be had: the container must not be created, and this sentence says why."""
+    """A strict wish cannot be met: the container must not be created, and the message says why."""
 
 
 class Placing(msgspec.Struct, frozen=True):
     """The answer to one event."""
 
     own: CpuPin | None = None
-    """For the container of the event; None passes the request on as it came."""
+    """The pin of the event's container; None passes the request unchanged."""
     others: tuple[CpuPin, ...] = ()
-    """Containers that run already and must change first: these are never delayed."""
+    """Pins of running containers that lose CPUs: they must be written before the event's container starts."""
 
 
 class PinWriter(Protocol):
-    """Changes containers that run already."""
+    """Changes running containers."""
 
     async def write(self, pins: Sequence[CpuPin]) -> Sequence[str]:
-        """Write these, and return the ids of containers that could not be changed.
+        """Write pins; returns the ids of containers that could not be changed.
 
-        Never awaited within an event, nor under a lock that an event needs: NRI writes between events only.
+        Never await it within an event or under a lock that an event needs: NRI writes only between events.
         """
 
 
 class ContainerEvents(Protocol):
-    """Is told of every event in the order in which the runtime sees them. Only `create` and `update` may refuse."""
+    """Receives every event of a runtime, in order. Only `create` and `update` may refuse."""
 
     async def synchronize(
         self,
@@ -44,36 +44,36 @@ class ContainerEvents(Protocol):
         containers: Sequence[RuntimeContainer],
         writer: PinWriter,
     ) -> Sequence[CpuPin]:
-        """A way in has connected: all that the runtime has. Returns what must be corrected; `writer` is kept.
+        """A runtime has connected, and has these. Returns the pins to correct; `writer` is used until `detached`.
 
-        NRI leaves out containers that have ended, even where their sandbox is ready and may start them again.
+        NRI leaves out containers that have ended, even if their sandbox is ready and may start them again.
         """
 
     async def detached(self, writer: PinWriter) -> None:
-        """The connection of this way in is gone. The writer may be one whose `synchronize` has failed."""
+        """The connection of this writer has ended; its `synchronize` may have failed."""
 
     async def create(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> Placing:
-        """A container is about to be created. PlacementRefused where it must not be.
+        """A container is about to be created; PlacementRefused if it must not be.
 
-        Where it has an id already (NRI), `created` does not follow; if it could not be made, `removed` does.
+        If it already has an id (NRI), `created` does not follow; if the runtime cannot create it, `removed` does.
         """
 
     async def created(self, sandbox_id: str, name: str, attempt: int, container_id: str) -> None:
-        """The runtime has made it, under this id."""
+        """The runtime has created it with this id."""
 
     async def not_created(self, sandbox_id: str, name: str, attempt: int) -> None:
-        """The runtime could not make it."""
+        """The runtime could not create it."""
 
     async def found(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> Placing:
-        """A container is there that was made without a decision and that no `synchronize` told of. Never refused."""
+        """A container exists that was created without a decision and was in no `synchronize`. Never refuses."""
 
     async def update(self, container_id: str, resources: RuntimeResources) -> Placing:
-        """The kubelet changes a container in place."""
+        """The kubelet resizes a container in place."""
 
     async def started(self, container_id: str) -> None: ...
 
     async def stopped(self, container_id: str) -> None:
-        """It has ended; it may start again in its sandbox."""
+        """It has ended, and may start again in its sandbox."""
 
     async def removed(self, container_id: str) -> None: ...
 

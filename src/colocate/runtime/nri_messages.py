@@ -1,6 +1,6 @@
-"""What an NRI message says of sandboxes and containers, as facts; and pins as parts of an answer.
+"""Turns NRI messages into facts about sandboxes and containers, and pins into answers.
 
-Of a pod's annotations its wishes for CPUs are kept.
+Of a pod's annotations, only its wishes for CPUs are kept.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _MOST_DEVICES = 256
 _MOST_FOUND = 16_384
 _LARGEST_INVENTORY = 64 << 20
 _ATTEMPT = "io.kubernetes.container.restartCount"
-"""A kubelet's annotation: NRI has no field for it."""
+"""The kubelet's annotation with the attempt: NRI has no field for it."""
 _PHASES: Mapping[int, ContainerPhase] = {
     nri.CONTAINER_CREATED: ContainerPhase.CREATED,
     nri.CONTAINER_PAUSED: ContainerPhase.RUNNING,
@@ -32,7 +32,6 @@ _PHASES: Mapping[int, ContainerPhase] = {
 
 
 def sandbox(pod: nri.PodSandbox) -> RuntimeSandbox:
-    """A sandbox."""
     return RuntimeSandbox(
         id=pod.id,
         uid=pod.uid,
@@ -44,7 +43,6 @@ def sandbox(pod: nri.PodSandbox) -> RuntimeSandbox:
 
 
 def container(said: nri.Container) -> RuntimeContainer:
-    """A container."""
     linux = said.linux
     return RuntimeContainer(
         id=said.id,
@@ -60,7 +58,6 @@ def container(said: nri.Container) -> RuntimeContainer:
 
 
 def resources(said: nri.LinuxResources) -> RuntimeResources:
-    """What a container may use."""
     cpu = said.cpu
     return RuntimeResources(
         cpu_shares=cpu.shares.value,
@@ -73,14 +70,14 @@ def resources(said: nri.LinuxResources) -> RuntimeResources:
 
 
 def update(pin: CpuPin) -> nri.ContainerUpdate:
-    """A change of a container that runs."""
+    """The pin as an update of a running container."""
     message = nri.ContainerUpdate(container_id=pin.container_id)
     merge(pin, message.linux.resources)
     return message
 
 
 def merge(pin: CpuPin, into: nri.LinuxResources) -> None:
-    """Give a container these CPUs and, if the pin names some, these memory nodes."""
+    """Write the pin's CPUs, and its memory nodes if it has some."""
     into.cpu.cpus = str(pin.cpus)
     if pin.mems:
         into.cpu.mems = ",".join(map(str, pin.mems))
@@ -99,28 +96,28 @@ def _attempt(text: str) -> int:
 
 
 class Inventory:
-    """All that a runtime has, gathered from the pieces of Synchronize."""
+    """All sandboxes and containers of a runtime, collected from the chunks of Synchronize."""
 
     def __init__(self) -> None:
         self._pods: list[tuple[RuntimeSandbox, bool]] = []
         self._containers: list[RuntimeContainer] = []
         self._bytes = 0
 
-    def add(self, piece: nri.SynchronizeRequest, size: int) -> None:
-        """One piece, of so many bytes. GarbledStream where it is more than any node has."""
+    def add(self, chunk: nri.SynchronizeRequest, size: int) -> None:
+        """Add a chunk of `size` bytes; GarbledStream if the total is more than any node has."""
         self._bytes += size
-        count = max(len(self._pods) + len(piece.pods), len(self._containers) + len(piece.containers))
+        count = max(len(self._pods) + len(chunk.pods), len(self._containers) + len(chunk.containers))
         if self._bytes > _LARGEST_INVENTORY or count > _MOST_FOUND:
             raise GarbledStream(
                 f"{count} sandboxes or containers in {self._bytes} bytes are more than any node has"
             )
-        for each in piece.pods:
+        for each in chunk.pods:
             pod = nri.PodSandbox.FromString(each)
             self._pods.append((sandbox(pod), pod.pid != 0))
-        self._containers += [container(nri.Container.FromString(each)) for each in piece.containers]
+        self._containers += [container(nri.Container.FromString(each)) for each in chunk.containers]
 
     def found(self) -> tuple[list[RuntimeSandbox], list[RuntimeContainer]]:
-        """Sandboxes and containers. Which sandboxes have ended is not said: they have no process and no container."""
+        """All of them. NRI does not say which sandboxes have ended: they have neither process nor container."""
         in_use = {each.sandbox_id for each in self._containers}
         sandboxes = [
             each if process or each.id in in_use else msgspec.structs.replace(each, ready=False)

@@ -1,7 +1,7 @@
-"""The NRI plugin: connects to a runtime's socket, and again whenever the connection ends for whatever reason.
+"""The NRI plugin: connects to a runtime's socket, and connects again whenever the connection ends.
 
-A runtime that goes leaves its containers running; when it is back it tells what it has, and what is not as it should
-be is corrected. Each end of a connection is told once, and so is each time that no runtime is there.
+Containers keep running while their runtime is gone; when it is back, it announces what it has, and cpusets that
+differ are corrected. The end of a connection is logged once, and so is a runtime that cannot be reached.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from colocate.wire.ttrpc_link import TtrpcLink
 _FIRST_PAUSE = 0.1
 _LAST_PAUSE = 2.0
 _LASTING = 10.0
-"""Seconds after which a connection counts as one that worked."""
+"""Seconds after which a connection counts as stable, and the pauses start small again."""
 _FAREWELL = 2.0
-"""Seconds that a request has to end when the plugin stops."""
+"""Seconds for a request that is under way when the plugin stops."""
 _LONGEST_REASON = 300
 
 
 class NriPlugin:
-    """Tells `events` what a runtime does, as long as it runs."""
+    """Announces to `events` what a runtime does."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class NriPlugin:
         self._awaited = False
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Connect and serve until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             session = NriSession(self._events)
@@ -83,7 +83,7 @@ class NriPlugin:
                 await self._events.detached(session)
 
     async def _end(self, answering: "asyncio.Task[None]") -> None:
-        """See a request through that is under way, for a while."""
+        """Give the request that is under way some time to end."""
         await asyncio.wait([answering], timeout=_FAREWELL)
         answering.cancel()
         with suppress(asyncio.CancelledError):

@@ -1,12 +1,14 @@
-"""One connection to a runtime by NRI: its requests become events, and what those answer becomes an answer of NRI.
+"""One NRI connection to a runtime: turns its requests into events, and their answers into NRI answers.
 
-Where an event fails or takes too long, the runtime is answered as if there were no plugin: the container goes on.
+If an event fails or takes too long, the answer changes nothing, and the container starts.
 """
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
+from google.protobuf.message import Message
 
 from colocate import telemetry
 from colocate.crashpoints import reached
@@ -32,26 +34,27 @@ _SUBSCRIBED = (
     nri.REMOVE_CONTAINER,
 )
 EVENT_MASK = sum(1 << event - 1 for event in _SUBSCRIBED)
-"""What the runtime tells. That a container was created is not among it: its id is known before."""
+"""The subscribed events. PostCreateContainer is not needed: the id is known before."""
 
 _REGISTRATION_TIME = 5.0
 _WRITE_TIME = 30.0
 _PINS_PER_WRITE = 8
-"""While it writes, a runtime creates no container."""
+"""Pins per UpdateContainers: the runtime creates no container during that call."""
 _LARGEST_ANSWER = 512 << 10
-"""Runtimes hold at most 1 MiB that they have not read, and hang up beyond. The audit corrects what is left out."""
+"""Largest answer in bytes: runtimes disconnect beyond 1 MiB of unread data. The audit corrects what is left out."""
 _LONGEST_MESSAGE = 1024
 _MOST_UNKNOWN_TOLD = 16
 
 _Call = Callable[[bytes], Awaitable[bytes]]
+AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class PluginIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """How a runtime knows the plugin."""
+    """Name and index of the plugin at the runtime."""
 
     name: str = "colocate"
     index: str = "90"
-    """Two digits: plugins of lower ones are asked before. Who comes last sees what the others have changed."""
+    """Two digits: plugins with lower numbers are asked first. The last plugin sees the changes of all others."""
 
 
 class NriSession:
@@ -60,7 +63,7 @@ class NriSession:
     def __init__(self, events: ContainerEvents) -> None:
         self.request_timeout = 2.0
         self.synchronized = False
-        """Whether the runtime has told what it has, and the events have this writer."""
+        """Whether `synchronize` was called, so that the events have this writer."""
         self._events = events
         self._link: TtrpcLink | None = None
         self._inventory = facts.Inventory()
@@ -72,11 +75,19 @@ class NriSession:
             "Synchronize": self._synchronize,
             "CreateContainer": self._create,
             "UpdateContainer": self._update,
-            "StopContainer": self._stop,
-            "RemoveContainer": self._remove,
-            "PostStartContainer": self._started,
-            "StopPodSandbox": self._stop_sandbox,
-            "RemovePodSandbox": self._remove_sandbox,
+            "StopContainer": _told(nri.StopContainerRequest, lambda said: events.stopped(said.container.id)),
+            "RemoveContainer": _told(
+                nri.RemoveContainerRequest, lambda said: events.removed(said.container.id)
+            ),
+            "PostStartContainer": _told(
+                nri.PostStartContainerRequest, lambda said: events.started(said.container.id)
+            ),
+            "StopPodSandbox": _told(
+                nri.StopPodSandboxRequest, lambda said: events.sandbox_stopped(said.pod.id)
+            ),
+            "RemovePodSandbox": _told(
+                nri.RemovePodSandboxRequest, lambda said: events.sandbox_removed(said.pod.id)
+            ),
             "StateChange": self._state_change,
             "Shutdown": self._shutdown,
         }
@@ -84,16 +95,16 @@ class NriSession:
         self._done = {name: NRI_REQUESTS.labels(name, "ok") for name in self._calls}
 
     async def register(self, link: TtrpcLink, identity: PluginIdentity) -> None:
-        """Make the plugin known on a link that is answered already: the first request may come before this returns.
+        """Register the plugin; CallRefused or Unavailable if the runtime does not accept it.
 
-        CallRefused or Unavailable where the runtime does not take it.
+        The link must already be running: the first request may come before this returns.
         """
         self._link = link
         request = nri.RegisterPluginRequest(plugin_name=identity.name, plugin_idx=identity.index)
         await link.call(RUNTIME, "RegisterPlugin", request.SerializeToString(), _REGISTRATION_TIME)
 
     async def write(self, pins: Sequence[CpuPin]) -> Sequence[str]:
-        """Change containers that run, a few at a time; returns the ids of those that could not be."""
+        """Change running containers, a few at a time; returns the ids of those that could not be changed."""
         failed: list[str] = []
         for start in range(0, len(pins), _PINS_PER_WRITE):
             some = pins[start : start + _PINS_PER_WRITE]
@@ -115,7 +126,7 @@ class NriSession:
             failed += [each.container_id for each in response.failed]
         return failed
 
-    # What the link asks for.
+    # Called by the link.
 
     async def handle(self, service: str, method: str, payload: bytes) -> bytes:
         call = self._calls.get(method) if service == PLUGIN else None
@@ -156,7 +167,7 @@ class NriSession:
             effect="answered as if there were no plugin",
             exc_info=error,
         )
-        # Whoever has not taken in what the runtime has must ask again.
+        # After a failed Synchronize the plugin must connect again.
         return None if method == "Synchronize" else b""
 
     # Methods of the Plugin service.
@@ -172,7 +183,7 @@ class NriSession:
         request = nri.SynchronizeRequest.FromString(payload)
         self._inventory.add(request, len(payload))
         if request.more:
-            # Told back, or the runtime takes it that the rest would not be understood.
+            # Echo `more`, or the runtime assumes that chunks are unsupported.
             return nri.SynchronizeResponse(more=True).SerializeToString()
         sandboxes, containers = self._inventory.found()
         self._inventory = facts.Inventory()
@@ -206,26 +217,6 @@ class NriSession:
             response.update.append(facts.update(own))
         return response.SerializeToString()
 
-    async def _stop(self, payload: bytes) -> bytes:
-        await self._events.stopped(nri.StopContainerRequest.FromString(payload).container.id)
-        return b""
-
-    async def _remove(self, payload: bytes) -> bytes:
-        await self._events.removed(nri.RemoveContainerRequest.FromString(payload).container.id)
-        return b""
-
-    async def _started(self, payload: bytes) -> bytes:
-        await self._events.started(nri.PostStartContainerRequest.FromString(payload).container.id)
-        return b""
-
-    async def _stop_sandbox(self, payload: bytes) -> bytes:
-        await self._events.sandbox_stopped(nri.StopPodSandboxRequest.FromString(payload).pod.id)
-        return b""
-
-    async def _remove_sandbox(self, payload: bytes) -> bytes:
-        await self._events.sandbox_removed(nri.RemovePodSandboxRequest.FromString(payload).pod.id)
-        return b""
-
     async def _state_change(self, payload: bytes) -> bytes:
         change = nri.StateChangeEvent.FromString(payload)
         match change.event:
@@ -248,6 +239,16 @@ class NriSession:
         if name not in self._unknown and len(self._unknown) < _MOST_UNKNOWN_TOLD:
             self._unknown.add(name)
             telemetry.logger().warning(Event.NRI_UNKNOWN, request=name[:_LONGEST_MESSAGE])
+
+
+def _told(kind: type[AnyMessage], tell: Callable[[AnyMessage], Awaitable[None]]) -> _Call:
+    """A method that announces an event, and has an empty answer."""
+
+    async def call(payload: bytes) -> bytes:
+        await tell(kind.FromString(payload))
+        return b""
+
+    return call
 
 
 def _updates(pins: Sequence[CpuPin]) -> list[nri.ContainerUpdate]:

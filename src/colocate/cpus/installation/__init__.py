@@ -1,4 +1,4 @@
-"""Puts the CRI proxy between a node's kubelet and its runtime, and takes it out again.
+"""Installs the CRI proxy between a node's kubelet and its runtime, and uninstalls it.
 
-What would be done is a list of `steps`, made from what is found; it is shown, or carried out.
+`kubelet_change` plans a list of `steps` from the node's files; the list is shown or carried out.
 """

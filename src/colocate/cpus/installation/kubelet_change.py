@@ -1,8 +1,11 @@
-"""What puts the proxy between a kubelet and its runtime, and what takes it out again, from what is on the node.
+"""Plans the steps that put the CRI proxy between a kubelet and its runtime, and those that remove it.
 
 The kubelet's endpoint is changed where the kubelet has it: in its flags (kubeadm-flags.env, /etc/default/kubelet) or
-in its configuration (containerRuntimeEndpoint). The file as it was is kept beside it. Who goes back gets that file if
-nobody has changed it since, else the endpoint alone.
+in its configuration (containerRuntimeEndpoint). A copy of the original file is kept beside it. Uninstalling restores
+the copy if the file was not changed since, else only the endpoint.
+
+Either the proxy or the NRI plugin, whose unit is in examples/, runs on a node. The lock on their state ensures that,
+not systemd: starting the plugin must not stop the proxy, which would cut the kubelet off from its runtime.
 """
 
 import re
@@ -11,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 from colocate.cpus.installation.steps import RemoveFile, RunCommand, Step, WriteFile
-from colocate.cpus.installation.units import CRI_UNIT, cri_proxy_unit
 from colocate.errors import UserError
 from colocate.host.files import LeadsElsewhere, resolved_below
 from colocate.kubelet.configuration import (
@@ -28,30 +30,32 @@ from colocate.kubelet.configuration import (
 )
 from colocate.kubelet.paths import DEFAULT_ROOT
 
+CRI_UNIT = "colocate-cri-proxy.service"
 DEFAULT_RUNTIME = "unix:///run/containerd/containerd.sock"
 DEFAULT_LISTEN = "unix:///run/colocate/cri.sock"
 _BACKUP = ".before-colocate"
+_WORD = re.compile(r"[A-Za-z0-9_./:@%+=,-]+")
 _LISTEN = re.compile(r"^ExecStart=.* --listen \"?(?P<endpoint>[^\s\"]+)", re.MULTILINE)
 
 
 class NodeFiles(msgspec.Struct, frozen=True):
-    """Where a node has what; below another root for an image that is not running."""
+    """Paths of a node's files; below another root for an image that is not running."""
 
     unit: Path
     flag_files: tuple[Path, ...]
     config_file: Path
     live: bool
-    """Whether this is the running system, whose services are to be started."""
+    """Whether this is the running system: then its services are restarted."""
     kubelet: Path = DEFAULT_ROOT
     """The kubelet's folder."""
 
     @classmethod
     def below(cls, root: Path) -> "NodeFiles":
-        """UserError where links of the image lead round in a circle."""
+        """The files below a root; UserError if links of the image form a circle."""
 
         def at(path: Path) -> Path:
-            # A file that is a link stays one: its target is changed, and kept beside that. An image's links lead to
-            # places in the image, wherever it lies on this machine.
+            # A link stays a link: its target is changed, and copied beside the target. Links of an image are
+            # resolved within the image.
             try:
                 return resolved_below(root, path)
             except LeadsElsewhere as error:
@@ -67,17 +71,17 @@ class NodeFiles(msgspec.Struct, frozen=True):
 
 
 class WantedProxy(msgspec.Struct, frozen=True):
-    """How the proxy is to run."""
+    """The arguments of the proxy."""
 
     program: str
     listen: str = DEFAULT_LISTEN
     runtime: str = ""
-    """Nothing: the endpoint that the kubelet has now."""
+    """The runtime's endpoint; empty: the endpoint that the kubelet has now."""
     config: Path | None = None
 
 
 def install_steps(files: NodeFiles, wanted: WantedProxy) -> list[Step]:
-    """What puts the proxy in place; where the kubelet has it already, its unit, and both started again."""
+    """The steps that install the proxy; if the kubelet already uses it, only its unit and both restarts."""
     place = find(RUNTIME_ENDPOINT, files.flag_files, files.config_file)
     now = place.value if place else ""
     before = _backed_up(files) if now == wanted.listen else now
@@ -121,7 +125,7 @@ def install_steps(files: NodeFiles, wanted: WantedProxy) -> list[Step]:
 
 
 def uninstall_steps(files: NodeFiles) -> list[Step]:
-    """What takes the proxy out; nothing where it is not in place."""
+    """The steps that remove the proxy; none if it is not installed."""
     unit = text_of(files.unit)
     listed = _LISTEN.search(unit or "")
     listen = listed["endpoint"] if listed else DEFAULT_LISTEN
@@ -130,7 +134,7 @@ def uninstall_steps(files: NodeFiles) -> list[Step]:
     if place is not None and place.value == listen:
         steps.append(WriteFile(place.file, _as_before(files, place)))
     if (steps or unit is not None) and files.live:
-        # Also where its file is as it was: somebody may have been cut off right here.
+        # Even if the file is already restored: an earlier run may have been interrupted right here.
         steps.append(RunCommand(("systemctl", "restart", "kubelet"), "'journalctl -u kubelet' says why"))
     if unit is not None:
         if files.live:
@@ -143,7 +147,7 @@ def uninstall_steps(files: NodeFiles) -> list[Step]:
 
 
 def _as_before(files: NodeFiles, place: SettingPlace) -> str:
-    """The kubelet's file without the proxy."""
+    """The text of the kubelet's file without the proxy."""
     text = text_of(place.file) or ""
     kept = _kept(place.file)
     if kept is None:
@@ -154,7 +158,7 @@ def _as_before(files: NodeFiles, place: SettingPlace) -> str:
 
 
 def _backed_up(files: NodeFiles) -> str:
-    """The endpoint that the kubelet had before; nothing where nobody knows."""
+    """The endpoint that the kubelet had before; empty if unknown."""
     for file in _files(files):
         kept = _kept(file)
         if kept is not None and (value := _endpoint(files, file, kept)):
@@ -181,7 +185,7 @@ def _backup(file: Path) -> Path:
 
 
 def _kept(file: Path) -> str | None:
-    """The file as it was before; None where it was not kept."""
+    """The original text of a file; None if there is no copy."""
     backup = _backup(file)
     if backup.is_symlink():
         raise UserError(f"{backup}: it is a link, and no copy of ours; move it away, and try again")
@@ -198,3 +202,47 @@ def _with_endpoint(files: NodeFiles, file: Path, text: str, endpoint: str | None
     if file == files.config_file:
         return with_field(text, RUNTIME_ENDPOINT.field, endpoint)
     return with_flag(text, RUNTIME_ENDPOINT.flag, endpoint)
+
+
+def cri_proxy_unit(program: str, runtime: str, listen: str, config: Path | None = None) -> str:
+    """The systemd unit of the proxy: it starts before the kubelet, and restarts whenever it ends."""
+    command = [program, "cri-proxy", "--runtime", runtime, "--listen", listen]
+    start = " ".join(map(_quoted, [*command, *(("--config", str(config)) if config else ())]))
+    return "\n".join(
+        [
+            "[Unit]",
+            "Description=Colocate CRI proxy: places containers on CPUs, between the kubelet and its runtime",
+            "After=containerd.service crio.service",
+            # The kubelet must find the socket when it starts; a unit of Type=notify is up once it says so.
+            "Before=kubelet.service",
+            "StartLimitIntervalSec=0",
+            "",
+            "[Service]",
+            "Type=notify",
+            f"ExecStart={start}",
+            "ExecReload=/bin/kill -HUP $MAINPID",
+            "Restart=always",
+            "RestartSec=1",
+            "StateDirectory=colocate",
+            "RuntimeDirectory=colocate",
+            "RuntimeDirectoryMode=0711",
+            "RuntimeDirectoryPreserve=yes",
+            "OOMScoreAdjust=-999",
+            "LimitNOFILE=65536",
+            "NoNewPrivileges=yes",
+            "ProtectHome=yes",
+            "ProtectSystem=full",
+            "",
+            "[Install]",
+            "WantedBy=multi-user.target",
+            "",
+        ]
+    )
+
+
+def _quoted(word: str) -> str:
+    """A word of a command, quoted for systemd."""
+    escaped = word.replace("%", "%%").replace("$", "$$")
+    if _WORD.fullmatch(word):
+        return escaped
+    return '"' + escaped.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,4 @@
-"""Steps of an installation: files to write or remove, commands to run. They are shown, or carried out in order."""
+"""Steps of an installation (files to write or remove, commands to run), shown or carried out in order."""
 
 import difflib
 import os
@@ -17,11 +17,11 @@ from colocate.kubelet.configuration import text_of
 
 _COMMAND_SECONDS = 120
 BOOTED = Path("/run/systemd/system")
-"""There where systemd runs the machine, as sd_booted(3) says."""
+"""Exists if systemd runs the machine, see sd_booted(3)."""
 
 
 class WriteFile(msgspec.Struct, frozen=True):
-    """A file is to have this text. One that is there keeps its mode and owner."""
+    """Write a file. An existing one keeps its mode and owner."""
 
     path: Path
     text: str
@@ -29,24 +29,24 @@ class WriteFile(msgspec.Struct, frozen=True):
 
 
 class RemoveFile(msgspec.Struct, frozen=True):
-    """A file is to go, if it is there."""
+    """Remove a file, if it exists."""
 
     path: Path
 
 
 class RunCommand(msgspec.Struct, frozen=True):
-    """A command is to end well."""
+    """Run a command, which must succeed."""
 
     command: tuple[str, ...]
     remedy: str = ""
-    """What to do where it does not."""
+    """What to do if it fails."""
 
 
 Step = WriteFile | RemoveFile | RunCommand
 
 
 def show(steps: Sequence[Step]) -> Iterator[str]:
-    """What would be done, line by line; a file that changes as a difference."""
+    """The steps in lines of text; a changed file as a diff."""
     for step in steps:
         match step:
             case WriteFile():
@@ -69,9 +69,9 @@ def has_systemd(booted: Path = BOOTED) -> bool:
 
 
 def carry_out(steps: Sequence[Step], booted: Path = BOOTED) -> None:
-    """Do it; a UserError at the first step that fails. Begun again, it does what is left.
+    """Carry the steps out; UserError at the first that fails. A second run does what is left.
 
-    Nothing is begun where systemd is needed and does not run.
+    If systemd is needed and does not run, no step is carried out.
     """
     services = [step for step in steps if isinstance(step, RunCommand) and step.command[0] == "systemctl"]
     if services and not has_systemd(booted):

@@ -1,5 +1,6 @@
-"""The placer: keeps every container on the CPUs that it should have, whichever way the runtime tells of it.
+"""The placer: keeps every container on the CPUs that were decided for it. No CRI and no NRI here.
 
-A way in (CRI proxy or NRI plugin) tells `placer.Placer` what happens; `book` decides, `store` remembers, `upkeep`
-looks every minute whether it is so. `part.PlacementPart` joins them for a process. No CRI and no NRI here.
+The CRI proxy or the NRI plugin announces events to `placer.Placer`; `placements` turns each into a step; `keeper`
+takes the steps and stores them; `upkeep` writes to running containers and audits every minute. `part.PlacementPart`
+joins them for a process.
 """

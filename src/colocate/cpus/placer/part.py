@@ -1,4 +1,4 @@
-"""The placer with all that belongs to it, for the process of a way in: made from the configuration, run, reloaded."""
+"""The placer as a part of a process: built from the configuration, run, reloaded."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -9,13 +9,10 @@ from colocate import telemetry
 from colocate.aio import Watched, first
 from colocate.clock import Clock, SystemClock
 from colocate.config.process_sections import Log
-from colocate.cpus.placer import control as placement_control
-from colocate.cpus.placer import section as cpus_check
 from colocate.cpus.placer.machine import PlacementMachine
 from colocate.cpus.placer.placer import Placer
-from colocate.cpus.placer.policy import PlacementPolicy
-from colocate.cpus.placer.requests import WishDefaults
-from colocate.cpus.placer.section import CpuPolicy, CpusSection
+from colocate.cpus.placer.report import PLACER, placer_service
+from colocate.cpus.placer.section import CpusSection
 from colocate.cpus.placer.store import PlacementStore
 from colocate.cpus.placer.upkeep import Upkeep
 from colocate.errors import UserError
@@ -29,7 +26,7 @@ from colocate.wire import control_socket as control
 
 
 class PlacementConfig(Protocol):
-    """The configuration of a process that places containers, as far as a placer reads it."""
+    """The sections of a configuration that a placer reads."""
 
     @property
     def log(self) -> Log: ...
@@ -39,23 +36,23 @@ class PlacementConfig(Protocol):
 
 
 class PlacementPart:
-    """A placer that keeps itself, and answers `colocate cpus`.
+    """A placer with its upkeep and its control socket.
 
-    Call `begin`, give `placer` to a way in, and run `run` beside it.
+    Call `begin`, connect `placer` to a runtime (CRI proxy or NRI plugin), and run `run` beside it.
     """
 
     def __init__(
         self, section: CpusSection, clock: Clock | None = None, kubelet: KubeletPaths | None = None
     ) -> None:
-        """`kubelet` is asked about devices that sysfs does not know, where it is given."""
+        """`kubelet`, if given, is asked about devices that sysfs does not know."""
         self._section = section
-        """As at the start."""
+        """The section at the start."""
         self._wanted = section
-        """As last reloaded."""
+        """The section as last reloaded."""
         self._reloaded = Watched()
         made = made_machine(section.topology)
         self.placer = Placer(
-            policy_of(section),
+            section,
             PlacementStore(section.state_folder),
             PlacementMachine(decide_for=made, kubelet=kubelet, clock=clock),
             clock or SystemClock(),
@@ -63,40 +60,40 @@ class PlacementPart:
         self._upkeep = Upkeep(self.placer)
 
     def begin(self) -> None:
-        """Take the state up; UserError where another placer has it."""
-        self.placer.begin()
+        """Restore the stored state; UserError if another placer has it."""
+        self.placer.keeper.begin()
 
     async def run(self) -> None:
-        """Until cancelled: write, audit, and answer."""
+        """Write, audit and answer `colocate cpus` until cancelled."""
         section = self._section
-        service = placement_control.service(self.placer, section.topology)
+        service = placer_service(self.placer, section.topology)
         try:
             async with AsyncExitStack() as stack:
-                ways: tuple[AbstractAsyncContextManager[object], ...] = (
+                servers: tuple[AbstractAsyncContextManager[object], ...] = (
                     metrics.serving(section.metrics),
-                    control.serving(section.socket, service, peer=placement_control.PLACER),
+                    control.serving(section.socket, service, peer=PLACER),
                 )
-                for way in ways:
+                for server in servers:
                     try:
-                        await stack.enter_async_context(way)
+                        await stack.enter_async_context(server)
                     except UserError as error:
-                        # Without it nobody can look; without the process no container would start.
+                        # Go on without metrics or control socket: no container could start without this process.
                         telemetry.logger().error(Event.PLACEMENT_DOUBTFUL, reason=str(error))
                 await first(self._upkeep.run(), self._publish())
         finally:
-            self.placer.close()
+            self.placer.keeper.close()
 
     async def _publish(self) -> None:
-        """Nothing, until it is wanted: the API client is loaded only then."""
+        """Publish once the configuration asks for it; the API client is loaded only then."""
         seen = 0
         while not self._wanted.publish:
             seen = await self._reloaded.beyond(seen)
         from colocate.cpus.placer.publication import publish
 
-        await publish(lambda: self._wanted, self._reloaded, self.placer)
+        await publish(lambda: self._wanted, self._reloaded, self.placer.keeper)
 
     async def reload_on_demand(self, hung_up: Watched, load: Callable[[], PlacementConfig]) -> None:
-        """Reload after every SIGHUP; one that comes during a reload is answered by another."""
+        """Reload after every SIGHUP; a SIGHUP during a reload causes another reload."""
         seen = 0
         while True:
             seen = await hung_up.beyond(seen)
@@ -112,27 +109,16 @@ class PlacementPart:
             telemetry.logger().info(Event.CONFIG_RELOADED, **({"at_next_start": waiting} if waiting else {}))
 
     async def reload(self, section: CpusSection) -> list[str]:
-        """Go on by another configuration; returns the fields that wait for the next start."""
-        await self.placer.reconfigure(policy_of(section))
+        """Apply another configuration; returns the changed fields that only count after a restart."""
+        await self.placer.keeper.reconfigure(section)
         self._wanted = section
         self._reloaded.changed()
         fixed = ("state_folder", "socket", "metrics", "nri", "topology")
         return [f"cpus.{name}" for name in fixed if getattr(section, name) != getattr(self._section, name)]
 
 
-def policy_of(section: CpusSection) -> PlacementPolicy:
-    """What the configuration means."""
-    return PlacementPolicy(
-        active=section.policy is CpuPolicy.TOPOLOGY,
-        settings=cpus_check.settings(section),
-        defaults=WishDefaults(
-            namespaces=cpus_check.namespace_wishes(section), classes=cpus_check.class_wishes(section)
-        ),
-    )
-
-
 def made_machine(name: str) -> CpuTopology | None:
-    """A machine to decide for that does not exist: a shape, or the path of a dump; None for this one."""
+    """The made machine of `cpus.topology`: a shape or the path of a dump; None for the real machine."""
     if not name:
         return None
     if "/" in name:

@@ -1,7 +1,7 @@
-"""Tells the cluster which CCXs of this node have room, in an annotation of the node; optional.
+"""Publishes the free CCXs of this node in an annotation of the node; optional.
 
-Written only when it changes, and seldom: what happens in between comes with the next write. Taken away when the
-placer ends or is off, so that no scheduler goes by old news.
+The annotation is written when it changes, at most every few seconds. It is removed when the placer ends or is off, so
+that no scheduler uses old data.
 """
 
 import random
@@ -20,7 +20,7 @@ from colocate.cluster.connection import Connection, Flags, Remedies
 from colocate.cluster.errors import ClusterError
 from colocate.cluster.node_status import set_extended_resources
 from colocate.cpus import announcement_of
-from colocate.cpus.placer.placer import Placer
+from colocate.cpus.placer.keeper import PlacementKeeper
 from colocate.cpus.placer.section import CpusSection
 from colocate.crashpoints import reached
 from colocate.errors import UserError
@@ -29,7 +29,7 @@ from colocate.model.cpu_topology import FREE_CCXS
 from colocate.telemetry import Event
 
 INTERVAL = 10.0
-"""Seconds from one write to the next."""
+"""Least seconds from one write to the next."""
 _LAST_PAUSE = 300.0
 _FAREWELL = 5.0
 
@@ -38,19 +38,19 @@ _REMEDIES = Remedies(kubeconfig="a kubeconfig with cpus.kubeconfig or KUBECONFIG
 
 
 class _Target(msgspec.Struct, frozen=True):
-    """Whom the annotation of which node is written to."""
+    """The API server and the node whose annotation is written."""
 
     connection: Connection
     node: str
 
 
-async def publish(section: Callable[[], CpusSection], reloaded: Watched, placer: Placer) -> None:
-    """Publish as configured now, until cancelled. Containers are placed without a cluster, too.
+async def publish(section: Callable[[], CpusSection], reloaded: Watched, keeper: PlacementKeeper) -> None:
+    """Publish as configured, until cancelled. Placement itself needs no cluster.
 
-    A kubeconfig that is not there or not sound is looked for again: on a node's first boot the kubelet's own comes
-    later than the placer. One that changes is followed.
+    A kubeconfig that is missing or broken is read again later: on a node's first boot, the kubelet's kubeconfig is
+    written after the placer has started. A changed kubeconfig is followed.
     """
-    clock, trouble = placer.clock, ""
+    clock, trouble = keeper.clock, ""
     again = BackOff(INTERVAL, _LAST_PAUSE, random.random)
     while True:
         seen = reloaded.count
@@ -69,15 +69,15 @@ async def publish(section: Callable[[], CpusSection], reloaded: Watched, placer:
             continue
         async with Client(target.connection, clock, ClientSettings(timeout=10.0, attempts=2)) as client:
             await first(
-                CcxPublication(client, target.node, placer).run(),
-                _until_another(target, section, reloaded, seen, placer.clock),
+                CcxPublication(client, target.node, keeper).run(),
+                _until_another(target, section, reloaded, seen, keeper.clock),
             )
 
 
 async def _until_another(
     now: _Target, section: Callable[[], CpusSection], reloaded: Watched, seen: int, clock: Clock
 ) -> None:
-    """Return once another target is configured; what cannot be read leaves this one in use."""
+    """Return once another target is configured; an unreadable kubeconfig leaves this one in use."""
     trouble = ""
     while True:
         await first(clock.sleep(_LAST_PAUSE), reloaded.beyond(seen))
@@ -95,7 +95,7 @@ async def _until_another(
 
 
 def _target(section: CpusSection) -> _Target | None:
-    """None where nothing is to be published; UserError where no API server can be found."""
+    """None if publishing is off; UserError if no API server can be found."""
     if not section.publish:
         return None
     kubeconfig = Path(section.kubeconfig) if section.kubeconfig else None
@@ -104,24 +104,24 @@ def _target(section: CpusSection) -> _Target | None:
 
 
 class CcxPublication:
-    """Keeps the annotation of one node."""
+    """Keeps the annotation of one node up to date."""
 
-    def __init__(self, client: Client, node: str, placer: Placer) -> None:
+    def __init__(self, client: Client, node: str, keeper: PlacementKeeper) -> None:
         self._client = client
         self._node = node
-        self._placer = placer
+        self._keeper = keeper
         self._said: str | None = ""
-        """What the node says, as far as is known: at first nothing is."""
+        """The annotation as last written; an empty string before the first write."""
         self._trouble = ""
 
     async def run(self) -> None:
-        """Until cancelled; then it is taken away."""
-        clock, seen, pause = self._placer.clock, 0, INTERVAL
+        """Write until cancelled; then remove the annotation."""
+        clock, seen, pause = self._keeper.clock, 0, INTERVAL
         try:
             while True:
                 if await self._say(self._text()):
                     pause = INTERVAL
-                    seen = await self._placer.changed.beyond(seen)
+                    seen = await self._keeper.changed.beyond(seen)
                 else:
                     pause = min(_LAST_PAUSE, 2 * pause)
                 await clock.sleep(pause * (1 + random.random() / 10))
@@ -129,11 +129,10 @@ class CcxPublication:
             await self._withdraw()
 
     def _text(self) -> str | None:
-        book = self._placer.book
-        if book is None or not book.active:
+        placements = self._keeper.placements
+        if placements is None or not placements.active:
             return None
-        wishes = self._placer.policy.defaults.namespaces
-        return announcement_of(book.allocator, {name for name, each in wishes.items() if each.strict})
+        return announcement_of(placements.allocator, self._keeper.section.defaults.strict_namespaces())
 
     async def _say(self, text: str | None) -> bool:
         if text == self._said:
@@ -152,7 +151,7 @@ class CcxPublication:
 
     async def _withdraw(self) -> None:
         try:
-            async with deadline(self._placer.clock, _FAREWELL):
+            async with deadline(self._keeper.clock, _FAREWELL):
                 await self._say(None)
         except TimeoutError:
             telemetry.logger().warning(

@@ -1,7 +1,7 @@
-"""Brings the book in line with what a runtime has, when a way in connects. Pure.
+"""Reconciles the placements with what a runtime has, when it connects. Pure.
 
-Sandboxes that are gone are freed. A container that is not known is adopted by the CPUs that it really has. A known
-one that is not there (it has ended, or was about to be made) keeps what it has as long as its sandbox is ready.
+The CPUs of sandboxes that are gone become free. An unknown container is adopted with the CPUs that it really has. A
+known container that is missing (it has ended, or was about to be created) keeps its CPUs while its sandbox is ready.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from colocate.cpus import ContainerKey, adopt
-from colocate.cpus.placer.book import PlacedContainer, PlacementBook
+from colocate.cpus.placer.placements import PlacedContainer, Placements
 from colocate.cpus.placer.requests import limit_of, merged, qos_of, resized, shares_of
 from colocate.model.container import ContainerPhase, RuntimeContainer, RuntimeResources, RuntimeSandbox
 from colocate.model.cpuset import EMPTY, CpuSet
@@ -17,59 +17,137 @@ from colocate.model.pod import QosClass
 
 
 class FoundGroup(msgspec.Struct, frozen=True):
-    """What the control group of a container says."""
+    """Cpuset and resources of a container by its control group."""
 
     cpus: CpuSet = EMPTY
     mems: tuple[int, ...] = ()
     resources: RuntimeResources | None = None
 
 
+class RuntimeRecord:
+    """All sandboxes and containers that a runtime has announced, kept while the CPU topology cannot be read.
+
+    Its steps have the names of those of `Placements`. It places and refuses no container.
+    """
+
+    def __init__(
+        self, sandboxes: Sequence[RuntimeSandbox] = (), containers: Sequence[RuntimeContainer] = ()
+    ) -> None:
+        self._sandboxes = {each.id: each for each in sandboxes}
+        self._containers = {each.id: each for each in containers}
+        self._begun: dict[ContainerKey, RuntimeContainer] = {}
+
+    def found(self) -> tuple[list[RuntimeSandbox], list[RuntimeContainer]]:
+        """All sandboxes and containers."""
+        return list(self._sandboxes.values()), list(self._containers.values())
+
+    def running(self) -> list[tuple[RuntimeSandbox, RuntimeContainer]]:
+        """Containers that have not ended, with their sandboxes."""
+        return [
+            (self._sandboxes[each.sandbox_id], each)
+            for each in self._containers.values()
+            if each.sandbox_id in self._sandboxes and not each.has_ended
+        ]
+
+    def sandbox_of(self, container_id: str) -> RuntimeSandbox | None:
+        found = self._containers.get(container_id)
+        return None if found is None else self._sandboxes.get(found.sandbox_id)
+
+    def begun(self) -> list[tuple[RuntimeSandbox, RuntimeContainer]]:
+        """Containers that the runtime is creating, and whose ids are not known yet."""
+        return [(self._sandboxes[key[0]], each) for key, each in self._begun.items()]
+
+    def create(self, sandbox: RuntimeSandbox, container: RuntimeContainer) -> None:
+        self._sandboxes[sandbox.id] = sandbox
+        if container.id:
+            self._containers[container.id] = container
+        else:
+            self._begun[sandbox.id, container.name] = container
+
+    def created(self, key: ContainerKey, container_id: str) -> None:
+        if container := self._begun.pop(key, None):
+            self._containers[container_id] = msgspec.structs.replace(
+                container, id=container_id, phase=ContainerPhase.CREATED
+            )
+
+    def not_created(self, key: ContainerKey, _: object = None) -> None:
+        self._begun.pop(key, None)
+
+    def lose_sight(self, key: ContainerKey) -> None:
+        self._begun.pop(key, None)
+
+    def update(self, container_id: str, resources: RuntimeResources) -> None:
+        if found := self._containers.get(container_id):
+            self._note(found, resources=merged(found.resources, resources))
+
+    def started(self, container_id: str) -> None:
+        if found := self._containers.get(container_id):
+            self._note(found, phase=ContainerPhase.RUNNING)
+
+    def stopped(self, container_id: str) -> None:
+        if found := self._containers.get(container_id):
+            self._note(found, phase=ContainerPhase.EXITED)
+
+    def removed(self, container_id: str) -> None:
+        self._containers.pop(container_id, None)
+
+    def end_sandbox(self, sandbox_id: str) -> None:
+        self._sandboxes.pop(sandbox_id, None)
+        for own in [own for own, each in self._containers.items() if each.sandbox_id == sandbox_id]:
+            del self._containers[own]
+        for key in [key for key in self._begun if key[0] == sandbox_id]:
+            del self._begun[key]
+
+    def _note(self, found: RuntimeContainer, **changes: object) -> None:
+        self._containers[found.id] = msgspec.structs.replace(found, **changes)
+
+
 def reconciled(
-    book: PlacementBook,
+    placements: Placements,
     sandboxes: Sequence[RuntimeSandbox],
     containers: Sequence[RuntimeContainer],
     groups: Mapping[str, FoundGroup],
     beside: Mapping[str, tuple[int, ...]],
-) -> PlacementBook:
-    """The book as it should be now; the given one is not changed. `groups` and `beside` are by container id."""
-    return _Reconciliation(book.copy(), sandboxes, containers, groups, beside).book
+) -> Placements:
+    """A reconciled copy. `groups` and `beside`, the NUMA nodes of devices, are by container id."""
+    return _Reconciliation(placements.copy(), sandboxes, containers, groups, beside).placements
 
 
 class _Reconciliation:
     def __init__(
         self,
-        book: PlacementBook,
+        placements: Placements,
         sandboxes: Sequence[RuntimeSandbox],
         containers: Sequence[RuntimeContainer],
         groups: Mapping[str, FoundGroup],
         beside: Mapping[str, tuple[int, ...]],
     ) -> None:
-        self.book = book
+        self.placements = placements
         self._groups = groups
         self._beside = beside
         alive = {each.id: each for each in sandboxes if each.ready}
-        for sandbox_id in [own for own in book.sandboxes if own not in alive]:
-            book.end_sandbox(sandbox_id)
+        for sandbox_id in [own for own in placements.sandboxes if own not in alive]:
+            placements.end_sandbox(sandbox_id)
         latest = _latest(each for each in containers if each.sandbox_id in alive)
-        new = {key for key in latest if key not in book.containers}
+        new = {key for key in latest if key not in placements.containers}
         self._settle_the_absent(latest, {sandbox for sandbox, _ in new})
         unknown = []
         for key, container in latest.items():
-            if key in book.containers:
-                self._renew(book.containers[key], container)
+            if key in placements.containers:
+                self._renew(placements.containers[key], container)
             elif container.phase is not ContainerPhase.EXITED:
                 unknown.append((alive[container.sandbox_id], container))
         self._adopt(unknown)
-        if book.active:
-            book.place_all()
+        if placements.active:
+            placements.place_all()
 
     def _settle_the_absent(self, latest: Mapping[ContainerKey, RuntimeContainer], grown: set[str]) -> None:
-        """Known containers that are not there have ended; where others came since, they were init containers."""
-        for key, known in list(self.book.containers.items()):
+        """Missing containers have ended; in a sandbox with new containers, they were init containers."""
+        for key, known in list(self.placements.containers.items()):
             if key not in latest:
-                self.book.end(known)
+                self.placements.end(known)
         for sandbox_id in grown:
-            self.book.hand_on(sandbox_id)
+            self.placements.hand_on(sandbox_id)
 
     def _renew(self, known: PlacedContainer, seen: RuntimeContainer) -> None:
         phase = seen.phase if seen.phase is not ContainerPhase.UNKNOWN else known.phase
@@ -77,7 +155,7 @@ class _Reconciliation:
         request = known.request
         if resources != known.resources:
             request = resized(request, resources)
-        self.book.renew(
+        self.placements.renew(
             msgspec.structs.replace(
                 known, request=request, resources=resources, attempt=seen.attempt, id=seen.id, phase=phase
             )
@@ -87,20 +165,20 @@ class _Reconciliation:
         running = []
         for sandbox, container in unknown:
             found = self._groups.get(container.id, FoundGroup())
-            # Whose cpuset a container has that is there already nobody knows.
+            # An existing cpuset may be the kubelet's or ours: it does not count as requested.
             told = merged(RuntimeResources(), container.resources)
             if told == RuntimeResources() and found.resources is not None:
                 told = _exact(sandbox, found.resources)
             container = msgspec.structs.replace(container, resources=told)
-            placed = self.book.note(sandbox, container, self._beside.get(container.id, ()))
+            placed = self.placements.note(sandbox, container, self._beside.get(container.id, ()))
             running.append((placed.request, found.cpus))
-        if running and self.book.active:
-            self.book.allocator = adopt(self.book.allocator, running)
-            self.book.take_requests(request.key for request, _ in running)
+        if running and self.placements.active:
+            self.placements.allocator = adopt(self.placements.allocator, running)
+            self.placements.take_requests(request.key for request, _ in running)
 
 
 def _latest(containers: Iterable[RuntimeContainer]) -> dict[ContainerKey, RuntimeContainer]:
-    """Of each container its last start; of two with the same number, the one that runs."""
+    """The last start of each container; of two with the same attempt, the one that runs."""
     latest: dict[ContainerKey, RuntimeContainer] = {}
     for each in containers:
         key = (each.sandbox_id, each.name)
@@ -115,7 +193,7 @@ def _rank(container: RuntimeContainer) -> tuple[int, bool]:
 
 
 def _exact(sandbox: RuntimeSandbox, resources: RuntimeResources) -> RuntimeResources:
-    """A control group rounds the request; of a guaranteed container it is the limit, which is exact."""
+    """A control group rounds the request. A guaranteed container requests its limit, which is exact."""
     limit = limit_of(resources)
     if limit is None or qos_of(sandbox.cgroup_parent, resources) is not QosClass.GUARANTEED:
         return resources

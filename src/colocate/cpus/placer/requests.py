@@ -1,49 +1,45 @@
-"""What a container asks for, read from what a runtime is told of it. Pure.
+"""Reads a container's CPU request from the facts that CRI or NRI give. Pure.
 
-Neither CRI nor NRI says a pod's QoS class or a container's request: the class is in the name of the pod's control
-group, the request in its CPU shares, the limit in its quota. Of what tenants write, annotations alone count, as
-documented; environment and labels never do.
+Neither CRI nor NRI has a pod's QoS class or a container's request: the class is in the name of the pod's control
+group, the request in its CPU shares, the limit in its quota. Of the fields that tenants write, only the documented
+annotations count, never environment or labels.
 """
 
 import re
-from collections.abc import Mapping
 
 import msgspec
 
-from colocate.cpus import ANNOTATION, CpuRequest, CpuWishes, MilliCpu, wishes_of
+from colocate.cpus import ANNOTATION, CpuRequest, MilliCpu, wishes_of
+from colocate.cpus.placer.section import CpuDefaults
 from colocate.model.container import RuntimeContainer, RuntimeResources, RuntimeSandbox
 from colocate.model.pod import QosClass
 
 _SHARES = 1024
-"""Of a whole CPU."""
+"""CPU shares of a whole CPU."""
 _FEWEST_SHARES = 2
-"""What a kubelet writes for a request of nothing."""
+"""CPU shares that a kubelet writes for a request of 0."""
 _MOST_SHARES = 262144
-"""Of 256 CPUs: more cannot be said by shares."""
+"""The kernel's maximum: CPU shares of 256 CPUs."""
 _USUAL_PERIOD = 100_000
 _WORD = re.compile(r"[/.-]")
-
-
-class WishDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What pods that wish for nothing get, by their namespace and else by their QoS class."""
-
-    namespaces: Mapping[str, CpuWishes] = {}
-    classes: Mapping[QosClass, CpuWishes] = {}
 
 
 def request_of(
     sandbox: RuntimeSandbox,
     container: RuntimeContainer,
-    defaults: WishDefaults | None = None,
+    defaults: CpuDefaults | None = None,
     beside: tuple[int, ...] = (),
 ) -> CpuRequest:
-    """A container's request; its pod is its sandbox, which lives as long as what the container has is kept."""
+    """A container's request. Its pod is the sandbox: CPUs are kept as long as the sandbox lives."""
     resources = container.resources
     limit = limit_of(resources)
     qos = qos_of(sandbox.cgroup_parent, resources)
     wishes, warnings = wishes_of(sandbox.annotations, container.name)
-    if not warnings and wishes == CpuWishes() and defaults is not None:
-        wishes = _default(sandbox, container.name, qos, defaults)
+    if (
+        defaults is not None
+        and not {ANNOTATION, f"{ANNOTATION}.{container.name}"} & sandbox.annotations.keys()
+    ):
+        wishes = defaults.wishes(sandbox.namespace, qos)
     return CpuRequest(
         pod=sandbox.id,
         container=container.name,
@@ -59,7 +55,7 @@ def request_of(
 
 
 def resized(request: CpuRequest, resources: RuntimeResources) -> CpuRequest:
-    """The same container with other resources; all of them are given."""
+    """The request with other resources; `resources` is complete, not only what changed."""
     return msgspec.structs.replace(
         request,
         cpu=cpu_of(resources, request.qos),
@@ -69,7 +65,7 @@ def resized(request: CpuRequest, resources: RuntimeResources) -> CpuRequest:
 
 
 def merged(old: RuntimeResources, new: RuntimeResources) -> RuntimeResources:
-    """An update says only what changes. The cpuset of a container that is there is ours: it stays as it was asked."""
+    """Apply an update, which has only what changes. The cpuset stays as first requested: Colocate writes it."""
     told = {name: value for name in new.__struct_fields__ if (value := getattr(new, name))}
     return msgspec.structs.replace(
         old, **{**told, "cpuset_cpus": old.cpuset_cpus, "cpuset_mems": old.cpuset_mems}
@@ -77,9 +73,9 @@ def merged(old: RuntimeResources, new: RuntimeResources) -> RuntimeResources:
 
 
 def qos_of(cgroup_parent: str, resources: RuntimeResources) -> QosClass:
-    """By the group that the kubelet makes for the pod; by its figures where no kubelet made one."""
+    """The QoS class by the name of the pod's control group, or by the resources if no kubelet made the group."""
     words = [word for word in _WORD.split(cgroup_parent) if word]
-    # The pod's own part comes last, and the class right before it or nowhere.
+    # The pod's own part comes last; the class, if there is one, comes right before it.
     if "kubepods" in words:
         words = words[len(words) - words[::-1].index("kubepods") :]
         if "besteffort" in words:
@@ -96,7 +92,7 @@ def qos_of(cgroup_parent: str, resources: RuntimeResources) -> QosClass:
 
 
 def cpu_of(resources: RuntimeResources, qos: QosClass) -> MilliCpu:
-    """The request: its shares, or of a guaranteed container its limit where shares cannot say as much."""
+    """The request by its shares; by the limit for a guaranteed container beyond the maximum of shares."""
     if qos is QosClass.BEST_EFFORT:
         return 0
     limit = limit_of(resources)
@@ -106,12 +102,12 @@ def cpu_of(resources: RuntimeResources, qos: QosClass) -> MilliCpu:
 
 
 def shares_of(cpu: MilliCpu) -> int:
-    """As a kubelet writes a request."""
+    """CPU shares as a kubelet writes them for a request."""
     return min(_MOST_SHARES, max(_FEWEST_SHARES, cpu * _SHARES // 1000))
 
 
 def limit_of(resources: RuntimeResources) -> MilliCpu | None:
-    """None where there is none."""
+    """The CPU limit by quota and period; None if there is none."""
     if resources.cpu_quota <= 0:
         return None
     period = resources.cpu_period if resources.cpu_period > 0 else _USUAL_PERIOD
@@ -120,11 +116,5 @@ def limit_of(resources: RuntimeResources) -> MilliCpu | None:
 
 def _shares_cpu(resources: RuntimeResources) -> MilliCpu:
     shares = min(resources.cpu_shares, _MOST_SHARES)
-    # A kubelet rounds down: 100m are 102 shares. Rounded up, each number comes back as it was.
+    # A kubelet rounds shares down (100m are 102 shares): rounding up gives the original request.
     return 0 if shares <= _FEWEST_SHARES else -(-shares * 1000 // _SHARES)
-
-
-def _default(sandbox: RuntimeSandbox, name: str, qos: QosClass, defaults: WishDefaults) -> CpuWishes:
-    if ANNOTATION in sandbox.annotations or f"{ANNOTATION}.{name}" in sandbox.annotations:
-        return CpuWishes()
-    return defaults.namespaces.get(sandbox.namespace) or defaults.classes.get(qos) or CpuWishes()

@@ -1,11 +1,11 @@
-"""The section `cpus` of the configuration: its fields, what their types cannot say, and what they mean. Pure.
+"""The section `cpus` of the configuration: its fields, their checks, and the settings that follow from them. Pure.
 
-Which CPUs a machine has is not known here: a list may name CPUs that it does not have.
+The machine is unknown here: a list may name CPUs that the machine does not have.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -17,11 +17,6 @@ from colocate.model.cpuset import CpuSet
 from colocate.model.pod import QosClass
 from colocate.wire.rpc import MAX_SOCKET_PATH
 
-_CLASSES = {
-    "guaranteed": QosClass.GUARANTEED,
-    "burstable": QosClass.BURSTABLE,
-    "bestEffort": QosClass.BEST_EFFORT,
-}
 _MOST_RESERVED = 16_384_000
 _INDEX = re.compile(r"[0-9]{2}", re.ASCII)
 
@@ -32,11 +27,11 @@ class CpuPolicy(StrEnum):
     TOPOLOGY = "topology"
     """The placer, by the machine's topology."""
     NONE = "none"
-    """Nobody: every container runs on all CPUs."""
+    """No placement: every container runs on all CPUs."""
 
 
 class CpuPoolSection(Section, frozen=True):
-    """CPUs for the containers of some namespaces: a list, or so many."""
+    """CPUs for the containers of some namespaces: `cpus`, a list, or `size`, a number of CPUs."""
 
     name: str
     namespaces: tuple[str, ...]
@@ -45,13 +40,29 @@ class CpuPoolSection(Section, frozen=True):
 
 
 class CpuDefaults(Section, frozen=True):
-    """Wishes of pods that have none of their own."""
+    """Wishes of pods that have none of their own, by QoS class or by namespace."""
 
     guaranteed: str = ""
     burstable: str = ""
     best_effort: str = ""
     namespaces: Mapping[str, str] = {}
-    """By namespace; they go before those of the QoS class."""
+    """By namespace. A namespace that is named here ignores the default of the QoS class."""
+
+    def wishes(self, namespace: str, qos: QosClass) -> CpuWishes:
+        """The default for pods of this namespace and class."""
+        of_class = self.by_class()[qos]
+        return parse_wishes(self.namespaces.get(namespace, of_class))
+
+    def strict_namespaces(self) -> set[str]:
+        """Namespaces whose pods get strict placement by default."""
+        return {name for name, text in self.namespaces.items() if parse_wishes(text).strict}
+
+    def by_class(self) -> dict[QosClass, str]:
+        return {
+            QosClass.GUARANTEED: self.guaranteed,
+            QosClass.BURSTABLE: self.burstable,
+            QosClass.BEST_EFFORT: self.best_effort,
+        }
 
 
 DEFAULT_STATE_FOLDER = Path("/var/lib/colocate")
@@ -60,27 +71,27 @@ DEFAULT_NRI_SOCKET = Path("/var/run/nri/nri.sock")
 
 
 class NriSection(Section, frozen=True):
-    """How containers are placed by NRI."""
+    """Placement by NRI."""
 
     enabled: bool = False
-    """Whether the agent places them; `colocate nri` does in any case."""
+    """Whether the agent places containers; `colocate nri` always does."""
     socket: Path = DEFAULT_NRI_SOCKET
     index: str = "90"
-    """Two digits: the runtime asks plugins of lower ones before."""
+    """Two digits: the runtime asks plugins with lower numbers first."""
 
 
 class CpusSection(Section, frozen=True):
-    """Where containers are placed: for `colocate cri-proxy`, `colocate nri` and the agent alike."""
+    """How `colocate cri-proxy`, `colocate nri` and the agent place containers."""
 
     policy: CpuPolicy = CpuPolicy.TOPOLOGY
     reserved: CpuAmount = CpuAmount(0)
-    """For the system, rounded up to whole CPUs."""
+    """Amount of CPUs for the system, rounded up to whole CPUs."""
     reserved_cpus: str = ""
-    """The same as a list."""
+    """List of CPUs for the system, in place of an amount."""
     reserved_namespaces: tuple[str, ...] = ("kube-system",)
     pools: tuple[CpuPoolSection, ...] = ()
     wish_namespaces: tuple[str, ...] = ()
-    """Whose pods may wish for exclusive or isolated CPUs, or for strict placement."""
+    """Namespaces whose pods may wish for exclusive or isolated CPUs, or for strict placement."""
     exclusive_guaranteed: bool = True
     burst: BurstLevel = BurstLevel.CCX
     spread: bool = False
@@ -88,9 +99,9 @@ class CpusSection(Section, frozen=True):
     defaults: CpuDefaults = CpuDefaults()
     state_folder: Path = DEFAULT_STATE_FOLDER
     socket: Path = DEFAULT_CPUS_SOCKET
-    """Where `colocate cpus` reaches whoever places containers."""
+    """Where `colocate cpus` reaches the process that places containers."""
     metrics: Address = Address("off")
-    """Of `colocate cri-proxy` and `colocate nri`; the agent has its own."""
+    """Metrics address of `colocate cri-proxy` and `colocate nri`; the agent has its own."""
     nri: NriSection = NriSection()
     publish: bool = False
     """Whether the node's annotation tells schedulers which CCXs have room."""
@@ -101,9 +112,29 @@ class CpusSection(Section, frozen=True):
     topology: str = ""
     """For tests: decide as for this made machine or dump; cpusets are clipped to what exists."""
 
+    @property
+    def places(self) -> bool:
+        """Whether containers are placed at all."""
+        return self.policy is CpuPolicy.TOPOLOGY
+
+    def settings(self) -> CpuSettings:
+        """The settings of the decisions, with lists of CPUs parsed; a Problem where they contradict each other."""
+        reserved = _cpus(self.reserved_cpus, "cpus.reservedCpus")
+        return CpuSettings(
+            reserved=reserved,
+            reserved_size=int(self.reserved),
+            reserved_namespaces=self.reserved_namespaces,
+            pools=_named_pools(self.pools, reserved),
+            wish_namespaces=self.wish_namespaces,
+            exclusive_guaranteed=self.exclusive_guaranteed,
+            burst=self.burst,
+            spread=self.spread,
+            pin_memory=self.pin_memory,
+        )
+
 
 def check_cpus(section: CpusSection) -> None:
-    """Raise a Problem where no placer could run with it."""
+    """Raise a Problem if no placer could run with this section."""
     sockets = {"socket": section.socket, "nri.socket": section.nri.socket}
     for name, path in {"stateFolder": section.state_folder, **sockets}.items():
         if not path.is_absolute():
@@ -125,22 +156,35 @@ def check_cpus(section: CpusSection) -> None:
         )
     if section.reserved and section.reserved_cpus:
         raise Problem("cpus.reservedCpus", "reserved is also given; remove one of them")
-    settings(section)
-    class_wishes(section)
-    for namespace, wishes in namespace_wishes(section).items():
-        privileged = wishes.exclusive or wishes.isolated or wishes.strict
-        if privileged and namespace not in section.wish_namespaces:
+    section.settings()
+    _check_defaults(section)
+
+
+def _check_defaults(section: CpusSection) -> None:
+    for name, qos in (
+        ("guaranteed", QosClass.GUARANTEED),
+        ("burstable", QosClass.BURSTABLE),
+        ("bestEffort", QosClass.BEST_EFFORT),
+    ):
+        path = f"cpus.defaults.{name}"
+        if _is_privileged(_wishes(section.defaults.by_class()[qos], path)):
             raise Problem(
-                f"cpus.defaults.namespaces.{namespace}",
+                path,
+                "exclusive, isolated and strict are for namespaces that may wish for them; use namespaces",
+            )
+    for namespace, text in section.defaults.namespaces.items():
+        path = f"cpus.defaults.namespaces.{namespace}"
+        if _is_privileged(_wishes(text, path)) and namespace not in section.wish_namespaces:
+            raise Problem(
+                path,
                 "only wishNamespaces may have exclusive, isolated or strict; add it there, or take the wish out",
             )
 
 
-def settings(section: CpusSection) -> CpuSettings:
-    """The same for those who decide; a Problem where it makes no sense."""
+def _named_pools(sections: Sequence[CpuPoolSection], reserved: CpuSet) -> tuple[NamedPool, ...]:
     pools: list[NamedPool] = []
     seen: dict[str, str] = {}
-    for index, pool in enumerate(section.pools):
+    for index, pool in enumerate(sections):
         path = f"cpus.pools[{index}]"
         cpus = _cpus(pool.cpus, f"{path}.cpus")
         if not pool.name:
@@ -156,49 +200,18 @@ def settings(section: CpusSection) -> CpuSettings:
                 )
             seen[namespace] = pool.name
         pools.append(NamedPool(name=pool.name, cpus=cpus, size=pool.size, namespaces=pool.namespaces))
-    reserved = _cpus(section.reserved_cpus, "cpus.reservedCpus")
     for index, named in enumerate(pools):
         earlier = [reserved, *(other.cpus for other in pools[:index])]
         if any(not named.cpus.isdisjoint(other) for other in earlier):
             raise Problem(
                 f"cpus.pools[{index}].cpus", "some of them are reserved, or in another pool; take them out"
             )
-    return CpuSettings(
-        reserved=reserved,
-        reserved_size=int(section.reserved),
-        reserved_namespaces=section.reserved_namespaces,
-        pools=tuple(pools),
-        wish_namespaces=section.wish_namespaces,
-        exclusive_guaranteed=section.exclusive_guaranteed,
-        burst=section.burst,
-        spread=section.spread,
-        pin_memory=section.pin_memory,
-    )
+    return tuple(pools)
 
 
-def class_wishes(section: CpusSection) -> dict[QosClass, CpuWishes]:
-    """The wishes of pods that have none, by their QoS class."""
-    defaults = section.defaults
-    texts = (defaults.guaranteed, defaults.burstable, defaults.best_effort)
-    found = {}
-    for (name, qos), text in zip(_CLASSES.items(), texts, strict=True):
-        wishes = _wishes(text, f"cpus.defaults.{name}")
-        if wishes.exclusive or wishes.isolated or wishes.strict:
-            raise Problem(
-                f"cpus.defaults.{name}",
-                "exclusive, isolated and strict are for namespaces that may wish for them; use namespaces",
-            )
-        if text:
-            found[qos] = wishes
-    return found
-
-
-def namespace_wishes(section: CpusSection) -> dict[str, CpuWishes]:
-    """The same by namespace."""
-    return {
-        name: _wishes(text, f"cpus.defaults.namespaces.{name}")
-        for name, text in section.defaults.namespaces.items()
-    }
+def _is_privileged(wishes: CpuWishes) -> bool:
+    """Whether only pods of `wish_namespaces` may have these wishes."""
+    return wishes.exclusive or wishes.isolated or wishes.strict
 
 
 def _wishes(text: str, path: str) -> CpuWishes:

@@ -1,18 +1,25 @@
-"""A runtime in this process with just enough in it: sandboxes and containers. It fails as a test says."""
+"""A CRI runtime for tests: a gRPC server for any service, a kubelet's channel to it, and sandboxes in memory."""
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
+import msgspec
 from google.protobuf.message import Message
 
 from colocate.wire import cri_methods as methods
 from colocate.wire import cri_pb2 as cri
 from colocate.wire import rpc
-from tests.support.fake_runtime import Requests
 
+Requests = AsyncIterator[bytes]
+Serve = Callable[[str, Requests, grpc.aio.ServicerContext], Awaitable[None]]
+"""Serves a call of any kind: reads its messages, writes others."""
+LIMIT = 16 << 20
 READERS = {method.path: method for method in vars(methods).values() if isinstance(method, rpc.Method)}
 _QUESTIONS = (
     cri.ListContainersRequest,
@@ -21,9 +28,112 @@ _QUESTIONS = (
     cri.PodSandboxStatusRequest,
 )
 
+Pairs = tuple[tuple[str, str | bytes], ...]
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """All that a caller sees of a call."""
+
+    answers: tuple[bytes | None, ...]
+    code: str
+    details: str
+    initial: Pairs
+    trailing: Pairs
+
+
+class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        path = handler_call_details.method
+
+        async def handle(requests: Requests, context: grpc.aio.ServicerContext) -> None:
+            await self._serve(path, requests, context)
+
+        return grpc.stream_stream_rpc_method_handler(handle)
+
+
+@asynccontextmanager
+async def serving(socket: Path, serve: Serve) -> AsyncIterator[None]:
+    """A runtime on this socket that refuses messages beyond 16 MiB, as real ones do."""
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", LIMIT),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),
+        ]
+    )
+    server.add_generic_rpc_handlers((_Handler(serve),))
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+def client(socket: Path) -> grpc.aio.Channel:
+    """As a kubelet connects."""
+    return grpc.aio.insecure_channel(
+        f"unix:{socket}",
+        options=[
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.default_authority", "localhost"),
+            ("grpc.primary_user_agent", "kubelet/v1.34"),
+            ("grpc.max_receive_message_length", LIMIT),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_reconnect_backoff_ms", 200),
+        ],
+    )
+
+
+async def call_unary(
+    channel: grpc.aio.Channel, path: str, request: bytes, metadata: Pairs = (), timeout: float = 60
+) -> Ended:
+    call = channel.unary_unary(path)(request, metadata=metadata, timeout=timeout)
+    try:
+        answers: tuple[bytes | None, ...] = (await call,)
+    except grpc.aio.AioRpcError:
+        answers = ()
+    return await _ended(call, answers)
+
+
+async def call_stream(
+    channel: grpc.aio.Channel,
+    path: str,
+    requests: Iterable[bytes],
+    metadata: Pairs = (),
+    timeout: float = 60,
+) -> Ended:
+    call = channel.stream_stream(path)(iter(requests), metadata=metadata, timeout=timeout)
+    answers: Sequence[bytes] = []
+    try:
+        answers = [answer async for answer in call]
+    except grpc.aio.AioRpcError:
+        pass
+    return await _ended(call, tuple(answers))
+
+
+async def _ended(call: Any, answers: tuple[bytes | None, ...]) -> Ended:
+    return Ended(
+        answers,
+        (await call.code()).name,
+        await call.details() or "",
+        tuple((key, value) for key, value in await call.initial_metadata()),
+        tuple((key, value) for key, value in await call.trailing_metadata()),
+    )
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
 
 class MiniRuntime:
-    """Every request that changes something is in `asked`."""
+    """A runtime in this process with sandboxes and containers, which fails as a test says.
+
+    Every request that changes something is in `asked`.
+    """
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -32,11 +142,11 @@ class MiniRuntime:
         self.sandboxes: dict[str, cri.PodSandbox] = {}
         self.parents: dict[str, str] = {}
         self.failures: dict[str, list[grpc.StatusCode]] = {}
-        """By method, how its next calls end."""
+        """How the next calls of a method end, by method."""
         self.hold: asyncio.Event | None = None
-        """Keeps a creation from being answered; the container is there."""
+        """Delays the answer to a creation; the container already exists."""
         self.info: str | None = None
-        """What a verbose status says instead of the truth."""
+        """A verbose status that replaces the true one."""
         self.garbage = False
 
     async def serve(self, path: str, requests: Requests, context: grpc.aio.ServicerContext) -> None:
@@ -134,7 +244,7 @@ class MiniRuntime:
         return [each for each in self.containers.values() if each.pod_sandbox_id == sandbox]
 
     def pinned(self) -> list[tuple[str, str]]:
-        """Which containers were given which CPUs, in order; the new one without an id."""
+        """Containers and the CPUs that they were given, in order; a new container without an id."""
         found = []
         for request in self.asked:
             if isinstance(request, cri.UpdateContainerResourcesRequest):

@@ -1,11 +1,11 @@
-"""Who runs in which sandbox and has which CPUs: every event of a runtime as a step from one state to the next.
+"""The placements of a node: its sandboxes, its containers and their CPUs. Each runtime event is one step.
 
-Pure: no I/O, no clock. A step is taken on a `copy`, which is kept or thrown away as a whole. What the runtime must be
-told follows from the pins before and after (`pin_changes`).
+Pure: no I/O, no clock. A step changes a `copy`, which is kept or dropped as a whole. `pin_changes` compares the pins
+before and after a step and says which containers the runtime must change.
 
-A container is known by its sandbox and its name: what it has is kept for its next start until its sandbox ends. Which
-containers are init containers nobody tells: one that has ended before another is created for the first time counts
-as one, and hands its CPUs on. Should it have been another kind, it gets others when it starts again.
+The key of a container is its sandbox and its name. Its CPUs are kept for its next start until the sandbox ends.
+Runtimes do not say which containers are init containers: a container that ended before another one was created for
+the first time counts as one, and passes its CPUs on. If that was wrong, it gets other CPUs at its next start.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,8 @@ from colocate.cpus import (
     CpuState,
     assign_running,
 )
-from colocate.cpus.placer.requests import WishDefaults, merged, request_of, resized
+from colocate.cpus.placer.requests import merged, request_of, resized
+from colocate.cpus.placer.section import CpuDefaults
 from colocate.model.container import (
     ContainerPhase,
     CpuPin,
@@ -37,16 +38,16 @@ STATE_VERSION = 1
 
 
 class PlacedContainer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A container as it is remembered; its key is that of its request."""
+    """What is known of one container; its key is the key of its request."""
 
     request: CpuRequest
     resources: RuntimeResources = RuntimeResources()
     attempt: int = 0
     id: str = ""
-    """Of its last start; nothing while the runtime makes it."""
+    """The id of its last start; empty while the runtime creates it."""
     phase: ContainerPhase = ContainerPhase.UNKNOWN
     passed: str = ""
-    """Why it was let through without a decision of its own; the audit places it."""
+    """Why it started without a decision; the next audit places it. Empty: it was decided."""
 
     @property
     def key(self) -> ContainerKey:
@@ -58,33 +59,33 @@ class PlacedContainer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class PlacementState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that is remembered, as data."""
+    """The placements as data, for the state file."""
 
     version: int = STATE_VERSION
     off: bool = False
     unpinned: tuple[ContainerKey, ...] = ()
-    """Containers that were pinned, are to be so no more, and are not known to have all CPUs again."""
+    """Containers to unpin: they were pinned, and the runtime has not confirmed yet that they have all CPUs."""
     sandboxes: tuple[RuntimeSandbox, ...] = ()
     containers: tuple[PlacedContainer, ...] = ()
     cpus: CpuState = CpuState()
 
 
-class PlacementBook:
-    """The state, and the steps."""
+class Placements:
+    """All placements, and the steps that change them."""
 
     def __init__(
-        self, allocator: CpuAllocator, *, active: bool = True, defaults: WishDefaults | None = None
+        self, allocator: CpuAllocator, *, active: bool = True, defaults: CpuDefaults | None = None
     ) -> None:
-        """Where it is not `active` (policy none), containers are known and none is pinned."""
+        """If not `active` (policy none), containers are recorded and none is pinned."""
         self.allocator = allocator
         self.sandboxes: dict[str, RuntimeSandbox] = {}
         self.containers: dict[ContainerKey, PlacedContainer] = {}
         self.off = False
         self.unpinned: set[ContainerKey] = set()
         self._active = active
-        self._defaults = defaults or WishDefaults()
+        self._defaults = defaults or CpuDefaults()
         self._keys: dict[str, ContainerKey] = {}
-        """By the ids of containers, earlier starts among them."""
+        """Keys by container id, including the ids of earlier starts."""
 
     @property
     def active(self) -> bool:
@@ -92,14 +93,14 @@ class PlacementBook:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everybody who runs is placed, and nothing is kept for containers to come."""
+        """Whether all running containers are placed and no CPUs are kept for later containers of a pod."""
         return not self.allocator.state().handed and not any(
             map(self._lacks_a_place, self.containers.values())
         )
 
-    def copy(self) -> "PlacementBook":
-        """One to take a step on."""
-        twin = object.__new__(PlacementBook)
+    def copy(self) -> "Placements":
+        """A copy for the next step."""
+        twin = object.__new__(Placements)
         twin.allocator = self.allocator.copy()
         twin.sandboxes, twin.containers = dict(self.sandboxes), dict(self.containers)
         twin.off, twin._active, twin._defaults = self.off, self._active, self._defaults
@@ -108,7 +109,7 @@ class PlacementBook:
         return twin
 
     def state(self) -> PlacementState:
-        """What must be remembered. Annotations are not: what follows from them is in the requests."""
+        """The data to store, without annotations: the requests contain what was read from them."""
         return PlacementState(
             off=self.off,
             unpinned=tuple(sorted(self.unpinned)),
@@ -128,27 +129,29 @@ class PlacementBook:
         state: PlacementState,
         *,
         active: bool = True,
-        defaults: WishDefaults | None = None,
-    ) -> tuple["PlacementBook", tuple[CpuMove, ...]]:
-        """The book of a saved state on this machine under these settings, and who had to move."""
+        defaults: CpuDefaults | None = None,
+    ) -> tuple["Placements", tuple[CpuMove, ...]]:
+        """Restore a stored state on this machine with these settings; also returns the moves that were necessary."""
         allocator, moves = CpuAllocator.restored(topology, settings, state.cpus)
-        book = cls(allocator, active=active, defaults=defaults)
-        book.off = state.off
-        book.sandboxes = {each.id: each for each in state.sandboxes}
-        book.containers = {each.key: each for each in state.containers if each.key[0] in book.sandboxes}
-        book._keys = {each.id: each.key for each in book.containers.values() if each.id}
+        placements = cls(allocator, active=active, defaults=defaults)
+        placements.off = state.off
+        placements.sandboxes = {each.id: each for each in state.sandboxes}
+        placements.containers = {
+            each.key: each for each in state.containers if each.key[0] in placements.sandboxes
+        }
+        placements._keys = {each.id: each.key for each in placements.containers.values() if each.id}
         for pod in sorted({key[0] for key in allocator.assignments} | set(allocator.state().handed)):
-            if pod not in book.sandboxes:
+            if pod not in placements.sandboxes:
                 allocator.release_pod(pod)
-        for key in [key for key in allocator.assignments if key not in book.containers]:
+        for key in [key for key in allocator.assignments if key not in placements.containers]:
             allocator.release(key)
-        book.unpinned = {key for key in state.unpinned if key in book.containers}
-        if not book.active:
-            book._unpin_all()
-        return book, moves if book.active else ()
+        placements.unpinned = {key for key in state.unpinned if key in placements.containers}
+        if not placements.active:
+            placements._unpin_all()
+        return placements, moves if placements.active else ()
 
     def find(self, container_id: str) -> PlacedContainer | None:
-        """The container with this id, if it is its last start."""
+        """The container whose last start has this id."""
         key = self._keys.get(container_id)
         found = self.containers.get(key) if key else None
         return found if found is not None and found.id == container_id else None
@@ -163,7 +166,7 @@ class PlacementBook:
         beside: tuple[int, ...] = (),
         passed: str = "",
     ) -> PlacedContainer:
-        """CpuRefused where a strict wish cannot be had; with `passed`, it is noted and not placed."""
+        """Place a new container; CpuRefused if a strict wish cannot be met. With `passed`, only record it."""
         if (sandbox.id, container.name) not in self.containers:
             self.hand_on(sandbox.id)
         begun = msgspec.structs.replace(container, phase=ContainerPhase.CREATED)
@@ -180,7 +183,7 @@ class PlacementBook:
         beside: tuple[int, ...] = (),
         passed: str = "",
     ) -> PlacedContainer:
-        """A container that is there; it is not placed."""
+        """Record a container that exists, without placing it."""
         placed = PlacedContainer(
             request=request_of(sandbox, container, self._defaults, beside),
             resources=container.resources,
@@ -199,13 +202,13 @@ class PlacementBook:
             self._note(msgspec.structs.replace(found, id=container_id))
 
     def lose_sight(self, key: ContainerKey) -> None:
-        """It was not made, and nobody knows what was there before: what it has is kept until its sandbox ends."""
+        """It was not created, and its earlier state is unknown: keep its CPUs until its sandbox ends."""
         found = self.containers.get(key)
         if found is not None and not found.id:
             self.end(found)
 
     def not_created(self, key: ContainerKey, before: PlacedContainer | None) -> None:
-        """The runtime could not make it: all is as before."""
+        """The runtime could not create it: restore what was known before."""
         if before is not None:
             self._note(before)
             self.allocator.end(key)
@@ -216,9 +219,9 @@ class PlacementBook:
     def update(
         self, container_id: str, resources: RuntimeResources, passed: str = ""
     ) -> PlacedContainer | None:
-        """CpuRefused where a strict wish cannot be had any more; None where the container is not known.
+        """Resize a container; CpuRefused if a strict wish can no longer be met, None if the container is unknown.
 
-        With `passed`, what it asks for is noted, and what it has stays.
+        With `passed`, record the new request and keep the CPUs.
         """
         found = self.find(container_id)
         if found is None:
@@ -239,7 +242,7 @@ class PlacementBook:
             self._note(msgspec.structs.replace(found, phase=ContainerPhase.RUNNING))
 
     def stopped(self, container_id: str) -> None:
-        """What it has is kept until its sandbox ends."""
+        """Its CPUs are kept until its sandbox ends."""
         if found := self.find(container_id):
             self.end(found)
 
@@ -248,7 +251,7 @@ class PlacementBook:
         self.allocator.end(placed.key)
 
     def renew(self, placed: PlacedContainer) -> None:
-        """What is known of a container has changed while nobody told; what it has stays as near as can be."""
+        """Take over changes that no event announced; the CPUs change as little as possible."""
         self._note(placed)
         given = self.allocator.assignments.get(placed.key)
         if placed.has_ended:
@@ -262,12 +265,12 @@ class PlacementBook:
                 self.allocator.release(placed.key)
 
     def removed(self, container_id: str) -> None:
-        """Of a container that is created again the runtime removes the old one, before or after."""
+        """When a container is created again, the runtime removes the old one before or after."""
         self.stopped(container_id)
         self._keys.pop(container_id, None)
 
     def end_sandbox(self, sandbox_id: str) -> None:
-        """All that its containers had is free."""
+        """Free all CPUs of its containers."""
         self.allocator.release_pod(sandbox_id)
         self.sandboxes.pop(sandbox_id, None)
         self.unpinned = {key for key in self.unpinned if key[0] != sandbox_id}
@@ -277,7 +280,7 @@ class PlacementBook:
             del self._keys[container_id]
 
     def place(self, key: ContainerKey) -> None:
-        """CPUs for a container that runs without a decision; a strict wish counts no more, for it runs already."""
+        """Place a running container; it already runs, so a strict wish is no longer enforced."""
         found = self.containers[key]
         if not self.active:
             return
@@ -286,14 +289,14 @@ class PlacementBook:
         self._note(msgspec.structs.replace(found, request=request, passed=""))
 
     def take_requests(self, keys: Iterable[ContainerKey]) -> None:
-        """What these ask for is what they were given for: a strict wish may have been left out."""
+        """Copy the requests from the assignments: adoption may have dropped a strict wish."""
         for key in keys:
             given = self.allocator.assignments.get(key)
             if given is not None:
                 self._note(msgspec.structs.replace(self.containers[key], request=given.request))
 
     def switch(self, off: bool) -> None:
-        """Off: nobody is pinned any more. On: everybody is placed again, those with whole CPUs of their own first."""
+        """Off: unpin all containers. On: place all of them again, those with exclusive CPUs first."""
         if off == self.off:
             return
         self.off = off
@@ -303,13 +306,13 @@ class PlacementBook:
             self.place_all()
 
     def place_all(self) -> None:
-        """Place everybody who runs and is not placed, or was let through since."""
+        """Place all running containers that have no CPUs yet or started without a decision."""
         missing = [each for each in self.containers.values() if self._lacks_a_place(each)]
         for each in sorted(missing, key=lambda each: not each.request.is_whole):
             self.place(each.key)
 
     def pins(self) -> dict[ContainerKey, CpuPin]:
-        """What every container that is there should have."""
+        """The CPUs and memory nodes that each live container should have."""
         cpusets = self.allocator.cpusets
         return {
             key: CpuPin(
@@ -326,7 +329,7 @@ class PlacementBook:
 
     def _unpin_all(self) -> None:
         passed = [each for each in self.containers.values() if each.passed]
-        # Who was let through runs on the CPUs that all share, which is a pin as well.
+        # A container that started without a decision is pinned as well: to the shared CPUs.
         self.unpinned |= {*self.allocator.assignments, *(each.key for each in passed)}
         for each in passed:
             self._note(msgspec.structs.replace(each, passed=""))
@@ -339,7 +342,7 @@ class PlacementBook:
             self._keys[placed.id] = placed.key
 
     def hand_on(self, sandbox_id: str) -> None:
-        """A container is created for the first time: those of its sandbox that have ended were init containers."""
+        """A new container is created: the ended ones of its sandbox were init containers and pass their CPUs on."""
         for key, each in list(self.containers.items()):
             if key[0] != sandbox_id or not each.has_ended or each.request.role is ContainerRole.INIT:
                 continue
@@ -352,12 +355,12 @@ class PlacementBook:
 
 
 class PinChanges(msgspec.Struct, frozen=True):
-    """What the runtime must be told, in two parts."""
+    """The containers that the runtime must change, in two parts."""
 
     urgent: tuple[CpuPin, ...]
-    """Containers that lose CPUs: others are about to have them."""
+    """Containers that lose CPUs. They are changed first: other containers are about to get these CPUs."""
     later: tuple[ContainerKey, ...]
-    """Containers that gain some: they may wait."""
+    """Containers that only gain CPUs; they can wait."""
 
 
 def pin_changes(
@@ -365,7 +368,7 @@ def pin_changes(
     after: Mapping[ContainerKey, CpuPin],
     without: Iterable[ContainerKey],
 ) -> PinChanges:
-    """The changes of those that were there before and are there after."""
+    """Compare the pins of all containers but those in `without`."""
     left_out = set(without)
     urgent: list[CpuPin] = []
     later: list[ContainerKey] = []
@@ -378,7 +381,7 @@ def pin_changes(
             continue
         kept = old.cpus & new.cpus
         if kept != old.cpus:
-            # Nothing that is another's alone for a moment: what is lost goes first, what is gained comes later.
+            # First remove lost CPUs, later add gained ones: no container runs on exclusive CPUs of another.
             urgent.append(msgspec.structs.replace(new, cpus=kept or new.cpus, mems=()))
         if new.cpus != kept or new.mems != old.mems:
             later.append(key)
