@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 
-from colocate.config.values import Seconds, Section, Share, Size, plain
 from colocate.memory import (
     Forecast,
     Instant,
@@ -17,6 +16,7 @@ from colocate.memory import (
     WindowMax,
     check_settings,
 )
+from colocate.model.values import Seconds, Section, Share, Size, plain
 
 
 class ForecastKind(StrEnum):

@@ -1,6 +1,6 @@
-"""What configuration files are made of: sections, and values in words of their own, such as spans of time and shares.
+"""What settings are made of: sections of a configuration file, and values such as spans of time, sizes and shares.
 
-Each kind of value is a type, and a function that reads it or says how one is written.
+Each kind of value is a type, with a function that reads it or says how to write it.
 """
 
 import math
