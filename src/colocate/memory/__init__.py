@@ -34,7 +34,7 @@ from colocate.memory.facts import MemoryFacts
 from colocate.memory.forecast import Forecast, Instant, Koordinator, KoordinatorPolicy, WindowMax
 from colocate.memory.ladder import RungHere, rungs_here, way_back, why_no_demotion
 from colocate.memory.limits import limits_of
-from colocate.memory.settings import MemorySettings, PageCache, Rung, check_settings, height
+from colocate.memory.settings import MemoryOffer, MemorySettings, PageCache, Rung, check_settings, height
 from colocate.memory.state import MemoryState, state_from_json, state_to_json
 from colocate.memory.usage import far_ids
 
@@ -53,6 +53,7 @@ __all__ = [
     "MemoryBar",
     "MemoryDecision",
     "MemoryFacts",
+    "MemoryOffer",
     "MemorySettings",
     "MemoryState",
     "MovePages",

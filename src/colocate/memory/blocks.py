@@ -116,9 +116,9 @@ def blocks_for_settings(blocks: Blocks, settings: MemorySettings, held: Abstract
     """The list for these settings: anew where size or name changed; UserError where blocks are still held."""
     same = (blocks.resource, blocks.size) == (settings.resource, settings.block_size)
     if same or (not blocks.size and not blocks.resource):
-        return msgspec.structs.replace(blocks, resource=settings.resource, size=settings.block_size)
+        return msgspec.structs.replace(blocks, resource=settings.resource, size=int(settings.block_size))
     if not held:
-        return Blocks(resource=settings.resource, size=settings.block_size)
+        return Blocks(resource=settings.resource, size=int(settings.block_size))
     what = "name" if blocks.resource != settings.resource else "size"
     raise UserError(
         f"memory: the {what} of blocks cannot become {settings.resource} of {amount(settings.block_size)} while pods "

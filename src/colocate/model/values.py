@@ -114,13 +114,6 @@ def to_path(value: object) -> Path:
     return Path(value)
 
 
-def plain(value: object) -> object:
-    """A number without the way in which it was written."""
-    if isinstance(value, Seconds | Share):
-        return float(value)
-    return int(value) if isinstance(value, Size) else value
-
-
 _READ = {
     Seconds: to_seconds,
     Size: to_size,

@@ -96,7 +96,7 @@ def report(
         node=facts.node_name,
         at=at,
         resource=settings.resource,
-        block_size=settings.block_size,
+        block_size=int(settings.block_size),
         off=facts.off,
         dry_run=dry_run,
         restored=facts.off and not healthy and not _unrestored(decision, facts),
