@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from colocate.host import memory_files
-from colocate.host.high_mark import read_mark
 from colocate.host.kept_files import DescriptorBudget, KeptFile
 from colocate.host.memory_files import StatParser
+from colocate.host.memory_limits import read_high_mark
 from colocate.model.memory import Bytes, PodMemory, PodUid
 from colocate.model.pod import QosClass
 
@@ -58,7 +58,7 @@ class V2Files:
             swap=memory_files.number(swap) if swap else None,
             limit=memory_files.limit(self._max.read()),
             high=high,
-            our_high=None if high is None else read_mark(self._folder),
+            our_high=None if high is None else read_high_mark(self._folder),
             swap_limit=memory_files.limit(swap_max) if swap_max else None,
             pressure=memory_files.pressure(pressure) if pressure else None,
             refaults=stat.refaults,

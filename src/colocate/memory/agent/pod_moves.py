@@ -96,7 +96,7 @@ class PodMoves:
                 action, ActionResult.BLOCKED, f"it cannot be recorded before it leaves: {why}"
             )
         self._over.pop(pod.uid, None)
-        outcome = await send_off(self._cluster, action)
+        outcome = await request_eviction(self._cluster, action)
         if outcome.result is ActionResult.DONE:
             await self._note_taken(note)
         elif outcome.result is not ActionResult.UNREACHABLE:
@@ -231,8 +231,8 @@ class PodMoves:
         self._cluster.tell_node(MOVE_FAILED, f"{pod}: {message}", warning=True)
 
 
-async def send_off(cluster: ClusterView, action: Evict | Recreate) -> ActionOutcome:
-    """Ask once for the eviction of this very pod."""
+async def request_eviction(cluster: ClusterView, action: Evict | Recreate) -> ActionOutcome:
+    """Request the eviction of this pod once; a newer pod of the same name is not evicted."""
     pod = action.pod
     try:
         done = await evict(cluster.client, pod.name, pod.namespace, pod.uid, settings=_ONCE)
