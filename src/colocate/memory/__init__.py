@@ -1,10 +1,10 @@
 """Decisions about memory: how many blocks a node can sell, and how it gets them back. Pure: no I/O, no clock.
 
-`decide` is the whole of it: a state, facts, settings and the time in; the next state and a plan out, with reasons.
-Store the state, carry the plan out, and report what became of it with the next facts. `explain` says why,
-`memory_bar` where the memory is. Nothing is measured here, and nothing is done to a pod.
+`decide` takes a state, facts, settings and the time, and returns the next state and a plan, with reasons. Its caller
+stores the state, carries out the plan, and reports the outcomes with the next facts. `explain` says why, `memory_bar`
+where the memory is. Nothing is measured here, and nothing is done to a pod.
 
-This is the way in: other rooms import from here.
+Other packages import from here only.
 """
 
 from colocate.memory.actions import (
