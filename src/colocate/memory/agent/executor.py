@@ -13,7 +13,7 @@ from colocate.clock import Clock
 from colocate.errors import ColocateError
 from colocate.host.memory_group import GroupGone, MemoryGroup
 from colocate.host.memory_limits import restore_high, throttle
-from colocate.host.page_calls import Kernel, PageCalls
+from colocate.host.page_calls import Kernel
 from colocate.host.reclaim import put_back
 from colocate.memory import (
     Action,
@@ -58,7 +58,7 @@ class Executor:
         *,
         rate: Bytes,
         most_pressure: float,
-        calls: Callable[[], PageCalls] = Kernel,
+        calls: Callable[[], Kernel] = Kernel,
     ) -> None:
         """Pages move at `rate` bytes a second; nothing more is reclaimed from a pod that loses `most_pressure`
         percent of its time to memory pressure."""

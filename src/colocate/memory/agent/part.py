@@ -16,7 +16,7 @@ from colocate import telemetry
 from colocate.aio import Watched, first, in_thread
 from colocate.clock import Clock
 from colocate.errors import ColocateError, UserError
-from colocate.host.page_calls import Kernel, PageCalls
+from colocate.host.page_calls import Kernel
 from colocate.kubelet.paths import KubeletPaths
 from colocate.memory import (
     Action,
@@ -69,7 +69,7 @@ class MemoryPart:
         rate: Bytes = 256 << 20,
         move_expiry: float = EXPIRY,
         dry_run: bool = False,
-        calls: Callable[[], PageCalls] = Kernel,
+        calls: Callable[[], Kernel] = Kernel,
         random: Callable[[], float] = random.random,
     ) -> None:
         """UserError where the stored state cannot be read, or another agent uses it."""

@@ -8,7 +8,7 @@ from colocate.errors import Unavailable
 from colocate.host import memory_files
 from colocate.host.demotion import DemotionEnd, KernelDemotion, PodDemotion
 from colocate.host.memory_group import MemoryGroup
-from colocate.host.page_calls import PageCalls
+from colocate.host.page_calls import Kernel
 from colocate.host.page_migration import MoveEnd, PageMigration, PagesMoved
 from colocate.host.reclaim import ReclaimEnd, reclaim
 from colocate.memory import ActionOutcome, ActionResult, Demote, MovePages, Reclaim, ReturnPages
@@ -41,7 +41,7 @@ async def reclaim_pages(
 
 
 async def move_pages(
-    group: MemoryGroup, action: MovePages | ReturnPages, rate: Bytes, clock: Clock, calls: PageCalls
+    group: MemoryGroup, action: MovePages | ReturnPages, rate: Bytes, clock: Clock, calls: Kernel
 ) -> ActionOutcome:
     """Move as much as was asked for; FAILED where too little went, with the reason."""
     moved = 0
