@@ -276,7 +276,7 @@ def _is_over(ladder: Ladder, rung: Rung, situation: Situation) -> str:
     """Why the time of a rung is over; empty where it is not."""
     waited = situation.now - ladder.since
     if waited >= situation.here(rung).deadline:
-        return f"{rung} has not paid {amount(situation.due)} within {situation.here(rung).deadline:g} s"
+        return f"{rung} has not freed {amount(situation.due)} within {situation.here(rung).deadline:g} s"
     if situation.hurries and (rung is Rung.WITHDRAW or waited > 0):
         share = situation.settings.hurry
         return f"{amount(situation.due)} is due, more than {share:.0%} of the margin, so {rung} gets no more time"
