@@ -15,11 +15,11 @@ from colocate.agent.schema import Config, Kubelet
 from colocate.cli.config import render
 from colocate.config.file import MAX_BYTES, Loaded
 from colocate.config.override import Override, from_assignments, settable, unknown_variables
-from colocate.config.values import Seconds, Share, Size, to_seconds
 from colocate.errors import UserError
 from colocate.kubelet import OnStop, Registration
 from colocate.memory import Instant, MemorySettings, PageCache, Rung
 from colocate.memory.agent.section import ForecastKind, ForecastSection, MemorySection
+from colocate.model.values import Seconds, Share, Size, to_seconds
 
 EXAMPLE = "'colocate config example' prints an example"
 

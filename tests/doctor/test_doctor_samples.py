@@ -11,8 +11,8 @@ from tests.scheduler.pretending import P95, pretending
 
 from colocate.cluster.resources import NODES as CLIENT_NODES
 from colocate.cluster.usage import Preset, Statistic
-from colocate.config.values import Seconds
 from colocate.doctor.report import CheckResult, CheckVerdict
+from colocate.model.values import Seconds
 from colocate.scheduler.sections import PrometheusSection, UsageSection, WindowSection
 
 

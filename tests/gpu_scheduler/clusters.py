@@ -13,7 +13,6 @@ from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
 from colocate.cluster.resources import NODES, PODS, Object
-from colocate.config.values import Seconds
 from colocate.gpus import ANNOUNCED, DOSLAB, announcement_of
 from colocate.lab.api.objects import at
 from colocate.lab.api.resources import EVENTS
@@ -22,6 +21,7 @@ from colocate.lab.cluster import LabCluster
 from colocate.lab.nodes.shape import LabNodeShape
 from colocate.lab.scheduler import configuration
 from colocate.model.gpu import Gpu, GpuInventory
+from colocate.model.values import Seconds
 from colocate.scheduler.gpus.section import GpuLease, GpuPolicy, GpuSection, SchedulerDialect
 from colocate.scheduler.kube import configuration as kube_config
 from colocate.scheduler.kube.configuration import KubeProfile, WantedConfiguration

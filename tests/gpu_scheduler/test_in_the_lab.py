@@ -13,11 +13,11 @@ from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
 from colocate.cluster.resources import NODES, PODS
-from colocate.config.values import Seconds
 from colocate.gpus import DOSLAB, SEAL, GpuPod, GpuWish, asks_of, wish_of
 from colocate.lab.api.kubeconfig import Credential
 from colocate.lab.api.resources import PODS as LAB_PODS
 from colocate.lab.api.resources import SECRETS
+from colocate.model.values import Seconds
 from colocate.scheduler.gpus.sealing import SealingKeys
 from colocate.scheduler.gpus.section import GpuKeySecret, GpuPolicy, GpuSection
 from colocate.scheduler.process import running

@@ -8,10 +8,10 @@ import pytest
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
-from colocate.config.values import Seconds
 from colocate.gpus import COLOCATE, COUNT_WISH, DOSLAB, Dialect
 from colocate.lab.api.resources import PODS
 from colocate.lab.scheduler import configuration
+from colocate.model.values import Seconds
 from colocate.scheduler.gpus.section import GpuLease, GpuSection, SchedulerDialect
 from colocate.scheduler.kube import configuration as kube_config
 from colocate.scheduler.kube.configuration import KubeProfile, WantedConfiguration

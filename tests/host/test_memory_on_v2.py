@@ -12,10 +12,9 @@ from tests.support.waiting import until
 
 from colocate.clock import SystemClock
 from colocate.host.cgroups import Naming
-from colocate.host.high_mark import mark, unmark
 from colocate.host.memory_capabilities import memory_capabilities
 from colocate.host.memory_group import MemoryGroup
-from colocate.host.memory_limits import GroupLimits, set_limits
+from colocate.host.memory_limits import GroupLimits, mark_high, set_limits, unmark_high
 from colocate.host.node_memory import read_node_memory, read_numa
 from colocate.host.numa_maps import MappingKind, mapped_pages
 from colocate.host.page_calls import Kernel
@@ -278,9 +277,9 @@ async def test_all_that_a_machine_with_a_far_node_allows(pods: RealPods, far: Nu
 
 async def test_a_mark_of_our_memory_high_stays_on_the_group_and_ends_with_it(pods: RealPods) -> None:
     group = pods.create(ONE)
-    mark(group.folder, 64 * MIB)
+    mark_high(group.folder, 64 * MIB)
     assert pods.read(ONE).our_high is None, "there is no memory.high"
     set_limits(group, GroupLimits(high=32 * MIB))
     assert pods.read(ONE).our_high == OurHigh(64 * MIB)
-    unmark(group.folder)
+    unmark_high(group.folder)
     assert (pods.read(ONE).high, pods.read(ONE).our_high) == (32 * MIB, None)

@@ -20,6 +20,7 @@ from colocate.memory.forecast import Koordinator
 from colocate.memory.settings import MemorySettings, Rung, check_settings
 from colocate.memory.state import state_from_json
 from colocate.model.device import Device
+from colocate.model.values import Seconds, Share, Size
 from tests.memory.nodes import GIB, MIB, SETTINGS, Guest, Machine, ids
 
 
@@ -190,7 +191,7 @@ def test_a_state_that_was_lost_finds_its_blocks_by_who_holds_them() -> None:
     ("changed", "what"),
     [
         (MemorySettings(resource="test.com/colocation-memory"), "name"),
-        (MemorySettings(block_size=GIB), "size"),
+        (MemorySettings(block_size=Size(GIB)), "size"),
     ],
 )
 def test_a_change_of_size_or_name_is_refused_while_blocks_are_held(
@@ -247,16 +248,16 @@ def test_never_more_blocks_than_configured() -> None:
     ("settings", "because"),
     [
         (MemorySettings(resource="memory"), "needs a domain"),
-        (MemorySettings(block_size=1000), "at least 1Mi"),
-        (MemorySettings(block_size=MIB + 1), "whole pages"),
-        (MemorySettings(margin=1.5), "margin is 1.5; give a share below 1"),
-        (MemorySettings(margin=10.0), "margin is 10.0; give a share below 1; did you mean 10%?"),
+        (MemorySettings(block_size=Size(1000)), "at least 1Mi"),
+        (MemorySettings(block_size=Size(MIB + 1)), "whole pages"),
+        (MemorySettings(margin=Share(1.5)), "margin is 1.5; give a share below 1"),
+        (MemorySettings(margin=Share(10.0)), "margin is 10.0; give a share below 1; did you mean 10%?"),
         (
             MemorySettings(forecast=Koordinator(threshold=6500)),
             "threshold is 65; give a share above 0 and at most 1; did you mean 65%?",
         ),
-        (MemorySettings(cool_down=-1), "cool_down is -1"),
-        (MemorySettings(tolerance=0.9), "hurry"),
+        (MemorySettings(cool_down=Seconds(-1)), "cool_down is -1"),
+        (MemorySettings(tolerance=Share(0.9)), "hurry"),
         (MemorySettings(without=(Rung.WITHDRAW,)), "withdraw"),
     ],
 )

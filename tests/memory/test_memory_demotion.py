@@ -254,7 +254,7 @@ def test_the_kernel_demotes_to_the_nearest_of_the_next_lower_tier() -> None:
         (DEMOTES, {2}, ""),
         (V1, {2}, "cgroup v1 has no memory.reclaim"),
         (msgspec.structs.replace(DEMOTES, reclaim=False), {2}, "no memory.reclaim"),
-        (V2, {2}, "nobody has looked"),
+        (V2, {2}, "not looked for yet"),
         # Fast memory without CPUs is far by its looks, and in an upper tier.
         (msgspec.structs.replace(DEMOTES, demotion=Demotion(tiers={0: 4, 2: 2})), {2}, "lower memory tier"),
         (msgspec.structs.replace(DEMOTES, demotion=Demotion(tiers={0: 4, 2: 4})), {2}, "lower memory tier"),

@@ -17,6 +17,7 @@ from colocate.memory.forecast import (
 from colocate.memory.settings import MemorySettings
 from colocate.memory.usage import MemoryUsage, OnlinePod, UsageView
 from colocate.model.pod import QosClass
+from colocate.model.values import decode, encode
 from tests.memory.nodes import GIB
 
 PODS = (
@@ -103,4 +104,9 @@ def test_what_was_used_within_the_window_is_never_forgotten(
 )
 def test_a_forecast_is_chosen_by_its_name(forecast: Instant | WindowMax | Koordinator) -> None:
     settings = MemorySettings(forecast=forecast)
-    assert msgspec.json.decode(msgspec.json.encode(settings), type=MemorySettings) == settings
+    assert (
+        msgspec.json.decode(
+            msgspec.json.encode(settings, enc_hook=encode), type=MemorySettings, dec_hook=decode
+        )
+        == settings
+    )

@@ -18,13 +18,14 @@ from colocate.memory.agent.store import MemoryStore
 from colocate.memory.decision import MemoryDecision
 from colocate.memory.forecast import Instant
 from colocate.memory.settings import MemorySettings
+from colocate.model.values import Size
 from tests.memory_agent.lab import RESOURCE, MemoryLab, memory_lab
 from tests.memory_agent.small_machine import SmallMachine
 from tests.support.waiting import until
 
 MIB = 1 << 20
 BLOCK = 16 * MIB
-SETTINGS = MemorySettings(resource=RESOURCE, block_size=BLOCK, forecast=Instant())
+SETTINGS = MemorySettings(resource=RESOURCE, block_size=Size(BLOCK), forecast=Instant())
 
 
 class Driven:

@@ -1,4 +1,4 @@
-"""Deeds that take longer than a turn, on groups made of files: how they end, and what ends them."""
+"""Jobs that take longer than a turn, on groups made of files: how they end, and what ends them."""
 
 import asyncio
 from pathlib import Path
@@ -20,18 +20,19 @@ from colocate.memory.actions import (
     SwitchDemotion,
 )
 from colocate.memory.agent.cluster_view import ClusterView
-from colocate.memory.agent.executor import Executor, _pressure
+from colocate.memory.agent.executor import Executor
 from colocate.memory.agent.jobs import Jobs
 from colocate.memory.agent.machine import Machine
 from colocate.memory.agent.pod_moves import PodMoves
+from colocate.memory.agent.pod_pages import pressure_of
 
 POD = PodRef("u", "default", "batch")
 MOVE = MovePages(pod=POD, sources=(0,), targets=(1,), bytes=1, reason="")
 BACK = ReturnPages(pod=POD, sources=(1,), targets=(0,), bytes=1, reason="")
 
 
-class Deed:
-    """Something that ends when told."""
+class FakeJob:
+    """A job that ends when told."""
 
     def __init__(self, outcome: ActionOutcome | Exception) -> None:
         self.outcome = outcome
@@ -56,24 +57,27 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_deed_that_is_under_way_is_not_begun_again_and_is_reported_once() -> None:
+async def test_a_job_that_is_under_way_is_not_begun_again_and_is_reported_once() -> None:
     reported: list[ActionOutcome] = []
     jobs = Jobs(reported.append)
-    deed = Deed(ActionOutcome(MOVE, ActionResult.DONE))
+    job = FakeJob(ActionOutcome(MOVE, ActionResult.DONE))
     for _ in range(3):
-        jobs.start(MOVE, deed)
+        jobs.start(MOVE, job)
         await settled()
-    deed.end.set()
+    job.end.set()
     await settled()
-    assert deed.begun == 1
+    assert job.begun == 1
     assert reported == [ActionOutcome(MOVE, ActionResult.DONE)]
     assert not jobs.any
 
 
-async def test_the_reverse_of_a_deed_ends_it() -> None:
+async def test_the_reverse_of_a_job_ends_it() -> None:
     reported: list[ActionOutcome] = []
     jobs = Jobs(reported.append)
-    away, back = Deed(ActionOutcome(MOVE, ActionResult.DONE)), Deed(ActionOutcome(BACK, ActionResult.DONE))
+    away, back = (
+        FakeJob(ActionOutcome(MOVE, ActionResult.DONE)),
+        FakeJob(ActionOutcome(BACK, ActionResult.DONE)),
+    )
     jobs.start(MOVE, away)
     await settled()
     jobs.start(BACK, back)
@@ -85,20 +89,20 @@ async def test_the_reverse_of_a_deed_ends_it() -> None:
 
 async def test_a_pod_that_goes_ends_what_is_done_to_it() -> None:
     jobs = Jobs(lambda outcome: None)
-    deed = Deed(ActionOutcome(MOVE, ActionResult.DONE))
-    jobs.start(MOVE, deed)
+    job = FakeJob(ActionOutcome(MOVE, ActionResult.DONE))
+    jobs.start(MOVE, job)
     await settled()
     jobs.keep_only(frozenset({"another"}))
     await settled()
-    assert deed.cancelled
+    assert job.cancelled
     assert not jobs.any
 
 
-async def test_deeds_of_one_kind_are_ended_and_seen_to_end_and_others_go_on() -> None:
+async def test_jobs_of_one_kind_are_ended_and_seen_to_end_and_others_go_on() -> None:
     jobs = Jobs(lambda outcome: None)
-    away = Deed(ActionOutcome(MOVE, ActionResult.DONE))
+    away = FakeJob(ActionOutcome(MOVE, ActionResult.DONE))
     demote = Demote(pod=PodRef("v", "default", "other"), sources=(0,), leave={1: 0}, bytes=1, reason="")
-    demoting = Deed(ActionOutcome(demote, ActionResult.DONE))
+    demoting = FakeJob(ActionOutcome(demote, ActionResult.DONE))
     jobs.start(MOVE, away)
     jobs.start(demote, demoting)
     await settled()
@@ -143,7 +147,7 @@ async def test_the_switch_is_put_back_only_when_no_step_of_a_demotion_is_under_w
     demote = Demote(pod=POD, sources=(0,), leave={1: 0}, bytes=1, reason="")
     step, ended = asyncio.Event(), []
 
-    async def deed() -> ActionOutcome:
+    async def job() -> ActionOutcome:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -152,7 +156,7 @@ async def test_the_switch_is_put_back_only_when_no_step_of_a_demotion_is_under_w
             raise
         raise AssertionError
 
-    hands._jobs.start(demote, deed)
+    hands._jobs.start(demote, job)
     await settled()
     off = asyncio.create_task(
         hands.carry_out([SwitchDemotion(on=False, reason="")], frozenset({"u"}), off=False)
@@ -174,20 +178,20 @@ async def test_a_switch_that_may_not_be_written_is_a_failure_and_no_end_of_the_t
 
 
 @pytest.mark.parametrize("error", [OSError("odd"), Unavailable("away")])
-async def test_a_deed_that_fails_is_reported_as_failed(error: Exception) -> None:
+async def test_a_job_that_fails_is_reported_as_failed(error: Exception) -> None:
     reported: list[ActionOutcome] = []
     jobs = Jobs(reported.append)
     evict = Evict(pod=POD, reason="")
-    deed = Deed(error)
-    jobs.start(evict, deed)
-    deed.end.set()
+    job = FakeJob(error)
+    jobs.start(evict, job)
+    job.end.set()
     await settled()
     assert reported == [ActionOutcome(evict, ActionResult.FAILED, str(error))]
 
 
 def test_pressure_is_that_of_the_pod_and_none_where_nobody_measures_it(tmp_path: Path) -> None:
     group = MemoryGroup(tmp_path, 2)
-    assert _pressure(group) == 0.0
+    assert pressure_of(group) == 0.0
     lines = [f"{kind} avg10=12.50 avg60=1.00 avg300=0.10 total=99\n" for kind in ("some", "full")]
     (tmp_path / "memory.pressure").write_text("".join(lines))
-    assert _pressure(group) == 12.5
+    assert pressure_of(group) == 12.5

@@ -4,14 +4,30 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from colocate.clock import ManualClock
+from colocate.host import memory_limits
 from colocate.host.group_files import group_files
 from colocate.host.kept_files import DescriptorBudget
 from colocate.host.memory_group import MemoryGroup
-from colocate.memory.actions import Ease, PodRef, RestoreLimit, SetLimit, Throttle, Unthrottle
+from colocate.host.pod_groups import PodGroup
+from colocate.memory.actions import (
+    ActionOutcome,
+    ActionResult,
+    Ease,
+    PodRef,
+    RestoreLimit,
+    SetLimit,
+    Throttle,
+)
 from colocate.memory.agent import pod_limits
+from colocate.memory.agent.cluster_view import ClusterView
+from colocate.memory.agent.executor import Executor
+from colocate.memory.agent.machine import Machine
+from colocate.memory.agent.pod_moves import PodMoves
 from colocate.model.memory import OurHigh, PodMemory
 from colocate.model.pod import QosClass
 from tests.support.cgroup_trees import v2_files
@@ -45,6 +61,21 @@ def read(group: MemoryGroup) -> PodMemory:
         files.close()
 
 
+class OnePod:
+    """A machine with one pod."""
+
+    def __init__(self, pod: MemoryGroup) -> None:
+        self._pod = PodGroup("u", QosClass.BEST_EFFORT, pod)
+
+    async def find(self, uid: str) -> PodGroup | None:
+        return self._pod if uid == "u" else None
+
+
+def executor(pod: MemoryGroup) -> Executor:
+    machine, cluster = cast(Machine, OnePod(pod)), cast(ClusterView, None)
+    return Executor(machine, cluster, cast(PodMoves, None), ManualClock(), rate=1, most_pressure=1)
+
+
 @pytest.mark.parametrize("before", [None, 64 * MIB])
 def test_a_memory_high_of_ours_is_marked_with_what_it_was_until_it_is_given_back(
     tmp_path: Path, before: int | None
@@ -52,10 +83,10 @@ def test_a_memory_high_of_ours_is_marked_with_what_it_was_until_it_is_given_back
     pod = group(tmp_path, high=before)
     assert read(pod).our_high is None
     for high in (32 * MIB, 16 * MIB):
-        assert pod_limits.throttle(pod, Throttle(pod=POD, high=high, before=before, reason=""))
+        assert memory_limits.throttle(pod, high, before)
         found = read(pod)
         assert (found.high, found.our_high) == (high, OurHigh(before))
-    assert pod_limits.let_go(pod, Unthrottle(pod=POD, to=before, reason=""))
+    assert memory_limits.restore_high(pod, before)
     found = read(pod)
     assert (found.high, found.our_high) == (before, None)
 
@@ -67,29 +98,34 @@ def test_where_no_mark_can_be_left_a_pod_is_throttled_all_the_same(
         raise OSError(95, "Operation not supported")
 
     for name in ("setxattr", "removexattr", "getxattr"):
-        monkeypatch.setattr(f"colocate.host.high_mark.os.{name}", refuse)
+        monkeypatch.setattr(f"colocate.host.memory_limits.os.{name}", refuse)
     pod = group(tmp_path)
-    pod_limits.throttle(pod, Throttle(pod=POD, high=MIB, before=None, reason=""))
+    memory_limits.throttle(pod, MIB, None)
     assert (read(pod).high, read(pod).our_high) == (MIB, None)
-    pod_limits.let_go(pod, Unthrottle(pod=POD, to=None, reason=""))
+    memory_limits.restore_high(pod, None)
     assert read(pod).high is None
 
 
 @pytest.mark.parametrize(
     "code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EOPNOTSUPP], ids=errno.errorcode.get
 )
-def test_a_pod_that_neither_a_mark_nor_a_record_would_remember_is_not_throttled(
+async def test_a_pod_that_neither_a_mark_nor_a_record_would_remember_is_not_throttled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def refuse(*args: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("colocate.host.high_mark.os.setxattr", refuse)
+    monkeypatch.setattr("colocate.host.memory_limits.os.setxattr", refuse)
     pod = group(tmp_path, high=32 * MIB)
-    with pytest.raises(pod_limits.LimitRefused, match="it could never be undone"):
-        pod_limits.throttle(pod, Throttle(pod=POD, high=MIB, before=None, reason=""), recorded=False)
+    throttle, ease = (
+        kind(pod=POD, high=high * MIB, before=None, reason="") for kind, high in ((Throttle, 1), (Ease, 64))
+    )
+    [refused] = await executor(pod).carry_out([throttle], {"u"}, off=False, recorded=False)
+    assert refused.result is ActionResult.FAILED
+    assert "it could never be undone" in refused.message
     assert read(pod).high == 32 * MIB
-    assert pod_limits.throttle(pod, Ease(pod=POD, high=64 * MIB, before=None, reason=""), recorded=False)
+    [done] = await executor(pod).carry_out([ease], {"u"}, off=False, recorded=False)
+    assert done == ActionOutcome(ease, ActionResult.DONE)
     assert read(pod).high == 64 * MIB, "what only gives back needs neither"
 
 
@@ -111,9 +147,9 @@ class Resized(MemoryGroup, frozen=True):
 @pytest.mark.parametrize(
     ("act", "named"),
     [
-        (lambda pod: pod_limits.throttle(pod, Throttle(pod=POD, high=MIB, before=None, reason="")), "memory.high"),
-        (lambda pod: pod_limits.throttle(pod, Ease(pod=POD, high=MIB, before=None, reason="")), "memory.high"),
-        (lambda pod: pod_limits.let_go(pod, Unthrottle(pod=POD, to=MIB, reason="")), "memory.high"),
+        (lambda pod: memory_limits.throttle(pod, MIB, None, must_mark=True), "memory.high"),
+        (lambda pod: memory_limits.throttle(pod, MIB, None), "memory.high"),
+        (lambda pod: memory_limits.restore_high(pod, MIB), "memory.high"),
         (lambda pod: pod_limits.hold(pod, SetLimit(pod=POD, limit=MIB, swap=None, reason=""), {}), "memory.max"),
         (lambda pod: pod_limits.hold(pod, SetLimit(pod=POD, limit=None, swap=MIB, reason=""), {}), "memory.swap.max"),
         (lambda pod: pod_limits.restore(pod, GIVE_BACK, {}, None, off=False), "memory.max"),

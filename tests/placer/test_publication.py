@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colocate.clock import ManualClock, SystemClock
-from colocate.config.values import Address
 from colocate.cpus import (
     CpuAllocator,
     CpuRequest,
@@ -29,6 +28,7 @@ from colocate.lab.api.resources import NODES as LAB_NODES
 from colocate.lab.api.server import ApiServer
 from colocate.model.cpu_shapes import HYGON, machine
 from colocate.model.cpu_topology import FREE_CCXS
+from colocate.model.values import Address
 from colocate.telemetry import Event
 from tests.cluster.serving import connect, new_server
 from tests.placer.fake_runtime import GIB, resources

@@ -19,10 +19,10 @@ from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
 from colocate.cluster.resources import DEPLOYMENTS, NODES, PODS, Object
-from colocate.config.values import Seconds
 from colocate.lab.cluster import LabCluster
 from colocate.lab.nodes.shape import LabNodeShape
 from colocate.lab.scheduler import configuration
+from colocate.model.values import Seconds
 from colocate.scheduler.kube import configuration as kube_config
 from colocate.scheduler.kube.configuration import KubeProfile, WantedConfiguration
 from colocate.scheduler.process import SchedulerProcess, running

@@ -3,7 +3,7 @@
 import msgspec
 
 from colocate.clock import ManualClock, SystemClock
-from colocate.config.values import Seconds
+from colocate.model.values import Seconds
 from colocate.scheduler.loop.taints import InVain
 from colocate.scheduler.process import running
 from colocate.scheduler.sections import Lease

@@ -18,10 +18,10 @@ from aiohttp import web
 from colocate.clock import SystemClock
 from colocate.cluster.resources import DEPLOYMENTS, NODES, PODS
 from colocate.cluster.usage import queries
-from colocate.config.values import Seconds, Size
 from colocate.errors import UserError
 from colocate.load.settings import AllHot, FilterSettings, LedgerSettings, LoadSettings
 from colocate.model.load import Amount, BoundPod, PerResource, PodFacts, UsageThresholds
+from colocate.model.values import Seconds, Size
 from colocate.scheduler import client as questions
 from colocate.scheduler.client import NotAnswered, Where
 from colocate.scheduler.loop.decision_log import DecisionLog, Told

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from colocate.config.values import Seconds
+from colocate.model.values import Seconds
 from colocate.scheduler.settings import CallerSettings, ServerTls
 from tests.scheduler.asking import Asking, SteeredJudge, asking, question, server
 from tests.scheduler.test_server_access import Certified

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from colocate.clock import ManualClock
-from colocate.config.values import Seconds
+from colocate.model.values import Seconds
 from colocate.scheduler.settings import Size
 from tests.scheduler.asking import POD, SteeredJudge, asking, question, server
 from tests.support.waiting import until

@@ -7,8 +7,8 @@ import socket
 import pytest
 from prometheus_client import REGISTRY
 
-from colocate.config.values import Seconds
 from colocate.http import whole_requests
+from colocate.model.values import Seconds
 from colocate.scheduler.server.extender import ExtenderServer
 from colocate.scheduler.settings import Size
 from tests.scheduler.asking import SteeredJudge, asking, question, server

@@ -9,8 +9,8 @@ import pytest
 from colocate.config import words
 from colocate.config.file import build_document, load_document
 from colocate.config.override import from_assignments, settable, unknown_variables
-from colocate.config.values import Seconds
 from colocate.errors import UserError
+from colocate.model.values import Seconds
 from colocate.scheduler.sections import Load
 from colocate.scheduler.settings import (
     DEFAULT_TOKEN_FILE,

@@ -8,8 +8,8 @@ import pytest
 
 from colocate.config.file import Underlay, build_document
 from colocate.config.override import from_assignments
-from colocate.config.values import Seconds
 from colocate.errors import UserError
+from colocate.model.values import Seconds
 from colocate.scheduler.kube.seed import Asking, Seed, over_seed
 from colocate.scheduler.settings import SCHEDULER, SchedulerConfig
 

@@ -5,10 +5,12 @@ import os
 from array import array
 from pathlib import Path
 
+from colocate.host.page_calls import Kernel
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class FakeKernel:
+class FakeKernel(Kernel):
     """Answers for processes whose /proc files it has written; breaks where a test says so."""
 
     def __init__(self, proc: Path) -> None:

@@ -34,6 +34,7 @@ from colocate.memory.settings import MemorySettings
 from colocate.model.checkpoint import NO_TOPOLOGY, Checkpoint, Entry
 from colocate.model.memory import Bytes, NodeMemory, NumaMemory
 from colocate.model.pod import QosClass
+from colocate.model.values import Size
 from tests.support.memory_probe import bytes_by_node
 from tests.support.real_pods import MIB, Eater, RealPods, real_pods
 
@@ -42,7 +43,7 @@ BLOCK, BLOCKS = 16 * MIB, 8
 IDS = tuple(f"CM-{n:04d}" for n in range(BLOCKS))
 """The blocks that the colocated pod holds."""
 NEAR, SYSTEM = 512 * MIB, 150 * MIB
-SETTINGS = MemorySettings(block_size=BLOCK, forecast=Instant())
+SETTINGS = MemorySettings(block_size=Size(BLOCK), forecast=Instant())
 
 
 class EvictingClient(Client):

@@ -9,11 +9,10 @@ import msgspec
 
 from colocate.clock import SystemClock
 from colocate.errors import ColocateError
-from colocate.host import high_mark
 from colocate.host.cgroups import find_tree
 from colocate.host.memory_capabilities import memory_capabilities
 from colocate.host.memory_group import MemoryGroup
-from colocate.host.memory_limits import GroupLimits, set_limits
+from colocate.host.memory_limits import GroupLimits, mark_high, read_high_mark, set_limits
 from colocate.host.page_calls import Kernel
 from colocate.host.page_migration import PageMigration
 from colocate.host.reclaim import reclaim_once
@@ -42,7 +41,7 @@ def attempt(deed: Callable[[], object]) -> str:
 
 
 def throttle(group: MemoryGroup) -> None:
-    high_mark.mark(group.folder, None)
+    mark_high(group.folder, None)
     group.write("memory.high", str(256 * MIB))
 
 
@@ -65,7 +64,7 @@ def main(folder: str, below: str, near: str, target: str) -> None:
     tried = Tried(
         limit=attempt(lambda: set_limits(group, GroupLimits(memory=512 * MIB, high=None, swap=0))),
         throttle=attempt(lambda: throttle(group)),
-        mark="" if high_mark.read_mark(group.folder) else "there is no mark",
+        mark="" if read_high_mark(group.folder) else "there is no mark",
         reclaim=attempt(lambda: reclaim_once(group, MIB, 0)),
         far=asyncio.run(far(group, frozenset(map(int, near.split(","))), int(target))),
         told=memory_capabilities(find_tree(), below=Path(below)).migration.found,

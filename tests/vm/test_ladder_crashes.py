@@ -17,8 +17,7 @@ import pytest
 
 from colocate.host.cgroups import Naming
 from colocate.host.demotion import KernelDemotion
-from colocate.host.high_mark import read_mark
-from colocate.host.memory_limits import GroupLimits, read_limits, set_limits
+from colocate.host.memory_limits import GroupLimits, read_high_mark, read_limits, set_limits
 from colocate.memory.settings import Deadlines, MemorySettings, Rung, height
 from colocate.memory.state import MemoryState
 from tests.support import components
@@ -155,7 +154,7 @@ class Life:
             and len(state.blocks.healthy()) >= self._offered - QUICK.hysteresis
             and state.blocks.healthy() >= set(IDS)
             and read_limits(self.group) == HELD
-            and read_mark(self.group.folder) is None
+            and read_high_mark(self.group.folder) is None
             and far_bytes(self.batch) < 2 * MIB
             and not KernelDemotion().enabled
             and not state.ladder.demotion_is_ours
@@ -167,7 +166,7 @@ class Life:
         assert {block.id for block in now.blocks.listed} >= set(IDS)
         limits = read_limits(self.group)
         assert msgspec.structs.replace(limits, high=None) == HELD
-        assert limits.high is None or read_mark(self.group.folder) is not None
+        assert limits.high is None or read_high_mark(self.group.folder) is not None
         if phase != IN_DEBT:
             assert now.debt is None
             return

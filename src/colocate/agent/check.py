@@ -6,7 +6,6 @@ Raises the first `Problem`, with the path of its field.
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from colocate.agent.schema import Config
 from colocate.config.words import Problem, show
@@ -14,10 +13,9 @@ from colocate.cpus.placer import section as cpus_check
 from colocate.devices.mock import devices as mock_devices
 from colocate.devices.mock import inject as mock_inject
 from colocate.devices.mock.section import MockResource
-from colocate.errors import UserError
 from colocate.gpus.agent.section import check_gpus
 from colocate.kubelet import Registration, sockets
-from colocate.memory.agent.section import MemorySection
+from colocate.memory.agent.section import check_memory
 from colocate.model.resource_name import why_not_allowed
 from colocate.wire.rpc import MAX_SOCKET_PATH
 
@@ -48,7 +46,7 @@ def check(config: Config) -> None:
                 "two or rename one",
             )
         seen[resource.name] = index
-    _check_memory(config.memory)
+    check_memory(config.memory)
     cpus_check.check_cpus(config.cpus)
     if config.memory.enabled and config.memory.resource in seen:
         raise Problem(
@@ -65,34 +63,6 @@ def check(config: Config) -> None:
             raise Problem(
                 f"gpus.dialects[{index}]", f"it serves {name!r}, which {others[name]} has; rename that one"
             )
-
-
-def _check_memory(memory: MemorySection) -> None:
-    if not 1 <= memory.refresh <= 60:
-        raise Problem("memory.refresh", f"{memory.refresh:g}s is out of range; choose 1s to 1m")
-    if memory.migration_rate < 1 << 20:
-        raise Problem("memory.migrationRate", f"{memory.migration_rate} bytes a second; give at least 1Mi")
-    if not 60 <= memory.move_expiry <= 7 * 86400:
-        raise Problem("memory.moveExpiry", f"{memory.move_expiry:g}s is out of range; choose 1m to 168h")
-    if not memory.state_folder.is_absolute():
-        raise Problem(
-            "memory.stateFolder",
-            f"{show(str(memory.state_folder))} is not an absolute path; begin it with '/'",
-        )
-    if Path(memory.cgroup_root).is_absolute() or ".." in Path(memory.cgroup_root).parts:
-        raise Problem(
-            "memory.cgroupRoot",
-            f"{show(memory.cgroup_root)} is a path below the top of the control groups; begin it with a name",
-        )
-    for index, node in enumerate(memory.far_nodes or ()):
-        if not 0 <= node <= _MAX_NODE:
-            raise Problem(
-                f"memory.farNodes[{index}]", f"{show(node)} is not a NUMA node; give a number from 0 on"
-            )
-    try:
-        memory.settings()
-    except UserError as error:
-        raise Problem("memory", str(error).removeprefix("memory: ")) from error
 
 
 def _check_kubelet(config: Config) -> None:

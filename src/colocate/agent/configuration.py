@@ -6,10 +6,10 @@ from typing import Any
 
 from colocate.agent import check, fallback, schema
 from colocate.agent.schema import Config
-from colocate.config import values
 from colocate.config.document import FOREIGN_TO_ALL, ConfigDocument
 from colocate.config.file import Loaded, build_document, load_document
 from colocate.config.override import Override
+from colocate.model import values
 
 _OF_THE_SCHEDULER = (
     "the configuration of 'colocate scheduler'; check it with 'colocate scheduler config check'"

@@ -1,4 +1,4 @@
-"""The memory part made from an agent's configuration, and changed by a new one as far as it can be while it runs."""
+"""Makes the memory part from an agent's configuration, and applies a new configuration while it runs."""
 
 from pathlib import Path
 
@@ -21,16 +21,16 @@ _FIXED = (
     *("enabled", "resource", "block_size", "state_folder", "cgroup_root", "node", "kubeconfig", "dry_run"),
     "swap",
 )
-"""What a running part cannot change."""
+"""Fields that change only with a restart."""
 
 _REMEDIES = Remedies(kubeconfig="a kubeconfig with memory.kubeconfig or KUBECONFIG", context="", insecure="")
-"""An agent has no flags for the cluster, and trusts no server unseen."""
+"""An agent has no flags for the cluster, and always verifies the server."""
 
 _PATIENCE = ClientSettings(timeout=10.0, list_timeout=30.0, attempts=2)
 
 
 def memory_part(config: Config, clock: Clock) -> MemoryPart:
-    """A part as configured; UserError where no cluster is known or the stored state cannot be read."""
+    """The part as configured; UserError where no cluster is configured or the stored state cannot be read."""
     memory = config.memory
     kubeconfig = Path(memory.kubeconfig) if memory.kubeconfig else None
     client = Client(connection.find(Flags(kubeconfig=kubeconfig), remedies=_REMEDIES), clock, _PATIENCE)
@@ -49,12 +49,12 @@ def memory_part(config: Config, clock: Clock) -> MemoryPart:
 
 
 def fixed_differences(old: MemorySection, new: MemorySection) -> list[str]:
-    """The fields that differ and wait for the next start."""
+    """The fields that differ and take effect only with the next start."""
     return [f"memory.{name}" for name in _FIXED if getattr(old, name) != getattr(new, name)]
 
 
 def take_settings(part: MemoryPart, new: MemorySection) -> None:
-    """Go on by new figures; UserError where size or name of blocks that are held would change."""
+    """Apply new settings; UserError where the size or name of held blocks would change."""
     held = frozenset(id for ids in part.state.holders.values() for id in ids)
     settings = new.settings()
     blocks_for_settings(part.state.blocks, settings, held)

@@ -17,7 +17,6 @@ from colocate import __version__, telemetry
 from colocate.agent.schema import Config
 from colocate.aio import Watched, first, with_signals
 from colocate.clock import Clock, SystemClock
-from colocate.config.values import Address
 from colocate.devices.mock import control as mock_control
 from colocate.devices.mock.plugin import MockPlugin
 from colocate.errors import UserError
@@ -27,6 +26,7 @@ from colocate.http import metrics
 from colocate.kubelet import DevicePlugin, Plugins
 from colocate.kubelet.paths import KubeletPaths
 from colocate.memory.agent import control as memory_control
+from colocate.model.values import Address
 from colocate.telemetry import Event
 from colocate.wire import control_socket as control
 

@@ -1,6 +1,6 @@
 """The configuration file of an agent: its sections, those of the capabilities among them.
 
-msgspec reads the types, with those of `config.values`; `check` says what a type cannot: ranges, names, and what goes
+msgspec reads the types, with those of `model.values`; `check` says what a type cannot: ranges, names, and what goes
 with what. `configuration` reads a file.
 """
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from colocate.config.document import VERSION
 from colocate.config.process_sections import Log, Metrics
-from colocate.config.values import Seconds, Section
 from colocate.cpus.placer.section import CpusSection
 from colocate.devices.mock.section import Mock
 from colocate.gpus.agent.section import GpusSection
 from colocate.kubelet import OnStop, Registration, Settings
 from colocate.kubelet.paths import DEFAULT_ROOT, KubeletPaths
 from colocate.memory.agent.section import MemorySection
+from colocate.model.values import Seconds, Section
 
 
 class Kubelet(Section, frozen=True):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from colocate.cli.parser import CommandParser
-from colocate.config.values import to_seconds
 from colocate.errors import UserError
+from colocate.model.values import to_seconds
 
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 

@@ -18,11 +18,11 @@ from colocate.cli.main import GROUPS
 from colocate.cli.overrides import add_flags, from_flags
 from colocate.config.file import Loaded
 from colocate.config.override import unknown_variables
-from colocate.config.values import encode
 from colocate.cpus.placer.section import CpusSection
 from colocate.devices.mock.devices import ids_of
 from colocate.gpus.agent.mock_file import load_mock_gpus
 from colocate.model.figures import count
+from colocate.model.values import encode
 
 
 def add(groups: Commands) -> None:

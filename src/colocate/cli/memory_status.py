@@ -42,7 +42,7 @@ def status_lines(report: MemoryReport, *, colours: bool, width: int = 0) -> Iter
     cells = min(WIDTH, width - 2) if width else WIDTH
     yield f"[{drawn(report.bar.parts(), colours, max(len(_MARKS), cells))}]"
     yield from _legend(report, colours, width)
-    blocks = f"{report.offered} free, {report.held} held, {report.withdrawn} of these withdrawn"
+    blocks = f"{report.offered} free, {report.held} held ({report.withdrawn} being taken back)"
     if report.returning:
         blocks += f"; {report.returning} more in {report.returning_in:.0f} s (cool-down)"
     yield from wrapped(f"blocks of {amount(report.block_size)}: {blocks}", width, hanging="  ")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from colocate.cli.agent_socket import add_asking
 from colocate.cli.commands import Commands, add_output
 from colocate.cli.output import as_json, fitted, terminal_width, visible
-from colocate.config.values import to_size
 from colocate.errors import UserError
 from colocate.gpus.agent.control import GPU_REPORT, AskGpuReport
 from colocate.gpus.agent.mock_faults import (
@@ -25,6 +24,7 @@ from colocate.gpus.agent.mock_faults import (
     UseGpu,
 )
 from colocate.model.figures import amount
+from colocate.model.values import to_size
 from colocate.wire import control_socket as control
 
 Build = Callable[[argparse.Namespace], GpuFault]

@@ -12,10 +12,10 @@ from colocate.aio import first, with_signals
 from colocate.cli import scheduler_questions
 from colocate.cli.commands import Commands, add_command
 from colocate.clock import SystemClock
-from colocate.config.values import to_seconds, to_size
 from colocate.errors import UserError, system_reason
 from colocate.load import MOST_RECORDED, LoadRecorder, hashing
 from colocate.model.figures import count
+from colocate.model.values import to_seconds, to_size
 from colocate.scheduler import client as questions
 from colocate.scheduler.client import Where
 from colocate.scheduler.record import Recorded, RecordSettings, record

@@ -12,8 +12,8 @@ from msgspec import inspect
 
 from colocate.config import words
 from colocate.config.document import ConfigDocument
-from colocate.config.values import encode
 from colocate.errors import UserError
+from colocate.model.values import encode
 
 PREFIX = "COLOCATE_"
 

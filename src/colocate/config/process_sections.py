@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from colocate.config.values import Address, Section
+from colocate.model.values import Address, Section
 
 
 class LogFormat(StrEnum):

@@ -1,7 +1,7 @@
-"""Control groups of pods: where they are, by which names, on cgroup v1 and v2.
+"""Control groups of pods: their paths and names on cgroup v1 and v2.
 
-Found by looking: v2 is one tree with cgroup.controllers at its top; v1 is a folder per controller. A pod's
-group is named in one of the kubelet's two schemes, `cgroupfs` or `systemd`.
+The version is detected: v2 is one tree with cgroup.controllers at its top; v1 has a folder per controller. The
+kubelet names the group of a pod in one of two schemes, `cgroupfs` or `systemd`.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from colocate.model.pod import QosClass
 
 MOUNT = Path("/sys/fs/cgroup")
 
-# What a pod's group is made in. On v1 each has a tree of its own; cpuset wants initial values and is left
-# to whoever places CPUs.
+# Controllers of a pod's group. On v1 each has a tree of its own; cpuset needs initial values and is left to the
+# component that places CPUs.
 _V1_CONTROLLERS = ("memory", "cpu", "cpuacct", "pids")
 _V2_CONTROLLERS = ("memory", "cpu", "pids", "cpuset", "io")
 
@@ -35,11 +35,11 @@ class Naming(StrEnum):
 
 
 QOS_FOLDERS = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: "burstable", QosClass.BEST_EFFORT: "besteffort"}
-"""Where pods of each class are below the group of all pods."""
+"""The folder of each QoS class below the group of all pods."""
 
 
 def pod_path(uid: str, qos: QosClass, naming: Naming) -> Path:
-    """A pod's group below the top of the tree."""
+    """The path of a pod's group below the top of the tree."""
     tier = QOS_FOLDERS[qos]
     if naming is Naming.CGROUPFS:
         return pod_folder(Path("kubepods", tier), "pod", uid, "")
@@ -82,7 +82,7 @@ def find_tree(mount: Path = MOUNT) -> Tree:
 
 
 def create(tree: Tree, group: Path) -> None:
-    """Make a group and those above it; on v2 every controller is handed down on the way."""
+    """Create a group and its parents; on v2, enable every controller in them."""
     if tree.version == 2:
         root = next(iter(tree.roots.values()))
         folder = root
@@ -104,7 +104,7 @@ def remove(tree: Tree, group: Path) -> None:
 
 
 async def kill(tree: Tree, group: Path) -> None:
-    """Kill every process of a group, and those that they start meanwhile, and see them gone."""
+    """Kill every process of a group, including those started meanwhile, and wait until they are gone."""
     for folder in tree.folders(group):
         if (folder / "cgroup.kill").exists():
             (folder / "cgroup.kill").write_text("1")
@@ -131,6 +131,6 @@ def _hand_down(folder: Path, controllers: list[str]) -> None:
     control = folder / "cgroup.subtree_control"
     missing = set(controllers) - set(control.read_text().split())
     for name in sorted(missing):
-        # One at a time: a controller that cannot be had must not cost the others.
+        # One at a time, so that a missing controller does not affect the others.
         with contextlib.suppress(OSError):
             control.write_text(f"+{name}")

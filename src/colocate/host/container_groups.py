@@ -1,7 +1,7 @@
-"""The control groups of containers: the CPUs and memory nodes that each really has, on cgroup v1 and v2.
+"""Reads the control groups of containers: the CPUs and memory nodes that each really has, on cgroup v1 and v2.
 
-A container is found by its pod's uid and its own id below the kubelet's groups, whichever naming the kubelet uses; or
-else right in the group that the kubelet named as its parent. Nothing is written: the runtime writes cpusets.
+A container is found by its pod's uid and its own id below the kubelet's groups, in either naming; or else directly in
+the group that the kubelet named as its parent. Nothing is written here: the runtime writes cpusets.
 """
 
 import re
@@ -27,9 +27,9 @@ class GroupCpus(msgspec.Struct, frozen=True, kw_only=True):
     """The cpuset of one container."""
 
     cpus: CpuSet
-    """As they were set; those of its parent where none were."""
+    """The CPUs that were set; those of its parent where none were."""
     effective: CpuSet
-    """As they are: without CPUs that are offline, or that the groups above do not have."""
+    """The CPUs that it can use: without offline CPUs and those that its parents do not have."""
     mems: tuple[int, ...]
 
 
@@ -43,7 +43,7 @@ class ContainerGroups:
         self._tiers: tuple[PodTier, ...] = ()
 
     def cpus(self, uid: PodUid, container_id: str, parent: str = "") -> GroupCpus | None:
-        """None where it has no group (any more), or the group tells of no CPUs."""
+        """The cpuset of a container; None where it has no group, or the group has no CPUs."""
         folder = self.folder(uid, container_id, parent)
         if folder is None:
             return None
@@ -55,7 +55,7 @@ class ContainerGroups:
         return GroupCpus(cpus=own or effective, effective=effective, mems=tuple(mems or ()))
 
     def resources(self, uid: PodUid, container_id: str, parent: str = "") -> RuntimeResources | None:
-        """What the runtime made of its request and limit; None where nobody can tell."""
+        """The CPU shares and quota that the runtime set; None where unknown."""
         folder = self.folder(uid, container_id, parent)
         if folder is None:
             return None
@@ -69,12 +69,12 @@ class ContainerGroups:
         quota_text, _, period_text = (_text(folder, "cpu.max") or "max 100000").partition(" ")
         if weight is None:
             return None
-        # As runtimes make weights of shares, the other way round; they are rounded, so small fractions are lost.
+        # The reverse of how runtimes turn shares into weights; rounding loses small fractions.
         shares = 2 + -(-(weight - 1) * 262142 // 9999)
         return _resources(shares, _integer(quota_text), _integer(period_text))
 
     def folder(self, uid: PodUid, container_id: str, parent: str = "") -> Path | None:
-        """The folder of its cpuset; None where there is none."""
+        """The folder of a container's cpuset; None where there is none."""
         if not is_path_word(container_id):
             return None
         found = self._below_pod(uid, container_id)
@@ -101,7 +101,7 @@ class ContainerGroups:
 
 
 def _named(pod: Path, container_id: str) -> Path | None:
-    """Runtimes name a container's group by its id, or under systemd `cri-containerd-ID.scope` and the like."""
+    """A container's group: runtimes name it by its id, or under systemd as `cri-containerd-ID.scope`."""
     plain = pod / container_id
     if plain.is_dir():
         return plain
@@ -123,7 +123,7 @@ def _text(folder: Path, name: str) -> str | None:
         with (folder / name).open(encoding="ascii", errors="replace") as file:
             return file.read(_LONGEST).strip()
     except OSError:
-        # The group may go at any moment, and with it the file.
+        # The group, and with it the file, may vanish at any moment.
         return None
 
 

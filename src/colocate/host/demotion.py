@@ -1,10 +1,9 @@
-"""The kernel's own demotion: its switch, the memory tiers, and a pod's pages moved to a lower tier by memory.reclaim.
+"""The kernel's demotion: its switch, the memory tiers, and moving a pod's pages to a lower tier by memory.reclaim.
 
-With the switch on, what is reclaimed from a group goes to NUMA nodes of a lower memory tier, tmpfs and anonymous
-memory without swap too, and no process of the group is touched or even seen. What was moved is read from
-memory.numa_stat. A kernel that cannot demote drops page cache instead, or swaps. So each step is small, is asked for
-only where the lower nodes have room, and is the last where more was dropped than moved. Whether to demote is decided
-elsewhere.
+With the switch on, memory reclaimed from a group goes to NUMA nodes of a lower memory tier, including tmpfs and,
+without swap, anonymous memory; the agent needs no access to the group's processes. memory.numa_stat shows what moved.
+A kernel that cannot demote drops page cache or swaps instead. So each step is small, is taken only where the lower
+nodes have room, and is the last one if more was dropped than moved. Whether to demote is decided elsewhere.
 """
 
 import errno
@@ -29,18 +28,18 @@ STEP: Bytes = 8 << 20
 _LEAST: Bytes = 1 << 20
 """Less than this is not worth a step."""
 _OVERSHOOT = 2
-"""A kernel moves up to so many times what it is asked for."""
+"""A kernel moves up to this many times what it is asked for."""
 _CUSHION: Bytes = 16 << 20
-"""Page cache that is left to a pod: it would read its own program from the disk again and again."""
-_CRUMBS: Bytes = 4 << 20
-"""Less page cache than this is read again at once; for its sake no pod is evicted instead."""
+"""Page cache that a pod keeps: without any it would read its own program from disk again and again."""
+_LITTLE_CACHE: Bytes = 4 << 20
+"""Page cache below this is read again quickly; losing it is better than evicting a pod."""
 _SWAP = "memory.swap.current"
 _PROMOTION = 2
 """A bit of kernel.numa_balancing."""
 
 
 class KernelDemotion:
-    """What this machine's kernel says of demotion, and its switch."""
+    """Reads what this kernel supports of demotion, and sets its switch."""
 
     def __init__(self, *, proc: Path = PROC, sys: Path = SYS) -> None:
         self._proc = proc
@@ -48,7 +47,7 @@ class KernelDemotion:
         self._switch = sys / "kernel/mm/numa/demotion_enabled"
 
     def read(self) -> Demotion:
-        """As it is now."""
+        """What the kernel supports, and the switch now."""
         enabled = self.enabled
         tiers = self._tiers()
         return Demotion(
@@ -60,14 +59,14 @@ class KernelDemotion:
 
     @property
     def enabled(self) -> bool | None:
-        """None where the kernel has no such switch, or it cannot be read from here."""
+        """Whether the switch is on; None where it does not exist or cannot be read."""
         try:
             return self._switch.read_bytes().strip() in (b"true", b"1")
         except OSError:
             return None
 
     def switch(self, on: bool) -> bool:
-        """Set the switch; whether it was otherwise. OSError where it may not be written."""
+        """Set the switch; whether that changed it. OSError where it may not be written."""
         if self.enabled is on:
             return False
         handle = os.open(self._switch, os.O_WRONLY | os.O_TRUNC)
@@ -79,7 +78,8 @@ class KernelDemotion:
         return True
 
     def room(self, leave: Mapping[int, Bytes]) -> Bytes:
-        """What the fullest of these NUMA nodes has beyond what is to be left: nobody knows which the kernel takes."""
+        """Free bytes above `leave` on the fullest of these NUMA nodes, since it is unknown which one the kernel
+        fills."""
         free = {node.id: node.free for node in read_numa(self._sys)}
         return min((free.get(id, 0) - left for id, left in leave.items()), default=0)
 
@@ -101,7 +101,7 @@ class KernelDemotion:
                 tier = memory_files.number(folder.name.removeprefix("memory_tier").encode())
                 nodes = memory_files.id_list((folder / "nodelist").read_bytes())
             except (OSError, Garbled):
-                continue  # A tier goes with its last node.
+                continue  # A tier disappears with its last node.
             found |= dict.fromkeys(nodes, tier)
         return found
 
@@ -126,17 +126,17 @@ class DemotionEnd(StrEnum):
 
 
 class PagesDemoted(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The result of a demotion."""
 
     moved: Bytes
-    """Anonymous memory and tmpfs; page cache that went along is not counted, as it could be dropped as well."""
+    """Bytes of anonymous memory and tmpfs; moved page cache does not count, since it could be dropped as well."""
     dropped: Bytes
-    """Page cache that is no more, and memory that is in swap now."""
+    """Bytes of page cache that were dropped, and of memory that was swapped."""
     end: DemotionEnd
 
 
 class _Placement(msgspec.Struct, frozen=True):
-    """Where the memory of a group lies; without page cache where that is not named."""
+    """On which NUMA nodes the memory of a group is; page cache only where a field says so."""
 
     near: Bytes
     far: Bytes
@@ -144,11 +144,11 @@ class _Placement(msgspec.Struct, frozen=True):
     cache: Bytes
     swap: Bytes
     room: Bytes
-    """On the far nodes."""
+    """Free bytes on the far nodes."""
 
 
 class PodDemotion:
-    """One group's memory on its way to a lower tier."""
+    """Moves one group's memory to a lower tier."""
 
     def __init__(
         self,
@@ -162,9 +162,10 @@ class PodDemotion:
         go_on: Callable[[], bool] = lambda: True,
         step: Bytes = STEP,
     ) -> None:
-        """Off the NUMA nodes `sources`, at `rate` bytes a second; `leave` is what stays free on each that is filled.
+        """Move from the NUMA nodes `sources`, at `rate` bytes a second; `leave` are the bytes that stay free on each
+        target.
 
-        `go_on` is asked before each step.
+        It stops when `go_on`, called before each step, returns false.
         """
         self._group = group
         self._kernel = kernel
@@ -176,7 +177,7 @@ class PodDemotion:
         self._step = step
 
     async def run(self, amount: Bytes) -> PagesDemoted:
-        """Move about so much. Can be cancelled between steps; one that has begun is finished."""
+        """Move about `amount` bytes. A cancellation takes effect between steps."""
         moved = dropped = 0
         try:
             now = first = await in_thread(self._look)
@@ -200,7 +201,7 @@ class PodDemotion:
         return PagesDemoted(moved, dropped, end)
 
     def _end(self, wanted: Bytes, now: _Placement) -> DemotionEnd | None:
-        """Why no further step is taken; None where one is."""
+        """Why to stop; None where another step follows."""
         if wanted < _LEAST:
             return DemotionEnd.ENOUGH
         if now.near < _LEAST:
@@ -212,7 +213,7 @@ class PodDemotion:
         return None if self._go_on() else DemotionEnd.STOPPED
 
     def _ask(self, size: Bytes) -> bool:
-        """One step; False where the kernel says that it found less."""
+        """One step; False where the kernel found less than `size`."""
         try:
             self._group.write("memory.reclaim", str(size))
         except OSError as error:
@@ -225,7 +226,7 @@ class PodDemotion:
         data = self._group.read("memory.numa_stat")
         anon, file, shmem = (memory_files.numa_row(data, row) for row in (b"anon", b"file", b"shmem"))
         firm = {id: anon.get(id, 0) + shmem.get(id, 0) for id in anon | shmem}
-        # The rows are not of the same instant.
+        # The kernel does not count the rows at the same instant.
         cache = {id: max(0, size - shmem.get(id, 0)) for id, size in file.items()}
         return _Placement(
             near=sum(size for id, size in firm.items() if id in self._sources),
@@ -238,8 +239,8 @@ class PodDemotion:
 
 
 def _is_bare(first: _Placement, now: _Placement) -> bool:
-    """Whether a pod is about to lose the page cache that it had."""
-    return first.cache > _CRUMBS and now.cache < min(_CUSHION, first.cache // 2)
+    """Whether a pod is about to lose its page cache."""
+    return first.cache > _LITTLE_CACHE and now.cache < min(_CUSHION, first.cache // 2)
 
 
 def _dropped(before: _Placement, now: _Placement) -> Bytes:

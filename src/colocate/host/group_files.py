@@ -1,29 +1,21 @@
-"""The memory files of one control group, kept open, and what they say: cgroup v1 and v2 each in its own words.
+"""Reads the memory files of one control group, which stay open; cgroup v1 and v2.
 
-FileNotFoundError means that the group is gone; `Garbled`, that a file does not look like itself.
+FileNotFoundError means that the group is gone; `Garbled`, that a file has an unknown format.
 """
 
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from colocate.host import memory_files
-from colocate.host.high_mark import read_mark
 from colocate.host.kept_files import DescriptorBudget, KeptFile
 from colocate.host.memory_files import StatParser
+from colocate.host.memory_limits import read_high_mark
 from colocate.model.memory import Bytes, PodMemory, PodUid
 from colocate.model.pod import QosClass
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _V1_STAT, _V2_STAT = StatParser(1), StatParser(2)
-
-
-class GroupFiles(Protocol):
-    """The files of one group."""
-
-    def pod(self, uid: PodUid, qos: QosClass) -> PodMemory: ...
-
-    def close(self) -> None: ...
 
 
 class V2Files:
@@ -58,7 +50,7 @@ class V2Files:
             swap=memory_files.number(swap) if swap else None,
             limit=memory_files.limit(self._max.read()),
             high=high,
-            our_high=None if high is None else read_mark(self._folder),
+            our_high=None if high is None else read_high_mark(self._folder),
             swap_limit=memory_files.limit(swap_max) if swap_max else None,
             pressure=memory_files.pressure(pressure) if pressure else None,
             refaults=stat.refaults,
@@ -74,7 +66,7 @@ class V2Files:
 
 
 class V1Files:
-    """cgroup v1, where the groups below are counted only in what is called total."""
+    """cgroup v1, where only lines that start with total_ include the groups below."""
 
     def __init__(self, folder: Path, budget: DescriptorBudget, *, by_node: bool) -> None:
         self._usage = KeptFile(folder / "memory.usage_in_bytes", budget)
@@ -119,6 +111,10 @@ class V1Files:
             file.close()
 
 
+GroupFiles: TypeAlias = V1Files | V2Files
+
+
 def group_files(version: int, folder: Path, budget: DescriptorBudget, *, by_node: bool = False) -> GroupFiles:
+    """The files of a group; with `by_node`, also where its memory lies by NUMA node."""
     files = V2Files if version == 2 else V1Files
     return files(folder, budget, by_node=by_node)

@@ -1,6 +1,6 @@
-"""What can be done to the memory of pods on this machine, and why not where it cannot. Found by looking.
+"""Finds out what can be done to the memory of pods on this machine, and why not where it cannot.
 
-Nothing is changed to find out: what a file's absence, its mount and this process's capabilities say is enough.
+It changes nothing to find out: it looks at files, mounts and the capabilities of this process.
 """
 
 import os
@@ -21,20 +21,20 @@ _SYS_NICE = 23
 
 
 class Capability(msgspec.Struct, frozen=True):
-    """Whether something is here, and in a sentence what was found."""
+    """Whether a capability exists, and a clause about what was found."""
 
     here: bool
     found: str
 
 
 class MemoryCapabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that observing and acting on memory builds upon."""
+    """Everything that observing and acting on memory needs."""
 
     cgroup: int
     pods: Capability
     """Where the kubelet keeps the groups of pods."""
     limits: Capability
-    """Limits can be set at all."""
+    """Whether limits can be set."""
     swap_limits: Capability
     reclaim: Capability
     throttle: Capability
@@ -43,14 +43,14 @@ class MemoryCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     pod_pressure: Capability
     swap: Capability
     far_nodes: Capability
-    """NUMA nodes that are memory alone."""
+    """NUMA nodes without CPUs."""
     migration: Capability
     """move_pages, process by process."""
     demotion: Demotion
 
     @property
     def controls(self) -> MemoryControls:
-        """The same for those who decide."""
+        """The part of it that decisions need."""
         return MemoryControls(
             cgroup=self.cgroup,
             writable=self.limits.here,
@@ -65,7 +65,7 @@ class MemoryCapabilities(msgspec.Struct, frozen=True, kw_only=True):
 def memory_capabilities(
     tree: Tree, *, below: Path = Path(), proc: Path = PROC, sys: Path = SYS
 ) -> MemoryCapabilities:
-    """Look at the machine; Unavailable where not even its memory can be read."""
+    """The capabilities of this machine; Unavailable where not even its memory can be read."""
     node = read_node_memory(proc, sys)
     tiers = find_tiers(tree, below)
     group = tiers[0].root if tiers else None
@@ -188,7 +188,7 @@ def _migration(node: NodeMemory, group: Path | None, proc: Path) -> Capability:
         return Capability(
             False, "processes of pods are not visible here; run in the host's PID namespace (hostPID: true)"
         )
-    # A machine made of files has no kernel that could be asked.
+    # A test's machine made of files has no kernel to ask.
     if proc == PROC and (refused := page_calls.refusal()):
         return Capability(
             False, f"move_pages is refused ({refused}); in a container: seccompProfile: {{type: Unconfined}}"

@@ -1,6 +1,6 @@
-"""What the kernel writes into its memory files, read as numbers. Bytes in, facts out; no I/O here.
+"""Parses the kernel's memory files. Bytes in, facts out; no I/O here.
 
-Only the few lines that are needed are read: a memory.stat has some sixty, for every pod at every turn.
+Only the few lines that are needed are parsed: a memory.stat has some sixty, for every pod at every turn.
 """
 
 import re
@@ -11,15 +11,15 @@ from colocate.errors import ColocateError
 from colocate.model.memory import Bytes, Pressure
 
 _NO_LIMIT = 1 << 62
-"""cgroup v1 says the greatest multiple of a page that a long holds, older kernels the greatest unsigned long."""
+"""cgroup v1 writes the largest multiple of a page in a long, older kernels the largest unsigned long."""
 
 
 class Garbled(ColocateError):
-    """A file of the kernel does not look like itself."""
+    """A file of the kernel has an unknown format."""
 
 
 class Stat(msgspec.Struct, frozen=True):
-    """The part of memory.stat that is of use, the groups below included."""
+    """The lines of memory.stat that are used, including the groups below."""
 
     anon: Bytes
     file: Bytes
@@ -30,22 +30,22 @@ class Stat(msgspec.Struct, frozen=True):
 
 
 _REFAULTS = (b"workingset_refault_anon", b"workingset_refault_file", b"workingset_refault")
-"""The last is of Linux before 5.9, which counted only page cache."""
+"""The last name is from Linux before 5.9, which counted only page cache."""
 
 
 class StatParser:
-    """Reads memory.stat of one version; a kernel lays it out alike in every group for as long as it runs.
+    """Parses memory.stat of one version; a running kernel uses the same layout in every group.
 
-    Where the lines are is remembered and checked each time, which costs a quarter of looking for them.
+    The parser remembers the line numbers and checks them each time, which costs a quarter of a search.
     """
 
     def __init__(self, version: int) -> None:
-        # On v1 the group's own figures come first; those with the groups below are called total.
+        # On v1 the plain names are the group itself; total_ includes the groups below.
         total = b"total_" if version == 1 else b""
         needed = (b"rss" if version == 1 else b"anon", b"active_file", b"inactive_file")
         self._keys = [total + name + b" " for name in (*needed, b"shmem", b"swap", *_REFAULTS)]
         self._layout: list[tuple[int, int, bytes]] = []
-        """Of each key that this kernel has: its place among the keys, its line and itself."""
+        """For each key of this kernel: its index in `_keys`, its line, and the key."""
         self._length = -1
 
     def parse(self, data: bytes) -> Stat:
@@ -65,7 +65,7 @@ class StatParser:
         return Stat(anon, active + inactive, inactive, shmem or 0, swap, sum(known) if known else None)
 
     def _values(self, lines: list[bytes]) -> list[int | None] | None:
-        """The number of each key; None where the lines are not as they were."""
+        """The number of each key; None where the layout has changed."""
         if len(lines) != self._length:
             return None
         values: list[int | None] = [None] * len(self._keys)
@@ -86,15 +86,15 @@ class StatParser:
 
 
 def number(data: bytes) -> int:
-    """A file or a field that is one number."""
-    # int() alone would take signs, underscores and more.
+    """Parse a file or field that is one number."""
+    # int() alone would accept signs, underscores and more.
     if not (data := data.strip()).isdigit():
         raise Garbled(f"{data[:40]!r} is not a number")
     return int(data)
 
 
 def limit(data: bytes) -> Bytes | None:
-    """A limit of either version; None where there is none."""
+    """Parse a limit of either version; None where there is none."""
     if data.strip() == b"max":
         return None
     amount = number(data)
@@ -102,7 +102,7 @@ def limit(data: bytes) -> Bytes | None:
 
 
 def pressure(data: bytes) -> Pressure:
-    """A file of PSI: what `some` and what `full` lost."""
+    """Parse a file of PSI, with its lines `some` and `full`."""
     words = data.replace(b"=", b" ").split()
     if len(words) != 18 or words[0] != b"some" or words[9] != b"full":
         raise Garbled(f"{data[:40]!r} is not a memory pressure")
@@ -114,26 +114,26 @@ def pressure(data: bytes) -> Pressure:
 
 
 def kibibytes(data: bytes, name: str) -> Bytes | None:
-    """A line `name: n kB` of /proc/meminfo or of a NUMA node's; None where there is none."""
+    """The value of a line `name: n kB` of /proc/meminfo or a NUMA node's meminfo; None where it is missing."""
     found = re.search(rb"(?:^|\s)%s:(.*)$" % re.escape(name.encode()), data, re.MULTILINE)
     return number(found[1].replace(b"kB", b"")) * 1024 if found else None
 
 
 def plain_count(data: bytes, name: str) -> int | None:
-    """A line `name: n` of /proc/meminfo that counts and has no unit."""
+    """The value of a line `name: n` of /proc/meminfo without a unit; None where it is missing."""
     found = re.search(rb"^%s:(.*)$" % re.escape(name.encode()), data, re.MULTILINE)
     return number(found[1]) if found else None
 
 
 def numa_stat(data: bytes, version: int, page_size: int) -> dict[int, Bytes]:
-    """A memory.numa_stat: bytes by NUMA node, of anonymous memory and files together.
+    """Parse a memory.numa_stat: bytes of anonymous memory and files by NUMA node.
 
-    Without inactive file pages, as in a working set; v1 does not tell these by node.
+    Without inactive file pages, as in a working set; v1 does not list these by node.
     """
     if version == 1:
         return {id: pages * page_size for id, pages in numa_row(data, rb"hierarchical_total=\d+").items()}
     anon, file, inactive = (numa_row(data, row) for row in (b"anon", b"file", b"inactive_file"))
-    # The rows are not of the same instant.
+    # The kernel does not count the rows at the same instant.
     return {id: max(0, anon.get(id, 0) + file.get(id, 0) - inactive.get(id, 0)) for id in anon | file}
 
 
@@ -147,7 +147,7 @@ def numa_row(data: bytes, row: bytes) -> dict[int, int]:
 
 
 def id_list(data: bytes) -> list[int]:
-    """A list such as `0-3,5`, of NUMA nodes or CPUs."""
+    """Parse a list of NUMA nodes or CPUs such as `0-3,5`."""
     ids: list[int] = []
     for part in data.strip().split(b","):
         if part:

@@ -1,7 +1,7 @@
-"""One control group in the memory hierarchy: its files read and written, and what an error of them means.
+"""Reads and writes the files of one control group, and translates their errors.
 
-Every write announces itself to `crashpoints` once it is done. A group that is gone is `GroupGone`: its pod has
-ended. A tree that cannot be written is `Unavailable`, with the reason.
+Every write announces itself to `crashpoints` when done. `GroupGone`: the group is gone, because its pod has ended.
+`Unavailable`: the group cannot be written, with the reason.
 """
 
 import errno
@@ -25,7 +25,7 @@ _REMEDIES = {
 
 
 class GroupGone(ColocateError):
-    """The control group is not there any more."""
+    """The control group no longer exists."""
 
 
 class MemoryGroup(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class MemoryGroup(msgspec.Struct, frozen=True):
         return (self.folder / name).exists()
 
     def write(self, name: str, value: str) -> None:
-        """Write one of its files; OSError for what the kernel says to this value (EBUSY, EAGAIN, EINVAL)."""
+        """Write one of its files; OSError where the kernel refuses the value (EBUSY, EAGAIN, EINVAL)."""
         try:
             handle = os.open(self.folder / name, os.O_WRONLY | os.O_TRUNC)
             try:

@@ -1,30 +1,47 @@
-"""Limits on the memory of a pod's control group: set, asserted again, put back. What they are is decided elsewhere.
+"""Reads and sets the memory limits of a control group. What they should be is decided elsewhere.
 
-Only what differs is written, so asserting limits at every turn costs no more than reading them. A limit that is not
-named is not touched: the kubelet may be changing it at this moment.
-On v2 the kernel takes any limit, and kills inside the group what it cannot reclaim. On v1 it refuses a limit that
-it cannot reclaim down to (EBUSY): that is reported, and the old limit stays. There, swap is limited together
-with memory, in a second limit that may never be below the first, which gives the order of writing.
+Only what differs is written, so setting the same limits at every turn costs no more than reading them. A limit that
+is not named is not touched: the kubelet may be changing it at this moment.
+
+On v2 the kernel takes any limit, and kills processes of the group if it cannot reclaim enough. On v1 it refuses a
+limit that it cannot reclaim down to (EBUSY): that is reported, and the old limit stays. On v1, swap is limited
+together with memory, in a second limit that must never be below the first, which gives the order of writing.
+
+A memory.high that we set is marked by an extended attribute of the group with the value from before. The mark lives
+as long as the group and does not depend on our files: an agent that has lost its state still finds the pods that it
+has throttled, and leaves alone a memory.high that is not ours. Kernels before Linux 5.7 take no such mark: there only
+the stored state knows.
 """
 
 import errno
 import os
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from colocate.crashpoints import reached
+from colocate.errors import ColocateError
 from colocate.host import memory_files
 from colocate.host.memory_group import MemoryGroup
-from colocate.model.memory import Bytes
+from colocate.model.memory import Bytes, OurHigh
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 _V1_MEMORY = "memory.limit_in_bytes"
 _V1_BOTH = "memory.memsw.limit_in_bytes"
 
+_MARK = "user.colocate.memory-high-before"
+_NO_LIMIT = b"max"
+
+
+class LimitRefused(ColocateError):
+    """The kernel does not take a limit."""
+
 
 class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group may have; None: as much as there is."""
+    """The limits of a group; None: no limit."""
 
     memory: Bytes | None = None
     high: Bytes | None = None
@@ -33,7 +50,7 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits to set: as in `GroupLimits`, and UNSET leaves one to whoever else sets it."""
+    """Limits to set: as in `GroupLimits`; UNSET leaves a limit as it is."""
 
     memory: Bytes | UnsetType | None = UNSET
     high: Bytes | UnsetType | None = UNSET
@@ -41,18 +58,18 @@ class LimitChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitsSet(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of setting limits."""
+    """The result of setting limits."""
 
     written: tuple[str, ...] = ()
-    """The files that were changed, in this order; none where all was as wanted."""
+    """The files that were changed, in this order; none where all limits were right."""
     busy: Bytes | None = None
-    """What the group uses and the kernel could not reclaim, where that was in the way (v1)."""
+    """What the group uses, where the kernel could not reclaim enough of it for the limit (v1)."""
     missing: tuple[str, ...] = ()
-    """The files that this kernel does not have, and that would have been needed."""
+    """The files that were needed and that this kernel does not have."""
 
 
 def read_limits(group: MemoryGroup) -> GroupLimits:
-    """The limits as they are; to be given to `set_limits` when they are to be put back."""
+    """The current limits; `set_limits` takes them to restore them later."""
     if group.version == 2:
         return GroupLimits(
             memory=_limit(group, "memory.max"),
@@ -65,8 +82,53 @@ def read_limits(group: MemoryGroup) -> GroupLimits:
 
 
 def set_limits(group: MemoryGroup, wanted: GroupLimits | LimitChange) -> LimitsSet:
-    """Bring a group's limits to what is wanted; GroupGone or Unavailable where that cannot be."""
+    """Set a group's limits; GroupGone or Unavailable where that is not possible."""
     return _set_v2(group, wanted) if group.version == 2 else _set_v1(group, wanted)
+
+
+def throttle(group: MemoryGroup, high: Bytes, before: Bytes | None, *, must_mark: bool = False) -> bool:
+    """Set memory.high, with a mark that it is ours and was `before`; whether anything changed.
+
+    LimitRefused where the group takes no mark and `must_mark`.
+    """
+    if not mark_high(group.folder, before) and must_mark:
+        raise LimitRefused(
+            "its control group takes no mark and the state cannot be stored, so it could never be undone"
+        )
+    return bool(set_limits(group, LimitChange(high=high)).written)
+
+
+def restore_high(group: MemoryGroup, high: Bytes | None) -> bool:
+    """Set memory.high to what it was before, and remove the mark; whether anything changed."""
+    changed = bool(set_limits(group, LimitChange(high=high)).written)
+    unmark_high(group.folder)
+    return changed
+
+
+def read_high_mark(folder: Path) -> OurHigh | None:
+    """The mark on a group; None where its memory.high is not known to be ours."""
+    try:
+        value = os.getxattr(folder, _MARK)
+        return OurHigh(None if value == _NO_LIMIT else int(value))
+    except (OSError, ValueError):
+        return None
+
+
+def mark_high(folder: Path, before: Bytes | None) -> bool:
+    """Mark memory.high as ours before it is set; whether the kernel takes the mark."""
+    try:
+        os.setxattr(folder, _MARK, _NO_LIMIT if before is None else str(before).encode())
+    except OSError:
+        return False
+    reached("cgroup.marked")
+    return True
+
+
+def unmark_high(folder: Path) -> None:
+    """Remove the mark, once memory.high is no longer ours."""
+    with suppress(OSError):
+        os.removexattr(folder, _MARK)
+    reached("cgroup.unmarked")
 
 
 def _set_v2(group: MemoryGroup, wanted: GroupLimits | LimitChange) -> LimitsSet:
@@ -88,7 +150,7 @@ def _set_v1(group: MemoryGroup, wanted: GroupLimits | LimitChange) -> LimitsSet:
     missing = [] if wanted.high is UNSET or wanted.high is None else ["memory.high"]
     if wanted.memory is UNSET and wanted.swap is UNSET:
         return LimitsSet(missing=tuple(missing))
-    # The one limit that has both in it moves with the one that is named.
+    # The limit on memory and swap together changes with the limit that is named.
     there = read_limits(group)
     memory = there.memory if wanted.memory is UNSET else wanted.memory
     swap = there.swap if wanted.swap is UNSET else wanted.swap

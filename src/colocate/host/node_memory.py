@@ -1,6 +1,6 @@
-"""The memory of the whole machine: /proc/meminfo, the NUMA nodes in sysfs, the pressure. Read, never judged.
+"""Reads the memory of the whole machine: /proc/meminfo, the NUMA nodes in sysfs, the pressure.
 
-A NUMA node may be taken off while it is being read; it is then not there, and that is no error.
+A NUMA node may go offline while it is read; it is then left out, without an error.
 """
 
 import errno
@@ -19,7 +19,7 @@ _TRIES = 3
 
 
 def read_node_memory(proc: Path = PROC, sys: Path = SYS) -> NodeMemory:
-    """All of it, now; Unavailable where /proc/meminfo cannot be read or understood."""
+    """The memory of the machine now; Unavailable where /proc/meminfo cannot be read or parsed."""
     path = proc / "meminfo"
     try:
         data = path.read_bytes()
@@ -43,19 +43,19 @@ def read_pressure(proc: Path = PROC) -> Pressure | None:
     try:
         return memory_files.pressure((proc / "pressure" / "memory").read_bytes())
     except OSError as error:
-        # A kernel that was told psi=0 has the file and refuses to open it.
+        # A kernel booted with psi=0 has the file and refuses to open it.
         if error.errno in (*_GONE, errno.EOPNOTSUPP):
             return None
         raise
 
 
 def read_numa(sys: Path = SYS) -> tuple[NumaMemory, ...]:
-    """The NUMA nodes that are online; none on a kernel that knows none."""
+    """The NUMA nodes that are online; none on a kernel without NUMA."""
     folder = sys / "devices" / "system" / "node"
     for _ in range(_TRIES):
         ids = _online(folder)
         nodes = tuple(node for each in ids if (node := _read_numa_node(folder, each, ids)))
-        # The distances are those to the nodes online: they fit only where none came or went meanwhile.
+        # Distances are listed for the nodes online, so they match only if none came or went meanwhile.
         if ids == _online(folder):
             return nodes
     return nodes
@@ -98,7 +98,7 @@ def _needed(data: bytes, name: str) -> Bytes:
 
 
 def _hugepages(data: bytes) -> Bytes:
-    """Those of every size; kernels before 4.19 told of the default size alone."""
+    """Huge pages of every size; kernels before 4.19 list only the default size."""
     every = memory_files.kibibytes(data, "Hugetlb")
     if every is not None:
         return every

@@ -1,4 +1,4 @@
-"""Where the pages of a process lie, mapping by mapping, as /proc/PID/numa_maps and maps say. Only read."""
+"""Reads on which NUMA nodes the pages of a process are, mapping by mapping, from /proc/PID/numa_maps and maps."""
 
 import re
 from collections.abc import Mapping
@@ -12,27 +12,27 @@ from colocate.model.memory import Bytes
 
 
 class MappingKind(StrEnum):
-    """Whose the pages of a mapping are."""
+    """Which processes the pages of a mapping belong to."""
 
     PRIVATE = "private"
-    """Anonymous: this process's own, or shared with those that it was forked from or has forked."""
+    """Anonymous: of this process, or shared with its parents and children by fork."""
     SHARED_MEMORY = "shared memory"
-    """tmpfs, memfd, System V: of processes that work together."""
+    """tmpfs, memfd, System V: shared by processes that work together."""
     FILE = "file"
-    """Page cache: perhaps of every pod whose image has the same file."""
+    """Page cache: may belong to every pod whose image has the same file."""
     HUGE = "huge pages"
-    """Set aside by the administrator; no control group accounts for them as memory."""
+    """Reserved by the administrator; no control group counts them as memory."""
 
 
 class MappedPages(msgspec.Struct, frozen=True):
-    """One mapping that has pages in memory."""
+    """A mapping with pages in memory."""
 
     start: int
     end: int
     kind: MappingKind
     page_size: Bytes
     pages: Mapping[int, int]
-    """By NUMA node."""
+    """Number of pages by NUMA node."""
 
     @property
     def count(self) -> int:
@@ -44,7 +44,7 @@ _NODE = re.compile(rb" N(\d+)=(\d+)")
 _FILE = re.compile(rb" file=(\S+)")
 _SIZE = re.compile(rb" kernelpagesize_kB=(\d+)")
 _RANGE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ", re.MULTILINE)
-# How numa_maps writes the names of shared memory that is no file on a disk.
+# Names in numa_maps of shared memory that is not a file on disk.
 _SHARED = (b"/dev/zero", b"/dev/shm/", b"/memfd:", b"/SYSV", b"/anon_hugepage")
 
 
@@ -60,7 +60,8 @@ def mapped_pages(pid: int, proc: Path = PROC) -> list[MappedPages]:
 
 
 def parse(numa_maps: bytes, ends: Mapping[int, int]) -> list[MappedPages]:
-    """numa_maps says where mappings start, `ends` where they end; one in only one of them has just changed."""
+    """Parse numa_maps, which has the starts of mappings; `ends` has their ends. A mapping in only one of them
+    changed."""
     found = []
     for address, rest in _LINE.findall(numa_maps):
         start = int(address, 16)

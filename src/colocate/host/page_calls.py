@@ -1,7 +1,7 @@
-"""System calls on pages of other processes: where they are, moving them, touching them. Nothing is decided here.
+"""System calls on pages of other processes: find, move and touch them. Nothing is decided here.
 
-move_pages(2) is called through libc's syscall(2), since libnuma need not be on the machine. Addresses and
-answers are packed arrays: a slice of pages costs one call, not one object per page.
+move_pages(2) is called through libc's syscall(2), since a machine may lack libnuma. Addresses and answers are packed
+arrays: a slice of pages costs one call, not one object per page.
 """
 
 import ctypes
@@ -10,25 +10,24 @@ import os
 import platform
 from array import array
 from itertools import chain
-from typing import Protocol
 
 from colocate.errors import system_reason
 
 _NUMBERS = {"x86_64": 279, "aarch64": 239, "riscv64": 239, "loongarch64": 239, "ppc64le": 301, "s390x": 310}
-"""move_pages by machine; the call is older than any kernel that we meet."""
+"""The number of move_pages by machine; every supported kernel has the call."""
 
 _MPOL_MF_MOVE = 2
 _MPOL_MF_MOVE_ALL = 4
 
 _MOST_VECTORS = 1024
-"""IOV_MAX: so many pieces of memory can be read in one call."""
+"""IOV_MAX: the most pieces of memory that one call reads."""
 
 UNTOUCHED = -(1 << 20)
-"""No errno: the kernel did not get as far as this page."""
+"""Not an errno: the kernel did not reach this page."""
 
 
 def refusal() -> str:
-    """Why this process cannot move pages of others, by a call that moves none; empty where it can."""
+    """Why this process cannot move pages of others, tried by a call that moves none; empty where it can."""
     try:
         Kernel().move(0, array("Q"), 0, shared=True)
     except OSError as error:
@@ -36,24 +35,8 @@ def refusal() -> str:
     return ""
 
 
-class PageCalls(Protocol):
-    """What the kernel does with pages; tests have a kernel of their own."""
-
-    def where(self, pid: int, addresses: "array[int]") -> "array[int]":
-        """The NUMA node of each page, or minus an errno."""
-
-    def move(self, pid: int, addresses: "array[int]", node: int, *, shared: bool) -> "array[int]":
-        """Move pages, those that other processes map too only if `shared`; the node of each, or minus an errno.
-
-        OSError where the call failed as a whole, with some pages moved perhaps.
-        """
-
-    def touch(self, pid: int, addresses: "array[int]") -> None:
-        """Read a byte of each page, so that it is mapped plainly; what cannot be read is passed over."""
-
-
 class Kernel:
-    """The kernel of this machine."""
+    """The kernel of this machine; tests derive one of their own."""
 
     def __init__(self) -> None:
         number = _NUMBERS.get(platform.machine())
@@ -67,13 +50,19 @@ class Kernel:
         self._process_vm_readv.restype = ctypes.c_ssize_t
 
     def where(self, pid: int, addresses: "array[int]") -> "array[int]":
+        """The NUMA node of each page, or minus an errno."""
         return self._call(pid, addresses, None, 0)
 
     def move(self, pid: int, addresses: "array[int]", node: int, *, shared: bool) -> "array[int]":
+        """Move pages, those that other processes also map only if `shared`; the node of each, or minus an errno.
+
+        OSError where the call failed as a whole; some pages may have moved.
+        """
         nodes = array("i", [node]) * len(addresses)
         return self._call(pid, addresses, nodes, _MPOL_MF_MOVE_ALL if shared else _MPOL_MF_MOVE)
 
     def touch(self, pid: int, addresses: "array[int]") -> None:
+        """Read a byte of each page, so that NUMA balancing no longer hides it; unreadable pages are skipped."""
         sink = ctypes.create_string_buffer(_MOST_VECTORS)
         into = array("Q", [ctypes.addressof(sink), _MOST_VECTORS])
         at = 0
@@ -88,7 +77,7 @@ class Kernel:
                 ctypes.c_ulong(len(some)),
                 ctypes.c_ulong(0),
             )
-            # It ends before the first page that cannot be read.
+            # The call stops at the first page that cannot be read.
             at += max(0, read) + (read < len(some))
 
     def _call(
@@ -104,7 +93,7 @@ class Kernel:
             ctypes.c_void_p(status.buffer_info()[0]),
             ctypes.c_int(flags),
         )
-        # More than 0 is how many pages stayed, as the answers say one by one.
+        # A positive result counts the pages that stayed; `status` says which.
         if done < 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))

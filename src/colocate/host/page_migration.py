@@ -1,9 +1,9 @@
-"""The pages of a pod's processes moved from NUMA nodes to another: in slices, at a rate, to be cancelled at any time.
+"""Moves the pages of a pod's processes to another NUMA node: in slices, at a rate; can be cancelled at any time.
 
-Every process of the group is gone through, those that are forked meanwhile too. Pages that files have in common
-with other pods (a library of the same image) are moved only where this process alone maps them: nothing is done
-to a pod that is not meant. Page cache that no process maps cannot be moved this way. What is moved, what stays
-and why is reported; where pages should be is decided elsewhere.
+It goes through every process of the group, including those that are forked meanwhile. Pages of files that other pods
+may use too (a library of the same image) are moved only where this process alone maps them, so that no other pod is
+touched. Page cache that no process maps cannot be moved this way. The report says what moved, what stayed and why.
+Where pages should be is decided elsewhere.
 """
 
 import errno
@@ -24,17 +24,17 @@ from colocate.host.cgroups import members
 from colocate.host.memory_group import MemoryGroup
 from colocate.host.node_memory import PROC
 from colocate.host.numa_maps import MappedPages, MappingKind, mapped_pages
-from colocate.host.page_calls import PageCalls
+from colocate.host.page_calls import Kernel
 from colocate.model.memory import Bytes
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _HUGE = 2 << 20
-"""A transparent huge page moves as one; a slice holds all of it or nothing."""
+"""A transparent huge page moves as one, so a slice never cuts it."""
 _PRESENT = 0x80
-"""In the last byte of an entry of pagemap."""
+"""A bit in the last byte of an entry of pagemap: the page is in memory."""
 _NOT_THERE = frozenset({-errno.EFAULT, -errno.ENOENT})
 _TRIES = 3
-"""For a page that is busy, and for processes that are forked while others are moved."""
+"""How often busy pages, and processes forked meanwhile, are tried."""
 
 
 class MoveEnd(StrEnum):
@@ -55,27 +55,27 @@ class PagesRefused(msgspec.Struct, frozen=True):
 
 
 class PagesMoved(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of it."""
+    """The result of a migration."""
 
     moved: Bytes = 0
     already_there: Bytes = 0
     stayed: Bytes = 0
-    """Pages that would not move: shared with others, locked by a device, or busy each time."""
+    """Pages that did not move: shared with other processes, locked by a device, or busy each time."""
     ended: int = 0
-    """Processes that ended on the way."""
+    """Processes that ended meanwhile."""
     refused: tuple[PagesRefused, ...] = ()
     end: MoveEnd = MoveEnd.UNFINISHED
 
 
 class _Stop(Exception):
-    """The way out of all loops."""
+    """Ends all loops of a migration."""
 
     def __init__(self, end: MoveEnd) -> None:
         self.end = end
 
 
 class PageMigration:
-    """One journey of a group's pages. `report` says how far it is at any time, after a cancellation too."""
+    """One migration of a group's pages. `report` is up to date at any time, also after a cancellation."""
 
     def __init__(
         self,
@@ -85,12 +85,12 @@ class PageMigration:
         target: int,
         rate: Bytes,
         clock: Clock,
-        calls: PageCalls,
+        calls: Kernel,
         at_most: Bytes | None = None,
         slice_size: Bytes = 8 << 20,
         proc: Path = PROC,
     ) -> None:
-        """From the NUMA nodes `sources` to `target`, at `rate` bytes a second, and about `at_most` in all."""
+        """Move from the NUMA nodes `sources` to `target`, at `rate` bytes a second, about `at_most` bytes in all."""
         self._group = group
         self._sources = sources - {target}
         self._target = target
@@ -103,7 +103,7 @@ class PageMigration:
         self.report = PagesMoved()
 
     async def run(self) -> PagesMoved:
-        """Move; raises nothing but a cancellation and what no one expects of a kernel."""
+        """Move; raises only a cancellation, or an error that no kernel should give."""
         try:
             await self._every_process()
             self._note(end=MoveEnd.DONE)
@@ -136,7 +136,7 @@ class PageMigration:
 
     async def _one_mapping(self, pid: int, mapping: MappedPages, pagemap: int) -> None:
         slices = _slices(mapping, pagemap, self._slice_pages)
-        # Files may be other pods' too; what is private or shared memory is this pod's alone.
+        # Other pods may map the same files; private and shared memory belongs to this pod alone.
         shared = mapping.kind is not MappingKind.FILE
         while True:
             started = self._clock.monotonic()
@@ -147,7 +147,7 @@ class PageMigration:
             await self._clock.sleep(max(0.0, due - (self._clock.monotonic() - started)))
 
     def _next_slice(self, pid: int, slices: Iterator["array[int]"], shared: bool) -> bool:
-        """In a thread: move the next slice; False where there is none."""
+        """Move the next slice (in a thread); False where there is none."""
         addresses = next(slices, None)
         if addresses is None:
             return False
@@ -162,7 +162,7 @@ class PageMigration:
         return True
 
     def _where(self, pid: int, addresses: "array[int]") -> "array[int]":
-        """The node of each page. Linux 6.1, for one, denies those that NUMA balancing has marked until touched."""
+        """The node of each page. Some kernels, as Linux 6.1, hide pages that NUMA balancing marked until touched."""
         there = self._calls.where(pid, addresses)
         denied = _chosen(addresses, there, _NOT_THERE)
         if denied:
@@ -181,7 +181,7 @@ class PageMigration:
                     failure = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             except OSError as error:
                 failure = error
-            # Asked again: of a huge page's parts all but one are answered EBUSY, and all of them are moved.
+            # Ask again: of a huge page, all parts but one are answered EBUSY although all moved.
             now = self._calls.where(pid, pages)
             if moved := now.count(self._target):
                 self._note(moved=self.report.moved + moved * _PAGE)
@@ -195,9 +195,9 @@ class PageMigration:
             raise failure
 
     def _meet(self, pid: int, error: OSError) -> None:
-        """What an error of one process means for all of them."""
+        """Handle an error of one process; some end the whole migration."""
         if error.errno in (errno.ESRCH, errno.ENOENT, errno.EINVAL):
-            # EINVAL: it has given up its memory and not yet its id.
+            # EINVAL: the process is exiting and has no memory any more.
             self._note(ended=self.report.ended + 1)
         elif error.errno == errno.ENOMEM:
             raise _Stop(MoveEnd.NO_ROOM)
@@ -226,7 +226,7 @@ def _slices(mapping: MappedPages, pagemap: int, size: int) -> Iterator["array[in
     found = array("Q")
     start = mapping.start
     while start < mapping.end:
-        # Great mappings may be almost empty, and pagemap tells of holes far more quickly than move_pages.
+        # Large mappings may be almost empty, and pagemap shows holes far faster than move_pages.
         end = min(mapping.end, (start // _HUGE + 64) * _HUGE)
         flags = os.pread(pagemap, (end - start) // _PAGE * 8, start // _PAGE * 8)[7::8]
         if not flags:
@@ -242,7 +242,7 @@ def _slices(mapping: MappedPages, pagemap: int, size: int) -> Iterator["array[in
 
 
 def _windows(start: int, flags: bytes) -> Iterator[tuple[range, bytes]]:
-    """The stretches of a chunk, up to the next huge page each, that have any page at all."""
+    """The parts of a chunk that have any page, each up to the next huge page."""
     at = 0
     while at < len(flags):
         address = start + at * _PAGE

@@ -1,8 +1,8 @@
-"""Where the control groups of pods are, found by looking at the tree; nothing has to be configured.
+"""Finds the control groups of pods in the tree, without configuration.
 
-The kubelet keeps all pods below one group, `kubepods` or `kubepods.slice`, at the top of the tree or, told so
-by its cgroupRoot, further down (kind: kubelet.slice/kubelet-kubepods.slice; the embedded cluster: a group of
-its own). Guaranteed pods are right in it, the others in a group for their QoS class.
+The kubelet keeps all pods below one group, `kubepods` or `kubepods.slice`: at the top of the tree, or further down
+where its cgroupRoot says so (kind: kubelet.slice/kubelet-kubepods.slice; the embedded cluster: a group of its own).
+Guaranteed pods are directly in it, the others in a group for their QoS class.
 """
 
 import os
@@ -22,7 +22,7 @@ from colocate.model.pod import QosClass
 PROC = Path("/proc")
 
 _DEPTH = 5
-"""How far down the tree pods are looked for."""
+"""How many levels of the tree are searched for pods."""
 
 _ROOT = re.compile(r"(?:kubepods|(?:.+-)?kubepods(?P<slice>\.slice))")
 
@@ -34,7 +34,7 @@ _CONTAINER = re.compile(r"^(?:[a-z-]+-)?([0-9a-f]+)\.scope$")
 
 
 class PodGroup(msgspec.Struct, frozen=True):
-    """One pod's control group in the hierarchy that accounts for memory."""
+    """A pod's control group in the memory hierarchy."""
 
     uid: PodUid
     qos: QosClass
@@ -42,22 +42,23 @@ class PodGroup(msgspec.Struct, frozen=True):
 
 
 class PodTier(msgspec.Struct, frozen=True):
-    """The group in which the kubelet makes those of the pods of one QoS class."""
+    """The group that contains the pods of one QoS class."""
 
     qos: QosClass
     root: Path
     """The group of all pods."""
     folder: Path
     before: str
+    """What precedes the pod's uid in the name of its group."""
     after: str
-    """What surrounds the pod's uid in the name of its group."""
+    """What follows the pod's uid in the name of its group."""
 
     @property
     def naming(self) -> Naming:
         return Naming.SYSTEMD if self.after else Naming.CGROUPFS
 
     def uid(self, name: str) -> PodUid | None:
-        """The pod whose group has this name; None where it is another kind of group."""
+        """The uid of the pod whose group has this name; None where it is not a pod's group."""
         if not (name.startswith(self.before) and name.endswith(self.after)):
             return None
         uid = name[len(self.before) : len(name) - len(self.after)]
@@ -65,7 +66,7 @@ class PodTier(msgspec.Struct, frozen=True):
         return uid if is_path_word(uid) else None
 
     def path(self, uid: PodUid) -> Path:
-        """`LeadsElsewhere` where it would not lie below the group of all pods."""
+        """The path of a pod's group; `LeadsElsewhere` where it would not be below the group of all pods."""
         path = pod_folder(self.folder, self.before, uid, self.after)
         if not path.is_relative_to(self.root) or path == self.root:
             raise LeadsElsewhere(f"{path} does not lie below {self.root}")
@@ -73,9 +74,9 @@ class PodTier(msgspec.Struct, frozen=True):
 
 
 def find_tiers(tree: Tree, below: Path = Path()) -> tuple[PodTier, ...]:
-    """The groups below `below` in which pods may be; none while there is no kubelet, or no memory controller.
+    """The groups below `below` that may contain pods; none without a kubelet or a memory controller.
 
-    All that there are, should the machine have several kubelets, or remains of one with the other naming.
+    There may be several: of several kubelets, or left by a kubelet with the other naming.
     """
     top = tree.roots.get("memory")
     if top is None:
@@ -84,7 +85,7 @@ def find_tiers(tree: Tree, below: Path = Path()) -> tuple[PodTier, ...]:
 
 
 def find_pod(tree: Tree, tiers: tuple[PodTier, ...], uid: PodUid) -> PodGroup | None:
-    """A pod's group, however new; the one that has processes, should there be several."""
+    """A pod's group, even one that was just created; of several, the one with processes."""
     found = [
         PodGroup(uid, tier.qos, MemoryGroup(folder, tree.version))
         for tier in tiers
@@ -96,9 +97,10 @@ def find_pod(tree: Tree, tiers: tuple[PodTier, ...], uid: PodUid) -> PodGroup | 
 
 
 def container_groups(pod: MemoryGroup) -> dict[str, MemoryGroup]:
-    """The groups of a pod's containers by the container's id, as its status in the API has it; its sandbox is one.
+    """The groups of a pod's containers, including its sandbox, by the container's id in the API.
 
-    Runtimes under systemd say `cri-containerd-ID.scope`, `crio-ID.scope` or `docker-ID.scope`, others the id alone.
+    Runtimes under systemd name them `cri-containerd-ID.scope`, `crio-ID.scope` or `docker-ID.scope`, others by the
+    id.
     """
     return {
         _CONTAINER.sub(r"\1", name): MemoryGroup(pod.folder / name, pod.version)
@@ -107,7 +109,7 @@ def container_groups(pod: MemoryGroup) -> dict[str, MemoryGroup]:
 
 
 def subfolders(folder: Path) -> list[str]:
-    """The names of the groups right below; none where the group is gone."""
+    """The names of the groups directly below; none where the group is gone."""
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -118,8 +120,8 @@ def subfolders(folder: Path) -> list[str]:
 def _roots(folder: Path, depth: int) -> Iterator[Path]:
     """The groups of all pods, nearest first within each branch; never one inside another.
 
-    What is not root's, or this process's own, is passed by: users may be given a group to make others in, by systemd
-    or by a rootless runtime, and one of them could make a group of pods with the uid of somebody else's.
+    Groups that belong to neither root nor this process's user are skipped: systemd or a rootless runtime may delegate
+    a group to a user, who could create a group there with the uid of another user's pod.
     """
     names = [name for name in sorted(subfolders(folder)) if _owner(folder / name) in (0, os.geteuid())]
     yield from (folder / name for name in names if _ROOT.fullmatch(name))
@@ -133,7 +135,7 @@ def _owner(folder: Path) -> int | None:
     try:
         return folder.stat(follow_symlinks=False).st_uid
     except OSError:
-        # It is gone, or on its way.
+        # The group is gone.
         return None
 
 
@@ -147,9 +149,9 @@ def _tiers(root: Path) -> Iterator[PodTier]:
 
 
 def pod_of_process(pid: int, proc: Path = PROC) -> PodUid | None:
-    """The pod in whose control group a process is; None where it is in none, or has gone.
+    """The pod of a process, by its control group; None where it has none or is gone.
 
-    By the part of its path right below those of all pods: what a pod makes inside its own group says nothing.
+    Only the folder directly below the group of all pods counts, not what a pod creates inside its own group.
     """
     try:
         with (proc / str(pid) / "cgroup").open() as file:

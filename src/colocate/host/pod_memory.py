@@ -1,9 +1,8 @@
-"""The memory of every pod of this machine, read from its control groups. Nothing is judged here.
+"""Reads the memory of every pod of this machine from its control groups. Decides nothing.
 
-Pods are read at the level of the pod's own group, which holds all of its containers and outlives each. Files
-stay open from turn to turn; which pods there are is found anew by listing three folders. A pod whose group
-vanishes while it is read has ended. One whose files cannot be understood is named with the reason, and costs
-the others nothing.
+It reads the pod's own group, which contains all its containers and outlives them. Files stay open from turn to turn;
+three folders are listed each time to find the pods. A pod whose group vanishes meanwhile has ended. A pod whose files
+cannot be parsed is returned with the reason, and does not affect the others.
 """
 
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from colocate.model.memory import PodMemory, PodUid
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """A pod that is there and could not be read."""
+    """A pod that exists and could not be read."""
 
     uid: PodUid
     reason: str
@@ -34,12 +33,12 @@ class PodsReading(msgspec.Struct, frozen=True):
 
 
 class PodMemoryReader:
-    """Reads all pods, turn after turn. Not for several threads at a time."""
+    """Reads all pods, turn after turn. Not thread-safe."""
 
     def __init__(
         self, tree: Tree, *, below: Path = Path(), by_node: bool = False, descriptors: int | None = None
     ) -> None:
-        """Look at pods below the group `below`; with `by_node` also on which NUMA nodes their memory lies."""
+        """Read pods below the group `below`; with `by_node` also on which NUMA nodes their memory is."""
         self._tree = tree
         self._below = below
         self._by_node = by_node
@@ -48,14 +47,14 @@ class PodMemoryReader:
         self._met_pods = False
 
     def look_by_node(self, by_node: bool) -> None:
-        """From now on, with or without on which NUMA nodes memory lies."""
+        """Switch `by_node` on or off."""
         if by_node != self._by_node:
             self._by_node = by_node
             self.close()
             self._met_pods = False
 
     def read(self) -> PodsReading:
-        """Every pod that there is now."""
+        """Every pod that exists now."""
         if not (self._met_pods and all(tier.root_is_there() for tier in self._tiers)):
             self._look_for_tiers()
         pods: dict[PodUid, PodMemory] = {}
@@ -69,14 +68,14 @@ class PodMemoryReader:
                 except (OSError, Garbled) as error:
                     unread.append(Unread(uid, str(error)))
                 else:
-                    # Twice the same: remains of a kubelet with the other naming.
+                    # Two groups of one pod: a kubelet with the other naming left one.
                     if uid not in pods or pods[uid].usage < pod.usage:
                         pods[uid] = pod
         self._met_pods = bool(pods)
         return PodsReading(tuple(pods.values()), tuple(unread))
 
     def find(self, uid: PodUid) -> PodGroup | None:
-        """One pod's group as it is now, be it newer than the last reading; None where it has none."""
+        """A pod's group, even one newer than the last reading; None where it has none."""
         found = self._find(uid)
         if found is None:
             self._look_for_tiers()
@@ -93,9 +92,9 @@ class PodMemoryReader:
         self._tiers = []
 
     def _look_for_tiers(self) -> None:
-        """Walk the tree; not at every turn, for that is not cheap, but whenever pods are missed.
+        """Search the tree. That is expensive, so it is done only when pods are missing.
 
-        A kubelet may start after us, end, or come back with the other naming.
+        A kubelet may start after the agent, end, or return with the other naming.
         """
         found = find_tiers(self._tree, self._below)
         if found != tuple(tier.where for tier in self._tiers):
@@ -113,12 +112,12 @@ class _Tier:
         self.where = where
         self._reader = reader
         self._pods: dict[str, tuple[PodUid, GroupFiles]] = {}
-        """By the name of the group."""
+        """Uid and files by the name of the group."""
         self._others: set[str] = set()
-        """Names that are no pod's, such as those of the other QoS classes."""
+        """Names of groups that are not pods, such as the other QoS classes."""
 
     def pods(self) -> Iterator[tuple[str, PodUid, GroupFiles]]:
-        """Every pod whose group is there now."""
+        """Every pod whose group exists now."""
         names = subfolders(self.where.folder)
         for name in self._pods.keys() - names:
             self.forget(name)

@@ -1,9 +1,9 @@
-"""Memory taken back from a group in bounded steps, as far as the kernel can without killing.
+"""Reclaims memory from a group in bounded steps, as far as the kernel can without killing.
 
-On v2 a step is a write to memory.reclaim. On v1, which has none, the limit is lowered to a step below what is
-used, which the kernel answers by reclaiming or by EBUSY, and put back at once. The kernel lowers it only when less is
-used, but who allocates in between meets it: page cache that is left makes way then, and nobody is killed. Cold pages
-go first; a kernel with swap or slower NUMA nodes puts anonymous memory there, one without drops page cache alone.
+On v2 a step is a write to memory.reclaim. v1 has none: there the limit is lowered to a step below the usage, which
+the kernel answers by reclaiming or by EBUSY, and restored at once. A process that allocates in between meets the
+lowered limit; remaining page cache then yields, so that no process is killed. Cold pages go first. A kernel with swap
+or slower NUMA nodes moves anonymous memory there; one without drops only page cache.
 """
 
 import errno
@@ -21,7 +21,7 @@ from colocate.model.memory import Bytes
 
 STEP: Bytes = 32 << 20
 _LEAST_STEP: Bytes = 256 << 10
-"""When not even this much comes back, nothing does."""
+"""When a step of this size fails, there is nothing left to reclaim."""
 
 _V1_LIMIT = "memory.limit_in_bytes"
 _V1_STAT = StatParser(1)
@@ -37,15 +37,15 @@ class ReclaimEnd(StrEnum):
 
 
 class Reclaimed(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The result of a reclaim."""
 
     amount: Bytes
-    """As the kernel counts: dropped, written to swap or moved to a slower NUMA node."""
+    """Bytes that the kernel dropped, wrote to swap or moved to a slower NUMA node."""
     end: ReclaimEnd
 
 
 class ReclaimStep(msgspec.Struct, frozen=True):
-    """What came of one step."""
+    """The result of one step."""
 
     amount: Bytes
     complete: bool
@@ -60,10 +60,10 @@ async def reclaim(
     step: Bytes = STEP,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Reclaimed:
-    """Take back `amount`, step by step; `go_on` is asked before each: as long as the pressure allows, say.
+    """Reclaim `amount` bytes, step by step, while `go_on` returns true, for example while the pressure is low.
 
-    On v1 page cache of `leave` bytes is left. Can be cancelled between steps. One that has begun is finished: no
-    limit stays lowered.
+    On v1, `leave` bytes of page cache stay. A cancellation takes effect between steps, so that no limit stays
+    lowered.
     """
     taken = 0
     try:
@@ -74,7 +74,7 @@ async def reclaim(
             done = await in_thread(partial(reclaim_once, group, size, leave))
             taken += done.amount
             if not done.complete:
-                # Less may still be had in smaller steps; this also bounds how often the kernel searches in vain.
+                # Smaller steps may still succeed; halving also bounds how often the kernel searches in vain.
                 step = size // 2
                 if step < _LEAST_STEP:
                     return Reclaimed(taken, ReclaimEnd.NOTHING_LEFT)
@@ -84,7 +84,7 @@ async def reclaim(
 
 
 def reclaim_once(group: MemoryGroup, size: Bytes, leave: Bytes) -> ReclaimStep:
-    """One step; blocks until the kernel has done with it."""
+    """One step; returns when the kernel is done."""
     if leave and group.version == 1 and _V1_STAT.parse(group.read("memory.stat")).file - size < leave:
         return ReclaimStep(0, complete=False)
     before = group.usage
@@ -94,16 +94,16 @@ def reclaim_once(group: MemoryGroup, size: Bytes, leave: Bytes) -> ReclaimStep:
         else:
             _lower_and_put_back(group, max(0, before - size))
     except OSError as error:
-        # v2 says EAGAIN, v1 EBUSY; some of it may have come back all the same.
+        # v2 answers EAGAIN, v1 EBUSY; some memory may have been reclaimed.
         if error.errno not in (errno.EAGAIN, errno.EBUSY):
             raise
         return ReclaimStep(min(size, max(0, before - group.usage)), complete=False)
-    # v1 lowers a limit to nothing where less than that is used, and calls it done.
+    # v1 accepts a limit of 0 where less than `size` is used.
     return ReclaimStep(min(size, before), complete=size <= before)
 
 
 def put_back(group: MemoryGroup, limit: Bytes) -> bool:
-    """Raise a limit that a death in the middle of a step left lowered; whether there was one. Only v1 can have it."""
+    """Restore a limit that stayed lowered because the agent was killed during a step (v1); whether there was one."""
     if group.version != 1:
         return False
     there = memory_files.limit(group.read(_V1_LIMIT))
@@ -114,7 +114,7 @@ def put_back(group: MemoryGroup, limit: Bytes) -> bool:
 
 
 def _lower_and_put_back(group: MemoryGroup, limit: Bytes) -> None:
-    """Whoever dies in between leaves a limit that its successor puts right before anything else."""
+    """If the agent is killed in between, the next one restores the limit first (`put_back`)."""
     old = group.read(_V1_LIMIT).decode().strip()
     group.write(_V1_LIMIT, str(limit))
     group.write(_V1_LIMIT, old)

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from colocate import telemetry
-from colocate.config.values import Address
 from colocate.errors import UserError, system_reason
+from colocate.model.values import Address
 
 
 @asynccontextmanager

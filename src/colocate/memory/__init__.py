@@ -1,10 +1,10 @@
 """Decisions about memory: how many blocks a node can sell, and how it gets them back. Pure: no I/O, no clock.
 
-`decide` is the whole of it: a state, facts, settings and the time in; the next state and a plan out, with reasons.
-Store the state, carry the plan out, and report what became of it with the next facts. `explain` says why,
-`memory_bar` where the memory is. Nothing is measured here, and nothing is done to a pod.
+`decide` takes a state, facts, settings and the time, and returns the next state and a plan, with reasons. Its caller
+stores the state, carries out the plan, and reports the outcomes with the next facts. `explain` says why, `memory_bar`
+where the memory is. Nothing is measured here, and nothing is done to a pod.
 
-This is the way in: other rooms import from here.
+Other packages import from here only.
 """
 
 from colocate.memory.actions import (
@@ -34,7 +34,7 @@ from colocate.memory.facts import MemoryFacts
 from colocate.memory.forecast import Forecast, Instant, Koordinator, KoordinatorPolicy, WindowMax
 from colocate.memory.ladder import RungHere, rungs_here, way_back, why_no_demotion
 from colocate.memory.limits import limits_of
-from colocate.memory.settings import MemorySettings, PageCache, Rung, check_settings, height
+from colocate.memory.settings import MemoryOffer, MemorySettings, PageCache, Rung, check_settings, height
 from colocate.memory.state import MemoryState, state_from_json, state_to_json
 from colocate.memory.usage import far_ids
 
@@ -53,6 +53,7 @@ __all__ = [
     "MemoryBar",
     "MemoryDecision",
     "MemoryFacts",
+    "MemoryOffer",
     "MemorySettings",
     "MemoryState",
     "MovePages",

@@ -1,6 +1,6 @@
-"""What is to be done, as data. Each says why; whoever carries it out reports what became of it.
+"""The actions of a plan, as data, each with its reason. The executor reports an outcome for each.
 
-Every action may be repeated: done twice, it is as if done once.
+Every action can be repeated: the second time changes nothing.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from colocate.model.memory import Bytes, PodIdentity, PodUid
 
 
 class PodRef(msgspec.Struct, frozen=True):
-    """A pod that is meant, and no later one of its name."""
+    """A pod by its uid: a later pod of the same name is another."""
 
     uid: PodUid
     namespace: str
@@ -32,7 +32,7 @@ class _Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class SwitchDemotion(_Action, frozen=True):
-    """Switch the kernel's demotion on for the far rung; its own way back with `on` false."""
+    """Switch the kernel's demotion on for the far rung, or off again."""
 
     on: bool
 
@@ -42,49 +42,49 @@ class _PodAction(_Action, frozen=True):
 
 
 class SetLimit(_PodAction, frozen=True):
-    """Hold a pod, or some of its containers, to what it may use."""
+    """Limit a pod, or some of its containers, to what it may use."""
 
     limit: Bytes | None
-    """Of the pod's control group; None: left as it is."""
+    """Limit of the pod's control group; None: left as it is."""
     swap: Bytes | None
-    """How much swap; None: left as it is."""
+    """Limit on swap; None: left as it is."""
     containers: Mapping[str, Bytes] = {}
     """Limits of containers' own control groups, where the pod's cannot have one."""
 
 
 class Reclaim(_PodAction, frozen=True):
-    """Have the kernel drop this much of a pod's memory. Has no way back and needs none: no limit stays lowered."""
+    """Have the kernel drop this much of a pod's memory. It needs no way back: no limit stays lowered."""
 
     bytes: Bytes
     leave: Bytes = 0
-    """Page cache that must be left."""
+    """Page cache that the pod keeps."""
 
 
 class RestoreLimit(_PodAction, frozen=True):
-    """The way back of SetLimit when colocation is switched off."""
+    """Undo SetLimit when colocation is switched off."""
 
     to: Bytes | None
     containers: tuple[str, ...] = ()
-    """Containers whose own groups are to have no limit again."""
+    """Containers whose own limit is removed."""
 
 
 class Throttle(_PodAction, frozen=True):
-    """Set memory.high (v2): beyond it a pod is slowed down, not killed."""
+    """Set memory.high (v2): beyond it the kernel slows a pod down and does not kill it."""
 
     high: Bytes
     before: Bytes | None
-    """What it was before the first of these."""
+    """memory.high before the first Throttle."""
 
 
 class Ease(_PodAction, frozen=True):
-    """Raise the memory.high of a throttled pod: part of the way back of Throttle."""
+    """Raise the memory.high of a throttled pod, as a first part of undoing Throttle."""
 
     high: Bytes
     before: Bytes | None
 
 
 class Unthrottle(_PodAction, frozen=True):
-    """The way back of Throttle."""
+    """Undo Throttle."""
 
     to: Bytes | None
 
@@ -94,23 +94,23 @@ class MovePages(_PodAction, frozen=True):
 
     sources: tuple[int, ...]
     targets: tuple[int, ...]
-    """In the order in which they are to be filled."""
+    """NUMA nodes to fill, in this order."""
     bytes: Bytes
 
 
 class Demote(_PodAction, frozen=True):
-    """Have the kernel move a pod's memory to far NUMA nodes of a lower tier. ReturnPages is the way back where that
-    right exists; elsewhere the kernel's own promotion is."""
+    """Have the kernel move a pod's memory to far NUMA nodes of a lower tier. ReturnPages undoes it where the agent
+    may move pages; elsewhere only the kernel's own promotion does."""
 
     sources: tuple[int, ...]
     """All near NUMA nodes."""
     leave: Mapping[int, Bytes]
-    """The NUMA nodes that it may go to, and what is to be left free on each."""
+    """The NUMA nodes that it may go to, with the bytes that stay free on each."""
     bytes: Bytes
 
 
 class ReturnPages(_PodAction, frozen=True):
-    """The way back of MovePages."""
+    """Undo MovePages."""
 
     sources: tuple[int, ...]
     targets: tuple[int, ...]
@@ -118,14 +118,14 @@ class ReturnPages(_PodAction, frozen=True):
 
 
 class Evict(_PodAction, frozen=True):
-    """Evict through the API, which keeps to disruption budgets."""
+    """Evict through the API, which respects disruption budgets."""
 
 
 class Recreate(_PodAction, frozen=True):
-    """Create a bare pod again, anywhere but here, and end this one."""
+    """Evict a bare pod and create it again on another node."""
 
     avoid: str
-    """The node that its affinity rules out."""
+    """The node that the new pod's affinity rules out."""
 
 
 PodAction: TypeAlias = (
@@ -146,23 +146,23 @@ Action: TypeAlias = SwitchDemotion | PodAction
 
 
 class ActionResult(StrEnum):
-    """What became of an action."""
+    """The result of an action."""
 
     DONE = "done"
     FAILED = "failed"
-    """The machine refused: busy, read-only, not permitted. The message says which."""
+    """The machine refused it: busy, read-only or not permitted, as the message says."""
     GONE = "gone"
-    """There is no such pod any more."""
+    """The pod no longer exists."""
     BLOCKED = "blocked"
-    """Not now: a disruption budget does not allow it, or it cannot be written down first."""
+    """Not possible now: a disruption budget forbids it, or the pod's note cannot be stored first."""
     REFUSED = "refused"
-    """The API does not allow it at all."""
+    """The API does not allow it."""
     UNREACHABLE = "unreachable"
     """The API does not answer."""
 
 
 class ActionOutcome(msgspec.Struct, frozen=True):
-    """An action of an earlier plan, carried out or not. Until it is reported, the action is planned again."""
+    """The outcome of an action of an earlier plan. Until it is reported, the action is planned again."""
 
     action: Action
     result: ActionResult

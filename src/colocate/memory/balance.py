@@ -1,8 +1,8 @@
-"""What a node has against what it has promised: the room for free blocks, or the debt.
+"""Compares what a node has with what it has promised: the result is room for free blocks, or a debt.
 
-free blocks + held + online + safety <= capacity + debt, always, where held is, pod by pod, the larger of what it was
-given and what it uses. The debt is on paper: pods may not use what they hold. What of it online work needs now,
-is *due*: that alone is taken back from pods.
+free blocks + held + online + safety <= capacity + debt, always; a pod holds the larger of its blocks and what it
+uses. The debt is on paper, since pods may not use all that they hold. The part that online work needs now is *due*:
+only that is taken back from pods.
 """
 
 from collections.abc import Mapping
@@ -16,28 +16,28 @@ from colocate.model.memory import Bytes, PodUid
 
 
 class Balance(msgspec.Struct, frozen=True, kw_only=True):
-    """The reckoning of one turn."""
+    """The figures of one turn."""
 
     capacity: Bytes
     online: Bytes
-    """Expected."""
+    """What online work is expected to use."""
     safety: Bytes
     allocated: Bytes
-    """Blocks given, in bytes."""
+    """Bytes of the blocks that pods hold."""
     used: Bytes
-    """By colocated pods."""
+    """What colocated pods use."""
     held: Bytes
     free: int
-    """Blocks that there is room for beside all this."""
+    """Further blocks that there is room for."""
     debt: Bytes
     due: Bytes
     slack: Bytes
-    """What is in nobody's use now, above the safety: the opposite of due."""
+    """What is unused now above the safety; 0 where something is due."""
     block_size: Bytes
 
     @property
     def blocks_in_debt(self) -> int:
-        """How many held blocks are without memory behind them."""
+        """How many held blocks have no memory behind them."""
         return -(-self.debt // self.block_size)
 
     @property
@@ -65,7 +65,7 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
 def strike(
     usage: MemoryUsage, expected: Expectation, blocks: Mapping[PodUid, int], promised: int, block_size: Bytes
 ) -> Balance:
-    """From what is used and expected, and how many blocks each pod holds; `promised` are with none yet."""
+    """The balance, from `blocks`, the number that each pod holds, and `promised`, those given to no pod yet."""
     held = promised * block_size + sum(
         max(number * block_size, usage.colocated.get(uid, 0)) for uid, number in blocks.items()
     )
@@ -79,7 +79,7 @@ def strike(
         allocated=(sum(blocks.values()) + promised) * block_size,
         used=used,
         held=held,
-        # A forecast may expect less than is used now; what is due is owed all the same.
+        # A forecast may expect less than is used now; the debt is never less than what is due.
         free=max(0, room) // block_size if now >= 0 else 0,
         debt=max(0, -room, -now),
         due=max(0, -now),

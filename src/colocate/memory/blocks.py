@@ -1,12 +1,12 @@
-"""Which blocks are offered: the list for the kubelet, of ids that stay what they are.
+"""Decides which blocks are offered: the list of ids for the kubelet.
 
-A block that is withdrawn is off the list at once where it is free, and on it as Unhealthy for as long as a pod holds
-it. How an id that is off the list leaves the kubelet (Unhealthy first, never while it is held) is for the SDK alone.
-Shrinking is at once; blocks come back when more than the hysteresis of them has been missing for the whole cool-down,
-and then as many as there was room for all that time. Held ones need no hysteresis, for nobody new gets them.
+A free block that is withdrawn leaves the list at once; a held one stays on it as Unhealthy while a pod holds it. The
+SDK decides how an id that is off the list leaves the kubelet (Unhealthy first, never while it is held). The list
+shrinks at once. It grows when more blocks than the hysteresis have been missing for the whole cool-down, by as many
+as there was room for all that time. Held blocks need no hysteresis, since no new pod gets them.
 
-Free blocks go first, the highest number first; then held ones, of the pod that would give back first, so that they
-are not given anew when it ends. They come back the other way round: held ones, then the lowest numbers.
+Free blocks are withdrawn first, the highest number first; then held ones, of the pod that gives back first, so that
+no other pod gets them when it ends. They return in reverse order: held ones, then the lowest numbers.
 """
 
 import re
@@ -26,7 +26,7 @@ _ID = re.compile(r"CM-(\d{4}|[1-9]\d{4,})", re.ASCII)
 
 
 class BlockState(StrEnum):
-    """What becomes of a listed block when nobody holds it."""
+    """What happens to a listed block when no pod holds it."""
 
     HEALTHY = "healthy"
     """It is offered."""
@@ -35,7 +35,7 @@ class BlockState(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "BlockState | None":
-        # So it stands in states of builds that let blocks drain here.
+        # States of earlier builds have this value.
         return cls.WITHDRAWN if value == "drained" else None
 
 
@@ -47,26 +47,27 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """More room than blocks, for a while already."""
+    """There is room for more blocks, and since when."""
 
     since: float
     least: int
-    """The fewest blocks that were missing in that time."""
+    """The smallest number of blocks that were missing in that time."""
 
 
 class Blocks(msgspec.Struct, frozen=True, kw_only=True):
-    """The list, in the order of the numbers."""
+    """The list of blocks, ordered by number."""
 
     resource: str = ""
+    """Empty before the first turn."""
     size: Bytes = 0
-    """Empty and 0 before the first turn."""
+    """0 before the first turn."""
     listed: tuple[Block, ...] = ()
     growth: Growth | None = None
     started: bool = False
-    """Whether there was a turn: the first list is given at once."""
+    """Whether there was a turn: the first list is published without a cool-down."""
 
     def devices(self) -> tuple[Device, ...]:
-        """As the kubelet is told."""
+        """The blocks as devices for the kubelet."""
         return tuple(
             Device(block.id) if block.state is BlockState.HEALTHY else Device(block.id).unhealthy()
             for block in self.listed
@@ -77,20 +78,20 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The list to publish, and what changes in it: blocks are withdrawn or offered, never both in one turn."""
+    """The list to publish, and its changes: a turn withdraws blocks or offers more, never both."""
 
     devices: tuple[Device, ...] = ()
-    """All of it, in the order of the numbers."""
+    """The whole list, ordered by number."""
     withdrawn: tuple[str, ...] = ()
-    """No longer offered from now on, in the order of leaving: nobody new gets them."""
+    """Blocks that are no longer offered, in the order of withdrawal."""
     offered: tuple[str, ...] = ()
-    """Offered from now on, in the order of returning."""
+    """Blocks that are offered again, in the order of return."""
     reason: str = ""
-    """Of the change."""
+    """Why the list changes."""
 
 
 class WantedBlocks(msgspec.Struct, frozen=True):
-    """What the list should come to."""
+    """How many blocks the list should have."""
 
     free: int
     """Free blocks that there is room for."""
@@ -99,7 +100,7 @@ class WantedBlocks(msgspec.Struct, frozen=True):
     may_grow: bool
     reason: str
     waits_for: str = ""
-    """Why there may not be more, where there is room."""
+    """Why there are no more blocks, where there is room."""
 
 
 def block_id(number: int) -> str:
@@ -107,18 +108,18 @@ def block_id(number: int) -> str:
 
 
 def number(id: str) -> int | None:
-    """The number of a block; None where the id is none of ours."""
+    """The number of a block; None where the id is not one of ours."""
     match = _ID.fullmatch(id)
     return int(match[1]) if match else None
 
 
 def blocks_for_settings(blocks: Blocks, settings: MemorySettings, held: AbstractSet[str]) -> Blocks:
-    """The list for these settings: anew where size or name changed; UserError where blocks are still held."""
+    """The list for these settings: an empty one where size or name changed; UserError where pods hold old blocks."""
     same = (blocks.resource, blocks.size) == (settings.resource, settings.block_size)
     if same or (not blocks.size and not blocks.resource):
-        return msgspec.structs.replace(blocks, resource=settings.resource, size=settings.block_size)
+        return msgspec.structs.replace(blocks, resource=settings.resource, size=int(settings.block_size))
     if not held:
-        return Blocks(resource=settings.resource, size=settings.block_size)
+        return Blocks(resource=settings.resource, size=int(settings.block_size))
     what = "name" if blocks.resource != settings.resource else "size"
     raise UserError(
         f"memory: the {what} of blocks cannot become {settings.resource} of {amount(settings.block_size)} while pods "
@@ -131,14 +132,14 @@ def blocks_for_settings(blocks: Blocks, settings: MemorySettings, held: Abstract
 def turn(
     blocks: Blocks, wanted: WantedBlocks, held: Sequence[str], now: float, settings: MemorySettings
 ) -> tuple[Blocks, BlockPlan]:
-    """The next list and what changes. `held` begins with the blocks that are to be given back first."""
+    """The next list, and what changes. `held` starts with the blocks that are given back first."""
     first = not blocks.started
     mine = frozenset(held)
     table = {
         block.id: block for block in blocks.listed if block.state is BlockState.HEALTHY or block.id in mine
     }
     for id in held:
-        # An agent whose state was lost finds its blocks by who holds them.
+        # An agent that has lost its state learns its blocks from their holders.
         table.setdefault(id, Block(id))
     withdrawn = _shrink(table, wanted, held)
     missing = _missing(table, wanted, held, 0 if first else settings.hysteresis)
@@ -162,7 +163,7 @@ def turn(
 
 
 def _shrink(table: dict[str, Block], wanted: WantedBlocks, held: Sequence[str]) -> list[str]:
-    """Withdraw what is too many, in place; the ids in the order of leaving."""
+    """Withdraw surplus blocks from the table; their ids in the order of withdrawal."""
     free = _healthy_free(table, held)
     leaving = sorted(free, key=block_place, reverse=True)[: max(0, len(free) - wanted.free)]
     for id in leaving:
@@ -183,7 +184,7 @@ def _missing(table: dict[str, Block], wanted: WantedBlocks, held: Sequence[str],
 
 
 def _grow(table: dict[str, Block], many: int, held: Sequence[str]) -> list[str]:
-    """Bring blocks back, in place; the ids in the order of returning."""
+    """Add blocks to the table; their ids in the order of return."""
     back = [id for id in reversed(held) if table[id].state is not BlockState.HEALTHY]
     back += _unoffered(table, held, many - len(back))
     back = back[:many]
@@ -210,7 +211,7 @@ def _healthy_free(table: dict[str, Block], held: Sequence[str]) -> list[str]:
 
 
 def block_place(id: str) -> tuple[int, int, str]:
-    """By number; ids that are none of ours come last."""
+    """Sorts by number; ids that are not ours come last."""
     found = number(id)
     return (1, 0, id) if found is None else (0, found, id)
 

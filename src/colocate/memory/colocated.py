@@ -1,4 +1,4 @@
-"""Colocated pods: the order in which they give back, and their limits, reasserted."""
+"""Colocated pods: the order in which they give memory back, and the actions that keep their limits set."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -13,22 +13,22 @@ from colocate.model.memory import Bytes, MemoryControls, PodIdentity, PodMemory,
 
 
 class Colocated(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that holds blocks, or has held some and not got back all that was taken: nothing is done to others."""
+    """A pod that holds blocks, or held some and must still get back what was taken. No other pod is touched."""
 
     pod: PodIdentity
     ids: tuple[str, ...]
     reading: PodMemory | None
     """None where its control group cannot be read."""
     limits: PodLimits | None
-    """None where its containers are not known."""
+    """None where its containers are unknown."""
     far: Bytes
-    """What it has on far nodes."""
+    """Its memory on far nodes."""
     used: Bytes
-    """What it uses of its blocks: what is beyond `besides`."""
+    """What it uses of its blocks, that is, beyond `besides`."""
     besides: Bytes
-    """What it uses of the memory that the scheduler set aside for it besides its blocks: as online work's."""
+    """What it uses of memory that it requested besides its blocks; counts as online work's."""
     presumed: Bytes = 0
-    """Its blocks, where it runs and cannot be read."""
+    """The size of its blocks, where it runs and cannot be read; else 0."""
     entitled: bool = True
     """Whether blocks are sold to its namespace."""
 
@@ -42,24 +42,24 @@ class Colocated(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def near(self) -> Bytes:
-        """What its blocks would give back: for this alone it is asked to give."""
+        """What its blocks can give back; the pod is asked for no more than this."""
         return max(0, self.used + self.presumed - self.far)
 
     @property
     def frees(self) -> Bytes:
-        """What its end would give back in all."""
+        """What its end would free in all."""
         return max(0, self.used + self.presumed + self.besides - self.far)
 
     @property
     def gives(self) -> bool:
-        """Whether anything may be taken from it: not where it is known to ask for no block, whatever is said."""
+        """Whether memory may be taken from it: never where it is known to request no block."""
         return bool(self.ids) and self.pod.may_hold_blocks
 
     @property
     def may_be_bound(self) -> bool:
-        """Whether what holds the pod's group down holds nobody but containers with blocks.
+        """Whether a limit on the pod's group restricts only containers with blocks.
 
-        What other containers have was set aside for them: they are not to pay for being in the same pod.
+        Memory of its other containers was reserved by the scheduler: they must not suffer from being in the same pod.
         """
         may_run = [each for each in self.pod.containers if not (each.has_ended_by_start and self.pod.started)]
         has_limit = self.limits is not None and self.limits.pod is not None
@@ -67,14 +67,14 @@ class Colocated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def giving_order(pods: Iterable[Colocated], due: Bytes) -> list[Colocated]:
-    """Who gives back first: to whom no blocks are sold; then lower priority; then who can be read; then whose blocks
-    pay more of what is due; then the youngest."""
+    """Sorts pods by who gives back first: pods of namespaces that may use no blocks; lower priority; pods that can be
+    read; pods whose blocks pay more of what is due; younger pods."""
     return sorted(
         pods,
         key=lambda each: (
             each.entitled,
             each.pod.priority,
-            # What is known to be paid goes before what may be.
+            # Memory that is known to come back goes before memory that may.
             each.reading is None,
             -min(each.near, due),
             -(each.pod.created or 0.0),
@@ -84,30 +84,29 @@ def giving_order(pods: Iterable[Colocated], due: Bytes) -> list[Colocated]:
 
 
 def droppable(pod: PodMemory, swap: bool, swap_free: Bytes) -> Bytes:
-    """What the kernel can take from a pod: cache, and what fits into swap where it may swap."""
+    """What the kernel can take from a pod: page cache, and what fits into swap where it may swap."""
     return pod.file + (min(pod.anon, swap_free) if swap and pod.swap_limit != 0 else 0)
 
 
 def unyielding(pod: PodMemory, swap: bool, swap_free: Bytes) -> Bytes:
-    """What it cannot."""
-    # The counters are not read at the same instant: what is used is no less than its parts.
+    """What the kernel cannot take from a pod."""
+    # The counters are not read at the same instant: the usage may be less than the sum of its parts.
     return max(pod.usage, firm(pod) + pod.file) - droppable(pod, swap, swap_free)
 
 
 def blocks_in_giving_order(pods: Sequence[Colocated]) -> list[str]:
-    """Blocks of the pods as ordered, of each the highest first; each once."""
+    """The blocks of the pods in their order, of each pod the highest number first, without duplicates."""
     return list(dict.fromkeys(id for each in pods for id in sorted(each.ids, key=block_place, reverse=True)))
 
 
 def assert_limits(
     pods: Sequence[Colocated], throttled: Collection[PodUid], controls: MemoryControls, off: bool
 ) -> list[PodAction]:
-    """Reassert the limits of pods that can be read and whose containers are known: a kubelet or systemd may reset
-    them.
+    """Set the limits of pods again, since a kubelet or systemd may reset them. Only for pods that can be read and
+    whose containers are known.
 
-    A limit is lowered no further than to what the pod uses: nobody is killed because a container was resized. It is
-    never raised for a pod to whose namespace no blocks are sold. When colocation is switched off, pods get back what
-    the kubelet gave them.
+    A limit is never lowered below what the pod uses, so that no resize of a container kills it. It is never raised
+    for a pod of a namespace that may use no blocks. When colocation is switched off, pods get the kubelet's limits.
     """
     actions = []
     for each in pods:
@@ -144,7 +143,7 @@ def _assert(
 
 
 def _no_lower_than_use(wanted: Bytes | None, reading: PodMemory) -> Bytes | None:
-    """The limit as wanted, or, where the pod has a larger one and uses more, what it uses: it follows that down."""
+    """The wanted limit; where the pod has a larger one and uses more than wanted, what it uses."""
     if wanted is None or reading.limit is None or reading.limit <= wanted:
         return wanted
     return min(reading.limit, max(wanted, whole_pages(reading.working_set + PAGE - 1)))
@@ -160,10 +159,10 @@ def _restore(
     each: Colocated, reading: PodMemory, limits: PodLimits, throttled: bool, controls: MemoryControls
 ) -> PodAction | None:
     own = reading.limit if limits.pod is None else kubelets_own(each.pod)
-    # The kubelet limits the swap of containers, not that of pods.
+    # The kubelet limits the swap of containers, not of pods.
     swaps = limits.swap is not None and controls.swap and reading.swap_limit is not None
     if throttled or (reading.limit == own and not swaps and not limits.containers):
-        # What the ladder did to the pod is undone first, in its own order.
+        # The ladder first undoes what it did to the pod.
         return None
     return RestoreLimit(
         pod=each.ref,

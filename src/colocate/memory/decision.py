@@ -1,6 +1,6 @@
-"""One turn: a state and facts in, the next state and a plan out. The only way into this room for a process.
+"""One turn: a state and facts in, the next state and a plan out.
 
-Store the state, then carry out the plan, then report what became of it with the next facts.
+The caller stores the state, then carries out the plan, then reports the outcomes with the next facts.
 """
 
 from collections.abc import Mapping
@@ -24,18 +24,18 @@ from colocate.model.memory import KubeletReserves, NodeWord, PodIdentity, PodUid
 
 
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is to be done, in this order, and what there is to say about the rest."""
+    """What to do, in this order, with notes about what is not done."""
 
     blocks: BlockPlan = BlockPlan()
     """The list of blocks to publish."""
     actions: tuple[Action, ...] = ()
     notes: tuple[str, ...] = ()
     stood_on: tuple[Rung, ...] = ()
-    """The rungs of the ladder that were tried in this turn."""
+    """The rungs of the ladder that this turn tried."""
 
 
 class MemoryDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn with all that led to it."""
+    """A turn with all figures that led to it."""
 
     state: MemoryState
     plan: MemoryPlan
@@ -50,19 +50,19 @@ class MemoryDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks that are free and healthy."""
     held: int
     word: NodeWord | None
-    """What the API says of the node, or said last; None where it never did."""
+    """What the API says of the node, or said last; None where it has never answered."""
     word_is_old: bool
-    """It has not answered since the agent started."""
+    """Whether `word` is from before the agent's start."""
     unstored: str = ""
     """Why the state cannot be stored; empty where it can."""
 
 
 def decide(state: MemoryState, facts: MemoryFacts, settings: MemorySettings, now: float) -> MemoryDecision:
-    """`now` is the machine's monotonic time. UserError where settings do not go with blocks that are held."""
+    """`now` is the machine's monotonic time. UserError where the settings contradict blocks that pods hold."""
     state = go_on(state, facts.boot, now, settings.longest_gap)
     told = state.holders if facts.holders is None else facts.holders
     holders = {uid: tuple(dict.fromkeys(ids)) for uid, ids in told.items() if ids}
-    # Who is said to hold nothing any more, and runs on, must still get back what was taken from it.
+    # A pod that runs and no longer holds blocks must still get back what was taken from it.
     holders |= {
         uid: ()
         for uid in (reading.uid for reading in facts.readings)
@@ -143,7 +143,7 @@ def decide(state: MemoryState, facts: MemoryFacts, settings: MemorySettings, now
 
 
 def _word(state: MemoryState, facts: MemoryFacts) -> NodeWord | None:
-    """What the API says of the node; the kubelet's reserves are as last known where it knows no such node."""
+    """What the API says of the node; where it has no such node, with the last known reserves of the kubelet."""
     if facts.word is None or not facts.word.absent or state.word is None:
         return state.word if facts.word is None else facts.word
     return msgspec.structs.replace(facts.word, reserves=state.word.reserves)
@@ -174,7 +174,7 @@ def _colocated(
             used=usage.colocated.get(uid, 0),
             presumed=len(ids) * settings.block_size if identities[uid].started and uid not in readings else 0,
             besides=usage.besides.get(uid, 0),
-            # Who has no name yet is not known to be of another namespace.
+            # Treat a pod without a name as allowed.
             entitled=not identities[uid].name or settings.sells_to(identities[uid].namespace),
         )
         for uid, ids in holders.items()
@@ -189,7 +189,7 @@ def _wanted(
     balance: Balance,
     held: int,
 ) -> WantedBlocks:
-    """How many blocks, unless something forbids any."""
+    """How many blocks the node should have; none where something forbids it."""
     if facts.off:
         return WantedBlocks(0, held, False, "Memory colocation is switched off on this node.")
     if facts.unstored:

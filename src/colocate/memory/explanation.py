@@ -1,4 +1,4 @@
-"""Why a node offers as many blocks as it does, in sentences; and where its memory is, as a bar."""
+"""Explains in sentences why a node offers so many blocks, and shows as a bar where its memory is."""
 
 import msgspec
 
@@ -11,21 +11,21 @@ from colocate.model.memory import Bytes
 
 
 class MemoryBar(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's memory from left to right; the parts are the capacity, to the byte."""
+    """A node's memory from left to right; the parts add up to the capacity."""
 
     capacity: Bytes
     system: Bytes
     online: Bytes
     colocated: Bytes
-    """Held by colocated pods, and backed by memory."""
+    """Held by colocated pods and backed by memory."""
     debt: Bytes
-    """Held by colocated pods, and taken from the safety: as much of the debt as there is memory for."""
+    """Held by colocated pods and taken from the safety: the part of the debt that there is memory for."""
     published: Bytes
     """Offered as free blocks."""
     idle: Bytes
-    """Neither: less than a block, or waiting for the cool-down."""
+    """None of these: less than a block, or waiting for the cool-down."""
     safety: Bytes
-    """What is left of it."""
+    """What is left of the safety."""
 
     def parts(self) -> tuple[tuple[str, Bytes], ...]:
         names = ("system", "online", "colocated", "debt", "published", "idle", "safety")
@@ -33,7 +33,7 @@ class MemoryBar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_bar(decision: MemoryDecision) -> MemoryBar:
-    """Where the memory is."""
+    """The bar of a decision."""
     balance = decision.balance
     rest = balance.capacity
 
@@ -62,7 +62,7 @@ def memory_bar(decision: MemoryDecision) -> MemoryBar:
 
 
 def explain(decision: MemoryDecision, settings: MemorySettings) -> tuple[str, ...]:
-    """Every figure that led to the number of blocks, in the order of the reckoning."""
+    """Every figure that led to the number of blocks, in the order of the calculation."""
     return (
         *_unstored(decision),
         *_hearsay(decision),
@@ -102,8 +102,8 @@ def _blocks(decision: MemoryDecision, settings: MemorySettings) -> list[str]:
     free = decision.offered
     leaving = sum(block.state is not BlockState.HEALTHY for block in listed)
     sentences = [
-        f"So the node offers {count(free, 'free block')} of {settings.resource}; {decision.held} held, "
-        f"{leaving} of these withdrawn."
+        f"So the node offers {count(free, 'free block')} of {settings.resource}; {decision.held} held "
+        f"({leaving} being taken back)."
     ]
     growth = decision.state.blocks.growth
     missing = decision.wanted.free - free
@@ -112,7 +112,7 @@ def _blocks(decision: MemoryDecision, settings: MemorySettings) -> list[str]:
         and missing <= 0
         and decision.wanted.free == 0
         and not decision.balance.debt
-        and not decision.unstored  # It is the first sentence then.
+        and not decision.unstored  # Then it is the first sentence.
     ):
         sentences.append(decision.wanted.reason)
     elif growth is not None:
@@ -131,7 +131,7 @@ def _blocks(decision: MemoryDecision, settings: MemorySettings) -> list[str]:
 
 
 def returning(decision: MemoryDecision, settings: MemorySettings) -> tuple[int, float]:
-    """How many more blocks wait for the cool-down, and for how many seconds from this turn on."""
+    """How many blocks wait for the cool-down, and how many seconds it still takes."""
     growth = decision.state.blocks.growth
     if growth is None:
         return 0, 0.0
@@ -176,7 +176,7 @@ def _standing(decision: MemoryDecision) -> list[str]:
 
 
 def _debt_in_words(state: MemoryState) -> str:
-    """What is owed and for how long."""
+    """The debt and its age, as a sentence."""
     if state.debt is None:
         return "There is no debt."
     return (

@@ -1,4 +1,4 @@
-"""All that a decision is made from, as the process that joins the edges puts it together."""
+"""The facts that a decision is made from, as the agent collects them."""
 
 from collections.abc import Mapping
 
@@ -9,29 +9,29 @@ from colocate.model.memory import MemoryControls, NodeMemory, NodeWord, PodIdent
 
 
 class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a node."""
+    """A node at one moment."""
 
     node_name: str
     boot: str = ""
-    """Changes when the machine starts: its time begins anew then."""
+    """Identifies this boot of the machine; its monotonic time starts at 0 with each."""
     node: NodeMemory
     word: NodeWord | None = NodeWord()
-    """What the API says of the node; None where it has not answered since the agent started: then as last known."""
+    """What the API says of the node; None where it has not answered since the agent started."""
     controls: MemoryControls
     readings: tuple[PodMemory, ...] = ()
-    """Of all pods that have a control group."""
+    """The memory of all pods that have a control group."""
     pods: tuple[PodIdentity, ...] = ()
-    """All that run here or are about to, as far as is known."""
+    """All pods that are known to run here, or to be about to."""
     holders: Mapping[PodUid, tuple[str, ...]] | None = {}
-    """Which pod holds which blocks; None where nobody can say, and then as last known."""
+    """Which pod holds which blocks; None where that is unknown, and the last known holders count."""
     promised: tuple[str, ...] = ()
-    """Blocks that the kubelet was given for a container and that no pod is seen to hold yet."""
+    """Blocks that the kubelet has got for a container, and that no pod is known to hold yet."""
     api: bool = True
     """Whether the API server answers."""
     without_eviction: frozenset[str] = frozenset()
-    """Namespaces of which it says that no pod may be evicted there by this agent."""
+    """Namespaces in which this agent may not evict pods, according to the API server."""
     without_creation: frozenset[str] = frozenset()
-    """Namespaces of which it says that no pod may be created anew there by this agent."""
+    """Namespaces in which this agent may not create pods again, according to the API server."""
     off: bool = False
     """Whether memory colocation is switched off on this node."""
     unstored: str = ""

@@ -1,12 +1,12 @@
-"""How much memory is kept for others than colocated pods: what online work is expected to use, and the safety.
+"""How much memory is kept from colocated pods: what online work is expected to use, and the safety.
 
-Every forecast has `expect` and says in `remembers` how many seconds of the past it wants to be given. A new one is a
-struct more in the union `Forecast`.
+Every forecast has `expect`, and says in `remembers` how many seconds of the past it needs. To add one, add a struct
+to the union `Forecast`.
 
-The safety is never sold, so that the kubelet has no reason to evict before anything here acts. Three parts: the
-kubelet's eviction threshold; what is left unused of its reserves (what the system uses is counted as use, not a
-second time); and the operator's margin above both. Where the kubelet was not asked for its threshold, this may be as
-much as all that it keeps from pods: what the system uses is then deducted from none of it.
+The safety is never sold, so that the kubelet does not evict before the agent acts. It has three parts: the kubelet's
+eviction threshold; the unused part of the kubelet's reserves (the used part already counts as use); and the
+operator's margin above both. Where the kubelet's threshold is unknown, it may be all that the kubelet keeps from
+pods: use by the system is then not deducted from it.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ DEFAULT_EVICTION = 100 << 20
 
 
 class Safety(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept, and why."""
+    """The parts of the safety, and why."""
 
     eviction: Bytes
     reserved: Bytes
-    """All that the kubelet keeps from pods, its eviction threshold included."""
+    """All that the kubelet keeps from pods, including its eviction threshold."""
     unfilled: Bytes
-    """What of its reserves nothing uses yet."""
+    """The unused part of its reserves."""
     margin: Bytes
     reasons: tuple[str, ...]
 
@@ -44,14 +44,14 @@ class Safety(msgspec.Struct, frozen=True, kw_only=True):
 def safety_of(
     reserves: KubeletReserves, hugepages: Bytes, capacity: Bytes, system: Bytes, share: float
 ) -> Safety:
-    """From the kubelet's reserves, what the system uses of them, and the operator's share of the capacity."""
+    """The safety, with the operator's `share` of the capacity as its margin."""
     knows_allocatable = reserves.capacity is not None and reserves.allocatable is not None
     kept_from_pods = (reserves.capacity or 0) - (reserves.allocatable or 0) if knows_allocatable else 0
     known = [each for each in (reserves.eviction_hard, reserves.eviction_soft) if each is not None]
     at_most = 0 if _was_asked(reserves) else kept_from_pods - hugepages
     eviction = max(known, default=max(DEFAULT_EVICTION, at_most))
     named = (reserves.kube_reserved or 0) + (reserves.system_reserved or 0) + hugepages + eviction
-    # The soft threshold and an allocatable that somebody patched are in one of the two only: the larger is right.
+    # A soft threshold or a patched allocatable appears in only one of the two, so the larger counts.
     reserved = max(named, kept_from_pods)
     unfilled = max(0, reserved - eviction - system)
     margin = int(capacity * share)
@@ -66,7 +66,7 @@ def safety_of(
 
 
 def _of_reserve(reserve: Bytes, system: Bytes) -> str:
-    """What is kept of the reserves without the eviction threshold, after what the system uses of them."""
+    """A sentence about the reserves without the eviction threshold, and what the system uses of them."""
     if not reserve:
         return "That is the eviction threshold alone, so nothing more is kept for the system."
     if system >= reserve:
@@ -82,7 +82,7 @@ def _of_reserve(reserve: Bytes, system: Bytes) -> str:
 
 
 def _was_asked(reserves: KubeletReserves) -> bool:
-    """Whether it told its configuration, be it one without a threshold."""
+    """Whether the kubelet gave its configuration, even one without a threshold."""
     return reserves.kube_reserved is not None or reserves.system_reserved is not None
 
 
@@ -102,24 +102,24 @@ def _of_allocatable(known: bool, kept_from_pods: Bytes) -> str:
 
 
 class Peak(msgspec.Struct, frozen=True):
-    """The most that online work used in a slot of time."""
+    """The most that online work used in one slot of time."""
 
     since: float
     online: Bytes
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """What to count on."""
+    """What a forecast expects."""
 
     online: Bytes
     safety: Bytes
     margin: Bytes
-    """The part of the safety that is above anybody's reserves: what online work may eat into for a while."""
+    """The part of the safety above all reserves: online work may use it for a while."""
     reasons: tuple[str, ...]
 
 
 class Instant(msgspec.Struct, frozen=True, tag_field="kind", tag="instant"):
-    """What is used now will be used."""
+    """Expects what online work uses now."""
 
     @property
     def remembers(self) -> float:
@@ -131,10 +131,10 @@ class Instant(msgspec.Struct, frozen=True, tag_field="kind", tag="instant"):
 
 
 class WindowMax(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="window-max"):
-    """What was used at most in a window of the past will be used."""
+    """Expects the most that online work used in a window of the past."""
 
     window: float = 24 * 3600.0
-    """Seconds."""
+    """Length of the window in seconds."""
 
     @property
     def remembers(self) -> float:
@@ -149,7 +149,7 @@ class WindowMax(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
         return Expectation(online, safety.total, safety.margin, (reason,))
 
     def _known(self, history: Sequence[Peak]) -> str:
-        """How much of the window was seen, where that is not all of it."""
+        """How much of the window the agent saw, where that is not all of it."""
         seen = history[-1].since - history[0].since if history else 0.0
         if seen >= self.window * (1 - 1 / _SLOTS):
             return ""
@@ -161,7 +161,7 @@ def _hours(seconds: float) -> str:
 
 
 class KoordinatorPolicy(StrEnum):
-    """By what Koordinator counts an online pod."""
+    """What Koordinator counts for an online pod."""
 
     USAGE = "usage"
     REQUEST = "request"
@@ -188,7 +188,7 @@ class Koordinator(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         system = max(usage.system, safety.reserved)
         pods = sum(self.policy.of(pod) for pod in usage.online_pods)
         margin = int(usage.capacity * (100 - self.threshold) / 100)
-        # What the kubelet evicts by is never sold, however small a margin was asked for.
+        # The eviction threshold is never sold, however small the margin.
         kept = max(margin, safety.eviction + safety.margin)
         reasons = (
             f"Expected online: {amount(system)} for the system (the larger of {amount(usage.system)} used and "
@@ -204,11 +204,11 @@ Forecast: TypeAlias = Instant | WindowMax | Koordinator
 
 
 def remember(history: Sequence[Peak], online: Bytes, now: float, seconds: float) -> tuple[Peak, ...]:
-    """The past with the present: at most some three hundred peaks, however often one looks."""
+    """The history with the present added; about 300 peaks at most."""
     if not seconds:
         return ()
     slot = seconds / _SLOTS
-    # A slot is kept until its end, not its start, has left the window.
+    # Keep a slot until its end has left the window.
     kept = [peak for peak in history if now - peak.since <= seconds + slot]
     if kept and now - kept[-1].since < slot:
         kept[-1] = Peak(kept[-1].since, max(kept[-1].online, online))

@@ -1,12 +1,11 @@
-"""What a pod with blocks may use: the limits of its control groups.
+"""Decides what a pod with blocks may use: the limits of its control groups.
 
-The pod's group is limited, not the container's: it exists before the container does, and stays when that is
-restarted. The limit is blocks x size plus what its other containers may use, of those that run at the same time.
+The limit is on the pod's group, not on the container's: that group exists before the container, and survives its
+restarts. The limit is blocks x size, plus what other containers that run at the same time may use.
 
-Where a container without blocks has no memory limit, no limit of the pod could be right: it might kill a sidecar that
-was never meant to be held. The pod then has none; each container with blocks is held in its own group instead,
-unless it has a memory limit, by which it is held already. Where the pod as a whole has a memory limit, blocks come on
-top of that. The limit is never below the kubelet's own.
+Where a container without blocks has no memory limit, the pod gets none: it might kill a sidecar that should have no
+limit. Each container with blocks is limited in its own group instead, unless it has a memory limit already. Where the
+pod as a whole has a memory limit, blocks come on top. The limit is never below the kubelet's own.
 """
 
 from collections.abc import Mapping
@@ -23,11 +22,11 @@ class PodLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits, and why."""
 
     pod: Bytes | None
-    """Of the pod's group; None where it is to have none of ours."""
+    """Limit of the pod's group; None where it gets none from us."""
     containers: Mapping[str, Bytes] = {}
-    """Of containers' own groups, where the pod's has none."""
+    """Limits of containers' own groups, where the pod's has none."""
     swap: Bytes | None
-    """How much swap; None: as the kubelet left it."""
+    """Limit on swap; None: as the kubelet set it."""
     reasons: tuple[str, ...]
 
 
@@ -70,9 +69,9 @@ def limits_of(pod: PodIdentity, block_size: Bytes, swap: bool = False) -> PodLim
 
 
 def set_aside(pod: PodIdentity, block_size: Bytes) -> Bytes:
-    """What the scheduler set aside for a pod besides its blocks: what it uses of that is as online work's.
+    """What the scheduler reserved for a pod besides its blocks; its use counts as online work's.
 
-    A container with blocks that also has a memory limit shares that with its blocks, as `limits_of` has it.
+    A container with blocks and a memory limit has the larger of both, not the sum, as in `limits_of`.
     """
     if pod.limit or pod.whole_request:
         return pod.request
@@ -85,7 +84,7 @@ def set_aside(pod: PodIdentity, block_size: Bytes) -> Bytes:
 
 
 def kubelets_own(pod: PodIdentity) -> Bytes | None:
-    """The limit that the kubelet gave the pod's group: none unless the pod or every container has one."""
+    """The limit that the kubelet sets on the pod's group; None unless the pod or every container has a limit."""
     if pod.limit:
         return whole_pages(pod.limit + pod.overhead)
     most = [container.limit for container in pod.containers]
@@ -95,15 +94,15 @@ def kubelets_own(pod: PodIdentity) -> Bytes | None:
 
 
 def whole_pages(size: Bytes) -> Bytes:
-    """As the kernel stores it."""
+    """Rounded down to whole pages, as the kernel stores limits."""
     return size // PAGE * PAGE
 
 
 def _allowed(container: ContainerMemory, block_size: Bytes) -> Bytes | None:
-    """What one container may use; None where nothing says.
+    """What one container may use; None where it has no limit.
 
-    Memory of its own that a container with blocks asks for was set aside for it by the scheduler: it is not taken
-    away. With a limit, its own group holds it to that; with a request alone, blocks come on top.
+    Memory that a container with blocks requests besides was reserved by the scheduler, so the container keeps it.
+    With a memory limit, its own group has that limit; with only a request, blocks come on top.
     """
     blocks = container.blocks * block_size
     if container.limit:

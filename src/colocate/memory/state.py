@@ -1,7 +1,7 @@
-"""What a node's agent must not forget, whatever kills it: stored before each plan is carried out.
+"""The state of a node's agent, stored before each plan is carried out, so that it survives a kill.
 
-It has a clock of its own, which goes on by what passed since the last turn, and by little where nobody looked for
-long or the machine was started again. So no deadline and no cool-down runs out unseen, and no clock's jump matters.
+The state has its own clock. Each turn adds the time since the last one, but only a little after a long gap or a
+reboot. So no deadline or cool-down runs out while the agent is down, and jumps of the machine's clock do not matter.
 """
 
 from collections.abc import Mapping
@@ -22,25 +22,26 @@ _T = TypeVar("_T")
 
 
 class Debt(msgspec.Struct, frozen=True):
-    """What is owed, and since when."""
+    """A debt, and since when it exists."""
 
     bytes: Bytes
     since: float
 
 
 class MemoryState(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is carried from one turn to the next."""
+    """Everything that one turn passes to the next."""
 
     version: int = VERSION
     boot: str = ""
     seen: float = 0.0
-    """The machine's time of the last turn."""
+    """The machine's monotonic time at the last turn."""
     clock: float = 0.0
     blocks: Blocks = Blocks()
     holders: Mapping[PodUid, tuple[str, ...]] = {}
-    """As last known. A pod that holds none is here as long as something that was done to it is to be undone."""
+    """The last known holders, with their blocks. A pod without blocks stays here until everything done to it is
+    undone."""
     pods: Mapping[PodUid, PodIdentity] = {}
-    """Who they are, as last known."""
+    """The holders' last known identities."""
     word: NodeWord | None = None
     """What the API last said of the node."""
     debt: Debt | None = None
@@ -48,10 +49,10 @@ class MemoryState(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[Peak, ...] = ()
 
     def who(self, uid: PodUid, told: PodIdentity | None) -> PodIdentity:
-        """Who a holder is: as the facts say, or as last known where these say less.
+        """A holder's identity: as the facts say, or the last known one where they say less.
 
-        What the API has shown as a pod of its own under this uid is no static pod later: a mirror that says so was
-        made by somebody who had that pod deleted.
+        A pod that the API has shown under this uid cannot become a static pod later: a mirror that claims so is an
+        attack by a tenant who had the pod deleted.
         """
         known = self.pods.get(uid)
         if known is None:
@@ -62,10 +63,10 @@ class MemoryState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def go_on(state: MemoryState, boot: str, now: float, longest_gap: float) -> MemoryState:
-    """The state with its clock moved on; `now` never goes back while the machine runs."""
+    """The state with its clock advanced; `now` never decreases between two boots."""
     passed = max(0.0, now - state.seen) if boot == state.boot else 0.0
     clock = state.clock + min(passed, longest_gap)
-    # The kernel's own switches are as somebody else has them since.
+    # After a reboot the kernel's switches are no longer ours.
     ladder = state.ladder
     if boot != state.boot:
         ladder = msgspec.structs.replace(ladder, demotion_is_ours=False)
@@ -77,7 +78,7 @@ def state_to_json(state: MemoryState) -> bytes:
 
 
 def state_from_json(data: bytes) -> MemoryState:
-    """UserError where it is not a state that this release wrote."""
+    """Read a state; UserError where this release cannot have written it."""
     try:
         state = msgspec.json.decode(data, type=MemoryState)
     except ValueError as error:
@@ -90,7 +91,7 @@ def state_from_json(data: bytes) -> MemoryState:
 
 
 def _without_impossible_pods(state: MemoryState) -> MemoryState:
-    """Uids become paths of control groups: what no pod can have is forgotten, whoever wrote it there."""
+    """Without uids that no pod can have: they become paths of control groups."""
     ladder = state.ladder
     return msgspec.structs.replace(
         state,

@@ -1,11 +1,11 @@
-"""What uses a node's memory: the system, online pods, colocated pods.
+"""Measures what uses a node's memory: the system, online pods, colocated pods.
 
-Online is everything but colocated pods, whatever their class. It is taken from the node's own figures less what
-colocated pods are known to use, so nothing is counted twice, and nothing that runs outside pods is missed. What a
-colocated pod uses of memory that it requested besides its blocks is online, too. Pods that cannot be read are counted
-by their request. Far NUMA nodes are no part of it: they are where a debt can go.
+Online is everything but colocated pods, of any QoS class. It is the node's use less the use of colocated pods, so
+nothing counts twice, and what runs outside pods counts as well. What a colocated pod uses of memory that it requested
+besides its blocks is online, too. Pods that cannot be read count by their request. Far NUMA nodes are left out: a
+debt can move there.
 
-Cache is told from use in two ways (`PageCache`); each deducts from the node what it counts for the node.
+There are two views of which page cache counts as use (`PageCache`); each applies to the node and its pods alike.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +19,14 @@ from colocate.model.pod import QosClass
 
 
 class UsageView(StrEnum):
-    """By whose reckoning memory is in use."""
+    """Whose way of counting memory in use."""
 
     KERNEL = "MemAvailable"
     KUBELET = "the kubelet's working set"
 
 
 class OnlinePod(msgspec.Struct, frozen=True):
-    """An online pod's share."""
+    """What an online pod uses and requests."""
 
     uid: PodUid
     qos: QosClass
@@ -36,26 +36,26 @@ class OnlinePod(msgspec.Struct, frozen=True):
 
 
 class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the memory is."""
+    """What uses the node's memory."""
 
     capacity: Bytes
-    """What there is to share: near memory, and what colocated pods have on far nodes."""
+    """Near memory, plus what colocated pods have on far nodes."""
     near: Bytes
     system: Bytes
-    """What is in use outside pods."""
+    """Memory in use outside pods."""
     online_pods: tuple[OnlinePod, ...]
     colocated: Mapping[PodUid, Bytes]
-    """What each colocated pod uses of its blocks: its working set, by either view, less `besides`."""
+    """What each colocated pod uses of its blocks: its working set, in both views, less `besides`."""
     besides: Mapping[PodUid, Bytes] = {}
-    """What each of them uses of the memory that was set aside for it besides: it is among the online pods, too."""
+    """What each colocated pod uses of memory that it requested besides; counts among the online pods, too."""
     far: Mapping[PodUid, Bytes]
-    """What each of them has on far nodes."""
+    """What each colocated pod has on far nodes."""
     view: UsageView
     reasons: tuple[str, ...]
 
     @property
     def online(self) -> Bytes:
-        """What is counted as in use by all but colocated pods."""
+        """What the system and online pods use."""
         return self.system + sum(counted(pod) for pod in self.online_pods)
 
     @property
@@ -64,13 +64,13 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def counted(pod: OnlinePod) -> Bytes:
-    """A pod's use, or its request where nobody knows."""
+    """A pod's use, or its request where the use is unknown."""
     return pod.request if pod.used is None else pod.used
 
 
 def far_ids(node: NodeMemory, configured: tuple[int, ...] | None) -> frozenset[int]:
     """The far NUMA nodes that have memory: as configured, or those without CPUs; never all of them."""
-    # One whose memory was taken off may stay in the list, empty.
+    # A node whose memory was removed may stay in the list with no memory.
     nodes = [each for each in node.numa if each.total]
     wanted = [
         each.id for each in nodes if (each.id in configured if configured is not None else not each.has_cpus)
@@ -86,9 +86,9 @@ def measure(
     far: frozenset[int],
     views: Sequence[UsageView],
 ) -> MemoryUsage:
-    """By the view that finds most in use online, of those given.
+    """The usage by the view that finds most in use online.
 
-    `colocated` says of each colocated pod how much was set aside for it besides its blocks.
+    `colocated` has, for each colocated pod, what the scheduler reserved for it besides its blocks.
     """
     measured = [_by(view, node, readings, pods, colocated, far) for view in views]
     return max(measured, key=lambda usage: usage.online)
@@ -103,7 +103,7 @@ def _by(
     far: frozenset[int],
 ) -> MemoryUsage:
     far_nodes = [each for each in node.numa if each.id in far]
-    node_use, far_use, pod_use = _RECKONING[view]
+    node_use, far_use, pod_use = _COUNTING[view]
     near = max(0, node.total - sum(each.total for each in far_nodes))
     far_taken = sum(far_use(each) for each in far_nodes)
     used = min(near, max(0, node_use(node) - far_taken))
@@ -111,7 +111,7 @@ def _by(
     taken = {reading.uid: max(0, pod_use(reading) - lent[reading.uid]) for reading in readings}
     named = {pod.uid: pod for pod in pods}
     online_pods = [
-        # Of whom nobody says what it requested, a static pod say, what it uses counts wherever a request does.
+        # Where the request is unknown, as of a static pod, the use counts as the request.
         OnlinePod(
             each.uid,
             each.qos,
@@ -187,19 +187,19 @@ def _reasons(
 
 
 def firm(pod: PodMemory) -> Bytes:
-    """What a pod has that is no cache: nothing but its end or swap gives it back."""
+    """A pod's memory that is not page cache: only its end or swap frees it."""
     return pod.anon + pod.shmem
 
 
 def _on_far(pod: PodMemory, far: frozenset[int], far_taken: Bytes) -> Bytes:
-    """What lies on far nodes. Where nobody knows, as much as can: deducting less finds more in use online."""
+    """A pod's memory on far nodes. Where unknown, the most that it can be, which deducts least from online use."""
     if pod.numa is None:
         return min(pod.working_set, far_taken)
     return sum(size for id, size in pod.numa.items() if id in far)
 
 
-_Reckoning = tuple[Callable[[NodeMemory], Bytes], Callable[[NumaMemory], Bytes], Callable[[PodMemory], Bytes]]
-_RECKONING: Mapping[UsageView, _Reckoning] = {
+_Counting = tuple[Callable[[NodeMemory], Bytes], Callable[[NumaMemory], Bytes], Callable[[PodMemory], Bytes]]
+_COUNTING: Mapping[UsageView, _Counting] = {
     UsageView.KERNEL: (
         lambda node: node.total - node.available,
         lambda numa: max(0, numa.total - numa.free - numa.file),

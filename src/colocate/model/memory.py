@@ -15,7 +15,7 @@ Bytes: TypeAlias = int
 """An amount of memory."""
 
 PodUid: TypeAlias = str
-"""A pod as the API and the kubelet know it; control groups are found by it."""
+"""The uid of a pod in the API and at the kubelet; its control group is found by it."""
 
 
 class Pressure(msgspec.Struct, frozen=True):
@@ -24,14 +24,15 @@ class Pressure(msgspec.Struct, frozen=True):
     some10: float = 0.0
     some60: float = 0.0
     some300: float = 0.0
-    """Somebody waited for memory."""
+    """`some`: at least one process waited for memory."""
     full10: float = 0.0
     full60: float = 0.0
     full300: float = 0.0
-    """Everybody did."""
+    """`full`: all processes waited for memory."""
     some_total: int = 0
+    """Microseconds ever lost while at least one process waited."""
     full_total: int = 0
-    """Microseconds ever lost."""
+    """Microseconds ever lost while all processes waited."""
 
 
 class NumaMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,9 +45,9 @@ class NumaMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Active and inactive file pages (not tmpfs): what can be dropped."""
     inactive_file: Bytes = 0
     has_cpus: bool = True
-    """A node without any is memory alone: CXL, persistent memory."""
+    """A node without CPUs has only memory: CXL, persistent memory."""
     distances: Mapping[int, int] = {}
-    """By the id of the other node, as the firmware says; 10 to itself."""
+    """Distances by the id of the other node, from the firmware; 10 to itself."""
 
 
 class NodeMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,13 +56,13 @@ class NodeMemory(msgspec.Struct, frozen=True, kw_only=True):
     total: Bytes
     """MemTotal."""
     available: Bytes
-    """MemAvailable: what the kernel thinks that a new process could have without swapping."""
+    """MemAvailable: the kernel's estimate of what a new process could use without swapping."""
     free: Bytes
     """MemFree."""
     inactive_file: Bytes
-    """Inactive(file): what the kubelet, too, takes for reclaimable."""
+    """Inactive(file): the kubelet also counts it as reclaimable."""
     hugepages: Bytes = 0
-    """Set aside as huge pages, used or not; neither free nor available."""
+    """Reserved as huge pages, used or not; neither free nor available."""
     swap_total: Bytes = 0
     swap_free: Bytes = 0
     numa: tuple[NumaMemory, ...] = ()
@@ -69,19 +70,19 @@ class NodeMemory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def working_set(self) -> Bytes:
-        """What is used by the kubelet's reckoning, which its eviction goes by: active page cache included."""
+        """What the kubelet counts as used when it evicts, including active page cache."""
         return max(0, self.total - self.free - self.inactive_file)
 
 
 class OurHigh(msgspec.Struct, frozen=True):
-    """A memory.high that was set here, for a debt."""
+    """A memory.high that the agent has set."""
 
     before: Bytes | None
-    """What it was then; None: there was none."""
+    """memory.high before; None: there was no limit."""
 
 
 class PodMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod's control group, everything in it together."""
+    """The memory of a pod's control group, including its containers."""
 
     uid: PodUid
     qos: QosClass
@@ -91,32 +92,32 @@ class PodMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Active and inactive file pages (not tmpfs): what can be dropped."""
     inactive_file: Bytes
     shmem: Bytes = 0
-    """tmpfs and shared memory: held as firmly as anonymous memory."""
+    """tmpfs and shared memory, which the kernel cannot drop."""
     swap: Bytes | None = None
-    """What lies in swap."""
+    """Bytes in swap."""
     limit: Bytes | None = None
     """memory.max or memory.limit_in_bytes; None where there is no limit."""
     high: Bytes | None = None
     """memory.high (v2); None where there is none."""
     our_high: OurHigh | None = None
-    """Where it is marked as ours."""
+    """The mark that `high` is ours; None where there is none."""
     swap_limit: Bytes | None = None
     """How much swap it may take (v2: memory.swap.max; v1: memsw less memory); None where there is no limit."""
     pressure: Pressure | None = None
     refaults: int | None = None
-    """Pages of cache and anonymous memory ever read back soon after they were dropped."""
+    """Number of pages that were ever read back soon after they were dropped."""
     numa: Mapping[int, Bytes] | None = None
     """By NUMA node, where its anonymous and file pages lie; without inactive file pages where the machine tells these
     by node (v2)."""
 
     @property
     def working_set(self) -> Bytes:
-        """What is used by the kubelet's reckoning."""
+        """What the kubelet counts as used."""
         return max(0, self.usage - self.inactive_file)
 
 
 class ContainerMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What one container of a pod asks for."""
+    """What one container of a pod requests."""
 
     name: str
     blocks: int = 0
@@ -124,17 +125,17 @@ class ContainerMemory(msgspec.Struct, frozen=True, kw_only=True):
     """None, or 0 as Kubernetes has it: no limit."""
     request: Bytes | None = None
     init: bool = False
-    """It runs before the others; with `sidecar`, and from then on beside them."""
+    """Whether it is an init container; with `sidecar`, one that keeps running."""
     sidecar: bool = False
 
     @property
     def has_ended_by_start(self) -> bool:
-        """Whether it is one of those that end before the pod counts as started."""
+        """Whether it ends before the pod counts as started."""
         return self.init and not self.sidecar
 
 
 class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What the API says of a pod; defaults where it has not been asked yet."""
+    """What the API says of a pod; the defaults where it has not answered yet."""
 
     uid: PodUid
     namespace: str
@@ -144,19 +145,20 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
     created: float | None = None
     """Seconds since the epoch."""
     controller: str = ""
-    """The kind of what would create it again, such as ReplicaSet; empty for a bare pod."""
+    """The kind of its controller, such as ReplicaSet; empty for a bare pod."""
     started: bool = False
-    """Its init containers have ended, but for sidecars."""
+    """Whether its init containers, except sidecars, have ended."""
     static: bool = False
-    """A mirror of a file on the node: the API cannot evict it."""
+    """Whether it is a static pod, made from a file on the node: the API cannot evict it."""
     may_move: bool = False
-    """Its annotation allows that it is created again on another node."""
+    """Whether its annotation allows the agent to create it again on another node."""
     terminating: bool = False
     limit: Bytes | None = None
+    """Memory limit of the pod as a whole (pod-level resources); None where it has none."""
     whole_request: Bytes | None = None
-    """Of the pod as a whole, where it says so itself (pod-level resources)."""
+    """Memory request of the pod as a whole (pod-level resources); None where it has none."""
     overhead: Bytes = 0
-    """What its runtime needs besides its containers."""
+    """What its runtime class needs besides its containers."""
     containers: tuple[ContainerMemory, ...] = ()
 
     @property
@@ -165,14 +167,14 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_hold_blocks(self) -> bool:
-        """Whether it asks for any, as far as is known."""
+        """Whether it requests blocks, or its containers are unknown."""
         return not self.containers or any(each.blocks for each in self.containers)
 
     @property
     def request(self) -> Bytes:
-        """The memory that the scheduler set aside for it: what it says as a whole goes before its containers' sum."""
+        """The memory that the scheduler reserves for it: its pod-level request, or else the sum of its containers."""
         containers = running_together([each.request or 0 for each in self.containers], self.containers)
-        # A limit alone: the API server has it ask for what its containers do, or else for all of the limit.
+        # With only a pod-level limit, the API server takes the containers' requests, or else the limit.
         asked = self.whole_request or containers or self.limit or 0
         return asked + self.overhead
 
@@ -191,7 +193,7 @@ class KubeletReserves(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeWord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the API says of the node itself."""
+    """What the API says of the node."""
 
     absent: bool = False
     """There is no Node object of that name."""
@@ -202,16 +204,16 @@ class NodeWord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Demotion(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kernel has of demotion: what it reclaims from a NUMA node goes to one of a lower memory tier."""
+    """The kernel's demotion: memory reclaimed from a NUMA node moves to one of a lower memory tier."""
 
     tiers: Mapping[int, int] = {}
     """The memory tier of each NUMA node; the higher, the slower."""
     enabled: bool = False
-    """The kernel's switch, which is one for the whole machine."""
+    """The kernel's switch, for the whole machine."""
     promotes: bool = False
-    """Whether the kernel moves pages back that are used (kernel.numa_balancing has 2)."""
+    """Whether the kernel moves used pages back (kernel.numa_balancing has 2)."""
     missing: str = ""
-    """Why nothing would be demoted, whatever the switch says, or why it cannot be switched on; empty where it can."""
+    """Why this machine cannot demote, or the switch cannot be set; empty where it can."""
 
     @property
     def here(self) -> bool:
@@ -219,12 +221,12 @@ class Demotion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryControls(msgspec.Struct, frozen=True, kw_only=True):
-    """What this machine lets one do to a pod's memory."""
+    """What this machine allows the agent to do to a pod's memory."""
 
     cgroup: int
     """1 or 2."""
     writable: bool = True
-    """Whether the control groups can be written at all."""
+    """Whether the control groups can be written."""
     reclaim: bool = False
     """memory.reclaim (v2, Linux 5.19)."""
     high: bool = False
@@ -232,12 +234,12 @@ class MemoryControls(msgspec.Struct, frozen=True, kw_only=True):
     swap: bool = False
     """Whether a group's swap can be limited."""
     migrate: bool = False
-    """Whether pages of other processes may be moved (CAP_SYS_NICE), and their ids are seen."""
-    demotion: Demotion = Demotion(missing="nobody has looked for it")
+    """Whether pages of other processes can be moved (CAP_SYS_NICE), and their ids are visible."""
+    demotion: Demotion = Demotion(missing="not looked for yet")
 
 
 def running_together(amounts: Sequence[Bytes], containers: Sequence[ContainerMemory]) -> Bytes:
-    """The most of those amounts, one for each container, that is asked for at one time."""
+    """The largest sum of `amounts`, one per container, of containers that run at the same time."""
     of = list(zip(amounts, containers, strict=True))
     return peak(
         (amount for amount, each in of if not each.init),

@@ -13,7 +13,6 @@ from colocate.cluster.usage import PollSettings, Preset, PrometheusSettings, Que
 from colocate.cluster.usage import Window as AskedWindow
 from colocate.cluster.usage.presets import NODE_LABELS
 from colocate.cluster.usage.prometheus import connection_to
-from colocate.config.values import Seconds, Section, Size
 from colocate.config.words import Problem
 from colocate.errors import UserError
 from colocate.load import (
@@ -32,6 +31,7 @@ from colocate.load import (
     mix,
 )
 from colocate.load import LoadSettings as LoadSettings
+from colocate.model.values import Seconds, Section, Size
 from colocate.scheduler.load_ranges import check_ranges
 
 _RULES_OF_THE_STACK = 300.0

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from colocate.cluster.usage import QuerySettings
-from colocate.config import values
 from colocate.config.document import FOREIGN_TO_ALL, VERSION, ConfigDocument
 from colocate.config.process_sections import Log, Metrics
-from colocate.config.values import Seconds, Section, to_size
-from colocate.config.values import Size as Size
 from colocate.config.words import Problem, show
 from colocate.http.places import PlaceLimits
+from colocate.model import values
+from colocate.model.values import Seconds, Section, to_size
+from colocate.model.values import Size as Size
 from colocate.scheduler.gpus.section import GpuSection, check_gpus
 from colocate.scheduler.sections import (
     Decisions,

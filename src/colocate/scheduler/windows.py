@@ -10,9 +10,9 @@ import msgspec
 from colocate.cluster.usage import QuerySettings
 from colocate.cluster.usage.presets import Window as AskedWindow
 from colocate.cluster.usage.signals import Measured, Statistic, duration
-from colocate.config.values import Seconds
 from colocate.config.words import Problem
 from colocate.load import Mix, PolicyName, mix
+from colocate.model.values import Seconds
 from colocate.scheduler.sections import Load, UsageSection, WindowSection
 
 _PERCENTILE_SPAN = 3600.0

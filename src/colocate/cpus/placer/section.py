@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from colocate.config.values import Address, CpuAmount, Section
 from colocate.config.words import Problem, show
 from colocate.cpus import BurstLevel, CpuSettings, CpuWishes, NamedPool, parse_wishes
 from colocate.errors import UserError
 from colocate.model.cpuset import CpuSet
 from colocate.model.pod import QosClass
+from colocate.model.values import Address, CpuAmount, Section
 from colocate.wire.rpc import MAX_SOCKET_PATH
 
 _MOST_RESERVED = 16_384_000

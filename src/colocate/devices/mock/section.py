@@ -2,8 +2,8 @@
 
 from enum import StrEnum
 
-from colocate.config.values import Section
 from colocate.model.device import Allocation
+from colocate.model.values import Section
 
 
 class Spread(StrEnum):

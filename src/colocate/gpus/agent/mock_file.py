@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from colocate.config import values
 from colocate.config.document import ConfigDocument
 from colocate.config.file import load_document
-from colocate.config.values import Section, Size
 from colocate.config.words import Problem, show
 from colocate.host.mock_gpus import MockGpu, mock_uuid
+from colocate.model import values
+from colocate.model.values import Section, Size
 
 MOST = 64
 """Mock GPUs of a node."""

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from colocate.config.values import Seconds, Section, Size
 from colocate.config.words import Problem, show, suggest
 from colocate.gpus import (
     COLOCATE,
@@ -18,6 +17,7 @@ from colocate.gpus import (
     Unassumed,
     dialect,
 )
+from colocate.model.values import Seconds, Section, Size
 
 _CDI_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_UNIT = 1 << 40

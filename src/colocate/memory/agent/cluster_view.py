@@ -1,6 +1,6 @@
-"""What the cluster says of this node: its pods, its Node object, its kubelet's reserves; and events told to it.
+"""What the API server says of this node: its pods, its Node object, its kubelet's reserves. Also records events.
 
-Everything is what was heard last. While the API server is away it stays so, and `answers` is false.
+Everything is the last answer. While the API server is away the last answer stays, and `answers` is false.
 """
 
 import asyncio
@@ -44,17 +44,17 @@ class ClusterView:
         self.kubelet: KubeletConfig | None = None
         """The kubelet's own configuration, where this identity may ask for it."""
         self.kubelet_silent = "not asked yet"
-        """Why there is none."""
+        """Why `kubelet` is None; empty where it is not."""
 
     async def run(self) -> None:
-        """Follow until cancelled, whatever happens to the server."""
+        """Watch until cancelled; errors of the server do not end it."""
         async with asyncio.TaskGroup() as group:
             for work in (self._pods.run(), self._nodes.run(), self._events.run(), self._ask_for_reserves()):
                 group.create_task(work)
             group.create_task(self.rights.run())
 
     async def synced(self, seconds: float) -> bool:
-        """Wait for the first answers, but not longer than so many seconds; whether they came."""
+        """Wait up to `seconds` for the first answers; whether they came."""
         with suppress(TimeoutError):
             async with deadline(self._clock, seconds):
                 await asyncio.gather(self._pods.synced(), self._nodes.synced())
@@ -62,17 +62,17 @@ class ClusterView:
 
     @property
     def is_synced(self) -> bool:
-        """Whether the pods of this node were ever heard of: until then, none is not known to be none."""
+        """Whether the pods and the node have been read once: until then, an empty list means unknown."""
         return self._pods.health.synced and self._nodes.health.synced
 
     @property
     def answers(self) -> bool:
-        """Whether the API server answers now, as far as anybody has noticed."""
+        """Whether the last requests to the API server succeeded."""
         return self.is_synced and not self._pods.health.last_error and not self._nodes.health.last_error
 
     @property
     def trouble(self) -> str:
-        """Why it does not; empty where it does."""
+        """Why the API server does not answer; empty where it does."""
         if self.answers:
             return ""
         return self._pods.health.last_error or self._nodes.health.last_error or "it has not answered yet"
@@ -86,21 +86,21 @@ class ClusterView:
         return next(iter(self._nodes), None)
 
     def pod(self, pod: PodRef) -> ApiPod | None:
-        """The pod that is meant: by its uid, or the mirror of the name that this uid was proven to have."""
+        """The pod with this uid, or the mirror of the static pod with this uid and name."""
         pods = self.pods
         found = [each for each in pods if each.uid == pod.uid]
         found += [each for each in pods if each.claimed_uid == pod.uid and each.key == str(pod)]
         return found[0] if found else None
 
     async def until_pod(self, holding: Holding, resource: str, seconds: float) -> PodIdentity | None:
-        """Who holds this, once the watch has heard of it: by uid, or by name where the uid is not known."""
+        """The pod of a holding, once the watch has it: by uid, or by name where the uid is unknown."""
         with suppress(TimeoutError):
             async with deadline(self._clock, seconds):
                 while True:
                     seen = self._pods.changed.count
                     known = roster(self.pods, holding.proven, {holding.uid})
                     for pod in known.identities(resource):
-                        # By name alone, one that ends is another pod than the one that starts.
+                        # By name alone, a pod that is ending is not the one that starts.
                         named = not holding.uid and pod.key == holding.key and not pod.terminating
                         if pod.uid == holding.uid or named:
                             return pod
@@ -108,7 +108,7 @@ class ClusterView:
         return None
 
     def tell_pod(self, pod: PodRef, reason: str, message: str, *, warning: bool = False) -> None:
-        """An event on a pod; a pod without a name gets none."""
+        """Record an event on a pod; a pod without a name gets none."""
         if pod.name:
             about = Reference("Pod", pod.name, pod.namespace, pod.uid)
             self._events.record(about, reason, message, _type(warning))
@@ -119,7 +119,7 @@ class ClusterView:
         self._events.record(about, reason, message, _type(warning))
 
     async def close(self, seconds: float) -> None:
-        """Send what still waits to be told, within so many seconds, and hang up."""
+        """Send waiting events, for up to `seconds`, and close the client."""
         if self.answers:
             with suppress(TimeoutError):
                 async with deadline(self._clock, seconds):

@@ -1,4 +1,4 @@
-"""`colocate memory` as the agent hears it: the messages, the methods, and their answers."""
+"""The agent's answers to `colocate memory`: messages and methods on the control socket."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,12 +11,12 @@ from colocate.wire import control_socket as control
 from colocate.wire import rpc
 
 if TYPE_CHECKING:
-    # An agent that sells no memory does not load what that needs.
+    # An agent that sells no memory does not load the memory part.
     from colocate.memory.agent.part import MemoryPart
 
 
 class AskReport(msgspec.Struct, frozen=True):
-    """Ask for the last turn."""
+    """Ask for the report of the last turn."""
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -26,12 +26,12 @@ class Switch(msgspec.Struct, frozen=True):
 
 
 class Switched(msgspec.Struct, frozen=True):
-    """How it stands now."""
+    """Whether colocation is off now, and was before."""
 
     off: bool
     was_off: bool
     unstored: str = ""
-    """Why this will not outlast a restart of the agent; empty where it will."""
+    """Why the switch will not survive a restart of the agent; empty where it will."""
 
 
 REPORT = rpc.json("/colocate.Memory/Report", AskReport, MemoryReport)
@@ -39,7 +39,7 @@ SWITCH = rpc.json("/colocate.Memory/Switch", Switch, Switched)
 
 
 def service(part: "Callable[[], MemoryPart | None]") -> rpc.Service:
-    """The methods, over a part that an agent may not have."""
+    """The methods, for the memory part, which an agent may not have."""
 
     def the_part() -> "MemoryPart":
         found = part()

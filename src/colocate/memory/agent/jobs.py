@@ -1,6 +1,6 @@
-"""Deeds that take longer than a turn: at most one per pod, cancelled by another kind of deed or when the pod goes.
+"""Jobs: actions that take longer than a turn. At most one runs per pod.
 
-What becomes of each is reported once, whatever it raises.
+An action of another kind, or the end of the pod, cancels a job. Every job that is not cancelled reports one outcome.
 """
 
 import asyncio
@@ -13,31 +13,31 @@ from colocate.errors import ColocateError
 from colocate.memory import ActionOutcome, ActionResult, PodAction
 from colocate.model.memory import PodUid
 
-Deed = Callable[[], Awaitable[ActionOutcome]]
+Job = Callable[[], Awaitable[ActionOutcome]]
 
 
-class _Job(msgspec.Struct, frozen=True):
+class _Running(msgspec.Struct, frozen=True):
     action: PodAction
     task: asyncio.Task[None]
 
 
 class Jobs:
-    """What is under way."""
+    """The jobs that run."""
 
     def __init__(self, report: Callable[[ActionOutcome], None]) -> None:
         self._report = report
-        self._running: dict[PodUid, _Job] = {}
+        self._running: dict[PodUid, _Running] = {}
 
-    def start(self, action: PodAction, deed: Deed) -> None:
-        """Begin, unless the same kind of deed is under way for this pod."""
+    def start(self, action: PodAction, job: Job) -> None:
+        """Start a job, unless one of the same kind runs for this pod."""
         uid = action.pod.uid
         known = self._running.get(uid)
         if known is not None:
             if type(known.action) is type(action):
                 return
             known.task.cancel()
-        task = asyncio.create_task(self._run(action, deed), name=f"{type(action).__name__} {action.pod}")
-        self._running[uid] = _Job(action, task)
+        task = asyncio.create_task(self._run(action, job), name=f"{type(action).__name__} {action.pod}")
+        self._running[uid] = _Running(action, task)
         task.add_done_callback(lambda done: self._ended(uid, done))
 
     @property
@@ -48,27 +48,27 @@ class Jobs:
         return uid in self._running
 
     def keep_only(self, uids: AbstractSet[PodUid]) -> None:
-        """Cancel what is done to pods that are no longer meant."""
-        for uid, job in self._running.items():
+        """Cancel the jobs of all other pods."""
+        for uid, running in self._running.items():
             if uid not in uids:
-                job.task.cancel()
+                running.task.cancel()
 
     async def end(self, kind: type[PodAction]) -> None:
-        """Cancel all deeds of a kind, and see them end."""
-        await self._cancel([job.task for job in self._running.values() if type(job.action) is kind])
+        """Cancel all jobs of a kind, and wait for their end."""
+        await self._cancel([each.task for each in self._running.values() if type(each.action) is kind])
 
     async def close(self) -> None:
-        """Cancel everything, and see it end."""
-        await self._cancel([job.task for job in self._running.values()])
+        """Cancel all jobs, and wait for their end."""
+        await self._cancel([each.task for each in self._running.values()])
 
     async def _cancel(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, action: PodAction, deed: Deed) -> None:
+    async def _run(self, action: PodAction, job: Job) -> None:
         try:
-            outcome = await deed()
+            outcome = await job()
         except (ColocateError, OSError) as error:
             outcome = ActionOutcome(action, ActionResult.FAILED, str(error))
         self._report(outcome)

@@ -1,6 +1,6 @@
-"""This machine's memory as one thing to ask: the node, its pods, and what may be done to them.
+"""Reads this machine's memory: the node, its pods, and what may be done to them.
 
-Reading blocks, so it is done in a thread, one at a time; files of pods stay open from turn to turn.
+Reading is blocking I/O, so it runs in a thread, one reading at a time. Files of pods stay open from turn to turn.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from colocate.host.pod_memory import PodMemoryReader, PodsReading
 from colocate.model.memory import MemoryControls, NodeMemory, PodUid
 
 _LOOK_AGAIN = 60
-"""Every so many readings it is looked again what the machine allows."""
+"""The machine's capabilities are read again once in so many readings."""
 
 
 class MachineReading(msgspec.Struct, frozen=True):
-    """One look."""
+    """The machine at one moment."""
 
     node: NodeMemory
     pods: PodsReading
@@ -58,7 +58,7 @@ class Machine:
             return await in_thread(self._read)
 
     async def find(self, uid: PodUid) -> PodGroup | None:
-        """A pod's control group, be it a moment old."""
+        """A pod's control group, even one that was just created."""
         async with self._lock:
             return await in_thread(partial(self._reader.find, uid))
 
@@ -76,5 +76,5 @@ class Machine:
         if known is None or not known.pods.here or self._readings % _LOOK_AGAIN == 0:
             known = self._capabilities = memory_capabilities(self.tree, below=self._below)
         self._readings += 1
-        # The switch is anybody's, and tiers come and go with NUMA nodes.
+        # Any process may change the switch, and tiers come and go with NUMA nodes.
         return msgspec.structs.replace(known.controls, demotion=self.demotion.read())

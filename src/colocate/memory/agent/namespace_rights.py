@@ -1,8 +1,8 @@
-"""In which namespaces this agent may evict pods, and create them anew: the API server is asked, now and then.
+"""Asks the API server in which namespaces this agent may evict pods and create them again.
 
-The answers are kept, and asked for again every few minutes: a binding that is made or taken away counts from then on.
-Where the server does not say, the last answer stays; of a namespace that it never spoke of nothing is known, and
-whoever wants to evict there tries. Nothing is decided here, and nothing is ever done in a namespace to find out.
+Answers are kept for a few minutes, then asked for again, so that a new or deleted binding takes effect. If the server
+fails, the last answer stays. In a namespace without any answer, an eviction is simply tried. Nothing is decided here,
+and nothing is done in a namespace to find out.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from colocate.cluster.errors import ClusterError
 from colocate.errors import UserError
 
 MOST = 100
-"""Namespaces of one node that are asked about."""
+"""Largest number of namespaces that are asked about."""
 _AGAIN = 300.0
 """Seconds until an answer is asked for again."""
 _AGAIN_AFTER_FAILURE = 30.0
@@ -28,7 +28,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class NamespaceRights:
-    """Asks about the namespaces that somebody wants to know of, one question at a time."""
+    """Asks about the namespaces of `want`, one question at a time."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -39,7 +39,7 @@ class NamespaceRights:
         self._more = Watched()
 
     def want(self, namespaces: Iterable[str]) -> None:
-        """From now on these are asked about, the first of them where they are too many, and no others."""
+        """Ask about these namespaces from now on, up to `MOST` of them, and no others."""
         wanted = tuple(sorted(list(dict.fromkeys(each for each in namespaces if each))[:MOST]))
         if wanted == self._wanted:
             return
@@ -50,12 +50,12 @@ class NamespaceRights:
 
     @property
     def without_eviction(self) -> frozenset[str]:
-        """Namespaces in which the server has said that pods may not be evicted."""
+        """Namespaces in which this agent may not evict pods."""
         return frozenset(each for each, answer in self._answers.items() if not answer.evict)
 
     @property
     def without_creation(self) -> frozenset[str]:
-        """Namespaces in which the server has said that pods may not be evicted and created anew."""
+        """Namespaces in which this agent may not evict pods and create them again."""
         return frozenset(each for each, answer in self._answers.items() if not answer.create)
 
     async def run(self) -> None:
@@ -77,7 +77,7 @@ class NamespaceRights:
             evict = await is_allowed(
                 self._client, Permission("create", "pods", "eviction", namespace=namespace)
             )
-            # Who may evict nobody moves nobody.
+            # A pod that may not be evicted cannot be moved either.
             create = evict and await self._may_create(namespace)
         except (ClusterError, UserError):
             self._again_at[namespace] = self._clock.monotonic() + _AGAIN_AFTER_FAILURE
@@ -90,7 +90,7 @@ class NamespaceRights:
         needed = (
             Permission("get", "pods", namespace=namespace),
             Permission("create", "pods", namespace=namespace),
-            # No pod is created before the namespace is known to be the one that it left.
+            # Before it creates a pod, the agent checks that the namespace is still the same one.
             Permission("get", "namespaces", namespace=namespace, name=namespace),
         )
         for permission in needed:

@@ -1,6 +1,6 @@
-"""What the memory part tells of itself: log, metrics, and events on pods and the node for every rung.
+"""Reports what the memory part does: log, metrics, and events on pods and the node.
 
-An event is told when something is done to a pod that was not done to it before, not at every turn.
+An event on a pod is recorded when an action is new for that pod, not at every turn.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,18 +48,18 @@ _REASONS: dict[type[Action], tuple[str, str]] = {
     Evict: ("ColocationMemoryEvicted", "ColocationMemoryEvictionFailed"),
     Recreate: ("ColocationMemoryMovedElsewhere", MOVE_FAILED),
 }
-"""By kind of action, the reasons of the events on its pod: it was done, and it could not be."""
+"""By kind of action, the reasons of the events on its pod: on success, and on failure."""
 _WARNINGS = (Evict, Recreate)
 
 _COLLISION = "ColocationMemoryIdentityCollision"
 _COLLISION_AGAIN = 600.0
-"""Seconds between two events of the node about collisions, which anybody can make."""
+"""Seconds between two events of the node about collisions, which any tenant can cause."""
 _MOST_COLLISIONS = 10
-"""Of one turn, that are told one by one."""
+"""Largest number of collisions of a turn that are reported one by one."""
 
 
 class MemoryNotices:
-    """Remembers what was told."""
+    """Reports each fact once, and remembers which."""
 
     def __init__(self, cluster: ClusterView, resource: str) -> None:
         self._cluster = cluster
@@ -74,7 +74,7 @@ class MemoryNotices:
         self._without_eviction: frozenset[str] = frozenset()
 
     def turn(self, decision: MemoryDecision, report: MemoryReport) -> None:
-        """A decision, before it is carried out."""
+        """Report a decision, before it is carried out."""
         self._tell_blocks(decision.plan.blocks)
         self._tell_rung(decision)
         self._tell_silence(report.silent)
@@ -93,7 +93,7 @@ class MemoryNotices:
         MEMORY_RUNG.labels(self._resource).set(height(decision.state.ladder.rung))
 
     def plan(self, decision: MemoryDecision) -> None:
-        """What would be done, of an agent that does nothing."""
+        """Log what an agent with --dry-run would do."""
         blocks = decision.plan.blocks
         for change, ids in (("Withdraw", blocks.withdrawn), ("Publish", blocks.offered)):
             if ids:
@@ -109,7 +109,7 @@ class MemoryNotices:
             )
 
     def outcomes(self, outcomes: Iterable[ActionOutcome]) -> None:
-        """What became of actions."""
+        """Report outcomes of actions."""
         for outcome in outcomes:
             if outcome.message == UNCHANGED:
                 continue
@@ -133,14 +133,14 @@ class MemoryNotices:
                 self._tell_pod(outcome.action, outcome)
 
     def lost(self, lost: tuple[str, ...]) -> None:
-        """Pods that were to be created again and cannot be, each once."""
+        """Report each pod once that should be created again and cannot be."""
         for why in sorted(set(lost) - self._lost):
             self._cluster.tell_node("ColocationMemoryPodLost", f"{why[:1].upper()}{why[1:]}.", warning=True)
         self._lost = frozenset(lost)
 
     def collisions(self, collisions: Sequence[IdentityCollision], at: float) -> None:
-        """Pods that claim to be another: each once while it lasts, in an event of its own and the log; now and then
-        in one of the node, for whose events there is only so much room."""
+        """Report pods that claim to be another pod: each once while it lasts, by an event on the pod and in the log;
+        now and then by one event of the node, since these are limited."""
         known, self._collisions = self._collisions, frozenset(map(str, collisions))
         new = [each for each in collisions if str(each) not in known]
         for each in new[:_MOST_COLLISIONS]:

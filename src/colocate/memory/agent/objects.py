@@ -1,6 +1,6 @@
-"""Pods and the node as the API shows them, read into the facts that memory is decided from. Pure.
+"""Pods and the node as the API shows them, and the facts of memory that are read from them. Pure.
 
-The structs name only what is read: environments of containers, say, are never decoded.
+The structs have only the fields that are read; environments of containers, for example, are never decoded.
 """
 
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ from colocate.model.pod import Phase, QosClass, Resources
 from colocate.model.quantity import Quantities
 
 MAY_MOVE = "colocate.dev/may-move"
-"""Annotation of bare pods: "true" allows that they are created again on another node."""
+"""Annotation of bare pods: "true" allows the agent to create them again on another node."""
 
 HOSTNAME = "kubernetes.io/hostname"
 
 _MIRROR = "kubernetes.io/config.mirror"
-"""On a static pod's mirror in the API: the uid by which the kubelet knows the pod itself. Anybody can write it."""
+"""On a static pod's mirror in the API: the uid that the kubelet uses for the pod. Any tenant can write it."""
 
 _DRAINS = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})
-"""Taints by which autoscalers say that a node is on its way out."""
+"""Taints that autoscalers set on a node that they will remove."""
 
 
 class _Object(msgspec.Struct, frozen=True, rename="camel"):
@@ -38,7 +38,7 @@ class _Owner(_Object, frozen=True):
 
 
 _LONGEST = {MAY_MOVE: 16, _MIRROR: 256}
-"""By annotation that is read, the characters that are kept; of a text that is longer, one more."""
+"""The annotations that are read, with the number of characters kept; longer texts keep one more."""
 
 if TYPE_CHECKING:
     _Annotations = Mapping[str, str]
@@ -59,7 +59,7 @@ class _PodMarks(_Object, frozen=True):
         if is_too_long(self.annotations, _LONGEST):
             replace_field(self, "annotations", shortened(self.annotations, _LONGEST))
         if len(self.owner_references) > 1:
-            # The controller alone is asked for; the API allows one, and any number of others.
+            # Only the controller is read. The API allows one, and any number of other owners.
             owners = tuple(owner for owner in self.owner_references if owner.controller)[:1]
             replace_field(self, "owner_references", owners)
 
@@ -80,7 +80,7 @@ class _ApiContainer(_Object, frozen=True):
 
 
 def _asked(quantities: Quantities) -> Quantities:
-    """Without what is asked for in name alone: 0 of a resource of any name keeps no pod off a node."""
+    """Without resources of which 0 is requested: a pod can name any number of those."""
     return {
         name: value for name, value in quantities.items() if name in _OF_EVERY_NODE or value not in ("0", 0)
     }
@@ -103,20 +103,20 @@ class _ContainerState(msgspec.Struct, frozen=True):
     containerID: str = ""
     state: _RunState = _RunState()
     resources: Resources | None = None
-    """What the kubelet has given it, as its runtime has it; unlike the spec while a resize is under way."""
+    """What the kubelet has set; differs from the spec during a resize."""
 
 
 class _PodStatus(_Object, frozen=True):
     phase: str = ""
     start_time: str | None = None
-    """When the kubelet took it in; the kubelet alone writes that."""
+    """When the kubelet admitted the pod; only the kubelet writes it."""
     qos_class: QosClass = QosClass.BEST_EFFORT
     container_statuses: tuple[_ContainerState, ...] = ()
     init_container_statuses: tuple[_ContainerState, ...] = ()
 
 
 class ApiPod(_Object, frozen=True):
-    """A pod, as much of it as memory is decided from."""
+    """A pod, with the fields that decisions about memory need."""
 
     metadata: _PodMarks
     spec: _PodSpec = _PodSpec()
@@ -124,17 +124,18 @@ class ApiPod(_Object, frozen=True):
 
     @property
     def uid(self) -> PodUid:
-        """As the API server gave it, which nobody else can."""
+        """The uid that the API server gave it; no tenant can choose it."""
         return self.metadata.uid
 
     @property
     def is_mirror(self) -> bool:
-        """Whether it says to be the mirror of a static pod; kubelets do not run what says so."""
+        """Whether it claims to mirror a static pod; kubelets do not run such pods."""
         return _MIRROR in self.metadata.annotations
 
     @property
     def claimed_uid(self) -> PodUid:
-        """The static pod that it says to mirror, which proves nothing (`roster`); empty where there can be none."""
+        """The uid of the static pod that it claims to mirror, which proves nothing (`roster`); empty where
+        invalid."""
         claimed = self.metadata.annotations.get(_MIRROR, "")
         return claimed if is_path_word(claimed) else ""
 
@@ -147,34 +148,34 @@ class ApiPod(_Object, frozen=True):
         return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
 
     @property
-    def is_taken_in(self) -> bool:
-        """Whether the kubelet has said to run it: one that it has not may be bound here and never fit."""
+    def is_admitted(self) -> bool:
+        """Whether the kubelet has admitted it; a bound pod may never fit."""
         return self.status.start_time is not None
 
     @property
     def is_ending(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether it has ended, or is being deleted."""
         return self.is_finished or self.metadata.deletion_timestamp is not None
 
     def asks_for(self, resource: str) -> bool:
-        """Whether any of its containers does."""
+        """Whether any of its containers requests this resource."""
         containers = (*self.spec.init_containers, *self.spec.containers)
         return any(_container(each, resource, {}, init=False).blocks for each in containers)
 
     @property
     def container_ids(self) -> Mapping[str, str]:
-        """By name, the ids that the runtime gave to containers that run; one that can be none is left out."""
+        """By container name, the ids that the runtime gave; invalid ids are left out."""
         ids = {state.name: state.containerID.partition("://")[2] for state in self._container_states}
         return {name: id for name, id in ids.items() if is_path_word(id)}
 
     @property
     def running_containers(self) -> frozenset[str]:
-        """The names of those that run, by the kubelet's last word."""
+        """The names of the containers that run, according to the kubelet."""
         return frozenset(each.name for each in self._container_states if each.state.running is not None)
 
     @property
     def given_limits(self) -> Mapping[str, Bytes]:
-        """By container, the memory limits that the kubelet says to have set."""
+        """By container name, the memory limits that the kubelet has set."""
         told = {each.name: each.resources for each in self._container_states if each.resources is not None}
         return {name: _bound(given.limits.get("memory")) or 0 for name, given in told.items()}
 
@@ -184,7 +185,7 @@ class ApiPod(_Object, frozen=True):
 
 
 def identity(pod: ApiPod, resource: str, uid: PodUid, *, static: bool = False) -> PodIdentity:
-    """Who a pod is, to whom blocks of `resource` are sold; `uid` and `static` as the `Roster` has them."""
+    """A pod's identity, with its blocks of `resource`; `uid` and `static` come from the `Roster`."""
     marks, given = pod.metadata, pod.given_limits
     return PodIdentity(
         uid=uid,
@@ -216,9 +217,9 @@ def _container(
     return ContainerMemory(
         name=container.name,
         blocks=_amount(limits.get(resource, requests.get(resource))) or 0,
-        # A smaller one counts when the kubelet has made it so: until then the container may use more.
+        # A lower limit counts once the kubelet has set it; until then the container may use more.
         limit=asked and max(asked, given.get(container.name, 0)),
-        # As the API server fills it in.
+        # The API server sets a missing request to the limit.
         request=_bound(requests["memory"]) if "memory" in requests else asked,
         init=init,
         sidecar=init and container.restart_policy == "Always",
@@ -230,7 +231,7 @@ def _amount(value: str | int | float | None) -> Bytes | None:
 
 
 def _bound(value: str | int | float | None) -> Bytes | None:
-    """Memory of a container: to Kubernetes, 0 is none at all."""
+    """An amount of memory; Kubernetes treats 0 as not given."""
     return _amount(value) or None
 
 
@@ -264,7 +265,7 @@ class _NodeMarks(_Object, frozen=True):
 
 
 class ApiNode(_Object, frozen=True):
-    """The node, as much of it as memory is decided from."""
+    """The node, with the fields that decisions about memory need."""
 
     metadata: _NodeMarks = _NodeMarks()
     spec: _NodeSpec = _NodeSpec()
@@ -272,7 +273,7 @@ class ApiNode(_Object, frozen=True):
 
     @property
     def hostname(self) -> str:
-        """By which affinities know it."""
+        """The host name that affinities use."""
         return self.metadata.labels.get(HOSTNAME, self.metadata.name)
 
     @property
@@ -285,7 +286,7 @@ class ApiNode(_Object, frozen=True):
 
 
 class KubeletConfig(_Object, frozen=True):
-    """The part of the kubelet's own configuration that keeps memory from pods."""
+    """The part of the kubelet's configuration that reserves memory."""
 
     kube_reserved: Mapping[str, str] = {}
     system_reserved: Mapping[str, str] = {}
@@ -294,13 +295,13 @@ class KubeletConfig(_Object, frozen=True):
 
 
 class Configz(msgspec.Struct, frozen=True):
-    """What the kubelet answers at /configz."""
+    """The kubelet's answer at /configz."""
 
     kubeletconfig: KubeletConfig = KubeletConfig()
 
 
 def reserves(node: ApiNode | None, config: KubeletConfig | None) -> KubeletReserves:
-    """What the kubelet keeps from pods, as far as either says."""
+    """What the kubelet keeps from pods, as far as node and configuration say."""
     capacity = _amount(node.status.capacity.get("memory")) if node else None
     told = config or KubeletConfig()
     return KubeletReserves(

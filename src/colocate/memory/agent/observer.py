@@ -1,6 +1,6 @@
-"""One look at the node: every source asked once, joined into the facts of a turn. Nothing is decided here.
+"""Asks every source about the node once, and joins the answers into the facts of a turn. Decides nothing.
 
-A source that does not answer is named, and the facts are as good as the others make them.
+A source that does not answer is named; the facts then come from the others.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,16 +23,16 @@ Promised = Callable[[Iterable[str]], tuple[str, ...]]
 
 
 class NodeLook(msgspec.Struct, frozen=True):
-    """The facts, and what there is to say about them."""
+    """The facts, and what the agent reports about them."""
 
     facts: MemoryFacts
     silent: tuple[str, ...] = ()
-    """A sentence for every source that said less than it should."""
+    """A sentence for every source that did not answer, or not completely."""
     collisions: tuple[IdentityCollision, ...] = ()
 
 
 class MemoryObserver:
-    """Looks at one node."""
+    """Observes one node."""
 
     def __init__(
         self, machine: Machine, paths: KubeletPaths, cluster: ClusterView, clock: Clock, resource: str
@@ -45,7 +45,7 @@ class MemoryObserver:
         self._boot = this_machine().boot_id
 
     async def holders_of(self, resource: str) -> Mapping[PodUid, tuple[str, ...]] | None:
-        """Who holds blocks of a resource that an earlier configuration named; None where nobody can say."""
+        """Which pods hold blocks of a resource of an earlier configuration; None where that is unknown."""
         holdings = await pods_holding(self._paths, self._clock, resource)
         if holdings is None:
             return None
@@ -60,8 +60,8 @@ class MemoryObserver:
     async def look(
         self, *, off: bool, outcomes: tuple[ActionOutcome, ...], promised: Promised, unstored: str = ""
     ) -> NodeLook:
-        """Everything, now; Unavailable where not even the machine's own memory can be read."""
-        # Holders before readings: a pod that starts in between is then counted as online, which is the safe side.
+        """The facts now; Unavailable where not even the machine's own memory can be read."""
+        # Read holders before memory: a pod that starts in between then counts as online, which is safe.
         holdings = await pods_holding(self._paths, self._clock, self._resource)
         machine = await self._machine.read()
         running = {reading.uid for reading in machine.pods.pods}
@@ -98,8 +98,8 @@ class MemoryObserver:
             pods=tuple(
                 pod
                 for pod in pods.identities(self._resource)
-                # What a pod requests that the kubelet may still turn away is no use of memory: anybody can bind one.
-                if pods.pods[pod.uid].is_taken_in or pod.uid in running or pod.uid in (holders or {})
+                # A pod that the kubelet may still reject does not count: any tenant can bind one.
+                if pods.pods[pod.uid].is_admitted or pod.uid in running or pod.uid in (holders or {})
             ),
             holders=holders,
             promised=(*promised(id for ids in (holders or {}).values() for id in ids), *unknown),

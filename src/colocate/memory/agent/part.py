@@ -1,9 +1,9 @@
-"""The memory part of an agent: facts, decision, state stored, plan carried out; turn after turn.
+"""The memory part of an agent. A turn collects facts, decides, stores the state and carries out the plan.
 
-A turn is taken every `refresh` seconds, give or take a little, and at once when the kubelet takes blocks or a long
-deed has ended. Whatever fails in a turn ends that turn, is told, and the next one looks again; until one is done, no
-block is offered. The state is stored before anything is done to a pod. Where it cannot be, the turn is decided once
-more for that: no block is offered or given out, and only what is undone without the file is done to pods.
+A turn starts about every `refresh` seconds, and at once when the kubelet takes blocks or a job has ended. An error
+ends its turn and is logged; no block is offered until a later turn succeeds. The state is stored before anything is
+done to a pod. If that fails, the turn is decided again: no block is offered or given out, and pods are touched only
+in ways that can be undone without the stored state.
 """
 
 import random
@@ -16,7 +16,7 @@ from colocate import telemetry
 from colocate.aio import Watched, first, in_thread
 from colocate.clock import Clock
 from colocate.errors import ColocateError, UserError
-from colocate.host.page_calls import Kernel, PageCalls
+from colocate.host.page_calls import Kernel
 from colocate.kubelet.paths import KubeletPaths
 from colocate.memory import (
     Action,
@@ -46,9 +46,9 @@ from colocate.model.memory import Bytes, PodUid
 from colocate.telemetry import MEMORY_STATE_STORED, MEMORY_TURN_SECONDS, MEMORY_TURNS, Event
 
 _SYNC_TIME = 10.0
-"""Seconds that the first turn waits for the API server's word on which pods there are."""
+"""Seconds that the first turn waits for the API server's list of pods."""
 _LEAST_GAP = 1.0
-"""Seconds between two turns, however much happens."""
+"""Least number of seconds between two turns."""
 _JITTER = 0.05
 _FLUSH_TIME = 2.0
 
@@ -69,10 +69,10 @@ class MemoryPart:
         rate: Bytes = 256 << 20,
         move_expiry: float = EXPIRY,
         dry_run: bool = False,
-        calls: Callable[[], PageCalls] = Kernel,
+        calls: Callable[[], Kernel] = Kernel,
         random: Callable[[], float] = random.random,
     ) -> None:
-        """UserError where what is stored cannot be read, or another agent works with it."""
+        """UserError where the stored state cannot be read, or another agent uses it."""
         self.settings = settings
         self.refresh = refresh
         self.dry_run = dry_run
@@ -86,11 +86,11 @@ class MemoryPart:
             store.close()
             raise
         self._stored = self._state
-        """As it is on disk, for whoever comes after this process."""
+        """The state on disk, which the next process will find."""
         self._unstored = ""
         """Why the last state could not be stored; empty where it could."""
         self._switch_unstored = ""
-        """Why the switch could not be; empty where it could."""
+        """Why the switch could not be stored; empty where it could."""
         self._machine = machine
         self._cluster = cluster
         self._clock = clock
@@ -117,16 +117,16 @@ class MemoryPart:
             most_pressure=settings.reclaim_pressure,
             calls=calls,
         )
-        self._teller = MemoryNotices(cluster, settings.resource)
+        self._notices = MemoryNotices(cluster, settings.resource)
         self._log = telemetry.logger(resource=settings.resource)
         self._asked = Watched()
         self._report: MemoryReport | None = None
         self.turns = Watched()
-        """Counts turns that were taken."""
+        """Counts finished turns."""
 
     @property
     def report(self) -> MemoryReport:
-        """The last turn; UserError before there was any."""
+        """The report of the last turn; UserError before the first."""
         if self._report is None:
             raise UserError("the agent has not looked at its node's memory yet; ask again in a moment")
         return self._report
@@ -141,11 +141,12 @@ class MemoryPart:
 
     @property
     def switch_unstored(self) -> str:
-        """Why the switch would not outlast a restart; empty where it would."""
+        """Why the switch would not survive a restart; empty where it would."""
         return self._switch_unstored
 
     def switch(self, off: bool) -> None:
-        """Switch colocation off or on; a turn that does it follows at once, stored or not. See `switch_unstored`."""
+        """Switch colocation off or on; a turn follows at once, even where the switch is not stored
+        (`switch_unstored`)."""
         if self.dry_run:
             raise UserError("this agent runs with --dry-run and changes nothing; start it without --dry-run")
         self._off = off
@@ -178,7 +179,7 @@ class MemoryPart:
             self._store.close()
 
     async def _demotion_off(self) -> None:
-        """A switch for the whole machine does not outlive whoever has switched it on; a successor may again."""
+        """Switch off what this agent has switched on: a switch for the whole machine must not outlive its process."""
         if not self._state.ladder.demotion_is_ours or self.dry_run:
             return
         try:
@@ -193,7 +194,7 @@ class MemoryPart:
             )
 
     async def begin(self) -> None:
-        """Before all else, and with nobody's help: end what an earlier life was killed in the middle of."""
+        """Restore limits that an earlier process had lowered when it was killed. Needs no API server."""
         if self.dry_run or self._off:
             return
         for pod in self._state.pods.values():
@@ -217,7 +218,7 @@ class MemoryPart:
             await self.turn()
         except Exception as error:
             if isinstance(error, UserError) and self._report is None:
-                raise  # Settings that do not go with blocks that are held: somebody has to decide.
+                raise  # The settings contradict blocks that pods hold: an operator has to decide.
             MEMORY_TURNS.labels(self.settings.resource, "failed").inc()
             self.plugin.suspend(f"the agent's last look at its node failed ({error})")
             expected = isinstance(error, ColocateError | OSError)
@@ -225,7 +226,7 @@ class MemoryPart:
                 Event.MEMORY_TURN_FAILED,
                 reason=str(error),
                 effect="no block is offered; the next turn looks again",
-                # What nobody expected is a fault of ours, and is told in full; limits are held all the same.
+                # An unexpected error is a bug of ours and is logged with its traceback; limits stay set.
                 **({} if expected else {"exc_info": error}),
             )
         else:
@@ -234,7 +235,7 @@ class MemoryPart:
         MEMORY_TURN_SECONDS.labels(self.settings.resource).observe(took)
 
     async def turn(self) -> MemoryDecision:
-        """One turn, now."""
+        """Take one turn now."""
         outcomes = self.executor.take_outcomes()
         off = self._off
         try:
@@ -246,11 +247,11 @@ class MemoryPart:
         except BaseException:
             self.executor.give_back(outcomes)
             raise
-        self._teller.outcomes(outcomes)
+        self._notices.outcomes(outcomes)
         if self.dry_run:
             self._state = decision.state
             self._note(decision, look)
-            self._teller.plan(decision)
+            self._notices.plan(decision)
             return decision
         await self._store_all(decision.state)
         if self._unstored and not look.facts.unstored:
@@ -261,7 +262,7 @@ class MemoryPart:
         self.plugin.publish(decision.plan.blocks.devices, self._why_closed())
         actions = decision.plan.actions
         if self._unstored:
-            actions = _put_right_by_a_successor(actions, look.facts, self._stored)
+            actions = _undoable_after_a_kill(actions, look.facts, self._stored)
         holders = frozenset(self._state.holders)
         await self.executor.carry_out(actions, holders, off=off, recorded=not self._unstored)
         await self.executor.finish_moves()
@@ -274,7 +275,7 @@ class MemoryPart:
         return f"the agent cannot store its state ({self._unstored})" if self._unstored else ""
 
     async def _check_name(self) -> None:
-        """UserError where blocks have a new name and pods hold some of the old, which no look would find."""
+        """UserError where blocks got a new name while pods hold old ones, which the observer would not find."""
         old = self._state.blocks.resource
         if not old or old == self.settings.resource:
             return
@@ -299,13 +300,13 @@ class MemoryPart:
         self._cluster.rights.want(
             (*(each.pod.namespace for each in decision.pods), *self.settings.namespaces)
         )
-        self._teller.lost(lost)
-        self._teller.collisions(look.collisions, self._report.at)
-        self._teller.turn(decision, self._report)
+        self._notices.lost(lost)
+        self._notices.collisions(look.collisions, self._report.at)
+        self._notices.turn(decision, self._report)
         self.turns.changed()
 
     async def _store_all(self, state: MemoryState) -> None:
-        """The state, and a switch that could not be stored before; what fails is known by `_unstored` then."""
+        """Store the state, and a switch that could not be stored before; `_unstored` says why that failed."""
         if self._switch_unstored:
             await in_thread(self._store_switch)
         was = self._unstored
@@ -331,12 +332,12 @@ class MemoryPart:
         return self._state.holders
 
 
-def _put_right_by_a_successor(
+def _undoable_after_a_kill(
     actions: tuple[Action, ...], facts: MemoryFacts, stored: MemoryState
 ) -> tuple[Action, ...]:
-    """What a process that knows no more than the stored state puts right, should this one be killed in the middle.
+    """The actions that the next process can undo from the stored state, if this one is killed meanwhile.
 
-    On cgroup v1 a reclaim lowers a limit for a moment, and it is put back for pods that the state knows.
+    On cgroup v1 a reclaim lowers a limit for a moment; the next process restores it for pods in the stored state.
     """
     return tuple(
         action

@@ -1,7 +1,7 @@
-"""The device plugin of memory blocks: what the kubelet is told and asked. How many blocks is decided elsewhere.
+"""The device plugin of memory blocks. How many blocks there are is decided elsewhere.
 
-Allocate knows ids and no pod. It turns a container away where every pod that it can be for may have no blocks;
-where that is not certain, PreStartContainer does, which knows the pod.
+Allocate has ids but no pod. It refuses where every pod that it can be for may use no blocks. Where that is not
+certain, PreStartContainer decides, which knows the pod.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -22,11 +22,11 @@ BYTES = "colocate.dev/memory-bytes"
 """Annotations for runtimes."""
 IDS_VARIABLE = "COLOCATION_MEMORY_BLOCKS"
 BYTES_VARIABLE = "COLOCATION_MEMORY_BYTES"
-"""Variables for shells: dash and busybox drop one that is named as the resource, for it has a slash and a dot."""
+"""Variables for shells: dash and busybox drop a variable named after the resource, which has a slash and a dot."""
 
 REFUSED = "ColocationMemoryRefused"
 _PROMISE = 60.0
-"""Seconds within which a container that was given blocks is seen to hold them."""
+"""Seconds for which blocks that a container got count as held before the kubelet reports them."""
 
 
 class MemoryPlugin(DevicePlugin):
@@ -40,11 +40,11 @@ class MemoryPlugin(DevicePlugin):
         holders: Callable[[], Mapping[PodUid, Sequence[str]]],
         clock: Clock,
     ) -> None:
-        """`settings` are those of the moment, of which name and size of blocks never change; `holders` are who holds
-        which."""
+        """`settings` returns the current settings; name and size of blocks never change. `holders` returns which pod
+        holds which blocks."""
         self.resource = settings().resource
         self.used = Watched()
-        """Counts the moments at which the kubelet took blocks for a pod."""
+        """Counts allocations and starts of containers."""
         self._settings = settings
         self._cluster = cluster
         self._prestart = prestart
@@ -56,7 +56,7 @@ class MemoryPlugin(DevicePlugin):
         self._promised: dict[str, float] = {}
 
     def publish(self, devices: Sequence[Device], closed: str = "") -> None:
-        """Offer these blocks from now on; none is given out while there is a reason in `closed`."""
+        """Offer these blocks from now on; with a reason in `closed`, none is given out."""
         self._closed = closed
         listed = list(devices)
         if self._listed != listed:
@@ -65,14 +65,14 @@ class MemoryPlugin(DevicePlugin):
             self._changes.changed()
 
     def suspend(self, why: str) -> None:
-        """Offer and give out none but those that are with pods, until something is published again."""
+        """Offer only blocks that pods hold, and give out none, until the next `publish`."""
         kept = {*self._promised, *self._held()}
         listed = [device if device.id in kept else device.unhealthy() for device in self._listed or ()]
         if self._listed is not None:
             self.publish(listed, why)
 
     def promised(self, held: Iterable[str]) -> tuple[str, ...]:
-        """Blocks that were given to a container and that nobody is seen to hold yet."""
+        """Blocks that were given to a container and that no pod is known to hold yet."""
         seen, now = set(held), self._clock.monotonic()
         self._promised = {
             id: since for id, since in self._promised.items() if id not in seen and now - since < _PROMISE
@@ -87,7 +87,7 @@ class MemoryPlugin(DevicePlugin):
             await self._changes.beyond(seen)
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """The lowest numbers: the highest are withdrawn first."""
+        """Prefer the lowest numbers, since the highest are withdrawn first."""
         rest = sorted(set(available) - set(must_include), key=block_place)
         return [*must_include, *rest][:size]
 
@@ -128,7 +128,7 @@ class MemoryPlugin(DevicePlugin):
             raise Refused(reasons[0])
 
     def _waiting(self) -> list[PodIdentity]:
-        """The pods of this node that hold no block yet. Mirrors are left out: nothing proves whose they are."""
+        """The pods of this node that hold no block yet, without mirrors, whose identity nothing proves."""
         holders = self._holders()
         waiting = roster(self._cluster.pods, {}, frozenset()).identities(self.resource)
         return [pod for pod in waiting if pod.uid not in holders]
@@ -137,7 +137,7 @@ class MemoryPlugin(DevicePlugin):
         return {id for ids in self._holders().values() for id in ids}
 
     def _why_not_allowed(self, pod: PodIdentity) -> str:
-        """Why a pod may have no blocks; empty where it may."""
+        """Why a pod may use no blocks; empty where it may."""
         settings = self._settings()
         if settings.sells_to(pod.namespace):
             return ""

@@ -1,7 +1,7 @@
-"""Limits of a pod's control groups brought to what was decided; what is not named stays as it is.
+"""Sets the memory limits of a pod and its containers to what was decided; limits that are not named stay.
 
-Every function blocks for a moment, is repeatable, and returns whether anything was changed. A limit that the kernel
-refuses, and a group that is gone or cannot be written, is an error that says so.
+Every function does blocking I/O, can be repeated, and returns whether it changed anything. It raises an error where
+the kernel refuses a limit, or a group is gone or cannot be written.
 """
 
 from collections.abc import Mapping
@@ -10,17 +10,12 @@ from collections.abc import Set as AbstractSet
 from msgspec import UNSET
 
 from colocate.errors import ColocateError
-from colocate.host import high_mark
 from colocate.host.memory_group import GroupGone, MemoryGroup
-from colocate.host.memory_limits import LimitChange, set_limits
+from colocate.host.memory_limits import LimitChange, LimitRefused, set_limits
 from colocate.host.pod_groups import container_groups
-from colocate.memory import Ease, RestoreLimit, SetLimit, Throttle, Unthrottle
+from colocate.memory import RestoreLimit, SetLimit
 from colocate.model.figures import amount, some
 from colocate.model.memory import Bytes
-
-
-class LimitRefused(ColocateError):
-    """The kernel does not take a limit."""
 
 
 class GroupMissing(ColocateError):
@@ -28,7 +23,7 @@ class GroupMissing(ColocateError):
 
 
 def hold(group: MemoryGroup, action: SetLimit, container_ids: Mapping[str, str]) -> bool:
-    """Hold a pod to its blocks, or those of its containers that are there already."""
+    """Limit a pod to its blocks, or those of its containers that exist already."""
     wanted = LimitChange(
         memory=UNSET if action.limit is None else action.limit,
         swap=UNSET if action.swap is None else action.swap,
@@ -49,10 +44,10 @@ def restore(
     *,
     off: bool,
 ) -> bool:
-    """Give a limit back; when colocation is switched off, the limit of swap too, which was ours.
+    """Restore a limit; when colocation is switched off, also remove our limit on swap.
 
-    `running` are the containers that run; None where nobody can say. One of them whose group is not found is an
-    error, once the others have what is theirs; one that has ended has taken its limit with it.
+    `running` are the containers that run; None where that is unknown. A running container whose group is not found is
+    an error, raised once the others are restored. A container that has ended needs nothing.
     """
     changed = _set(group, LimitChange(memory=action.to, swap=None if off else UNSET))
     found = _containers(group, action.containers, container_ids)
@@ -69,23 +64,6 @@ def restore(
     return changed
 
 
-def throttle(group: MemoryGroup, action: Throttle | Ease, *, recorded: bool = True) -> bool:
-    """Set memory.high, with a mark that it is ours; LimitRefused where neither mark nor record would say so."""
-    marked = high_mark.mark(group.folder, action.before)
-    if isinstance(action, Throttle) and not marked and not recorded:
-        raise LimitRefused(
-            "its control group takes no mark and the state cannot be stored, so it could never be undone"
-        )
-    return _set(group, LimitChange(high=action.high))
-
-
-def let_go(group: MemoryGroup, action: Unthrottle) -> bool:
-    """Give memory.high back."""
-    changed = _set(group, LimitChange(high=action.to))
-    high_mark.unmark(group.folder)
-    return changed
-
-
 def _set(group: MemoryGroup, wanted: LimitChange) -> bool:
     done = set_limits(group, wanted)
     if done.busy is not None:
@@ -97,14 +75,14 @@ def _limit_container(group: MemoryGroup, most: Bytes | None) -> bool:
     try:
         return _set(group, LimitChange(memory=most))
     except GroupGone:
-        return False  # The container ended; the pod has not.
+        return False  # The container has ended; the pod has not.
 
 
 def _containers(
     pod: MemoryGroup, names: Mapping[str, Bytes] | tuple[str, ...], ids: Mapping[str, str]
 ) -> Mapping[str, MemoryGroup]:
-    """The groups of containers that are there, by the container's name."""
+    """The groups of containers that exist, by the container's name."""
     groups = container_groups(pod) if names else {}
-    # A runtime without ids, as the embedded cluster's, names groups as the containers are named.
+    # The embedded cluster's runtime has no ids: it names groups after the containers.
     found = {name: groups.get(ids.get(name, name)) for name in names}
     return {name: group for name, group in found.items() if group is not None}

@@ -1,10 +1,10 @@
-"""Bare pods that move: evicted here, and created again on another node.
+"""Moves bare pods: evicts them here, and creates them again on another node.
 
-A pod is asked to go only when the API server has said that it would take it anew, and when it is written down. What
-happens then is read from the cluster, so a process that dies anywhere in between is followed by one that finishes
-the move: the pod has ended, so it is created; it still ends, so it is waited for; it was never asked, or its owner
-deleted it, so its note is dropped. `recreation` decides that. A note that cannot be removed holds up nobody: this
-process never acts by it again, and tries to remove it at every turn.
+A pod is evicted only after a dry run has shown that the API server would accept it again, and after its note is
+stored. From then on the cluster's state decides (`recreation`), so that a new process can finish a move after a kill:
+a pod that has ended is created; one that is ending is waited for; if it was never evicted, or its owner deleted it,
+the note is dropped. A note that cannot be removed is never used again, and the agent tries to remove it at every
+turn.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from colocate.memory.agent.cluster_view import ClusterView
 from colocate.memory.agent.recreation import (
     NoteFate,
     NoteVerdict,
+    accepted,
     elsewhere,
     is_leaving,
     is_pinned,
     on_trial,
-    taken,
     verdict,
 )
 from colocate.memory.agent.store import MemoryStore, PodNote
@@ -33,11 +33,12 @@ from colocate.model.memory import PodUid
 from colocate.telemetry import Event
 
 EXPIRY = 3600.0
+"""Seconds for which a note can be used, by default."""
 MOVE_FAILED = "ColocationMemoryMoveElsewhereFailed"
 """The reason of events about a pod that left and was not created again."""
 
 _ONCE = EvictionSettings(deadline=0.0)
-"""The ladder asks again by itself."""
+"""Try once; the ladder requests the eviction again itself."""
 
 _RESULTS = {
     Evicted.EVICTED: ActionResult.DONE,
@@ -49,7 +50,7 @@ _RESULTS = {
 
 
 class PodMoves:
-    """The moves of one node's pods; a note is of use for `expiry` seconds."""
+    """The moves of one node's pods; a note can be used for `expiry` seconds."""
 
     def __init__(
         self, cluster: ClusterView, store: MemoryStore, clock: Clock, expiry: float = EXPIRY
@@ -59,15 +60,15 @@ class PodMoves:
         self._store = store
         self._clock = clock
         self._seen: dict[PodUid, float] = {}
-        """When this process first saw a note: no jump of the wall clock makes it younger than that."""
-        self._taken: dict[PodUid, PodNote] = {}
-        """Notes as they should be on disk, of evictions that were taken."""
+        """When this process first saw each note, so that jumps of the wall clock do not make it younger."""
+        self._accepted: dict[PodUid, PodNote] = {}
+        """Notes of accepted evictions, as they should be on disk."""
         self._over: dict[PodUid, Callable[[PodUid], None]] = {}
-        """Of which nothing more is done, though the note may still be there; and how that is removed."""
+        """Finished moves whose note may still exist, with the function that removes it."""
         self._told: dict[PodUid, str] = {}
 
     async def begin(self, action: Recreate) -> ActionOutcome:
-        """Write the pod down, then ask it to go; `finish` creates it again. FAILED where that could not be."""
+        """Store the pod's note, then evict it; `finish` creates it again. FAILED where that would not be possible."""
         pod = action.pod
         try:
             found = await self._pod(pod.name, pod.namespace)
@@ -96,16 +97,16 @@ class PodMoves:
                 action, ActionResult.BLOCKED, f"it cannot be recorded before it leaves: {why}"
             )
         self._over.pop(pod.uid, None)
-        outcome = await send_off(self._cluster, action)
+        outcome = await request_eviction(self._cluster, action)
         if outcome.result is ActionResult.DONE:
-            await self._note_taken(note)
+            await self._note_accepted(note)
         elif outcome.result is not ActionResult.UNREACHABLE:
-            # GONE: a moment ago it was there, so somebody else has ended it.
+            # GONE: it existed a moment ago, so another client has deleted it.
             self._drop(note)
         return outcome
 
     async def finish(self, busy: Callable[[PodUid], bool]) -> None:
-        """Create the pods that have ended and with which nobody is busy; what fails is told, and tried again."""
+        """Create the pods that have ended, except those with a running job; failures are reported and tried again."""
         for note in self._store.moves().manifests:
             if busy(note.uid):
                 continue
@@ -117,7 +118,7 @@ class PodMoves:
                 self._tell_unfinished(note, self._store.why_not(error))
 
     async def _finish(self, stored: PodNote) -> None:
-        note = self._taken.get(stored.uid, stored)
+        note = self._accepted.get(stored.uid, stored)
         if (remove := self._over.get(note.uid)) is not None:
             self._end(note, remove)
             return
@@ -132,7 +133,7 @@ class PodMoves:
             decided = verdict(note, pod, namespace, self._age(note), self.expiry)
         match decided.fate:
             case NoteFate.WAIT:
-                note = note if note.accepted else taken(note, pod)
+                note = note if note.accepted else accepted(note, pod)
                 if note != stored:
                     self._keep(note)
             case NoteFate.CREATE:
@@ -150,7 +151,7 @@ class PodMoves:
         try:
             await self._cluster.client.create(PODS, note.body, note.namespace)
         except AlreadyExists:
-            pass  # By us, before a crash, or by somebody else: there is such a pod.
+            pass  # We created it before a crash, or another client did.
         telemetry.logger().info(Event.MEMORY_POD_MOVED, pod=f"{note.namespace}/{note.name}")
         self._end(note, self._store.forget)
 
@@ -158,7 +159,7 @@ class PodMoves:
         try:
             await self._cluster.client.create(PODS, on_trial(note), note.namespace, dry_run=True)
         except Forbidden as error:
-            # The pod's own end makes room in its quota.
+            # The pod's end will free its quota.
             if "exceeded quota" not in str(error):
                 raise
 
@@ -176,20 +177,20 @@ class PodMoves:
             return None
         return found
 
-    async def _note_taken(self, note: PodNote) -> None:
-        """Remember that it was the eviction that ended the pod, and not its owner."""
-        self._taken[note.uid] = taken(note, None)
+    async def _note_accepted(self, note: PodNote) -> None:
+        """Note that the eviction ended the pod, not its owner."""
+        self._accepted[note.uid] = accepted(note, None)
         try:
             ending = await self._pod(note.name, note.namespace)
         except (ClusterError, UserError):
             ending = None
         try:
-            self._keep(taken(note, ending))
+            self._keep(accepted(note, ending))
         except OSError as error:
             self._tell_unfinished(note, self._store.why_not(error))
 
     def _keep(self, note: PodNote) -> None:
-        self._taken[note.uid] = note
+        self._accepted[note.uid] = note
         self._store.remember(note)
 
     def _drop(self, note: PodNote) -> None:
@@ -199,10 +200,10 @@ class PodMoves:
             self._tell_unfinished(note, self._store.why_not(error))
 
     def _end(self, note: PodNote, remove: Callable[[PodUid], None]) -> None:
-        """Do no more about a move; OSError where its note could not be removed yet."""
+        """Finish a move; OSError where its note cannot be removed yet."""
         self._over[note.uid] = remove
         remove(note.uid)
-        for known in (self._over, self._seen, self._taken, self._told):
+        for known in (self._over, self._seen, self._accepted, self._told):
             known.pop(note.uid, None)
 
     def _age(self, note: PodNote) -> float:
@@ -231,8 +232,8 @@ class PodMoves:
         self._cluster.tell_node(MOVE_FAILED, f"{pod}: {message}", warning=True)
 
 
-async def send_off(cluster: ClusterView, action: Evict | Recreate) -> ActionOutcome:
-    """Ask once for the eviction of this very pod."""
+async def request_eviction(cluster: ClusterView, action: Evict | Recreate) -> ActionOutcome:
+    """Request the eviction of this pod once; a newer pod of the same name is not evicted."""
     pod = action.pod
     try:
         done = await evict(cluster.client, pod.name, pod.namespace, pod.uid, settings=_ONCE)

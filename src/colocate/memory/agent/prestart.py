@@ -1,7 +1,7 @@
-"""PreStartContainer: a pod is held to its blocks before its container exists.
+"""PreStartContainer: limits a pod to its blocks before its container exists.
 
-Where it cannot be said which pod it is, what its containers are, or the limit cannot be set, the container is not
-started: the kubelet tries again, and the pod's events say why.
+The container does not start where the pod or its containers are unknown, or the limit cannot be set. The kubelet then
+tries again, and the pod's events say why.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ from colocate.model.holdings import Holding
 from colocate.model.memory import Bytes, PodIdentity
 
 TIME = 15.0
-"""Seconds for all of it; the kubelet itself gives up after 30."""
+"""Seconds for the whole call; the kubelet gives up after 30."""
 _WATCH_TIME = 5.0
-"""Seconds that the API may be behind the kubelet in what pods there are."""
+"""Seconds to wait for the watch to show the pod."""
 
 
 class PreStart:
@@ -53,7 +53,7 @@ class PreStart:
         self._is_off = is_off
 
     async def hold(self, ids: Sequence[str], why_not: Callable[[PodIdentity], str]) -> None:
-        """Hold the pod with these blocks to them; Refused, with a sentence, where that cannot be."""
+        """Limit the pod that holds these blocks; Refused, with the reason, where that is not possible."""
         try:
             async with deadline(self._clock, TIME):
                 pod = await self._pod(frozenset(ids))
@@ -80,7 +80,7 @@ class PreStart:
         )
 
     async def _holding(self, ids: frozenset[str]) -> Holding:
-        """Who holds these ids; a pod of several containers may hold more."""
+        """The holding with these ids; a pod with several containers may hold more."""
         holdings = await pods_holding(self._paths, self._clock, self._resource)
         if holdings is None:
             raise Refused(
@@ -88,7 +88,7 @@ class PreStart:
                 "the kubelet tries again"
             )
         holders = [each for each in holdings.pods if ids <= set(each.ids)]
-        # An entry of a pod that has ended may linger beside that of the one that has its ids now.
+        # The entry of an ended pod may remain beside the entry of the pod that has its ids now.
         holders = [each for each in holders if each.key] or holders
         if len(holders) == 1:
             return holders[0]

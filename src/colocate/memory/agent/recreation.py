@@ -1,7 +1,7 @@
-"""A bare pod as it is to be created again on another node, and whether it still is to be. Pure.
+"""Decides whether an evicted bare pod is created again on another node, and writes its manifest. Pure.
 
-It is created as it was, with an affinity against this node, once: not when its owner deleted it, when there is
-another of its name, when its namespace is gone or was made anew, or when it has waited for too long.
+It is created once, as it was, with an affinity against this node. It is not created if its owner deleted it, if there
+is another pod of its name, if its namespace is gone or was created again, or if too much time has passed.
 """
 
 from collections.abc import Mapping
@@ -19,36 +19,36 @@ _OF_THE_SERVER = (
     *("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
     *("generation", "managedFields", "selfLink"),
 )
-"""What the API server writes into metadata by itself."""
+"""Fields of metadata that the API server sets."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 _OF_THIS_LIFE = ("nodeName", "ephemeralContainers")
-"""What a spec has from being run here; the API server refuses new pods with ephemeral containers."""
+"""Fields of a spec that belong to this run; the API server refuses new pods with ephemeral containers."""
 
 
 _EVICTION = ("DisruptionTarget", "EvictionByEvictionAPI")
-"""The condition, and its reason, that API servers since 1.26 give a pod whose eviction they have taken."""
+"""The condition and reason that API servers since 1.26 set on a pod whose eviction they accepted."""
 
 _DOUBT = 300.0
-"""Seconds for which a pod that is gone, and whose eviction nobody saw taken, counts as evicted: an agent that was
-killed in that moment is followed by another within this time."""
+"""Seconds for which a pod that is gone counts as evicted although no answer to its eviction arrived: after a kill,
+the next agent starts within this time."""
 
 
 class NoteFate(StrEnum):
-    """What is to become of a note."""
+    """What happens to a note."""
 
     CREATE = "create"
     WAIT = "wait"
-    """Its pod still ends."""
+    """The pod is still ending."""
     DROP = "drop"
-    """Nobody wants the pod to be created."""
+    """The pod must not be created."""
     EXPIRE = "expire"
     """It is too late."""
 
 
 class NoteVerdict(msgspec.Struct, frozen=True):
-    """With the reason, in the middle of a sentence."""
+    """The decision about a note, with its reason as a clause."""
 
     fate: NoteFate
     why: str = ""
@@ -61,7 +61,7 @@ def verdict(
     age: float,
     expiry: float,
 ) -> NoteVerdict:
-    """About a note of so many seconds; the pod of its name and its namespace are as they are now, None where gone."""
+    """Decide about a note. `pod`, by the note's name, and `namespace` are as they are now; None where gone."""
     if pod is not None:
         return _while_there(note, pod, age, expiry)
     if namespace is None or is_leaving(namespace):
@@ -92,7 +92,7 @@ def _while_there(note: PodNote, pod: Mapping[str, Any], age: float, expiry: floa
 
 
 def _is_later(namespace: Mapping[str, Any], note: PodNote) -> bool:
-    """Whether a namespace is not the one that the pod was in."""
+    """Whether a namespace was created after the pod left."""
     marks = namespace["metadata"]
     if note.namespace_uid:
         return bool(marks["uid"] != note.namespace_uid)
@@ -100,9 +100,9 @@ def _is_later(namespace: Mapping[str, Any], note: PodNote) -> bool:
 
 
 def _is_another_deletion(note: PodNote, pod: Mapping[str, Any]) -> bool:
-    """Whether somebody has asked for the pod's end once more, and sooner than the eviction did.
+    """Whether another client deleted the pod after the eviction, with an earlier end.
 
-    With a grace period of 0 that is the kubelet, whose last word it is on a pod that a finalizer keeps.
+    A grace period of 0 is the kubelet's own last deletion of a pod that a finalizer keeps.
     """
     marks = pod["metadata"]
     sooner = note.deletion and marks["deletionTimestamp"] != note.deletion
@@ -110,13 +110,13 @@ def _is_another_deletion(note: PodNote, pod: Mapping[str, Any]) -> bool:
 
 
 def was_evicted(pod: Mapping[str, Any]) -> bool:
-    """Whether the API server says that a pod ends by an eviction."""
+    """Whether the API server marks a pod as evicted."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any((one.get("type"), one.get("reason")) == _EVICTION for one in conditions)
 
 
 def elsewhere(pod: Mapping[str, Any], hostname: str, namespace_uid: str, now: float) -> PodNote:
-    """The pod anew, anywhere but on the node of this host name."""
+    """The note of a pod that will be created on any node but the one with this host name."""
     marks = pod["metadata"]
     kept = {name: value for name, value in marks.items() if name not in _OF_THE_SERVER}
     spec = {name: value for name, value in pod["spec"].items() if name not in _OF_THIS_LIFE}
@@ -133,7 +133,7 @@ def elsewhere(pod: Mapping[str, Any], hostname: str, namespace_uid: str, now: fl
 
 
 def _avoiding(affinity: Mapping[str, Any], hostname: str) -> Object:
-    """Terms are alternatives, so each of them must rule the node out."""
+    """An affinity that also rules the node out; terms are alternatives, so each of them must."""
     of_nodes = dict(affinity.get("nodeAffinity") or {})
     terms = (of_nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
     of_nodes[_REQUIRED] = {"nodeSelectorTerms": [_without(term, hostname) for term in terms]}
@@ -147,14 +147,14 @@ def _without(term: Mapping[str, Any], hostname: str) -> Object:
 
 
 def on_trial(manifest: PodNote) -> Object:
-    """The same under a name that nobody has, for a server that is asked whether it would take it."""
+    """The manifest with a generated name, for a dry run of its creation."""
     body: Mapping[str, Any] = manifest.body
     kept = {name: value for name, value in body["metadata"].items() if name != "name"}
     return {**manifest.body, "metadata": {**kept, "generateName": f"{manifest.name[:200]}-"}}
 
 
 def is_pinned(pod: Mapping[str, Any], node: str, hostname: str) -> bool:
-    """Whether the pod's own rules leave it this node alone."""
+    """Whether the pod's node selector or affinity allows only this node."""
     spec = pod["spec"]
     if (spec.get("nodeSelector") or {}).get(HOSTNAME) == hostname:
         return True
@@ -173,12 +173,12 @@ def _only_here(term: Mapping[str, Any], node: str, hostname: str) -> bool:
 
 
 def is_leaving(object: Mapping[str, Any]) -> bool:
-    """Whether a pod or a namespace is on its way out."""
+    """Whether a pod or a namespace is being deleted."""
     return bool(object["metadata"].get("deletionTimestamp"))
 
 
-def taken(note: PodNote, pod: Mapping[str, Any] | None) -> PodNote:
-    """The note of a pod whose eviction was taken, and which is then so; None where it is gone already."""
+def accepted(note: PodNote, pod: Mapping[str, Any] | None) -> PodNote:
+    """The note after its eviction was accepted; `pod` is the pod as it is then, None where it is gone."""
     ends = pod is not None and pod["metadata"]["uid"] == note.uid
     deletion = str(pod["metadata"].get("deletionTimestamp") or "") if pod is not None and ends else ""
     return msgspec.structs.replace(note, accepted=True, deletion=deletion or note.deletion)

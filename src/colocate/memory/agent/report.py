@@ -1,4 +1,4 @@
-"""Where a node's memory is and why, as one value: what `colocate memory` prints and programs read. Pure."""
+"""The report of a turn: where a node's memory is, and why. `colocate memory` prints it. Pure."""
 
 import msgspec
 
@@ -25,11 +25,11 @@ class PodReport(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[str, ...]
     used: Bytes
     limit: Bytes | None
-    """Of its control group, as it was read; None where there is none."""
+    """Limit of its control group; None where it has none."""
     may_use: Bytes | None
-    """The limit that its blocks come to; None where the pod as a whole has none."""
+    """The limit that it should have by its blocks; None where the pod as a whole has none."""
     done: tuple[str, ...] = ()
-    """What the ladder has done to it."""
+    """What the ladder has done to the pod."""
 
 
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,32 +43,32 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     off: bool
     dry_run: bool
     restored: bool
-    """Colocation is switched off, and nothing of it is left: no block offered, no limit of ours."""
+    """Whether colocation is off and fully undone: no block is offered, and no limit is ours."""
     bar: MemoryBar
     offered: int
     held: int
     withdrawn: int
-    """Of those that are held: nobody new gets them."""
+    """Held blocks that are being taken back: no other pod gets them."""
     returning: int = 0
-    """More free blocks, which wait for the cool-down."""
+    """Blocks that wait for the cool-down."""
     returning_in: float = 0.0
-    """Seconds from this turn on until they come."""
+    """Seconds until those blocks are offered."""
     debt: Bytes
     due: Bytes
     rung: str
-    """Where the ladder stands; empty on the ground."""
+    """The rung that the ladder is on; empty where it is not in use."""
     pods: tuple[PodReport, ...]
     rungs: tuple[RungHere, ...]
     sentences: tuple[str, ...]
     """Every figure that led to the number of blocks, and what the ladder does."""
     silent: tuple[str, ...]
-    """What could not be asked, and so is not in the figures."""
+    """Sources that did not answer, so that the figures lack them."""
     unstored: str = ""
-    """Why the state cannot be stored, so that nothing is offered; empty where it can."""
+    """Why the state cannot be stored, which stops all offers; empty where it can."""
     switch_unstored: str = ""
-    """Why the switch will not outlast a restart of the agent; empty where it will."""
+    """Why the switch will not survive a restart of the agent; empty where it will."""
     without_eviction: tuple[str, ...] = ()
-    """Namespaces to which memory is sold and in which this agent may evict nobody."""
+    """Namespaces of colocated pods in which this agent may not evict."""
 
 
 def evictor_binding(namespace: str) -> str:
@@ -89,6 +89,7 @@ def report(
     dry_run: bool,
     switch_unstored: str = "",
 ) -> MemoryReport:
+    """The report of a decision; `at` is seconds since the epoch."""
     state = decision.state
     listed, healthy = state.blocks.listed, state.blocks.healthy()
     returning_blocks, returning_in = returning(decision, settings)
@@ -96,7 +97,7 @@ def report(
         node=facts.node_name,
         at=at,
         resource=settings.resource,
-        block_size=settings.block_size,
+        block_size=int(settings.block_size),
         off=facts.off,
         dry_run=dry_run,
         restored=facts.off and not healthy and not _unrestored(decision, facts),
@@ -131,9 +132,9 @@ def report(
 
 
 def _unrestored(decision: MemoryDecision, facts: MemoryFacts) -> bool:
-    """Whether anything is still ours, or nobody can say."""
+    """Whether anything of ours is left on a pod, or may be."""
     planned = {action.pod.uid for action in decision.plan.actions if isinstance(action, RestoreLimit)}
-    # Containers' own groups are not read in a turn: that they were restored is known from its having been done.
+    # Containers' own groups are not read in a turn; only the outcome tells that they were restored.
     done = {
         outcome.action.pod.uid
         for outcome in facts.outcomes

@@ -1,10 +1,10 @@
-"""Which pod of the API is which pod of the kubelet, and which holds blocks. Pure; no tenant's word decides it.
+"""Matches pods of the API with pods of the kubelet, and with the blocks that they hold. Pure. Trusts no tenant.
 
-A pod is known by the uid that the API server gave it. The kubelet runs a static pod under another uid than its mirror
-in the API has: an annotation of the mirror says which. Whoever may create pods can write that annotation, and owners,
-too. So a mirror stands for a pod only where the kubelet's own records give the uid to this namespace and name
-(`Holdings.proven`) and no pod in the API has the uid for its own. Every other mirror stands for nobody: the kubelet
-runs no pod under a mirror's own uid, and what a static pod uses is counted by its control group.
+A pod is known by the uid that the API server gave it. The kubelet runs a static pod under another uid than that of
+its mirror in the API: an annotation of the mirror says which. Any tenant who may create pods can write that
+annotation. So a mirror stands for a pod only where the kubelet's own records have the uid with this namespace and
+name (`Holdings.proven`), and no pod in the API has that uid itself. Every other mirror is ignored: the kubelet runs
+no pod under a mirror's own uid, and a static pod's use is counted by its control group.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,12 +20,12 @@ from colocate.model.path_word import is_path_word
 
 
 class IdentityCollision(msgspec.Struct, frozen=True):
-    """Pods that claim by annotation to be a pod which somebody else is, or claims to be."""
+    """Pods that claim by annotation to be a pod that another pod is, or also claims to be."""
 
     uid: PodUid
     claimants: tuple[ApiPod, ...]
     owner: str
-    """namespace/name of the pod that it is; empty where nobody can say."""
+    """namespace/name of the real pod; empty where unknown."""
 
     def __str__(self) -> str:
         names = some([pod.key for pod in self.claimants])
@@ -38,11 +38,11 @@ class Roster(msgspec.Struct, frozen=True):
 
     pods: Mapping[PodUid, ApiPod]
     static: frozenset[PodUid] = frozenset()
-    """Those of them that are static, and in the API by their mirror."""
+    """The static ones, which the API shows by their mirror."""
     collisions: tuple[IdentityCollision, ...] = ()
 
     def identities(self, resource: str) -> tuple[PodIdentity, ...]:
-        """Who they are, of those that have not ended."""
+        """The identities of pods that have not ended."""
         return tuple(
             identity(pod, resource, uid, static=uid in self.static)
             for uid, pod in self.pods.items()
@@ -51,9 +51,10 @@ class Roster(msgspec.Struct, frozen=True):
 
 
 def roster(pods: Iterable[ApiPod], proven: Mapping[PodUid, str], run: AbstractSet[PodUid]) -> Roster:
-    """`proven` are names by uid, by the kubelet's own records; `run` are uids that it runs or knows to hold blocks.
+    """The roster of `pods`. `proven` are names by uid from the kubelet's records; `run` are uids that the kubelet
+    runs or knows to hold blocks.
 
-    A pod that the kubelet runs under the API's own uid is no mirror, whatever it says.
+    A pod that the kubelet runs under the API's uid is no mirror, even if it claims to be.
     """
     usable = [pod for pod in pods if is_path_word(pod.uid)]
     known = {pod.uid: pod for pod in usable if not pod.is_mirror or pod.uid in run}
@@ -65,7 +66,7 @@ def roster(pods: Iterable[ApiPod], proven: Mapping[PodUid, str], run: AbstractSe
     collisions = []
     for uid, claimants in claims.items():
         owner = known[uid].key if uid in known else proven.get(uid, "")
-        # Two pods of one name are one that was replaced: the API has but one of them at a time.
+        # Of two pods with one name, the later has replaced the earlier.
         own = [pod for pod in claimants if pod.key == owner and uid not in known]
         if own:
             static[uid] = own[-1]
@@ -86,11 +87,11 @@ def who_holds(
     """Which pod holds which blocks now. `api_knows`: the API's list was read at least once; `running`: pods with a
     control group.
 
-    The checkpoint keeps entries of pods that have ended until the next allocation, and podresources may know too
-    little just after a kubelet's start. So an entry that podresources does not list counts while its pod has a
-    control group; and where podresources is silent, unless the API knows better.
+    The checkpoint keeps entries of ended pods until the next allocation, and podresources may be incomplete just
+    after a kubelet's start. So an entry that podresources does not list counts while its pod has a control group;
+    where podresources does not answer, it counts unless the API shows that the pod is gone.
     """
-    # A newer pod of the same name that asks for no block is not the one that podresources means.
+    # podresources cannot mean a newer pod of the same name that requests no block.
     asking = [(uid, pod) for uid, pod in pods.pods.items() if pod.asks_for(resource)]
     by_key = {pod.key: uid for uid, pod in sorted(asking, key=lambda each: not each[1].is_ending)}
     held: dict[PodUid, tuple[str, ...]] = {}
@@ -102,7 +103,7 @@ def who_holds(
 
 
 def held_by_unknown(holdings: Holdings, held: Mapping[PodUid, tuple[str, ...]]) -> tuple[str, ...]:
-    """Ids that somebody holds of whom no uid is known: they are not free, and nothing can be done to their pod."""
+    """Ids that are held by pods of unknown uid: they are not free, and their pods cannot be touched."""
     attributed = {id for ids in held.values() for id in ids}
     return tuple(
         sorted({id for each in holdings.pods if not each.uid for id in each.ids if id not in attributed})

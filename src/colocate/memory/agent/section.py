@@ -1,26 +1,28 @@
-"""The section `memory` of the agent's configuration: its fields, and what they come to for those who decide."""
+"""The section `memory` of the agent's configuration: what decisions read (`MemoryOffer`) and what the agent needs."""
 
 from enum import StrEnum
 from pathlib import Path
 
-import msgspec
-
-from colocate.config.values import Seconds, Section, Share, Size, plain
+from colocate.config.words import Problem, show
+from colocate.errors import UserError
 from colocate.memory import (
     Forecast,
     Instant,
     Koordinator,
     KoordinatorPolicy,
+    MemoryOffer,
     MemorySettings,
-    PageCache,
-    Rung,
     WindowMax,
     check_settings,
 )
+from colocate.model.values import Seconds, Section, Share, Size
+
+_MAX_NODE = 1023
+"""The highest number of a NUMA node that Linux allows."""
 
 
 class ForecastKind(StrEnum):
-    """How the memory that online work will use is guessed."""
+    """How the agent predicts the memory that online work will use."""
 
     INSTANT = "instant"
     """What it uses now."""
@@ -34,14 +36,14 @@ class ForecastSection(Section, frozen=True):
     """What online work is expected to use."""
 
     kind: ForecastKind = ForecastKind.WINDOW_MAX
-    window: Seconds = Seconds(24 * 3600)
+    window: Seconds = Seconds(WindowMax().window)
     """Of window-max."""
-    policy: KoordinatorPolicy = KoordinatorPolicy.USAGE
-    threshold: Share = Share(0.65)
+    policy: KoordinatorPolicy = Koordinator().policy
+    threshold: Share = Share(Koordinator().threshold / 100)
     """Of koordinator: how much of the node may be in use."""
 
     def forecast(self) -> Forecast:
-        """The same for those who decide."""
+        """The forecast of this kind, with the fields that belong to it."""
         match self.kind:
             case ForecastKind.INSTANT:
                 return Instant()
@@ -51,34 +53,17 @@ class ForecastSection(Section, frozen=True):
                 return Koordinator(policy=self.policy, threshold=float(self.threshold) * 100)
 
 
-_SOLD = MemorySettings()
-
-
-class MemorySection(Section, frozen=True):
-    """Idle memory of the node, sold in blocks. A field that `MemorySettings` also has is passed on to it by name."""
+class MemorySection(MemoryOffer, frozen=True):
+    """Idle memory of the node, sold in blocks."""
 
     enabled: bool = False
-    resource: str = _SOLD.resource
-    block_size: Size = Size(_SOLD.block_size)
-    namespaces: tuple[str, ...] = _SOLD.namespaces
-    """Whose pods may use blocks; all where none is named."""
     refresh: Seconds = Seconds(10)
+    """Time between two turns."""
     forecast: ForecastSection = ForecastSection()
-    page_cache: PageCache = _SOLD.page_cache
-    margin: Share = Share(_SOLD.margin)
-    cool_down: Seconds = Seconds(_SOLD.cool_down)
-    hysteresis: int = _SOLD.hysteresis
-    swap: bool = _SOLD.swap
-    without: tuple[Rung, ...] = _SOLD.without
-    """Rungs of the ladder that are never used."""
-    far_nodes: tuple[int, ...] | None = _SOLD.far_nodes
-    """NUMA nodes that pages may go to; not given: those without CPUs."""
-    demotion: bool = _SOLD.demotion
-    """Whether the kernel's demotion may be switched on for the far rung."""
     migration_rate: Size = Size(256 << 20)
-    """Bytes a second."""
+    """Bytes per second at which pages move to other NUMA nodes."""
     move_expiry: Seconds = Seconds(3600)
-    """How long a pod that is to be created again on another node is tried for."""
+    """How long the agent tries to create a pod again on another node."""
     state_folder: Path = Path("/var/lib/colocate")
     cgroup_root: str = ""
     """The control group below which pods are looked for; empty: anywhere."""
@@ -89,8 +74,35 @@ class MemorySection(Section, frozen=True):
     dry_run: bool = False
 
     def settings(self) -> MemorySettings:
-        """The same for those who decide; UserError where they would not have it."""
-        shared = set(self.__struct_fields__) & set(_SOLD.__struct_fields__) - {"forecast"}
-        # Plain numbers: they come back in states and reports.
-        given = {name: plain(getattr(self, name)) for name in shared}
-        return check_settings(msgspec.structs.replace(_SOLD, forecast=self.forecast.forecast(), **given))
+        """What decisions read of it; UserError where a value is not allowed."""
+        offer = {name: getattr(self, name) for name in MemoryOffer.__struct_fields__}
+        return check_settings(MemorySettings(**offer, forecast=self.forecast.forecast()))
+
+
+def check_memory(memory: MemorySection) -> None:
+    """Raise a Problem where an agent could not run with this section."""
+    if not 1 <= memory.refresh <= 60:
+        raise Problem("memory.refresh", f"{memory.refresh:g}s is out of range; choose 1s to 1m")
+    if memory.migration_rate < 1 << 20:
+        raise Problem("memory.migrationRate", f"{memory.migration_rate} bytes a second; give at least 1Mi")
+    if not 60 <= memory.move_expiry <= 7 * 86400:
+        raise Problem("memory.moveExpiry", f"{memory.move_expiry:g}s is out of range; choose 1m to 168h")
+    if not memory.state_folder.is_absolute():
+        raise Problem(
+            "memory.stateFolder",
+            f"{show(str(memory.state_folder))} is not an absolute path; begin it with '/'",
+        )
+    if Path(memory.cgroup_root).is_absolute() or ".." in Path(memory.cgroup_root).parts:
+        raise Problem(
+            "memory.cgroupRoot",
+            f"{show(memory.cgroup_root)} is a path below the top of the control groups; begin it with a name",
+        )
+    for index, node in enumerate(memory.far_nodes or ()):
+        if not 0 <= node <= _MAX_NODE:
+            raise Problem(
+                f"memory.farNodes[{index}]", f"{show(node)} is not a NUMA node; give a number from 0 on"
+            )
+    try:
+        memory.settings()
+    except UserError as error:
+        raise Problem("memory", str(error).removeprefix("memory: ")) from error

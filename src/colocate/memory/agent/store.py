@@ -1,7 +1,7 @@
-"""What the memory part keeps on disk: its state, the off switch, and notes of pods to be created again elsewhere.
+"""Stores the state of the memory part, the off switch, and notes of pods that will be created again elsewhere.
 
-Every file is old or new, never half-written. What fails is an OSError for the caller, who goes on without the file; a
-start that is impossible is a UserError. One agent at a time: two with the same state would undo each other's work.
+Files are written atomically. A failure is an OSError for the caller, which goes on without the file; a start that is
+impossible is a UserError. Only one agent may use the folder: two would undo each other's work.
 """
 
 import os
@@ -22,36 +22,36 @@ _MOVE = "memory-recreate-"
 _UNREADABLE = ".unreadable"
 _EXPIRED = ".expired"
 _MOST_EXPIRED = 20
-"""Expired notes that are kept for people; beyond, the oldest go."""
+"""Expired notes that are kept for operators; older ones are removed."""
 
 
 class PodNote(msgspec.Struct, frozen=True):
-    """The note of a pod that ends here and is to be created again elsewhere."""
+    """A pod that leaves this node and will be created again on another."""
 
     uid: str
     namespace: str
     name: str
     body: Object
     noted: float = 0.0
-    """When, in seconds since the epoch; read as 0, it is the time of the file."""
+    """When it was written, in seconds since the epoch; where 0, the file's time counts."""
     namespace_uid: str = ""
-    """Of the namespace at that time; empty in notes of releases that did not ask."""
+    """Uid of the namespace at that time; empty in notes of earlier releases."""
     accepted: bool = False
-    """Whether the API server is known to have taken the eviction: what ended the pod was then not its owner."""
+    """Whether the API server accepted the eviction: then it ended the pod, not its owner."""
     deletion: str = ""
-    """The pod's deletionTimestamp as that eviction set it; empty where nobody saw it."""
+    """The pod's deletionTimestamp that the eviction set; empty where unknown."""
 
 
 class PodNotes(msgspec.Struct, frozen=True):
-    """Pods that are under way to another node."""
+    """All notes."""
 
     manifests: tuple[PodNote, ...] = ()
     lost: tuple[str, ...] = ()
-    """A sentence for every file from which nobody can tell the pod any more."""
+    """A sentence for every file that cannot be read."""
 
 
 class MemoryStore:
-    """One folder of files."""
+    """The agent's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -60,7 +60,7 @@ class MemoryStore:
         self._lock: int | None = None
 
     def prepare(self) -> None:
-        """Make the folder and take it for this process alone; UserError where that cannot be."""
+        """Create the folder and lock it for this process; UserError where that fails."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -82,17 +82,17 @@ class MemoryStore:
                 "choose a folder on this node's own disk"
             ) from error
         with suppress(OSError):
-            # Of an agent that was killed while it wrote one; nobody else writes here now.
+            # Temporary files of an agent that was killed; the lock keeps other writers out.
             self._remove_all(self._folder.glob(".memory-*"))
 
     def close(self) -> None:
-        """Leave the folder to others; the end of the process does that, too."""
+        """Release the lock; the end of the process does so, too."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def load(self) -> MemoryState:
-        """The state as it was stored last, or a new one; UserError where it cannot be read."""
+        """The stored state, or a new one; UserError where it cannot be read."""
         try:
             return state_from_json(self._state.read_bytes())
         except FileNotFoundError:
@@ -103,16 +103,16 @@ class MemoryStore:
             ) from error
 
     def why_not(self, error: OSError) -> str:
-        """Why nothing can be stored, for people."""
+        """Why nothing can be stored, as a clause for operators."""
         return f"{self._folder}: {system_reason(error)}"
 
     def save(self, state: MemoryState) -> None:
-        """Store a state; OSError where that fails, and then the old one is still there."""
+        """Store a state; OSError where that fails, and the old one stays."""
         write_atomically(self._state, state_to_json(state))
 
     @property
     def is_off(self) -> bool:
-        """UserError where nobody can say."""
+        """Whether colocation is switched off; UserError where that cannot be read."""
         try:
             self._off.stat()
         except FileNotFoundError:
@@ -125,7 +125,7 @@ class MemoryStore:
         return True
 
     def switch(self, off: bool) -> None:
-        """Remember that colocation is switched off on this node, or on again; OSError where that fails."""
+        """Store that colocation is switched off or on; OSError where that fails."""
         if off:
             write_atomically(
                 self._off, b"Memory colocation is switched off; 'colocate memory on' ends that.\n"
@@ -134,7 +134,7 @@ class MemoryStore:
             self._remove(self._off)
 
     def moves(self) -> PodNotes:
-        """All that are written down. A file that makes no sense is set aside, and named as long as it lies there."""
+        """All notes. A file that cannot be understood is renamed, and reported as long as it exists."""
         try:
             files = sorted(self._folder.iterdir())
         except FileNotFoundError:
@@ -165,7 +165,7 @@ class MemoryStore:
         return PodNotes(tuple(manifests), tuple(lost))
 
     def _read(self, file: Path) -> PodNote:
-        """ValueError where it is not as it was written."""
+        """Read a note; ValueError where it is damaged."""
         manifest = msgspec.json.decode(file.read_bytes(), type=PodNote)
         if not is_path_word(manifest.uid):
             raise ValueError("it is about no pod")
@@ -174,11 +174,11 @@ class MemoryStore:
         return manifest if manifest.noted else msgspec.structs.replace(manifest, noted=file.stat().st_mtime)
 
     def _unreadable(self, file: Path) -> Path:
-        """Where it lies then."""
+        """Rename a damaged file; its path then."""
         try:
             return self._set_aside(file, _UNREADABLE)
         except OSError:
-            return file  # It is named all the same, and the next turn tries again.
+            return file  # It is reported under its old name, and the next turn tries again.
 
     def _set_aside(self, file: Path, why: str) -> Path:
         aside = file.with_name(f"{file.name}{why}")
@@ -188,21 +188,21 @@ class MemoryStore:
         return aside
 
     def remember(self, manifest: PodNote) -> None:
-        """Write a note; OSError where that fails, and then an older one of that pod is still there."""
+        """Store a note; OSError where that fails, and an older note of that pod stays."""
         write_atomically(self._manifest(manifest.uid), msgspec.json.encode(manifest))
 
     def forget(self, uid: str) -> None:
-        """Remove a note, where there is one; OSError where that fails."""
+        """Remove a note, if it exists; OSError where that fails."""
         self._remove(self._manifest(uid))
 
     def expire(self, uid: str) -> None:
-        """Set a note aside that no pod is created from any more: it has the only copy of the pod."""
+        """Rename a note that is too old to create its pod: it has the only copy of the pod."""
         self._set_aside(self._manifest(uid), _EXPIRED)
         aside = sorted(self._folder.glob(f"{_MOVE}*.json{_EXPIRED}"), key=lambda file: file.stat().st_mtime)
         self._remove_all(aside[:-_MOST_EXPIRED])
 
     def _manifest(self, uid: str) -> Path:
-        """`LeadsElsewhere` where it is no uid that a pod can have."""
+        """The file of a note; `LeadsElsewhere` where no pod can have this uid."""
         if not is_path_word(uid):
             raise LeadsElsewhere(f"{uid[:100]!r} is not a uid of a pod: it would lead out of {self._folder}")
         return below(self._folder, f"{_MOVE}{uid}.json")

@@ -1,11 +1,11 @@
-"""The ladder: up, rung by rung, while online work needs memory; down again when there is some. Pure.
+"""The ladder: it climbs rung by rung while online work needs memory, and descends when there is some. Pure.
 
-A rung is left for the next when its deadline is over, when it has nothing left to try, or, where much of the margin
-is eaten, after one turn. Nobody new is touched while what is due is within the tolerance, and on the way back every
-rung is undone before the one below it.
+It climbs to the next rung when the deadline of this one is over, when this one has nothing left to try, or, where
+much of the margin is used, after one turn. While what is due is within the tolerance, no further pod is touched. On
+the way down every rung is undone before the one below it.
 
-This is the way in. A new rung is a name in `settings.Rung`, what this machine needs for it (`rungs`), what it does
-(`climb.GIVE`) and its way back (`descent.UNDO`).
+Other modules import from here only. A new rung is a name in `settings.Rung`, what a machine needs for it (`rungs`),
+what it does (`climb.GIVE`) and how it is undone (`descent.UNDO`).
 """
 
 from colocate.memory.ladder.climb import up
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def turn(ladder: Ladder, situation: Situation) -> LadderTurn:
-    """What to do now."""
+    """The ladder after this turn, with the actions to carry out."""
     ladder, failures = settle(ladder, situation)
     if situation.facts.off or not situation.due:
         rest = down(ladder, situation)

@@ -1,6 +1,6 @@
-"""The way up: what each rung does to pay what is due, pod by pod in the order of giving, and when the next is tried.
+"""The way up: what each rung does to free what is due, pod by pod in giving order, and when the next rung is tried.
 
-A step that has nothing left to try is not busy: the next rung is then tried without waiting.
+A rung that has nothing left to try is not busy: the next one is then tried at once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +19,17 @@ from colocate.model.figures import amount
 from colocate.model.memory import Bytes, PodMemory
 
 _CUSHION: Bytes = 16 << 20
-"""Page cache that is left to a pod: on cgroup v1 it makes way for who allocates while the limit is lowered, and a
-throttled pod without any would read its own program from the disk again and again."""
+"""Page cache that a pod keeps. On cgroup v1 it yields to allocations while the limit is lowered; a throttled pod
+without any would read its own program from disk again and again."""
 
 
 def withdraw(ladder: Ladder, situation: Situation) -> LadderStep:
-    """Nothing more: the plan's list of blocks has withdrawn the free ones."""
+    """Do nothing: the plan's list of blocks has withdrawn the free ones."""
     return LadderStep(ladder, busy=True)
 
 
 def reclaim(ladder: Ladder, situation: Situation) -> LadderStep:
-    """Drop cache, by the kernel's own choice of pages."""
+    """Drop page cache that the kernel chooses."""
     settings, swap_free = situation.settings, situation.facts.node.swap_free
     remaining = _outstanding(ladder, situation)
     leave = _CUSHION if situation.facts.controls.cgroup == 1 and not settings.swap else 0
@@ -55,7 +55,8 @@ def reclaim(ladder: Ladder, situation: Situation) -> LadderStep:
 
 
 def throttle(ladder: Ladder, situation: Situation) -> LadderStep:
-    """Hold pods at what they use, less what is due; not below what they cannot give, and no lower if they suffer."""
+    """Hold pods at what they use, less what is due; never below what they cannot give, nor lower while under
+    pressure."""
     remaining = _outstanding(ladder, situation)
     actions: list[PodAction] = []
     notes: list[str] = []
@@ -90,7 +91,7 @@ def throttle(ladder: Ladder, situation: Situation) -> LadderStep:
 
 
 def throttle_again(ladder: Ladder, situation: Situation) -> LadderStep:
-    """Pods that are to be throttled and are as they were before: an agent was killed before it came to that."""
+    """Throttle pods whose memory.high was never set, because the agent was killed before."""
     actions: list[PodAction] = []
     for each, reading in situation.readable:
         done = ladder.throttled.get(each.uid)
@@ -130,8 +131,8 @@ def _lost(reading: PodMemory) -> float:
 
 
 def far(ladder: Ladder, situation: Situation) -> LadderStep:
-    """Have pages go to far nodes, as much as these have room for: by the kernel's demotion where it can be had, and
-    moved process by process elsewhere."""
+    """Move pages to far nodes while these have room: by the kernel's demotion where possible, else process by
+    process."""
     remaining = _outstanding(ladder, situation)
     reserve = {node.id: int(node.total * situation.settings.far_reserve) for node in situation.far}
     room = {node.id: max(0, node.free - reserve[node.id]) for node in situation.far}
@@ -161,7 +162,7 @@ def far(ladder: Ladder, situation: Situation) -> LadderStep:
             reason = f"{reason} The way back: {demotion.way_back(controls)}."
             leave = {id: reserve[id] for id in targets}
             actions.append(Demote(pod=each.ref, sources=near, leave=leave, bytes=size, reason=reason))
-            # Which of them the kernel takes is not known.
+            # It is unknown which of them the kernel fills.
             room |= {id: max(0, room[id] - size) for id in targets}
         else:
             actions.append(
@@ -179,7 +180,7 @@ def far(ladder: Ladder, situation: Situation) -> LadderStep:
 
 
 def _why_not_demoted(reading: PodMemory, situation: Situation) -> str:
-    """Why the kernel is not asked to demote a pod's memory; empty where it is."""
+    """Why the kernel may not demote a pod's memory; empty where it may."""
     if not situation.settings.swap and situation.facts.node.swap_free and reading.swap_limit != 0:
         return "the kernel might swap instead, which memory.swap does not allow"
     return ""
@@ -216,6 +217,7 @@ GIVE: Mapping[Rung, Callable[[Ladder, Situation], LadderStep]] = {
 
 
 def up(ladder: Ladder, situation: Situation) -> LadderTurn:
+    """Climb as far as needed, and act on the rung that is reached."""
     ladder = msgspec.structs.replace(ladder, calm_since=None, undid_at=None)
     notes: list[str] = []
     rung = ladder.rung
@@ -255,9 +257,9 @@ def up(ladder: Ladder, situation: Situation) -> LadderTurn:
 
 
 def _next(ladder: Ladder, rung: Rung, situation: Situation) -> Rung | None:
-    """The rung that follows when this one has had its time; None where this one has all the time."""
+    """The rung that follows when this one has had its time; None where this one has no deadline now."""
     higher = situation.above(rung)
-    # Pages on far nodes harm less than a throttle that lasts, so it gives way to them within the tolerance, too.
+    # Pages on far nodes do less harm than a lasting throttle, so far replaces it even within the tolerance.
     ends_a_throttle = rung is Rung.THROTTLE and higher is Rung.FAR and bool(ladder.throttled)
     return higher if situation.presses or ends_a_throttle else None
 
@@ -265,16 +267,16 @@ def _next(ladder: Ladder, rung: Rung, situation: Situation) -> Rung | None:
 def _try(rung: Rung, ladder: Ladder, situation: Situation) -> LadderStep:
     here = situation.here(rung)
     if not here.is_here:
-        # It was, when it was reached.
+        # It was available when the ladder reached it.
         return LadderStep(ladder, notes=(f"{rung} is no longer available: {here.missing}.",))
     return GIVE[rung](ladder, situation)
 
 
 def _is_over(ladder: Ladder, rung: Rung, situation: Situation) -> str:
-    """Why a rung has had its time; empty where it has not."""
+    """Why the time of a rung is over; empty where it is not."""
     waited = situation.now - ladder.since
     if waited >= situation.here(rung).deadline:
-        return f"{rung} has not paid {amount(situation.due)} within {situation.here(rung).deadline:g} s"
+        return f"{rung} has not freed {amount(situation.due)} within {situation.here(rung).deadline:g} s"
     if situation.hurries and (rung is Rung.WITHDRAW or waited > 0):
         share = situation.settings.hurry
         return f"{amount(situation.due)} is due, more than {share:.0%} of the margin, so {rung} gets no more time"

@@ -1,7 +1,7 @@
-"""The far rung by the kernel's own demotion: whether it can be had here, where memory would go, and its switch.
+"""The far rung by the kernel's own demotion: whether this machine has it, where memory would go, and its switch.
 
-It needs no right over other processes. But the switch is one for the whole machine, and with it the kernel may demote
-cold memory of online pods, too. So it is on only where the operator allows it, and only while a pod is demoted.
+Demotion needs no right over other processes. But its switch is for the whole machine: with it on, the kernel may also
+demote cold memory of online pods. So it is on only where the operator allows it, and only while a pod is demoted.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,7 +16,7 @@ from colocate.model.memory import Demotion, MemoryControls, NumaMemory
 
 
 def why_no_demotion(controls: MemoryControls, far: Collection[int], settings: MemorySettings) -> str:
-    """Why the far rung is not by demotion here; empty where it is."""
+    """Why the far rung does not use demotion here; empty where it does."""
     demotion = controls.demotion
     if controls.cgroup == 1 or not controls.reclaim:
         return f"cgroup v{controls.cgroup} has no memory.reclaim here"
@@ -32,7 +32,7 @@ def why_no_demotion(controls: MemoryControls, far: Collection[int], settings: Me
 
 
 def targets(source: int, demotion: Demotion, nodes: Sequence[NumaMemory]) -> list[int]:
-    """Where the kernel puts what it demotes from a NUMA node: the nearest of the next lower tier."""
+    """The NUMA nodes that the kernel demotes to from `source`: the nearest of the next lower tier."""
     lower = [tier for tier in demotion.tiers.values() if tier > demotion.tiers.get(source, tier)]
     there = {
         node.id: node.distances.get(source, 0)
@@ -54,7 +54,7 @@ def way_back(controls: MemoryControls) -> str:
 def switch_demotion(
     ladder: Ladder, actions: Sequence[PodAction], demotion: Demotion
 ) -> tuple[Ladder, tuple[SwitchDemotion, ...]]:
-    """What is to become of the kernel's switch, before this turn's actions; the ladder remembers that it was off."""
+    """Switch demotion on or off before this turn's actions; the ladder remembers that it was off."""
     if any(isinstance(action, Demote) for action in actions):
         if demotion.enabled:
             return ladder, ()

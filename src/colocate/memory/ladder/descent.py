@@ -1,7 +1,7 @@
-"""The way down: what each rung undoes, for whom, as far as memory is there again, and when.
+"""The way down: what each rung undoes, for which pods and when, as far as memory is free again.
 
-Who would give first gets back last. A pod is let go when there is room for all that it may then grow to; until then
-its memory.high follows the room there is. What was done is remembered until its undoing is reported as done.
+The pod that gives first gets back last. A pod is released when there is room for all that it may grow to; until then
+its memory.high rises with the free memory. The ladder remembers an action until its undoing is reported as done.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,12 +20,12 @@ from colocate.model.memory import Bytes
 
 
 def nothing(ladder: Ladder, situation: Situation) -> LadderStep:
-    """What cannot be undone, or undoes itself."""
+    """Undo nothing: the rung cannot be undone, or leaves nothing to undo."""
     return LadderStep(ladder)
 
 
 def pages_back(ladder: Ladder, situation: Situation) -> LadderStep:
-    """Move pages back to where they came from; where that right is missing, say how they come back."""
+    """Move pages back to where they came from; without the right to, say how they come back."""
     present = {node.id for node in situation.facts.node.numa}
     off = situation.facts.off
     room = situation.slack - (0 if off else situation.settings.block_size)
@@ -64,19 +64,19 @@ def pages_back(ladder: Ladder, situation: Situation) -> LadderStep:
             ReturnPages(pod=each.ref, sources=from_far, targets=to_near, bytes=size, reason=reason)
         )
         room -= size
-    # Switched off, pods are not kept bound because their pages find no room: those follow later.
+    # When colocation is switched off, pods are released even if their pages find no room yet.
     return LadderStep(ladder, tuple(actions), tuple(notes), busy=bool(actions if off else ladder.moved))
 
 
 def _has_waited_for_figures(ladder: Ladder, situation: Situation) -> bool:
-    """Far pages are slower, and no harm: for want of figures nobody is kept bound longer than the rung's own time."""
+    """Far pages are slow but harmless: missing figures keep a pod throttled no longer than the rung's deadline."""
     calm_since = situation.now if ladder.calm_since is None else ladder.calm_since
     wait = situation.settings.cool_down + situation.here(Rung.FAR).deadline
     return situation.now - calm_since >= wait
 
 
 def unthrottle(ladder: Ladder, situation: Situation) -> LadderStep:
-    """Give memory.high back, to each pod in turn as far as there is room."""
+    """Restore memory.high, pod by pod, as far as there is room."""
     room, keep = situation.slack, situation.settings.block_size
     actions: list[PodAction] = []
     notes: list[str] = []
@@ -100,7 +100,7 @@ def unthrottle(ladder: Ladder, situation: Situation) -> LadderStep:
 
 
 def _eased(each: Colocated, done: Throttled, room: Bytes) -> Bytes | None:
-    """A memory.high for what the pod uses and this room; None where it is not worth it."""
+    """memory.high for what the pod uses plus `room`; None where that changes too little."""
     if each.reading is None or each.reading.high is None:
         return None
     high = whole_pages(each.reading.usage + room)
@@ -133,10 +133,11 @@ UNDO: Mapping[Rung, Callable[[Ladder, Situation], LadderStep]] = {
 
 
 def down(ladder: Ladder, situation: Situation) -> LadderTurn:
+    """Undo rung after rung, as far as time and free memory allow."""
     ladder, notes = _call_off(ladder)
     ladder = msgspec.structs.replace(ladder, since=situation.now)
     if height(ladder.rung) < height(left := ladder.highest_left):
-        # Pages that found no room when colocation was switched off, or what a stored state had forgotten.
+        # Pages that found no room when colocation was switched off, or actions missing from a stored state.
         ladder = msgspec.structs.replace(ladder, rung=left)
     if ladder.rung is None:
         return LadderTurn(msgspec.structs.replace(ladder, calm_since=None, undid_at=None), notes=notes)
@@ -166,7 +167,7 @@ def down(ladder: Ladder, situation: Situation) -> LadderTurn:
 
 
 def _waits(ladder: Ladder, situation: Situation) -> bool:
-    """Whether it is too early to undo more."""
+    """Whether it is too early for the next step down."""
     if situation.facts.off or ladder.calm_since is None:
         return False
     paused = ladder.undid_at is not None and situation.now - ladder.undid_at < situation.settings.undo_pause
@@ -174,7 +175,7 @@ def _waits(ladder: Ladder, situation: Situation) -> bool:
 
 
 def _call_off(ladder: Ladder) -> tuple[Ladder, tuple[str, ...]]:
-    """Forget who was to go and has not gone: the memory is there without."""
+    """Cancel evictions that were not accepted; they are no longer needed."""
     called_off = [uid for uid, entry in ladder.leaving.items() if not entry.accepted]
     leaving = {uid: entry for uid, entry in ladder.leaving.items() if entry.accepted}
     notes = tuple(f"Pod {uid} may stay: memory has returned." for uid in called_off)

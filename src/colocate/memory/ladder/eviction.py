@@ -1,8 +1,8 @@
-"""Pods that have to go: by eviction, or for bare pods that allow it by being created again elsewhere.
+"""Pods that have to leave: by eviction, or, for bare pods that allow it, by being created again elsewhere.
 
-As many are asked to go as pay what is due, in the order of giving. One that a disruption budget protects is passed
-over and asked again later, and so, after ever longer pauses, is one whose eviction the API refuses; while the API is
-away, those chosen wait, and are not forgotten. Nobody counts on a pod of a namespace in which none may be evicted.
+As many pods are evicted, in giving order, as free what is due. A pod that a disruption budget protects is skipped and
+tried again later; so is one whose eviction the API refuses, after ever longer pauses. While the API is away, the
+chosen pods wait. Pods of a namespace in which the agent may not evict are not counted on.
 """
 
 import msgspec
@@ -17,12 +17,12 @@ from colocate.model.memory import Bytes
 
 
 def on_their_way(ladder: Ladder, situation: Situation) -> Bytes:
-    """What pods that are leaving will give back; one that does not leave in time is no longer counted on."""
+    """What leaving pods will free; one that does not leave in time no longer counts."""
     return sum(each.frees for each in situation.pods if _leaves(ladder, each, situation))
 
 
 def send_away(ladder: Ladder, situation: Situation) -> LadderStep:
-    """Ask pods to go, as far as this rung may."""
+    """Request evictions, as far as this rung may."""
     if not situation.presses:
         return LadderStep(ladder, busy=bool(ladder.leaving))
     remaining = situation.due - on_their_way(ladder, situation)
@@ -44,7 +44,7 @@ def send_away(ladder: Ladder, situation: Situation) -> LadderStep:
             continue
         if obstacle := _obstacle(each, situation):
             notes.append(f"{each.ref} cannot be evicted: {obstacle}.")
-            # Chosen before that was known: it keeps nobody waiting.
+            # It was chosen before the obstacle was known; no other pod waits for it.
             ladder = msgspec.structs.replace(ladder, leaving=drop(ladder.leaving, each.uid))
             continue
         leaving = known or LeavingPod(by, situation.now)
@@ -59,7 +59,7 @@ def send_away(ladder: Ladder, situation: Situation) -> LadderStep:
             actions.append(_action(by, each, situation))
         remaining -= each.frees
         ladder = msgspec.structs.replace(ladder, leaving=put(ladder.leaving, each.uid, leaving))
-    # Who is refused keeps nobody waiting.
+    # A refused eviction does not keep the rung busy.
     busy = bool(actions) or any(not entry.refusals for entry in ladder.leaving.values())
     return LadderStep(ladder, tuple(actions), tuple(notes), busy=busy)
 
@@ -72,7 +72,7 @@ def _leaves(ladder: Ladder, each: Colocated, situation: Situation) -> bool:
 
 
 def _way_out(each: Colocated, ladder: Ladder, situation: Situation) -> Rung:
-    """A pod that may be created again, and was found not to be, goes like any other."""
+    """How a pod leaves. One that could not be created again is evicted like any other."""
     moves = (
         each.pod.may_move
         and not each.pod.controller

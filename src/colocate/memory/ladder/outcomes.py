@@ -1,4 +1,4 @@
-"""What became of earlier plans: the ladder's state brought up to date before anything new is planned."""
+"""Updates the ladder with the outcomes of earlier plans, before anything new is planned."""
 
 import msgspec
 
@@ -22,11 +22,11 @@ from colocate.model.memory import PodUid
 
 _LONGEST_PAUSE = 600.0
 _DOUBLINGS = 20
-"""Beyond which no pause grows: a power that fits every number."""
+"""The pause doubles at most this often, which keeps the power small."""
 
 
 def settle(ladder: Ladder, situation: Situation) -> tuple[Ladder, tuple[str, ...]]:
-    """The ladder without pods that are gone, with outcomes taken in; and sentences about failures."""
+    """The ladder with all outcomes and without pods that are gone; and a sentence for each failure."""
     notes: list[str] = []
     for outcome in situation.facts.outcomes:
         ladder = _take_in(ladder, outcome, situation)
@@ -60,7 +60,7 @@ def _take_in(ladder: Ladder, outcome: ActionOutcome, situation: Situation) -> La
         case Unthrottle(pod=pod) if not failed:
             return msgspec.structs.replace(ladder, throttled=drop(ladder.throttled, pod.uid))
         case ReturnPages(pod=pod) if failed:
-            # Far pages are slower, and no harm: they must not keep the pod throttled for ever.
+            # Far pages are slow but harmless: they must not keep the pod throttled for ever.
             return msgspec.structs.replace(ladder, moved=drop(ladder.moved, pod.uid))
         case Evict(pod=pod):
             return _take_in_leaving(ladder, Rung.EVICT, pod.uid, outcome, situation)
@@ -82,7 +82,7 @@ def _take_in_leaving(
         case ActionResult.UNREACHABLE:
             entry = LeavingPod(by, known.since, False, 0.0, outcome.message)
         case ActionResult.REFUSED | ActionResult.FAILED if by is Rung.RECREATE:
-            # It is then evicted like others.
+            # It is then evicted like other pods.
             ladder = _give_up(ladder, by, uid, outcome.message)
             return msgspec.structs.replace(ladder, leaving=drop(ladder.leaving, uid))
         case ActionResult.REFUSED | ActionResult.FAILED:
@@ -91,7 +91,7 @@ def _take_in_leaving(
 
 
 def _refused(known: LeavingPod, why: str, situation: Situation) -> LeavingPod:
-    """To be asked for again, after a pause that doubles: a right may be granted, a webhook mended."""
+    """Try again after a pause that doubles: a right may be granted, a webhook repaired."""
     refusals = known.refusals + 1
     pause = min(_LONGEST_PAUSE, situation.settings.retry * 2.0 ** min(refusals - 1, _DOUBLINGS))
     often = f"{count(refusals, 'time')} in a row; the agent tries again after {pause:g} s"

@@ -1,5 +1,5 @@
-"""Which rungs of the ladder this machine has, and why it lacks the others; the situation in which they are tried in
-one turn, and what comes of it. `doctor` prints the rungs.
+"""Which rungs this machine has, and why it lacks the others; the input (`Situation`) and the result of a turn on the
+ladder. `colocate doctor` prints the rungs.
 """
 
 import msgspec
@@ -31,7 +31,7 @@ class RungHere(msgspec.Struct, frozen=True, kw_only=True):
 def rungs_here(
     controls: MemoryControls, far: frozenset[int], settings: MemorySettings, *, stores: bool = True
 ) -> tuple[RungHere, ...]:
-    """All rungs, lowest first. Where the state cannot be stored, only those that are undone without it."""
+    """All rungs, lowest first. Without `stores`, rungs that need the stored state to be undone are missing."""
     return tuple(
         RungHere(
             rung=rung,
@@ -75,7 +75,8 @@ _UNRECORDED = {
     Rung.EVICT: "the state cannot be stored, and an eviction cannot be undone",
     Rung.RECREATE: "the state cannot be stored, and a pod that is not recorded would be lost",
 }
-"""Reclaiming leaves nothing to undo, and a memory.high is found again by its mark."""
+"""Why a rung is missing while the state cannot be stored. Reclaiming leaves nothing to undo, and a memory.high is
+found again by its mark."""
 
 
 def _missing(rung: Rung, controls: MemoryControls, far: frozenset[int], settings: MemorySettings) -> str:
@@ -98,13 +99,13 @@ def _missing(rung: Rung, controls: MemoryControls, far: frozenset[int], settings
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a turn, reckoned up."""
+    """What a turn on the ladder is decided from."""
 
     facts: MemoryFacts
     settings: MemorySettings
     now: float
     pods: tuple[Colocated, ...]
-    """In the order in which they give."""
+    """In giving order."""
     rungs: tuple[RungHere, ...]
     far_ids: frozenset[int]
     debt: Bytes
@@ -114,17 +115,17 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def presses(self) -> bool:
-        """Whether online work needs more than it may take of the margin."""
+        """Whether online work needs more than the tolerance allows it to take of the margin."""
         return self.due > self.margin * self.settings.tolerance
 
     @property
     def hurries(self) -> bool:
-        """Whether there is no time for deadlines."""
+        """Whether rungs get no time beyond one turn."""
         return self.due > self.margin * self.settings.hurry
 
     @property
     def far(self) -> list[NumaMemory]:
-        """Far nodes, the nearest first."""
+        """The far NUMA nodes, the nearest first."""
         near = [each.id for each in self.facts.node.numa if each.id not in self.far_ids]
         return sorted(
             (each for each in self.facts.node.numa if each.id in self.far_ids),
@@ -133,7 +134,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def readable(self) -> list[tuple[Colocated, PodMemory]]:
-        """Pods from which something can be taken by their control group, and which are to stay."""
+        """Pods that stay and can give memory by their control group, with their readings."""
         return [
             (each, each.reading)
             for each in self.pods
@@ -149,24 +150,24 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WORTH_IT: Bytes = 1 << 20
-"""Less than this is not taken, moved or waited for."""
+"""The least that is worth taking, moving or waiting for."""
 
 
 class LadderStep(msgspec.Struct, frozen=True):
-    """The ladder as it will stand, the actions, and sentences about what is not done."""
+    """The result of one rung: the next ladder, the actions, and notes about what is not done."""
 
     ladder: Ladder
     actions: tuple[PodAction, ...] = ()
     notes: tuple[str, ...] = ()
     busy: bool = False
-    """Whether the rung may still pay."""
+    """Whether the rung may still free memory."""
 
 
 class LadderTurn(msgspec.Struct, frozen=True):
-    """One turn's end."""
+    """The result of one turn."""
 
     ladder: Ladder
     actions: tuple[PodAction, ...] = ()
     notes: tuple[str, ...] = ()
     stood_on: tuple[Rung, ...] = ()
-    """The rungs that were tried in this turn, in order."""
+    """The rungs that this turn tried, in order."""

@@ -1,8 +1,8 @@
-"""Where the ladder stands, and what was done to whom, with what it takes to undo it.
+"""The ladder's state: its rung, what was done to which pod, and what it takes to undo it.
 
-It is stored before anything in a plan is carried out: whoever is killed in between finds here all that may have been
-done. Times are of the state's own clock. What a lost state has forgotten is found again by the marks on pods that
-hold blocks: whoever holds none is left alone, marked or not.
+It is stored before a plan is carried out, so that an agent that was killed in between finds all that may have been
+done. Times are of the state's own clock. If the state is lost, throttled pods are found again by their mark, if they
+hold blocks: a pod without blocks is left alone, marked or not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,38 +15,38 @@ from colocate.model.memory import Bytes, PodIdentity, PodMemory, PodUid
 
 
 class Throttled(msgspec.Struct, frozen=True):
-    """A pod with a memory.high of ours."""
+    """A pod whose memory.high is ours."""
 
     before: Bytes | None
     to: Bytes
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """A pod with pages on far nodes because of us."""
+    """A pod whose pages the ladder moved to far nodes."""
 
     before: Bytes
-    """What it had there already."""
+    """Bytes that were on far nodes before."""
     sources: tuple[int, ...]
     targets: tuple[int, ...]
 
 
 class LeavingPod(msgspec.Struct, frozen=True):
-    """A pod that was told, or is to be told, to go."""
+    """A pod that is evicted, or chosen to be."""
 
     by: Rung
     since: float
     accepted: bool = False
-    """The API has taken it."""
+    """Whether the API has accepted the eviction."""
     again_at: float = 0.0
-    """When it is asked for again."""
+    """When the eviction is requested again."""
     waits_for: str = ""
-    """Why it has not been done yet."""
+    """Why the pod is not evicted yet."""
     refusals: int = 0
-    """How often in a row the API has refused it."""
+    """How often in a row the API has refused the eviction."""
 
 
 class GaveUp(msgspec.Struct, frozen=True):
-    """A pod that a rung does not work on, until the ladder is left."""
+    """A pod that a rung no longer tries, because it failed there; until the ladder is at rest."""
 
     rung: Rung
     uid: PodUid
@@ -54,21 +54,21 @@ class GaveUp(msgspec.Struct, frozen=True):
 
 
 class Ladder(msgspec.Struct, frozen=True, kw_only=True):
-    """The standing of it all; on the ground with nothing done by default."""
+    """The state of the ladder; by default it is not in use."""
 
     rung: Rung | None = None
     since: float = 0.0
-    """Since when this rung is expected to pay."""
+    """When the deadline of this rung started."""
     calm_since: float | None = None
-    """Since when there is memory to give back."""
+    """Since when there is free memory to give back."""
     undid_at: float | None = None
-    """When something was last undone."""
+    """When an action was last undone."""
     throttled: Mapping[PodUid, Throttled] = {}
     moved: Mapping[PodUid, Moved] = {}
     leaving: Mapping[PodUid, LeavingPod] = {}
     gave_up: tuple[GaveUp, ...] = ()
     demotion_is_ours: bool = False
-    """The kernel's demotion was off, and is or was to be switched on for the far rung."""
+    """Whether the agent has switched the kernel's demotion on for the far rung, or was about to."""
 
     @property
     def has_done_something(self) -> bool:
@@ -103,7 +103,7 @@ def drop(done: Mapping[PodUid, _T], uid: PodUid) -> dict[PodUid, _T]:
 def throttled_again(
     ladder: Ladder, readings: Sequence[PodMemory], holders: Mapping[PodUid, PodIdentity]
 ) -> Ladder:
-    """The ladder with every holder whose memory.high is ours."""
+    """The ladder with every holder whose memory.high is marked as ours."""
     found = {
         each.uid: Throttled(each.our_high.before, each.high)
         for each in readings
@@ -117,5 +117,5 @@ def throttled_again(
 
 
 def stand(ladder: Ladder, rung: Rung, now: float) -> Ladder:
-    """The ladder on a rung, which is expected to pay from now on."""
+    """The ladder on a rung whose deadline starts now."""
     return msgspec.structs.replace(ladder, rung=rung, since=now)

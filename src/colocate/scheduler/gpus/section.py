@@ -3,12 +3,12 @@
 from enum import StrEnum
 from pathlib import Path
 
-from colocate.config.values import Seconds, Section, Size
 from colocate.config.words import Problem
 from colocate.errors import UserError
 from colocate.gpus import COLOCATE, DIALECTS, Dialect, dialect
 from colocate.gpus.agent.key_file import read_keys
 from colocate.gpus.agent.section import why_no_unit
+from colocate.model.values import Seconds, Section, Size
 
 
 class GpuPolicy(StrEnum):

@@ -13,10 +13,10 @@ import msgspec
 import yaml
 from msgspec import inspect
 
-from colocate.config import values, words
+from colocate.config import words
 from colocate.errors import UserError
 from colocate.load import DEFAULT_PLUGINS, ExtenderWeight, ScorePlugin, advised_weight, least_weight
-from colocate.model import go
+from colocate.model import go, values
 from colocate.scheduler.addresses import has_login, leads_somewhere, without_login
 from colocate.wire.extender_questions import without_nulls
 

@@ -1,6 +1,6 @@
-"""What configuration files are made of: sections, and values in words of their own, such as spans of time and shares.
+"""What settings are made of: sections of a configuration file, and values such as spans of time, sizes and shares.
 
-Each kind of value is a type, and a function that reads it or says how one is written.
+Each kind of value is a type, with a function that reads it or says how to write it.
 """
 
 import math
@@ -112,13 +112,6 @@ def to_path(value: object) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("a path; write it like /var/lib/kubelet")
     return Path(value)
-
-
-def plain(value: object) -> object:
-    """A number without the way in which it was written."""
-    if isinstance(value, Seconds | Share):
-        return float(value)
-    return int(value) if isinstance(value, Size) else value
 
 
 _READ = {
