@@ -16,13 +16,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from colocate.config.values import CpuAmount
 from colocate.cpus import CpuMode
 from colocate.cpus.placer.section import CpuPoolSection
 from colocate.model.container import RuntimeSandbox
 from colocate.model.cpu_shapes import machine
 from colocate.model.cpuset import EMPTY, CpuSet
 from colocate.model.pod import QosClass
+from colocate.model.values import CpuAmount
 from tests.placer.fake_runtime import GIB, resources
 from tests.placer.placing import SECTION, SHAPE, PlacingTest
 from tests.support.broken_disk import broken
