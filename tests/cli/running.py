@@ -36,10 +36,13 @@ def _environment(extra: dict[str, str]) -> dict[str, str]:
     return {**ours, **extra}
 
 
-async def colocate(
-    *arguments: str | Path, stdin: str = "", folder: Path | None = None, **environ: str
-) -> Ended:
-    """Run a command to its end, in another folder where one is given."""
+async def colocate(*arguments: str | Path, stdin: str = "", **environ: str) -> Ended:
+    """Run a command to its end."""
+    return await colocate_in(Path(), *arguments, stdin=stdin, **environ)
+
+
+async def colocate_in(folder: Path, *arguments: str | Path, stdin: str = "", **environ: str) -> Ended:
+    """Run a command in a folder to its end."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND,
         *map(str, arguments),

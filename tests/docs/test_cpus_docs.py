@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.running import colocate
+from tests.cli.running import colocate_in
 
 from colocate.cpus import CpuWishes, parse_wishes
 from colocate.model.cpu_shapes import SHAPES
@@ -21,7 +21,7 @@ SHOWN = re.findall(r"```console\n\$ colocate (.*?)\n(.*?)\n```", PAGE, re.DOTALL
 async def test_commands_print_what_the_page_shows(command: str, shown: str, tmp_path: Path) -> None:
     """In a folder where the files of this project are found, and a plot is not left in the checkout."""
     (tmp_path / "tests").symlink_to(DOCS.parent / "tests")
-    done = await colocate(*command.split(), folder=tmp_path, COLUMNS="100")
+    done = await colocate_in(tmp_path, *command.split(), COLUMNS="100")
     assert done.err == ""
     assert done.out.rstrip("\n") == shown
 
