@@ -1,7 +1,7 @@
 """Containers with CPUs of their own come and go on five machines: what they cross needlessly, beside the kubelet's.
 
 The histories and the kubelet's answers (1.36, with prefer-align-cpus-by-uncorecache) are recorded. Needless is what
-an empty machine would not have needed.
+an empty machine would not have needed. The goal for L3s was 0.45; docs/cpus.md says what was tried and what remains.
 """
 
 import time
@@ -16,7 +16,7 @@ THEIRS = "kubelet_uncore"
 _KUBELET = "by kubelet 1.36, L3 aligned"
 SOCKETS = Ratio("sockets crossed needlessly while containers come and go", _KUBELET, 0.22)
 NODES = Ratio("NUMA nodes crossed needlessly while containers come and go", _KUBELET, 0.27)
-L3S = Ratio("L3 caches crossed needlessly while containers come and go", _KUBELET, 0.55)
+L3S = Ratio("L3 caches crossed needlessly while containers come and go", _KUBELET, 0.54)
 RATIOS = (SOCKETS, NODES, L3S)
 
 
