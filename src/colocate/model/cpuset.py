@@ -1,7 +1,7 @@
 """Sets of CPU numbers: the kernel's lists (`0-3,64-67`) and masks, read and written, and the algebra on them.
 
-Text is bounded before it is read, and a number is compared before it becomes a bit: `0-99999999999` is an error,
-never an allocation. Nothing here knows what a CPU is.
+The length of a text is checked before it is parsed, and a number before it becomes a bit: `0-99999999999` is an
+error, and allocates nothing. Nothing here knows what a CPU is.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 LARGEST_CPU = 16383
-"""The largest number that is read: twice what Linux can be built for."""
+"""The largest CPU number accepted: twice what Linux can be built for."""
 _LONGEST_TEXT = 1 << 17
 _LONGEST_SHOWN = 40
 _MASK_WORD = 32
@@ -40,7 +40,7 @@ class CpuSet:
 
     @classmethod
     def parse(cls, text: str) -> "CpuSet":
-        """A list as the kernel writes it; empty text is the empty set, ValueError anything else."""
+        """Parse a list as the kernel writes it. Empty text is the empty set; ValueError for anything else."""
         _check_length(text)
         mask = 0
         for part in text.strip().split(",") if text.strip() else ():
@@ -54,7 +54,7 @@ class CpuSet:
 
     @classmethod
     def parse_mask(cls, text: str) -> "CpuSet":
-        """A mask as the kernel writes it: words of 32 bits in hexadecimal, the highest first."""
+        """Parse a mask as the kernel writes it: words of 32 bits in hexadecimal, the highest first."""
         _check_length(text)
         words = text.strip().split(",")
         if len(words) > _MOST_WORDS:
@@ -138,7 +138,7 @@ class CpuSet:
 
 @lru_cache(maxsize=256)
 def _list(mask: int) -> str:
-    """A node has few sets, and stores all of them with every decision."""
+    """The list as text. Cached: a node has few sets, and stores all of them with every decision."""
     return ",".join(str(start) if start == end else f"{start}-{end}" for start, end in _ranges(mask))
 
 
