@@ -239,7 +239,7 @@ async def test_calls_that_hang_in_threads_are_few_and_starve_nobody(node: TestNo
         for n in range(MOST_THREADS + 1):
             pod = asyncio.create_task(node.run_pod({FAN: 1}, phase=Phase.FAILED))
             await pass_until(node, pod.done, "the deadline")
-            last = "calls have not come back" in pod.result().status.message
+            last = "calls have not returned" in pod.result().status.message
             assert last == (n == MOST_THREADS), pod.result().status.message
         await node.kubelet.restart()
         await node.devices(OTHER, 1)
