@@ -115,9 +115,9 @@ async def test_what_cannot_be_made_is_said_and_the_container_starts(
     ("mount", "why"),
     [
         (Mount("/colocate-nowhere/x", "/etc/hostname"), "no such path to mount it on"),
-        (Mount("/", "/etc"), "is no absolute path below /"),
-        (Mount("relative", "/etc"), "is no absolute path below /"),
-        (Mount("/dev/../etc/passwd", "/etc/hostname"), "is no absolute path below /"),
+        (Mount("/", "/etc"), "is not an absolute path below /"),
+        (Mount("relative", "/etc"), "is not an absolute path below /"),
+        (Mount("/dev/../etc/passwd", "/etc/hostname"), "is not an absolute path below /"),
     ],
 )
 def test_a_place_that_cannot_be_is_left_out(mount: Mount, why: str) -> None:

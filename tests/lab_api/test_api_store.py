@@ -163,7 +163,7 @@ def test_a_state_file_is_for_one_process_and_of_one_kind(tmp_path: Path) -> None
     other.execute("CREATE TABLE t (x)")
     other.commit()
     other.close()
-    with pytest.raises(UserError, match="database of something else"):
+    with pytest.raises(UserError, match="database of another program"):
         Disk(tmp_path / "other")
     with pytest.raises(UserError, match="cannot be opened"):
         Disk(tmp_path / "missing" / "state")
