@@ -11,7 +11,7 @@ from colocate.lab.api.resources import EVENTS, NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.lab.nodes.shape import generated
 from colocate.lab.nodes.waiting_pods import PATIENCE
-from colocate.lab.scheduler.configuration import named
+from colocate.lab.scheduler.configuration import Configuration, Profile
 from tests.support.waiting import until
 
 
@@ -35,7 +35,7 @@ def events(cluster: LabCluster, name: str) -> dict[str, str]:
 
 
 async def test_a_second_scheduler_leaves_ordinary_pods_to_the_first(tmp_path: Path) -> None:
-    cluster = LabCluster(tmp_path, nodes=generated(1), scheduling=named("second"))
+    cluster = LabCluster(tmp_path, nodes=generated(1), scheduling=Configuration((Profile("second"),)))
     async with cluster.running():
         add_pod(cluster, "ordinary")
         add_pod(cluster, "special", schedulerName="second")
@@ -43,7 +43,11 @@ async def test_a_second_scheduler_leaves_ordinary_pods_to_the_first(tmp_path: Pa
 
 
 async def test_a_configuration_with_the_default_name_takes_its_place(tmp_path: Path) -> None:
-    cluster = LabCluster(tmp_path, nodes=generated(1), scheduling=named("default-scheduler", "second"))
+    cluster = LabCluster(
+        tmp_path,
+        nodes=generated(1),
+        scheduling=Configuration((Profile("default-scheduler"), Profile("second"))),
+    )
     async with cluster.running():
         add_pod(cluster, "ordinary")
         await until(lambda: node_of(cluster, "ordinary") != "", "placed")

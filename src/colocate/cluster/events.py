@@ -45,7 +45,6 @@ class Reference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     uid: str = ""
     api_version: str = "v1"
     resource_version: str = ""
-    field_path: str = ""
 
     @property
     def home(self) -> str:

@@ -93,6 +93,3 @@ SECRETS: Resource[Object] = Resource("secrets", "Secret")
 LEASES: Resource[Object] = Resource("leases", "Lease", "coordination.k8s.io")
 DEPLOYMENTS: Resource[Object] = Resource("deployments", "Deployment", "apps")
 DISRUPTION_BUDGETS: Resource[Object] = Resource("poddisruptionbudgets", "PodDisruptionBudget", "policy")
-PRIORITY_CLASSES: Resource[Object] = Resource(
-    "priorityclasses", "PriorityClass", "scheduling.k8s.io", namespaced=False
-)

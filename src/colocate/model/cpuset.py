@@ -78,13 +78,6 @@ class CpuSet:
             raise ValueError("an empty set of CPUs has no first one")
         return (self._mask & -self._mask).bit_length() - 1
 
-    @property
-    def mask_text(self) -> str:
-        """The mask as the kernel writes it."""
-        words = max(1, -(-self._mask.bit_length() // _MASK_WORD))
-        shifts = range((words - 1) * _MASK_WORD, -1, -_MASK_WORD)
-        return ",".join(f"{self._mask >> shift & 0xFFFFFFFF:08x}" for shift in shifts)
-
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a CpuSet does not change")
 

@@ -3,8 +3,6 @@
 Nothing here assumes a device plugin: a DRA driver publishes the same inventory.
 """
 
-from collections.abc import Mapping
-
 import msgspec
 
 Mebibytes = int
@@ -44,10 +42,6 @@ class GpuInventory(msgspec.Struct, frozen=True):
     """All GPUs of one machine, in order of their index; a GPU that fell off the bus stays, unhealthy, while held."""
 
     gpus: tuple[Gpu, ...] = ()
-
-    @property
-    def by_uuid(self) -> Mapping[str, Gpu]:
-        return {gpu.uuid: gpu for gpu in self.gpus}
 
     @property
     def shared(self) -> tuple[Gpu, ...]:

@@ -18,7 +18,6 @@ from colocate.lab.api.status import StatusError, bad_request
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
-_PIECE = 1 << 16
 _LARGEST_INPUT = 1 << 20
 
 

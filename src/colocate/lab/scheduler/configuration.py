@@ -99,11 +99,6 @@ class Configuration(_Settings, frozen=True):
         return self.percentage_of_nodes_to_score
 
 
-def named(*scheduler_names: str, **settings: Any) -> Configuration:
-    """A configuration with a plain profile for each name."""
-    return Configuration(tuple(Profile(name) for name in scheduler_names), **settings)
-
-
 def read(text: str | bytes, where: str = "the scheduler's configuration") -> Configuration:
     """The settings of a KubeSchedulerConfiguration in YAML or JSON; UserError where it cannot be used."""
     try:
