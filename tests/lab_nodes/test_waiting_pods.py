@@ -64,8 +64,8 @@ async def test_a_pod_for_a_node_or_scheduler_that_is_not_there_is_told_so(tmp_pa
             await clock.advance(PATIENCE)
         await until(lambda: all(events(cluster, name) for name in ("seed", "stranger")), "the events")
         assert events(cluster, "seed") == {
-            "NoSuchNode": "spec.nodeName is cxl-server, and there is no such node here (this-machine): take it out, "
-            "or start the lab with --node-name cxl-server, which calls this machine so"
+            "NoSuchNode": "spec.nodeName is cxl-server, and there is no such node here (this-machine): remove it, "
+            "or start the lab with --node-name cxl-server, which gives this machine that name"
         }
         assert "the lab runs default-scheduler" in events(cluster, "stranger")["NoSuchScheduler"]
         for _ in range(3):

@@ -133,7 +133,7 @@ async def test_a_waiting_pod_is_placed_when_what_stood_in_its_way_is_gone(
         assert lab.node_of("waiting")
 
 
-async def test_a_heartbeat_wakes_nobody_and_repetitions_are_counted_in_one_event(lab: Lab) -> None:
+async def test_a_heartbeat_wakes_no_pod_and_repetitions_are_counted_in_one_event(lab: Lab) -> None:
     lab.add_node("n1")
     async with scheduling(lab) as scheduler:
         lab.add_pod("waiting", {"cpu": "8"})
@@ -220,7 +220,7 @@ async def test_finished_pods_hold_nothing_and_stopping_ones_all(lab: Lab) -> Non
         assert lab.node_of("next") == "n1"
 
 
-async def test_a_pod_that_somebody_else_binds_first_is_left_to_them(
+async def test_a_pod_that_another_scheduler_binds_first_is_left_to_it(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.add_node("n1")

@@ -117,7 +117,7 @@ class Client:
         return self._transport.clock_offset
 
     async def get(self, resource: Resource[T], name: str, namespace: str = "") -> T:
-        """One object."""
+        """Read one object."""
         place = self._place(resource, namespace)
         doing = Doing("get", resource.qualified, place, name)
         request = Request(doing, "GET", resource.path(place, name))

@@ -226,16 +226,16 @@ class WatchCache(Generic[T]):
             raise self._other_history(f"it is at version {page.version} and was at {self._version}")
         if not page.items:
             if len(self._objects):
-                raise self._other_history("everything that was there is gone")
+                raise self._other_history("all known objects are gone")
             self._sure_since = self._clock.monotonic()
             return
         raw = page.items[0]
         marks = self._marks(raw)
         if not self._objects.knows(marks):
-            raise self._other_history(f"{marks.name} was not there before")
+            raise self._other_history(f"{marks.name} is not in the cache")
         unchanged = not _is_before(self._version, marks.resource_version)
         if unchanged and not self._objects.agrees(marks, raw):
-            raise self._other_history(f"{marks.name} is another at the same version")
+            raise self._other_history(f"{marks.name} differs at the same version")
         self._sure_since = self._clock.monotonic()
 
     def _other_history(self, found: str) -> _HistoryChanged:
@@ -266,7 +266,7 @@ class WatchCache(Generic[T]):
                             self._follow(event)
                         self._record.held(len(self._objects))
         except TimeoutError:
-            raise Unreachable(f"cannot {doing}: the server has fallen silent") from None
+            raise Unreachable(f"cannot {doing}: the server stopped sending") from None
         if self._opened is None or self._clock.monotonic() - self._opened < seconds - _EARLY:
             # A server that shuts down ends its watches properly; the next one may be another server.
             self._sure_since = None

@@ -56,7 +56,7 @@ class _Reader:
         homes = {cpu: node.id for node in nodes for cpu in node.cpus}
         sockets = {cpu: self._place(cpu, "physical_package_id") for cpu in online}
         if any(socket is None for socket in sockets.values()):
-            self._doubts.append("Some CPUs do not tell their socket; they count as socket 0.")
+            self._doubts.append("Some CPUs do not report their socket; they count as socket 0.")
         dies = {cpu: self._place(cpu, "die_id") for cpu in online}
         cores = self._cores(online, sockets, dies)
         l3s = self._l3s(online)
@@ -213,7 +213,7 @@ class _Reader:
                 break
         if 0 < len(told) < len(online):
             self._doubts.append(
-                f"CPUs {online - CpuSet.of(told)} tell of no L3; each NUMA node's count as one group."
+                f"CPUs {online - CpuSet.of(told)} report no L3; each NUMA node's count as one group."
             )
         groups: dict[tuple[int | None, CpuSet | None], list[int]] = {}
         for cpu, key in told.items():

@@ -72,7 +72,7 @@ class Nvml(GpuSource):
         with self._lock:
             nvml = self._opened()
             if self._events is None or not self._watched:
-                raise GpuUnavailable("no GPU tells of its errors")
+                raise GpuUnavailable("no GPU reports its errors")
             try:
                 timeout = int(1000 * min(seconds, _LONGEST_WAIT))
                 event = nvml.nvmlEventSetWait_v2(self._events, timeout)
@@ -83,7 +83,7 @@ class Nvml(GpuSource):
                 if error.value == nvml.NVML_ERROR_TIMEOUT:
                     return None
                 self._let_go()
-                raise GpuUnavailable(f"NVML tells of no errors: {error}") from error
+                raise GpuUnavailable(f"NVML reports no errors: {error}") from error
 
     def close(self) -> None:
         with self._lock:

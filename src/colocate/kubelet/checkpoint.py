@@ -155,7 +155,7 @@ def parse(blob: bytes, format: Format | None = None) -> CheckpointDocument:
         ) from None
     except go.Mismatch as error:
         raise CheckpointError(
-            f"the checkpoint has something that no kubelet writes: {error}; undo edits by hand, or fetch the "
+            f"no kubelet writes this checkpoint: {error}; undo edits by hand, or fetch the "
             "kubelet's own file again"
         ) from None
 

@@ -95,7 +95,7 @@ def plan_files(given: Allocation, may_not: str = "") -> FilesPlan:
             binds.append(each)
     if given.cdi:
         left_out.append(
-            f"nothing is made of its CDI devices ({', '.join(given.cdi)[:200]}): a real runtime does"
+            f"CDI devices are ignored ({', '.join(given.cdi)[:200]}): a real runtime would add them"
         )
     own_dev = any(not Path(one.target).exists() for one in binds)
     return FilesPlan(tuple(binds), own_dev, tuple(left_out))
@@ -107,10 +107,10 @@ def _why_not(wanted: Bind) -> str:
         if not path.startswith("/") or "\0" in path or ".." in PurePosixPath(path).parts or path == "/":
             return f"{path[:100]!r} is not an absolute path below /; write one"
     if not Path(wanted.host).exists():
-        return f"this machine has no {wanted.host}, with which a real runtime would refuse to start it"
+        return f"this machine has no {wanted.host}; a real runtime would refuse to start the container"
     if not Path(wanted.target).exists() and _DEV not in PurePosixPath(wanted.target).parents:
         return (
-            "this machine has no such path to mount it on, for pods have no image here; take one that is there, or "
+            "this machine has no such path to mount it on, and pods have no image here; use an existing path, or "
             "one below /dev"
         )
     return ""
@@ -121,7 +121,7 @@ async def why_no_mounts() -> str:
     if os.geteuid() != 0:
         return "it is not root"
     if shutil.which("unshare") is None or shutil.which("mount") is None:
-        return "unshare and mount are not here"
+        return "unshare and mount are not installed"
     trial = await asyncio.create_subprocess_exec(
         *["unshare", "--mount", "--propagation", "private", "true"],
         stdout=asyncio.subprocess.DEVNULL,

@@ -124,7 +124,7 @@ class Demo:
         offered = int(json.loads(await self._ask_agent("memory", "status", "-o", "json"))["offered"])
         if offered < BLOCKS:
             raise DemoSkipped(
-                f"this machine has {offered} idle blocks of 512 MiB, and the pod wants {BLOCKS}; end something large"
+                f"this machine has {offered} idle blocks of 512 MiB, and the pod wants {BLOCKS}; free some memory"
             )
         await self._until(lambda: len(table.healthy(MEMORY)) >= BLOCKS, f"{BLOCKS} blocks")
         offered = len(table.healthy(MEMORY))
@@ -170,7 +170,7 @@ class Demo:
             if holds(now := await self._memory()):
                 return now
             await asyncio.sleep(0.2)
-        raise DemoFailed(f"waited in vain for {what}; the last status was {now}")
+        raise DemoFailed(f"waited for {what}, without success; the last status was {now}")
 
     def _write_config(self, margin: str = "10%") -> None:
         groups = None if self.runtime.without_cgroups else self.runtime.cgroup_root

@@ -183,7 +183,7 @@ class EmbeddedKubelet:
         words = (pod.uid, *(container.name for container in pod.containers))
         if strange := [word for word in words if not is_path_word(word)]:
             raise ColocateError(
-                f"{pod.key}: {strange[0][:100]!r} is not a uid of a pod, nor a container's name"
+                f"{pod.key}: {strange[0][:100]!r} is neither a pod's uid nor a container's name"
             )
         if any(
             record.pod.key == pod.key and not record.deleting.is_set() for record in self.records.values()

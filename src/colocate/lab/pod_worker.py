@@ -216,7 +216,9 @@ class PodWorker:
         for response in self._devices.injected(self._pod, container):
             env |= response.envs
         if container.env_from:
-            raise NotUnderstood(f"container {container.name}: the embedded kubelet knows no envFrom; use env")
+            raise NotUnderstood(
+                f"container {container.name}: the embedded kubelet does not support envFrom; use env"
+            )
         for variable in container.env:
             env[variable.name] = self._value(container, variable)
         return env
@@ -234,8 +236,8 @@ class PodWorker:
         path = (variable.value_from.get("fieldRef") or {}).get("fieldPath")
         if path not in fields:
             raise NotUnderstood(
-                f"container {container.name}: the embedded kubelet cannot fill env {variable.name}; of valueFrom it "
-                f"knows fieldRef to {', '.join(fields)}"
+                f"container {container.name}: the embedded kubelet cannot set env {variable.name}; of valueFrom it "
+                f"supports fieldRef to {', '.join(fields)}"
             )
         return fields[path]
 

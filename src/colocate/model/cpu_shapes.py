@@ -110,7 +110,7 @@ def parse_shape(text: str) -> CpuShape:
     if not 0 < count <= LARGEST_CPU + 1:
         raise ValueError(f"{text} has {count} CPUs; a machine has 1 to {LARGEST_CPU + 1}")
     if sockets * nodes > 1024 or threads > 16:
-        raise ValueError(f"{text} has more than 1024 NUMA nodes or 16 threads per core; no machine has")
+        raise ValueError(f"{text} has more than 1024 NUMA nodes or 16 threads per core, which no machine has")
     return CpuShape(sockets=sockets, nodes_per_socket=nodes, ccx_cores=(cores,) * ccxs, threads=threads)
 
 

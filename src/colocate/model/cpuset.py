@@ -34,7 +34,7 @@ class CpuSet:
         mask = 0
         for cpu in cpus:
             if not 0 <= cpu <= LARGEST_CPU:
-                raise ValueError(f"a CPU number lies between 0 and {LARGEST_CPU}, {cpu} does not")
+                raise ValueError(f"{cpu} is not a CPU number from 0 to {LARGEST_CPU}")
             mask |= 1 << cpu
         return cls(mask)
 
@@ -79,7 +79,7 @@ class CpuSet:
         return (self._mask & -self._mask).bit_length() - 1
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a CpuSet does not change")
+        raise AttributeError("a CpuSet cannot be changed")
 
     def __reduce__(self) -> tuple[type["CpuSet"], tuple[int]]:
         return CpuSet, (self._mask,)

@@ -45,7 +45,7 @@ class DeviceNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     """A device node of the host that the container sees, at `host_path` unless `container_path` is set."""
 
     host_path: str
-    """Such as `/dev/fan0`."""
+    """Its path on the host, such as `/dev/fan0`."""
     container_path: str = ""
     """Where the container sees it; empty means `host_path`."""
     permissions: str = "rw"

@@ -242,7 +242,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
 
     uid: str
     key: str
-    """namespace/name"""
+    """The pod's namespace/name."""
     shape: PodShape = PodShape()
     owner: str = ""
     """What made it, such as `default/ReplicaSet/nginx-7d9`: its pods behave alike."""

@@ -28,7 +28,7 @@ class Pressure(msgspec.Struct, frozen=True):
     full10: float = 0.0
     full60: float = 0.0
     full300: float = 0.0
-    """Everybody did."""
+    """The share of time in which all tasks waited for memory."""
     some_total: int = 0
     full_total: int = 0
     """Microseconds lost since boot."""

@@ -15,7 +15,7 @@ class Phase(StrEnum):
     PENDING = "Pending"
     """Not all of its containers have started."""
     RUNNING = "Running"
-    """They have."""
+    """All of its containers have started, and at least one runs."""
     SUCCEEDED = "Succeeded"
     """All containers have ended well, and none restarts."""
     FAILED = "Failed"

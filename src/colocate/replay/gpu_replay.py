@@ -59,7 +59,7 @@ def replay(
     learned: bool = False,
     progress: Progress | None = None,
 ) -> tuple[GpuReplay, GpuCurve]:
-    """Replay once."""
+    """Run one replay of a policy with a seed."""
     fleet = Fleet(nodes)
     mix = LearnedMix()
     packer = Packer(fleet, policy, None if learned else mix_of(kinds_of(pods)))

@@ -55,7 +55,7 @@ def contenders(text: str, settings: LoadSettings | None = None) -> list[Contende
     named = [_contender(word.strip(), base) for word in text.split(",")]
     names = [one.name for one in named]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"--policy: {twice!r} is there twice; name each once")
+        raise UserError(f"--policy: {twice!r} is named twice; name each once")
     return named
 
 
@@ -102,6 +102,6 @@ def _with(made: Contender, how: str, word: str) -> Contender:
         case ["points", number] if number.isascii() and number.isdigit() and 0 < int(number) <= 10_000:
             return replace(made, points=int(number))
     raise UserError(
-        f"--policy: {how!r} in {word!r} is no way to use a policy; write any of {_HOW}, such as "
+        f"--policy: {how!r} in {word!r} is not an option of a policy; write any of {_HOW}, such as "
         f"'load-aware:filter:points=1'"
     )

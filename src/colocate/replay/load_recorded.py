@@ -54,7 +54,7 @@ def recorded_workload(recording: LoadRecording, source: str, warm_up: int = 0) -
     base = _node_use(recording, facts, seen)
     tracks = _tracks(recording, numbers, times, minutes)
     if not all(_is_sound(use) for use in (size, base, *(track.use for track in tracks))):
-        raise UserError(f"{source} is a broken recording: it has uses that nothing can have; record again")
+        raise UserError(f"{source} is a broken recording: it has impossible values; record again")
     tracked = _pods(recording, tracks, base, float(times[0]))
     pools = {node.access.pool: place for place, node in enumerate(facts)}
     among = [pools[node.access.pool] for node in facts]

@@ -70,9 +70,9 @@ def read_trace(path: Path) -> MachineTrace:
         raise UserError(f"{path} is not a trace: {error}; give a .npz file as docs/replay.md says") from None
     machines = (len(cpu),) if cpu.ndim == 2 else ()
     if not machines or cpu.shape != memory.shape or not cpu_size.shape == memory_size.shape == machines:
-        raise UserError(f"{path} is not a trace: its arrays have shapes that do not belong together")
+        raise UserError(f"{path} is not a trace: the shapes of its arrays do not match")
     if not all(_is_sound(values) for values in (cpu, memory, cpu_size, memory_size)):
-        raise UserError(f"{path} is not a trace: it has uses or sizes that no machine can have")
+        raise UserError(f"{path} is not a trace: it has impossible values")
     return mended(cpu / _MHZ, memory, cpu_size / _MHZ, memory_size, str(path))
 
 
@@ -97,7 +97,7 @@ def _check_headers(path: Path) -> None:
 
 
 def _is_sound(values: Floats) -> bool:
-    """Gaps are."""
+    """Whether all values are gaps (NaN) or possible for a machine."""
     with np.errstate(invalid="ignore"):
         return not ((values < 0) | (values > _GREATEST)).any()
 
@@ -117,7 +117,7 @@ def mended(
     cpu, memory, cpu_size, memory_size = cpu[active], memory[active], cpu_size[active], memory_size[active]
     if len(cpu) < 2 or cpu.shape[1] < 2 * DAY or not cpu.any() or not memory.any():
         raise UserError(
-            f"{source} has {len(cpu)} machines that can be replayed, over {cpu.shape[1]} samples; it needs two "
+            f"{source} has {len(cpu)} usable machines, over {cpu.shape[1]} samples; it needs two "
             f"machines, two days, and some use of CPU and of memory"
         )
     for use, most in ((cpu, _MOST[0]), (memory, _MOST[1])):

@@ -50,7 +50,7 @@ class WorkloadSettings(msgspec.Struct, frozen=True):
     use: float = 0.50
     """The mean use of the cluster, as a share of its size."""
     requested: float = 0.75
-    """The same."""
+    """The mean requests of the cluster, as a share of its size."""
     requests: Requests = Requests.HALF
 
 

@@ -186,7 +186,7 @@ class TtrpcLink(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 -- told by the handler; what it answers is as good as no plugin
             payload = self._handler.failed(request.method, error)
             if payload is None:
-                self.close(f"{request.method} has failed here")
+                self.close(f"our handler of {request.method} failed")
                 return
             response.payload = payload
         self._send(request, response)

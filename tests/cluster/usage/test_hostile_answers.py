@@ -214,7 +214,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 WITHOUT_END = {
     "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, "tiny chunks"),
     "chunks of a byte": (CHUNKED, b"1\r\n \r\n" * 40_000, "tiny chunks"),
-    "one chunk's extension": (CHUNKED + b"1;", b"x" * 250_000, "on and on"),
+    "one chunk's extension": (CHUNKED + b"1;", b"x" * 250_000, "keeps sending"),
 }
 
 

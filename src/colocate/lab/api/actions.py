@@ -48,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Actions:
-    """The verbs."""
+    """Carries out the verbs of the API."""
 
     def __init__(
         self, registry: ObjectRegistry, lister: Lister, reviews: Reviews, metrics: MetricsServer

@@ -22,7 +22,7 @@ def media_type(content_type: str) -> str:
 
 
 def read(content_type: str, data: bytes) -> Any:
-    """An object's body."""
+    """Decode the body of a request by its content type."""
     media = media_type(content_type)
     if media == protobuf.MEDIA_TYPE:
         return protobuf.read(data)

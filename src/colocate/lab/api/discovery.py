@@ -10,13 +10,13 @@ from colocate.lab.api.resources import ServedResource, Subresource
 
 
 def core_versions(server_address: str) -> Object:
-    """/api"""
+    """The document at /api: the versions of the core group."""
     address = {"clientCIDR": "0.0.0.0/0", "serverAddress": server_address}
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [address]}
 
 
 def group_list() -> Object:
-    """/apis"""
+    """The document at /apis: the named groups."""
     groups = [_group(name, version) for name, version in resources.groups()]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 

@@ -59,7 +59,7 @@ def select(
 
 
 class Lister:
-    """Answers lists."""
+    """Answers list requests, page by page."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

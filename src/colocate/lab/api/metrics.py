@@ -31,9 +31,9 @@ class MetricsUsage(msgspec.Struct, frozen=True):
     """The use of CPU and memory."""
 
     cpu: float = 0.0
-    """In cores."""
+    """CPU in cores."""
     memory: int = 0
-    """In bytes."""
+    """Memory in bytes."""
 
 
 class NodeReading(msgspec.Struct, frozen=True):

@@ -67,7 +67,7 @@ class Renderer:
         self._columns_sent = False
 
     def single(self, stored: Stored) -> bytes:
-        """One object."""
+        """Render one object."""
         match self.view.form:
             case Form.TABLE:
                 version: Object = {"resourceVersion": str(stored.revision)} if self.resource.is_stored else {}

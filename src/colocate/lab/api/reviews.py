@@ -45,7 +45,7 @@ class _Spec(msgspec.Struct):
 
 
 class Reviews:
-    """Answers them."""
+    """Answers reviews."""
 
     def __init__(
         self, registry: ObjectRegistry, authenticator: Authenticator, authorizer: Authorizer

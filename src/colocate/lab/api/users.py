@@ -1,4 +1,4 @@
-"""Who asks."""
+"""Users of the API: names and groups."""
 
 import msgspec
 

@@ -92,9 +92,9 @@ def _last_lines(path: Path, tail: int | None) -> int:
         while place > 0 and missing > 0:
             start = max(0, place - _PIECE)
             file.seek(start)
-            block = file.read(place - start)
-            for offset in range(len(block) - 1, -1, -1):
-                if block[offset : offset + 1] == b"\n":
+            chunk = file.read(place - start)
+            for offset in range(len(chunk) - 1, -1, -1):
+                if chunk[offset : offset + 1] == b"\n":
                     missing -= 1
                     if missing == 0:
                         return start + offset + 1

@@ -31,7 +31,7 @@ class WaitingPods:
         self._told: set[str] = set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check periodically until cancelled."""
         clock = self._registry.clock
         while True:
             turn = self._store.changed.count
@@ -60,8 +60,8 @@ class WaitingPods:
         node, scheduler = at(pod, "spec", "nodeName"), at(pod, "spec", "schedulerName")
         if node and node not in nodes:
             return "NoSuchNode", (
-                f"spec.nodeName is {node}, and there is no such node here ({some(nodes)}): take it out, or start the "
-                f"lab with --node-name {node}, which calls this machine so"
+                f"spec.nodeName is {node}, and there is no such node here ({some(nodes)}): remove it, or start the "
+                f"lab with --node-name {node}, which gives this machine that name"
             )
         if not node and scheduler not in self._schedulers and not at(pod, "status", "conditions"):
             return "NoSuchScheduler", (
