@@ -155,7 +155,7 @@ def parse(blob: bytes, format: Format | None = None) -> CheckpointDocument:
         ) from None
     except go.Mismatch as error:
         raise CheckpointError(
-            f"no kubelet writes this checkpoint: {error}; undo edits by hand, or fetch the "
+            f"the checkpoint is not what a kubelet writes: {error}; undo edits by hand, or fetch the "
             "kubelet's own file again"
         ) from None
 
