@@ -102,8 +102,8 @@ def parse_shape(text: str) -> CpuShape:
         return SHAPES[text]
     if not _SHAPE.fullmatch(text):
         raise ValueError(
-            f"{text[:40]!r} is not a shape; write {', '.join(SHAPES)}, or sockets x NUMA nodes x CCXs x cores x "
-            "threads, each counted per one of the former, such as 2x4x2x4x2"
+            f"{text[:40]!r} is no shape; write {', '.join(SHAPES)}, or sockets x NUMA nodes x CCXs x cores x "
+            "threads, each per one of the former, such as 2x4x2x4x2"
         )
     sockets, nodes, ccxs, cores, threads = map(int, text.split("x"))
     count = sockets * nodes * ccxs * cores * threads
